@@ -1,0 +1,1 @@
+//! The Baton client: library and the baton command.

@@ -1,0 +1,3 @@
+//! The Baton client: library and the baton command.
+
+fn main() {}

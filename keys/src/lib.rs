@@ -1,0 +1,3 @@
+//! Identities, the session key schedule, sealing and key files of Baton.
+
+pub mod ids;

@@ -1,0 +1,1 @@
+//! The libp2p swarm shared by every Baton role.

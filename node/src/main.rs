@@ -1,0 +1,3 @@
+//! The Baton inference daemon.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Baton relayer: memory at dispatch, on turns it cannot read.

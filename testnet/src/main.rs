@@ -1,0 +1,3 @@
+//! A whole Baton network in one command: demo, faults, bench.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Walrus blob IDs, HTTP client and embedded store.
