@@ -1,3 +1,19 @@
 //! Identities, the session key schedule, sealing and key files of Baton.
+//!
+//! This crate owns every cipher, signature and secret of the project; nothing else touches one. It is pure but
+//! for key files: no network, no async runtime. Its callers are `baton-proto`, which builds wire objects from
+//! it, and the programs, for their identities.
 
+pub mod contexts;
+pub mod exchange;
+pub mod files;
 pub mod ids;
+pub mod owner;
+pub mod seal;
+pub mod secret;
+pub mod session;
+pub mod sign;
+pub mod words;
+
+pub use seal::OpenError;
+pub use sign::{BadSignature, SIGNATURE_LEN, SecretSigningKey};

@@ -1,0 +1,160 @@
+//! Every context string and signature label of the protocol, in one place.
+//!
+//! A context string separates one use of BLAKE3's `derive_key` from all others; a label does the same for
+//! signatures. They are part of the frozen byte format: a change here is a new protocol version.
+
+/// A BLAKE3 `derive_key` context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context(pub(crate) &'static str);
+
+impl Context {
+    /// The context string as it goes into `derive_key`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+macro_rules! contexts {
+    ($($(#[$meta:meta])* $name:ident = $text:literal;)*) => {
+        $($(#[$meta])* pub const $name: Context = Context(concat!("baton 2026-11-21 ", $text, " v1"));)*
+        /// All contexts with their names, for documentation and the test that no two are equal.
+        pub const ALL_CONTEXTS: &[(&str, Context)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+contexts! {
+    /// Root secret to the session's Ed25519 seed.
+    SESSION_SIGN = "session-sign";
+    /// Session public key to session id.
+    SESSION_ID = "session-id";
+    /// Root secret to the head record's Ed25519 seed.
+    HEAD_SIGN = "head-sign";
+    /// Head public key to head index key.
+    HEAD_INDEX = "head-index";
+    /// Session id to the key of the outer part of a head record.
+    HEAD_LOCATE = "head-locate";
+    /// Root secret to the key of the inner part of a head record.
+    HEAD_INNER = "head-inner";
+    /// Root secret and segment number to the segment secret.
+    SEGMENT = "segment";
+    /// Segment secret and turn identity to the record key.
+    RECORD = "record";
+    /// Record key to the salt of the blob that this record completes.
+    BLOB_SALT = "blob-salt";
+    /// Segment secret and salt to the blob key.
+    BLOB = "blob";
+    /// Record key to the tag that fences memory items in a prompt.
+    MEMORY_FENCE = "memory-fence";
+    /// Record key to the key of the commitments in a receipt.
+    COMMITMENT = "commitment";
+    /// Sealing key to the key that makes the synthetic nonce.
+    SIV_MAC = "siv-mac";
+    /// Sealing key to the key that encrypts.
+    SIV_ENCRYPT = "siv-encrypt";
+    /// Root secret to the key that seals the client's journal at rest.
+    CLIENT_JOURNAL = "client-journal";
+    /// X25519 share and binding to the secret of a turn.
+    TURN_EXCHANGE = "turn-exchange";
+    /// Secret of a turn to the payload key.
+    TURN_PAYLOAD = "turn-payload";
+    /// Secret of a turn, node nonce and authorisation hash to the reply key.
+    TURN_REPLY = "turn-reply";
+    /// X25519 share and binding to the key of a memory envelope.
+    MEMORY_EXCHANGE = "memory-exchange";
+    /// Session id, session key and shard count (and parent, for a branch) to the genesis link hash.
+    GENESIS = "genesis";
+    /// Signed link to link hash.
+    LINK_HASH = "link-hash";
+    /// Sealed record to record hash.
+    RECORD_HASH = "record-hash";
+    /// Signed authorisation to its hash.
+    AUTH_HASH = "auth-hash";
+    /// Sealed payload to its hash.
+    PAYLOAD_HASH = "payload-hash";
+    /// Grant to its hash.
+    GRANT_HASH = "grant-hash";
+    /// Sampling settings to their digest.
+    SAMPLING_DIGEST = "sampling-digest";
+    /// Signed receipt to its hash.
+    RECEIPT_HASH = "receipt-hash";
+    /// Model manifest to model id.
+    MODEL_MANIFEST = "model-manifest";
+    /// Commitment key and authorisation hash to the start of the running token hash.
+    PROGRESS_START = "progress-start";
+    /// Running token hash and one token to the next running token hash.
+    PROGRESS_STEP = "progress-step";
+    /// A leaf of the audit tree.
+    AUDIT_LEAF = "audit-leaf";
+    /// An inner node of the audit tree.
+    AUDIT_NODE = "audit-node";
+    /// Token ids of a resume prefix to their hash.
+    RESUME_TOKENS = "resume-tokens";
+    /// JSON schema text to its hash in the sampling settings.
+    JSON_SCHEMA = "json-schema";
+    /// Operator's secret to the key that shortens session ids in logs.
+    LOG_PSEUDONYM = "log-pseudonym";
+    /// Key file secret to the key that seals what a program keeps on its own disk.
+    AT_REST = "at-rest";
+}
+
+/// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignatureLabel(pub(crate) &'static str);
+
+impl SignatureLabel {
+    /// The label's text.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+macro_rules! labels {
+    ($($(#[$meta:meta])* $name:ident = $text:literal;)*) => {
+        $($(#[$meta])* pub const $name: SignatureLabel = SignatureLabel(concat!("baton/v1/", $text));)*
+        /// All labels with their names.
+        pub const ALL_LABELS: &[(&str, SignatureLabel)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+labels! {
+    /// A link, by the serving node.
+    LINK = "link";
+    /// A turn authorisation, by the session key.
+    TURN_AUTH = "turn-auth";
+    /// A receipt, by the serving node.
+    RECEIPT = "receipt";
+    /// An acknowledgement of a turn, by the session key.
+    TURN_ACK = "turn-ack";
+    /// The abort of attempts that were not accepted, by the session key.
+    ABORT = "abort";
+    /// A question for the state of a turn, by the session key.
+    STATUS_REQUEST = "status-request";
+    /// A progress note, by the serving node.
+    PROGRESS = "progress";
+    /// A head record, by the head key.
+    HEAD = "head";
+    /// A node record, by the node.
+    NODE_RECORD = "node-record";
+    /// A memory envelope, by the relayer.
+    MEMORY = "memory";
+    /// A file of facts, by the relayer's operator.
+    FACTS = "facts";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn contexts_and_labels_are_distinct() {
+        let contexts: HashSet<_> = ALL_CONTEXTS.iter().map(|(_, context)| context.as_str()).collect();
+        assert_eq!(contexts.len(), ALL_CONTEXTS.len());
+        let labels: HashSet<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str()).collect();
+        assert_eq!(labels.len(), ALL_LABELS.len());
+        assert!(ALL_LABELS.iter().all(|(_, label)| label.as_str().len() < 256));
+    }
+}

@@ -1,0 +1,343 @@
+//! Key files: 32 secret bytes in a file that only its owner may read, in the clear or under a passphrase.
+//!
+//! Layout, text: line 1 `baton-key-v1 <kind>`, line 2 either `plain <hex>` or
+//! `argon2id <m KiB> <t> <p> <salt hex> <sealed hex>`. The sealed form is `XChaCha20-Poly1305` under Argon2id
+//! (RFC 9106) of the passphrase, with line 1 as associated data.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::{
+    contexts::AT_REST,
+    seal::{OpenError, open_random, seal_random},
+    secret::{kdf, random_bytes, secret_key},
+};
+
+/// A key file is a few hundred bytes; more is not one.
+const MAX_FILE_LEN: u64 = 4096;
+/// Argon2id memory in KiB (RFC 9106's second recommended choice).
+const ARGON2_MEMORY_KIB: u32 = 64 * 1024;
+/// Argon2id passes.
+const ARGON2_PASSES: u32 = 3;
+/// The most a key file may ask for, so that a hostile one cannot exhaust memory or time.
+const ARGON2_MAX_MEMORY_KIB: u32 = 1024 * 1024;
+const ARGON2_MAX_PASSES: u32 = 16;
+
+/// Why a key file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// The file system said no.
+    #[error("cannot {action} key file {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Others than the owner may read the file.
+    #[error("key file {path} can be read by others (mode {mode:o}): run chmod 600 on it")]
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is not a key file of this kind.
+    #[error("{path} is not a key file for {kind}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        kind: String,
+    },
+    /// The file is sealed and no passphrase was given.
+    #[error("key file {path} is protected by a passphrase")]
+    PassphraseNeeded {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The passphrase does not open it.
+    #[error("wrong passphrase for key file {path}")]
+    WrongPassphrase {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+secret_key!(
+    /// A secret read from a key file.
+    FileSecret
+);
+
+impl FileSecret {
+    /// A fresh random secret.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(random_bytes())
+    }
+
+    /// Seals something that this program keeps on its own disk.
+    #[must_use]
+    pub fn seal(&self, associated: &[u8], text: &[u8]) -> Vec<u8> {
+        seal_random(&Zeroizing::new(kdf(AT_REST, &[&self.0])), associated, text)
+    }
+
+    /// Opens what [`FileSecret::seal`] made.
+    ///
+    /// # Errors
+    /// [`OpenError`] when secret, associated data or bytes do not belong together.
+    pub fn open(&self, associated: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        open_random(&Zeroizing::new(kdf(AT_REST, &[&self.0])), associated, sealed)
+    }
+}
+
+/// Writes a new key file with mode 0600, flushed with its folder; an existing file is never overwritten.
+///
+/// # Errors
+/// [`KeyFileError::Io`], also when the file exists.
+pub fn create(
+    path: &Path,
+    kind: &str,
+    secret: &FileSecret,
+    passphrase: Option<&str>,
+) -> Result<(), KeyFileError> {
+    let header = header(kind);
+    let body = match passphrase {
+        None => Zeroizing::new(format!("plain {}", hex::encode(secret.0))),
+        Some(passphrase) => {
+            let salt = random_bytes::<16>();
+            let key = stretch(passphrase, &salt, ARGON2_MEMORY_KIB, ARGON2_PASSES, 1)
+                .expect("the built-in Argon2 parameters are valid");
+            let sealed = seal_random(&key, header.as_bytes(), &secret.0);
+            let (salt, sealed) = (hex::encode(salt), hex::encode(sealed));
+            Zeroizing::new(format!("argon2id {ARGON2_MEMORY_KIB} {ARGON2_PASSES} 1 {salt} {sealed}"))
+        }
+    };
+    let text = Zeroizing::new(format!("{header}\n{}\n", *body));
+    write_private(path, text.as_bytes()).map_err(|source| io_error("create", path, source))
+}
+
+/// Reads a key file.
+///
+/// # Errors
+/// [`KeyFileError`], by cause.
+pub fn load(path: &Path, kind: &str, passphrase: Option<&str>) -> Result<FileSecret, KeyFileError> {
+    let text = read_private(path)?;
+    let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
+    let (first, second) = text.trim_end().split_once('\n').ok_or_else(format_error)?;
+    if first != header(kind) {
+        return Err(format_error());
+    }
+    let words: Vec<&str> = second.split(' ').collect();
+    match words.as_slice() {
+        ["plain", secret] => {
+            let mut bytes = [0u8; 32];
+            hex::decode_to_slice(secret, &mut bytes).map_err(|_| format_error())?;
+            let secret = FileSecret(bytes);
+            bytes.zeroize();
+            Ok(secret)
+        }
+        ["argon2id", memory, passes, lanes, salt, sealed] => {
+            let parse = |word: &str| word.parse::<u32>().map_err(|_| format_error());
+            let (memory, passes, lanes) = (parse(memory)?, parse(passes)?, parse(lanes)?);
+            if memory > ARGON2_MAX_MEMORY_KIB || passes > ARGON2_MAX_PASSES || lanes > 4 {
+                return Err(format_error());
+            }
+            let salt = hex::decode(salt).map_err(|_| format_error())?;
+            let sealed = hex::decode(sealed).map_err(|_| format_error())?;
+            let passphrase =
+                passphrase.ok_or_else(|| KeyFileError::PassphraseNeeded { path: path.to_owned() })?;
+            let key = stretch(passphrase, &salt, memory, passes, lanes).ok_or_else(format_error)?;
+            let opened = open_random(&key, first.as_bytes(), &sealed)
+                .map_err(|OpenError| KeyFileError::WrongPassphrase { path: path.to_owned() })?;
+            Ok(FileSecret(opened.as_slice().try_into().map_err(|_| format_error())?))
+        }
+        _ => Err(format_error()),
+    }
+}
+
+/// Whether a key file asks for a passphrase, without opening it.
+///
+/// # Errors
+/// [`KeyFileError`] when it cannot be read.
+pub fn needs_passphrase(path: &Path) -> Result<bool, KeyFileError> {
+    Ok(read_private(path)?.lines().nth(1).is_some_and(|line| line.starts_with("argon2id ")))
+}
+
+fn header(kind: &str) -> String {
+    format!("baton-key-v1 {kind}")
+}
+
+fn stretch(
+    passphrase: &str,
+    salt: &[u8],
+    memory: u32,
+    passes: u32,
+    lanes: u32,
+) -> Option<Zeroizing<[u8; 32]>> {
+    let params = argon2::Params::new(memory, passes, lanes, Some(32)).ok()?;
+    let argon2 = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+    let mut key = Zeroizing::new([0u8; 32]);
+    argon2.hash_password_into(passphrase.as_bytes(), salt, &mut key[..]).ok()?;
+    Some(key)
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> KeyFileError {
+    KeyFileError::Io { action, path: path.to_owned(), source }
+}
+
+fn read_private(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    let file = File::open(path).map_err(|source| io_error("open", path, source))?;
+    check_mode(path, &file)?;
+    let mut text = Zeroizing::new(String::new());
+    file.take(MAX_FILE_LEN).read_to_string(&mut text).map_err(|source| io_error("read", path, source))?;
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn check_mode(path: &Path, file: &File) -> Result<(), KeyFileError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let metadata = file.metadata().map_err(|source| io_error("inspect", path, source))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 { Ok(()) } else { Err(KeyFileError::Permissions { path: path.to_owned(), mode }) }
+}
+
+#[cfg(not(unix))]
+fn check_mode(_: &Path, _: &File) -> Result<(), KeyFileError> {
+    Ok(())
+}
+
+/// Writes a new file that only its owner may read (0600), and flushes file and folder.
+///
+/// # Errors
+/// The file system's, `AlreadyExists` among them.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    let mut file = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    sync_parent(path)
+}
+
+/// Replaces a private file whole: written beside it, flushed, then renamed over it.
+///
+/// # Errors
+/// The file system's.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", hex::encode(random_bytes::<4>())));
+    let temporary = path.with_file_name(name);
+    write_private(&temporary, bytes)?;
+    fs::rename(&temporary, path).inspect_err(|_| {
+        // The rename failed; the leftover is removed as far as possible and the rename's error is told.
+        let _ = fs::remove_file(&temporary);
+    })?;
+    sync_parent(path)
+}
+
+/// Makes a folder, with its parents, that only its owner may enter (0700).
+///
+/// # Errors
+/// The file system's.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt as _;
+        builder.mode(0o700);
+    }
+    builder.create(path)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn plain_and_sealed_files_round_trip_with_mode_0600() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, passphrase) in [("plain", None), ("sealed", Some("correct horse"))] {
+            let path = folder.path().join(name);
+            let secret = FileSecret::generate();
+            create(&path, "test", &secret, passphrase).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(needs_passphrase(&path).unwrap(), passphrase.is_some());
+            assert_eq!(load(&path, "test", passphrase).unwrap(), secret);
+            assert!(matches!(load(&path, "other", passphrase), Err(KeyFileError::Format { .. })));
+        }
+    }
+
+    #[test]
+    fn refuses_wrong_or_missing_passphrase() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        create(&path, "test", &FileSecret::generate(), Some("right")).unwrap();
+        assert!(matches!(load(&path, "test", None), Err(KeyFileError::PassphraseNeeded { .. })));
+        assert!(matches!(load(&path, "test", Some("wrong")), Err(KeyFileError::WrongPassphrase { .. })));
+    }
+
+    #[test]
+    fn refuses_files_that_others_can_read_and_never_overwrites() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        create(&path, "test", &FileSecret::generate(), None).unwrap();
+        assert!(matches!(
+            create(&path, "test", &FileSecret::generate(), None),
+            Err(KeyFileError::Io { action: "create", .. })
+        ));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(load(&path, "test", None), Err(KeyFileError::Permissions { mode: 0o640, .. })));
+    }
+
+    #[test]
+    fn refuses_malformed_files_and_hostile_parameters() {
+        let folder = tempfile::tempdir().unwrap();
+        for (index, body) in [
+            "".to_owned(),
+            "baton-key-v1 test\nplain 00".to_owned(),
+            "baton-key-v1 test\nargon2id 4294967295 3 1 00 00".to_owned(),
+            format!("baton-key-v1 test\nargon2id 8 1 1 {} 00", "00".repeat(16)),
+            format!("baton-key-v1 test\nplain {} trailing", "00".repeat(32)),
+        ]
+        .iter()
+        .enumerate()
+        {
+            let path = folder.path().join(index.to_string());
+            write_private(&path, body.as_bytes()).unwrap();
+            assert!(load(&path, "test", Some("x")).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn replace_keeps_the_mode_and_leaves_no_temporary() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        replace_private(&path, b"one").unwrap();
+        replace_private(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,320 @@
+//! The key schedule of a session: everything derives from one 32-byte root that no node, relayer or store
+//! ever holds. Each derivation is an independent leaf; there is no ratchet, since whoever holds one step of
+//! a ratchet holds all later ones.
+
+use zeroize::Zeroizing;
+
+use crate::{
+    contexts::{
+        BLOB, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE, HEAD_SIGN,
+        MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN,
+    },
+    ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
+    seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
+    secret::{kdf, random_bytes, secret_key},
+    sign::SecretSigningKey,
+};
+
+secret_key!(
+    /// The root secret `R` of a session. Whoever has it has the session.
+    SessionRoot
+);
+secret_key!(
+    /// `KDF("segment", R ‖ u64le(segment))`. Never leaves the client.
+    SegmentSecret
+);
+secret_key!(
+    /// Opens and seals one turn's text: `KDF("record", segment secret ‖ turn identity)`.
+    RecordKey
+);
+secret_key!(
+    /// Opens and seals one stored blob: `KDF("blob", segment secret ‖ salt)`.
+    BlobKey
+);
+secret_key!(
+    /// Opens and seals one part of a head record.
+    HeadPartKey
+);
+secret_key!(
+    /// Seals the client's own journal: `KDF("client-journal", R)`.
+    JournalKey
+);
+
+/// What makes a turn's record key its own: another attempt, or another author, has another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordIdentity {
+    /// The session.
+    pub session_id: SessionId,
+    /// The segment that the turn is stored in.
+    pub segment: u64,
+    /// The turn's position in the chain, from 0.
+    pub seq: u64,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The attempt at the turn, from 0.
+    pub attempt: u32,
+    /// The node that serves the attempt.
+    pub author: NodeId,
+}
+
+impl RecordIdentity {
+    /// `session_id(32) ‖ u64le(segment) ‖ u64le(seq) ‖ turn_id(16) ‖ u32le(attempt) ‖ author(32)`, 100 bytes: the
+    /// input of the record key, and the associated data of the sealed record.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 100] {
+        let mut bytes = [0u8; 100];
+        bytes[..32].copy_from_slice(&self.session_id.0);
+        bytes[32..40].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.seq.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.turn_id.0);
+        bytes[64..68].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[68..].copy_from_slice(&self.author.0);
+        bytes
+    }
+}
+
+impl SessionRoot {
+    /// A fresh random root.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(random_bytes())
+    }
+
+    /// The session's signing key.
+    #[must_use]
+    pub fn signing_key(&self) -> SecretSigningKey {
+        SecretSigningKey::from_seed(&Zeroizing::new(kdf(SESSION_SIGN, &[&self.0])))
+    }
+
+    /// The session's id.
+    #[must_use]
+    pub fn session_id(&self) -> SessionId {
+        session_id(&self.signing_key().public_key())
+    }
+
+    /// The key that signs head records. It is apart from the session key so that an index that validates
+    /// head records cannot link them to a session id.
+    #[must_use]
+    pub fn head_signing_key(&self) -> SecretSigningKey {
+        SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[&self.0])))
+    }
+
+    /// The key of the inner part of head records, for the client's own devices.
+    #[must_use]
+    pub fn head_inner_key(&self) -> HeadPartKey {
+        HeadPartKey(kdf(HEAD_INNER, &[&self.0]))
+    }
+
+    /// The secret of one segment.
+    #[must_use]
+    pub fn segment(&self, segment: u64) -> SegmentSecret {
+        SegmentSecret(kdf(SEGMENT, &[&self.0, &segment.to_le_bytes()]))
+    }
+
+    /// The record key of one attempt at a turn.
+    #[must_use]
+    pub fn record_key(&self, identity: &RecordIdentity) -> RecordKey {
+        self.segment(identity.segment).record_key(identity)
+    }
+
+    /// The key of the blob with this salt in a segment.
+    #[must_use]
+    pub fn blob_key(&self, segment: u64, salt: &BlobSalt) -> BlobKey {
+        self.segment(segment).blob_key(salt)
+    }
+
+    /// The key that seals what the client keeps on its own disk about this session.
+    #[must_use]
+    pub fn journal_key(&self) -> JournalKey {
+        JournalKey(kdf(CLIENT_JOURNAL, &[&self.0]))
+    }
+}
+
+/// `KDF("session-id", session public key)`.
+#[must_use]
+pub fn session_id(session_key: &PublicKey) -> SessionId {
+    SessionId(kdf(SESSION_ID, &[&session_key.0]))
+}
+
+/// `KDF("head-index", head public key)`.
+#[must_use]
+pub fn head_index_key(head_key: &PublicKey) -> HeadIndexKey {
+    HeadIndexKey(kdf(HEAD_INDEX, &[&head_key.0]))
+}
+
+/// The key of the outer part of head records, for whoever knows the session id.
+#[must_use]
+pub fn head_locate_key(session_id: &SessionId) -> HeadPartKey {
+    HeadPartKey(kdf(HEAD_LOCATE, &[&session_id.0]))
+}
+
+impl SegmentSecret {
+    /// As [`SessionRoot::record_key`]; the identity's segment must be this one.
+    #[must_use]
+    pub fn record_key(&self, identity: &RecordIdentity) -> RecordKey {
+        RecordKey(kdf(RECORD, &[&self.0, &identity.to_bytes()]))
+    }
+
+    /// As [`SessionRoot::blob_key`].
+    #[must_use]
+    pub fn blob_key(&self, salt: &BlobSalt) -> BlobKey {
+        BlobKey(kdf(BLOB, &[&self.0, &salt.0]))
+    }
+}
+
+impl RecordKey {
+    /// The salt of the blob that this record completes: the first 16 bytes of `KDF("blob-salt", record key)`.
+    #[must_use]
+    pub fn blob_salt(&self) -> BlobSalt {
+        let derived = kdf(BLOB_SALT, &[&self.0]);
+        BlobSalt(*derived.first_chunk().expect("32 bytes hold 16"))
+    }
+
+    /// The tag that fences memory items in a prompt, 16 hex characters: nobody without the record key can
+    /// guess it, and a replay can rebuild it.
+    #[must_use]
+    pub fn memory_fence(&self) -> String {
+        let derived = kdf(MEMORY_FENCE, &[&self.0]);
+        hex::encode(&derived[..8])
+    }
+
+    /// The key of a receipt's commitments: `KDF("commitment", record key)`.
+    #[must_use]
+    pub fn commitment_key(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(kdf(COMMITMENT, &[&self.0]))
+    }
+
+    /// Seals a padded record, deterministically; the identity is the associated data.
+    #[must_use]
+    pub fn seal(&self, identity: &RecordIdentity, padded: &[u8]) -> Vec<u8> {
+        seal_deterministic(&self.0, &identity.to_bytes(), padded)
+    }
+
+    /// Opens a sealed record to its padded form.
+    ///
+    /// # Errors
+    /// [`OpenError`] when key, identity or bytes do not belong together.
+    pub fn open(&self, identity: &RecordIdentity, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        open_deterministic(&self.0, &identity.to_bytes(), sealed)
+    }
+}
+
+impl BlobKey {
+    /// Seals a padded segment, deterministically. Associated data: `salt(16) ‖ session_id(32) ‖ u64le(segment)`.
+    #[must_use]
+    pub fn seal(&self, salt: &BlobSalt, session_id: &SessionId, segment: u64, padded: &[u8]) -> Vec<u8> {
+        seal_deterministic(&self.0, &blob_associated(salt, session_id, segment), padded)
+    }
+
+    /// Opens a sealed segment to its padded form.
+    ///
+    /// # Errors
+    /// [`OpenError`] when key, place or bytes do not belong together.
+    pub fn open(
+        &self,
+        salt: &BlobSalt,
+        session_id: &SessionId,
+        segment: u64,
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        open_deterministic(&self.0, &blob_associated(salt, session_id, segment), sealed)
+    }
+}
+
+fn blob_associated(salt: &BlobSalt, session_id: &SessionId, segment: u64) -> Vec<u8> {
+    [&salt.0[..], &session_id.0, &segment.to_le_bytes()].concat()
+}
+
+impl HeadPartKey {
+    /// Seals one part of a head record, deterministically; the head public key is the associated data.
+    #[must_use]
+    pub fn seal(&self, head_key: &PublicKey, text: &[u8]) -> Vec<u8> {
+        seal_deterministic(&self.0, &head_key.0, text)
+    }
+
+    /// Opens one part of a head record.
+    ///
+    /// # Errors
+    /// [`OpenError`] when key, head key or bytes do not belong together.
+    pub fn open(&self, head_key: &PublicKey, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        open_deterministic(&self.0, &head_key.0, sealed)
+    }
+}
+
+impl JournalKey {
+    /// Seals an entry of the client's journal under a random nonce.
+    #[must_use]
+    pub fn seal(&self, associated: &[u8], text: &[u8]) -> Vec<u8> {
+        seal_random(&self.0, associated, text)
+    }
+
+    /// Opens an entry of the client's journal.
+    ///
+    /// # Errors
+    /// [`OpenError`] when key, associated data or bytes do not belong together.
+    pub fn open(&self, associated: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        open_random(&self.0, associated, sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> RecordIdentity {
+        RecordIdentity {
+            session_id: SessionId([1; 32]),
+            segment: 2,
+            seq: 33,
+            turn_id: TurnId([4; 16]),
+            attempt: 5,
+            author: NodeId([6; 32]),
+        }
+    }
+
+    #[test]
+    fn each_part_of_the_identity_changes_the_record_key() {
+        let root = SessionRoot::from_bytes([9; 32]);
+        let base = identity();
+        let variants = [
+            RecordIdentity { session_id: SessionId([0; 32]), ..base },
+            RecordIdentity { segment: 3, ..base },
+            RecordIdentity { seq: 34, ..base },
+            RecordIdentity { turn_id: TurnId([0; 16]), ..base },
+            RecordIdentity { attempt: 6, ..base },
+            RecordIdentity { author: NodeId([0; 32]), ..base },
+        ];
+        for variant in variants {
+            assert_ne!(root.record_key(&base), root.record_key(&variant), "{variant:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_opens_under_its_own_key_and_identity_only() {
+        let root = SessionRoot::from_bytes([9; 32]);
+        let key = root.record_key(&identity());
+        let sealed = key.seal(&identity(), b"padded");
+        assert_eq!(key.open(&identity(), &sealed).unwrap().as_slice(), b"padded");
+        let moved = RecordIdentity { seq: 34, ..identity() };
+        assert_eq!(key.open(&moved, &sealed), Err(OpenError));
+        assert_eq!(root.record_key(&moved).open(&identity(), &sealed), Err(OpenError));
+    }
+
+    #[test]
+    fn a_blob_key_opens_one_salt_only() {
+        let root = SessionRoot::from_bytes([9; 32]);
+        let (salt, other) = (BlobSalt([1; 16]), BlobSalt([2; 16]));
+        let id = root.session_id();
+        let sealed = root.blob_key(0, &salt).seal(&salt, &id, 0, b"segment");
+        assert!(root.blob_key(0, &salt).open(&salt, &id, 0, &sealed).is_ok());
+        assert_eq!(root.blob_key(0, &other).open(&salt, &id, 0, &sealed), Err(OpenError));
+        assert_eq!(root.blob_key(1, &salt).open(&salt, &id, 1, &sealed), Err(OpenError));
+        assert_eq!(root.blob_key(0, &salt).open(&other, &id, 0, &sealed), Err(OpenError));
+    }
+
+    #[test]
+    fn secrets_do_not_show_in_debug() {
+        let root = SessionRoot::from_bytes([0xab; 32]);
+        assert_eq!(format!("{root:?}"), "SessionRoot(redacted)");
+    }
+}
