@@ -1,0 +1,414 @@
+//! Verification of a session's chain, without I/O: a reader says which blobs it needs, is given bytes, and ends
+//! with a verified history or a named error.
+//!
+//! [`WindowReader`] is the node's: it has the keys that a client granted, for a window that ends at the head the
+//! client signed. [`SessionReader`] is the client's own: it has the root and walks back to the genesis.
+
+use baton_keys::session::SessionRoot;
+
+use crate::{
+    error::ErrorCode,
+    head::HeadOuter,
+    ids::{LinkHash, SessionId},
+    limits::MAX_BLOB_BYTES,
+    link::{BlobRef, Genesis, Link, blob_digest},
+    record::{Record, RecordKind},
+    segment::{Segment, blob_salt, is_closed},
+    signed::Signed,
+    turn::{Grant, ReadRecord, TurnAuth},
+};
+
+/// Where a run of links must end, as something already verified says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainEnd {
+    /// The last turn's position.
+    pub seq: u64,
+    /// The last link's hash.
+    pub link_hash: LinkHash,
+}
+
+/// Checks every link and record of a segment, and that it ends where it must.
+///
+/// # Errors
+/// [`ErrorCode::BadNodeSignature`], [`ErrorCode::BadSequence`], [`ErrorCode::BadGenesis`],
+/// [`ErrorCode::ChainBroken`], [`ErrorCode::RecordHashMismatch`], [`ErrorCode::HeadMismatch`], and the codec's.
+pub fn verify_segment(
+    segment: &Segment,
+    genesis: &Genesis,
+    end: &ChainEnd,
+) -> Result<Vec<Signed<Link>>, ErrorCode> {
+    let mut links: Vec<Signed<Link>> = Vec::with_capacity(segment.entries.len());
+    let mut encoded = crate::segment::SEGMENT_HEADER_LEN;
+    for (index, entry) in segment.entries.iter().enumerate() {
+        if index > 0 && is_closed(index, encoded) {
+            return Err(ErrorCode::BadSequence);
+        }
+        encoded += entry.encoded_len();
+        let link = Signed::<Link>::verify(entry.link.clone())?;
+        let placed = link.session_id == segment.session_id
+            && link.segment == segment.segment
+            && usize::from(link.index) == index;
+        if !placed {
+            return Err(ErrorCode::BadSequence);
+        }
+        match links.last() {
+            Some(previous) => check_follows(&link, previous)?,
+            None => check_first(&link, genesis)?,
+        }
+        let record = &entry.record;
+        if link.record_hash != record.hash() || link.record_length as usize != record.0.len() {
+            return Err(ErrorCode::RecordHashMismatch);
+        }
+        links.push(link);
+    }
+    let last = links.last().ok_or(ErrorCode::BadSequence)?;
+    if last.link_hash() == end.link_hash && last.seq == end.seq {
+        Ok(links)
+    } else {
+        Err(ErrorCode::HeadMismatch)
+    }
+}
+
+fn check_follows(link: &Link, previous: &Signed<Link>) -> Result<(), ErrorCode> {
+    if previous.seq.checked_add(1) != Some(link.seq) {
+        return Err(ErrorCode::BadSequence);
+    }
+    if link.prev_link == previous.link_hash() { Ok(()) } else { Err(ErrorCode::ChainBroken) }
+}
+
+/// The first link of a segment: at seq 0 it continues the genesis, and only there is the segment number 0.
+fn check_first(link: &Link, genesis: &Genesis) -> Result<(), ErrorCode> {
+    match (link.seq, link.segment) {
+        (0, 0) if link.prev_link == genesis.link_hash() => Ok(()),
+        (0, _) | (_, 0) => Err(ErrorCode::BadGenesis),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that `newer`, verified, continues the closed segment `older`: returns where `older` must end.
+fn end_before(first: &Link, older: &Segment) -> Result<ChainEnd, ErrorCode> {
+    let seq = first.seq.checked_sub(1).ok_or(ErrorCode::BadSequence)?;
+    if older.segment.checked_add(1) != Some(first.segment) || !older.is_closed() {
+        return Err(ErrorCode::BadSequence);
+    }
+    Ok(ChainEnd { seq, link_hash: first.prev_link })
+}
+
+/// A link that does not fit is a broken chain in any segment but the head's.
+fn broken_below_head(error: ErrorCode) -> ErrorCode {
+    if error == ErrorCode::HeadMismatch { ErrorCode::ChainBroken } else { error }
+}
+
+/// One verified turn.
+#[derive(Clone, Debug)]
+pub struct HistoryTurn {
+    /// Its link.
+    pub link: Signed<Link>,
+    /// Its text, where the key was there.
+    pub record: Option<Record>,
+}
+
+/// A blob that a reader needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Position in the grant, to hand back with the bytes.
+    pub index: usize,
+    /// What is needed.
+    pub blob: BlobRef,
+}
+
+/// Verifies the window that a grant opens.
+#[derive(Debug)]
+pub struct WindowReader {
+    session_id: SessionId,
+    genesis: Genesis,
+    end: Option<ChainEnd>,
+    needs: Vec<Need>,
+    segments: Vec<Option<Segment>>,
+    grant: Grant,
+}
+
+/// A verified window.
+#[derive(Debug)]
+pub struct Window {
+    /// Verified turns, oldest first; those without a granted key have no record.
+    pub turns: Vec<HistoryTurn>,
+    /// The segment that the new turn is appended to, its earlier entries verbatim.
+    pub base: Segment,
+    /// The blob of the turn before, which the new link names; none at seq 0.
+    pub prev_blob: Option<BlobRef>,
+}
+
+impl WindowReader {
+    /// A reader for the turn of an authorisation whose payload was checked against it. `located` is the opened
+    /// head record where the request has no locator.
+    ///
+    /// # Errors
+    /// [`ErrorCode::BlobUnavailable`] when a blob has no locator and no head was found,
+    /// [`ErrorCode::HeadMismatch`] when the head found is not the one signed, [`ErrorCode::BlobTooLarge`].
+    pub fn new(auth: &TurnAuth, grant: Grant, located: Option<&HeadOuter>) -> Result<Self, ErrorCode> {
+        if let Some(outer) = located
+            && (outer.link_hash != auth.prev_link || Some(outer.seq) != auth.seq.checked_sub(1))
+        {
+            return Err(ErrorCode::HeadMismatch);
+        }
+        let mut needs = Vec::with_capacity(grant.blobs.len());
+        for (index, granted) in grant.blobs.iter().enumerate() {
+            let found = || {
+                let blobs = &located?.blobs;
+                blobs.iter().find(|found| found.segment == granted.segment).map(|found| found.blob)
+            };
+            let blob = granted.blob.or_else(found).ok_or(ErrorCode::BlobUnavailable)?;
+            if blob.length as usize > MAX_BLOB_BYTES {
+                return Err(ErrorCode::BlobTooLarge);
+            }
+            needs.push(Need { index, blob });
+        }
+        let end = auth.seq.checked_sub(1).map(|seq| ChainEnd { seq, link_hash: auth.prev_link });
+        let segments = needs.iter().map(|_| None).collect();
+        Ok(Self { session_id: auth.session_id, genesis: auth.genesis(), end, needs, segments, grant })
+    }
+
+    /// Blobs still needed; they may be fetched in parallel and given in any order.
+    #[must_use]
+    pub fn needs(&self) -> Vec<Need> {
+        let missing = |need: &&Need| self.segments.get(need.index).is_some_and(Option::is_none);
+        self.needs.iter().filter(missing).copied().collect()
+    }
+
+    /// Takes the bytes of a blob, from whatever source. After an error the need still stands, and another source
+    /// may be tried.
+    ///
+    /// # Errors
+    /// [`ErrorCode::BlobHashMismatch`] for other bytes than signed for; [`ErrorCode::PayloadRejected`] and the
+    /// codec's when the right bytes do not open.
+    pub fn provide(&mut self, need: &Need, bytes: &[u8]) -> Result<(), ErrorCode> {
+        need.blob.check(bytes)?;
+        let granted = self.grant.blobs.get(need.index).ok_or(ErrorCode::PayloadRejected)?;
+        let opened = Segment::open(bytes, &granted.key.blob_key(), &self.session_id, granted.segment)?;
+        if let Some(slot) = self.segments.get_mut(need.index) {
+            *slot = Some(opened);
+        }
+        Ok(())
+    }
+
+    /// Verifies the whole window once everything is there.
+    ///
+    /// # Errors
+    /// [`ErrorCode::BlobUnavailable`] when blobs are missing, and as [`verify_segment`].
+    pub fn finish(self) -> Result<Window, ErrorCode> {
+        let segments: Vec<Segment> =
+            self.segments.into_iter().collect::<Option<_>>().ok_or(ErrorCode::BlobUnavailable)?;
+        let Some(end) = self.end else {
+            let base = Segment::empty(self.session_id, 0);
+            check_place(&self.grant, &base)?;
+            return Ok(Window { turns: Vec::new(), base, prev_blob: None });
+        };
+        let mut newest_first = Vec::with_capacity(segments.len());
+        let mut end = end;
+        let mut expected_blob: Option<BlobRef> = None;
+        for (position, segment) in segments.iter().enumerate() {
+            let at_head = position == 0;
+            if let (Some(expected), Some(need)) = (expected_blob, self.needs.get(position))
+                && expected != need.blob
+            {
+                return Err(ErrorCode::ChainBroken);
+            }
+            let links = verify_segment(segment, &self.genesis, &end)
+                .map_err(|error| if at_head { error } else { broken_below_head(error) })?;
+            if let (Some(first), Some(older)) = (links.first(), segments.get(position + 1)) {
+                end = end_before(first, older)?;
+                expected_blob = first.prev_blob;
+            }
+            newest_first.push(links);
+        }
+        let turns = open_records(&segments, newest_first, &self.grant.records)?;
+        let base = base_after(segments.into_iter().next().ok_or(ErrorCode::BlobUnavailable)?);
+        check_place(&self.grant, &base)?;
+        Ok(Window { turns, base, prev_blob: self.needs.first().map(|need| need.blob) })
+    }
+}
+
+/// The segment that the turn after this head goes to.
+#[must_use]
+pub fn base_after(head: Segment) -> Segment {
+    if head.is_closed() { Segment::empty(head.session_id, head.segment + 1) } else { head }
+}
+
+fn check_place(grant: &Grant, base: &Segment) -> Result<(), ErrorCode> {
+    if grant.segment == base.segment && usize::from(grant.index) == base.entries.len() {
+        Ok(())
+    } else {
+        Err(ErrorCode::BadSequence)
+    }
+}
+
+fn open_records(
+    newest_first: &[Segment],
+    links: Vec<Vec<Signed<Link>>>,
+    keys: &[ReadRecord],
+) -> Result<Vec<HistoryTurn>, ErrorCode> {
+    let mut turns = Vec::new();
+    for (segment, links) in newest_first.iter().zip(links).rev() {
+        for (entry, link) in segment.entries.iter().zip(links) {
+            let key = keys.binary_search_by_key(&link.seq, |read| read.seq).ok();
+            let record = match key.and_then(|found| keys.get(found)) {
+                Some(read) => Some(entry.record.open(&read.key.record_key(), &link.record_identity())?),
+                None => None,
+            };
+            turns.push(HistoryTurn { link, record });
+        }
+    }
+    Ok(turns)
+}
+
+/// Positions of the turns that still count: those that no later edit, summary or tombstone supersedes.
+/// Tombstones themselves hold no text and never count.
+#[must_use]
+pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
+    let mut kept = Vec::new();
+    let mut superseded_from = u64::MAX;
+    for (position, turn) in turns.iter().enumerate().rev() {
+        let Some(record) = &turn.record else { continue };
+        if turn.link.seq < superseded_from && record.kind != RecordKind::Tombstone {
+            kept.push(position);
+        }
+        // A superseding record counts only if it is not itself superseded by a later one.
+        if turn.link.seq < superseded_from
+            && let Some(from) = record.supersedes_from
+        {
+            superseded_from = superseded_from.min(from);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+/// Walks a whole session back from its head, with the root.
+#[derive(Debug)]
+pub struct SessionReader {
+    root: SessionRoot,
+    genesis: Genesis,
+    next: Option<(BlobRef, u64, ChainEnd)>,
+    at_head: bool,
+    newest_first: Vec<VerifiedSegment>,
+}
+
+/// A verified segment with the blob it came in.
+#[derive(Clone, Debug)]
+pub struct VerifiedSegment {
+    /// The segment.
+    pub segment: Segment,
+    /// Its latest blob.
+    pub blob: BlobRef,
+    /// Its turns with their text.
+    pub turns: Vec<HistoryTurn>,
+}
+
+impl SessionReader {
+    /// A reader from an opened head.
+    ///
+    /// # Errors
+    /// [`ErrorCode::BadSequence`] when the head names no blob.
+    pub fn new(root: &SessionRoot, head: &HeadOuter) -> Result<Self, ErrorCode> {
+        let latest = head.blobs.first().ok_or(ErrorCode::BadSequence)?;
+        let end = ChainEnd { seq: head.seq, link_hash: head.link_hash };
+        let genesis = Genesis {
+            session_key: root.signing_key().public_key(),
+            n_shards: head.n_shards,
+            branch: head.branch,
+        };
+        Ok(Self {
+            root: root.clone(),
+            genesis,
+            next: Some((latest.blob, latest.segment, end)),
+            at_head: true,
+            newest_first: Vec::new(),
+        })
+    }
+
+    /// The blob needed next; none when the genesis is reached.
+    #[must_use]
+    pub fn need(&self) -> Option<BlobRef> {
+        self.next.map(|(blob, _, _)| blob)
+    }
+
+    /// Takes the bytes of the blob needed next, and verifies the segment in it with every blob that led to it.
+    /// After an error the need still stands.
+    ///
+    /// # Errors
+    /// As [`WindowReader::provide`] and [`verify_segment`]; [`ErrorCode::BlobHashMismatch`] also when an earlier
+    /// blob of the segment, rebuilt, is not the one that its next link names.
+    pub fn provide(&mut self, bytes: &[u8]) -> Result<(), ErrorCode> {
+        let Some((blob, number, end)) = self.next else { return Err(ErrorCode::BadSequence) };
+        if blob.length as usize > MAX_BLOB_BYTES {
+            return Err(ErrorCode::BlobTooLarge);
+        }
+        blob.check(bytes)?;
+        let key = self.root.blob_key(number, &blob_salt(bytes)?);
+        let segment = Segment::open(bytes, &key, &self.root.session_id(), number)?;
+        if !self.at_head && !segment.is_closed() {
+            return Err(ErrorCode::BadSequence);
+        }
+        let links = verify_segment(&segment, &self.genesis, &end)
+            .map_err(|error| if self.at_head { error } else { broken_below_head(error) })?;
+        check_rebuilt(&self.root, &segment, &links)?;
+        let first = links.first().ok_or(ErrorCode::BadSequence)?;
+        self.next = match (first.prev_blob, first.segment.checked_sub(1), first.seq.checked_sub(1)) {
+            (Some(blob), Some(number), Some(seq)) => {
+                Some((blob, number, ChainEnd { seq, link_hash: first.prev_link }))
+            }
+            _ => None,
+        };
+        let mut turns = Vec::with_capacity(links.len());
+        for (entry, link) in segment.entries.iter().zip(links) {
+            let identity = link.record_identity();
+            let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
+            turns.push(HistoryTurn { link, record: Some(record) });
+        }
+        self.at_head = false;
+        self.newest_first.push(VerifiedSegment { segment, blob, turns });
+        Ok(())
+    }
+
+    /// The verified session, oldest segment first, once nothing more is needed.
+    ///
+    /// # Errors
+    /// [`ErrorCode::BlobUnavailable`] when the walk has not reached the genesis.
+    pub fn finish(mut self) -> Result<Vec<VerifiedSegment>, ErrorCode> {
+        if self.next.is_some() {
+            return Err(ErrorCode::BlobUnavailable);
+        }
+        self.newest_first.reverse();
+        Ok(self.newest_first)
+    }
+}
+
+/// Rebuilds the blob as it was after the first `turns` entries of a segment.
+///
+/// # Errors
+/// [`ErrorCode::BadSequence`] when the segment has fewer entries, and as [`Segment::seal`].
+pub fn rebuild_blob(
+    root: &SessionRoot,
+    segment: &Segment,
+    last: &Link,
+    turns: usize,
+) -> Result<Vec<u8>, ErrorCode> {
+    let entries = segment.entries.get(..turns).ok_or(ErrorCode::BadSequence)?.to_vec();
+    let salt = root.record_key(&last.record_identity()).blob_salt();
+    let prefix = Segment { entries, ..Segment::empty(segment.session_id, segment.segment) };
+    prefix.seal(&root.blob_key(segment.segment, &salt), &salt)
+}
+
+/// Each in-segment link names the blob before it; whoever has the root rebuilds and compares them.
+fn check_rebuilt(root: &SessionRoot, segment: &Segment, links: &[Signed<Link>]) -> Result<(), ErrorCode> {
+    for (position, pair) in links.windows(2).enumerate() {
+        let [previous, link] = pair else { continue };
+        let rebuilt = rebuild_blob(root, segment, previous, position + 1)?;
+        let named = link.prev_blob.ok_or(ErrorCode::BadGenesis)?;
+        if named.digest != blob_digest(&rebuilt) || named.length as usize != rebuilt.len() {
+            return Err(ErrorCode::BlobHashMismatch);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The one place that turns objects into bytes and back.
+//!
+//! Layout (bincode 2.0.1, fixed-width integers, little-endian): integers as they are; `bool` one byte 0 or 1;
+//! `Option` one byte 0 or 1 and the value; enums a `u32` index and the fields; byte arrays as they are; strings and
+//! sequences a `u64` count and the elements; structures their fields in order. There is exactly one encoding of a
+//! value: decoding consumes every byte, and refuses other values of `bool`, `Option` and enum tags.
+
+use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
+use serde::{Serialize, de::DeserializeOwned};
+use zeroize::Zeroizing;
+
+use crate::{error::ErrorCode, limits::MAX_OBJECT_BYTES};
+
+type WireConfig = Configuration<LittleEndian, Fixint, Limit<MAX_OBJECT_BYTES>>;
+
+const fn config() -> WireConfig {
+    bincode::config::standard()
+        .with_fixed_int_encoding()
+        .with_little_endian()
+        .with_limit::<MAX_OBJECT_BYTES>()
+}
+
+/// Encodes a value in its one canonical form.
+///
+/// # Panics
+/// Never for the types of this crate: they have no unsized or self-describing parts, and their builders keep
+/// them below [`MAX_OBJECT_BYTES`].
+#[must_use]
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    bincode::serde::encode_to_vec(value, bincode::config::standard().with_fixed_int_encoding())
+        .expect("wire types always encode")
+}
+
+/// As [`encode`], for values that hold secrets or conversation text.
+#[must_use]
+pub fn encode_secret<T: Serialize>(value: &T) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(encode(value))
+}
+
+/// Decodes a value from exactly these bytes.
+///
+/// # Errors
+/// [`ErrorCode::NonCanonical`] for anything but the one encoding of a value, trailing bytes included, and
+/// [`ErrorCode::FrameTooLarge`] for more than `limit` bytes, before any work.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, ErrorCode> {
+    if bytes.len() > limit {
+        return Err(ErrorCode::FrameTooLarge);
+    }
+    match bincode::serde::decode_from_slice(bytes, config()) {
+        Ok((value, consumed)) if consumed == bytes.len() => Ok(value),
+        Ok(_) | Err(_) => Err(ErrorCode::NonCanonical),
+    }
+}
+
+/// Pads `u32le(len) ‖ bytes` with zeros to the next power of two of at least `smallest`, so that the sealed
+/// length tells only a bucket.
+///
+/// # Errors
+/// [`ErrorCode::FrameTooLarge`] when the padded form exceeds `largest`.
+pub fn pad(bytes: &[u8], smallest: usize, largest: usize) -> Result<Zeroizing<Vec<u8>>, ErrorCode> {
+    let length = u32::try_from(bytes.len()).map_err(|_| ErrorCode::FrameTooLarge)?;
+    let bucket = (bytes.len() + 4).next_power_of_two().max(smallest);
+    if bucket > largest {
+        return Err(ErrorCode::FrameTooLarge);
+    }
+    let mut padded = Zeroizing::new(Vec::with_capacity(bucket));
+    padded.extend_from_slice(&length.to_le_bytes());
+    padded.extend_from_slice(bytes);
+    padded.resize(bucket, 0);
+    Ok(padded)
+}
+
+/// Undoes [`pad`], and refuses any other padding of the same bytes.
+///
+/// # Errors
+/// [`ErrorCode::NonCanonical`].
+pub fn unpad(padded: &[u8], smallest: usize) -> Result<&[u8], ErrorCode> {
+    let (length, rest) = padded.split_first_chunk::<4>().ok_or(ErrorCode::NonCanonical)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (bytes, zeros) = rest.split_at_checked(length).ok_or(ErrorCode::NonCanonical)?;
+    let bucket = (length + 4).next_power_of_two().max(smallest);
+    if padded.len() != bucket || zeros.iter().any(|byte| *byte != 0) {
+        return Err(ErrorCode::NonCanonical);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn refuses_trailing_bytes_and_loose_tags() {
+        assert_eq!(decode::<u32>(&[1, 0, 0, 0], 8), Ok(1));
+        assert_eq!(decode::<u32>(&[1, 0, 0, 0, 0], 8), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<u32>(&[1, 0, 0], 8), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<bool>(&[2], 8), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<Option<u8>>(&[2, 0], 8), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<String>(&[1, 0, 0, 0, 0, 0, 0, 0, 0xff], 16), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<u64>(&[0; 8], 7), Err(ErrorCode::FrameTooLarge));
+    }
+
+    #[test]
+    fn a_lying_length_allocates_nothing() {
+        let lying = u64::MAX.to_le_bytes();
+        assert_eq!(decode::<Vec<u8>>(&lying, 64), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<String>(&lying, 64), Err(ErrorCode::NonCanonical));
+        assert_eq!(decode::<Vec<Vec<u64>>>(&(1u64 << 60).to_le_bytes(), 64), Err(ErrorCode::NonCanonical));
+    }
+
+    #[test]
+    fn pad_refuses_what_does_not_fit() {
+        assert!(pad(&[0; 252], 256, 256).is_ok());
+        assert_eq!(pad(&[0; 253], 256, 256), Err(ErrorCode::FrameTooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn padding_round_trips_in_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+            let padded = pad(&bytes, 256, 8192).unwrap();
+            prop_assert!(padded.len().is_power_of_two() && padded.len() >= 256);
+            prop_assert_eq!(unpad(&padded, 256).unwrap(), &bytes[..]);
+            let mut longer = padded.to_vec();
+            longer.resize(padded.len() * 2, 0);
+            prop_assert_eq!(unpad(&longer, 256), Err(ErrorCode::NonCanonical));
+            let mut dirty = padded.to_vec();
+            if bytes.len() + 4 < dirty.len() {
+                *dirty.last_mut().unwrap() = 1;
+                prop_assert_eq!(unpad(&dirty, 256), Err(ErrorCode::NonCanonical));
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The end of a turn, from both sides: the node seals record, receipt, link and blob; the client rebuilds all of
+//! it byte for byte before it accepts.
+
+use baton_keys::{
+    SecretSigningKey,
+    session::{BlobKey, RecordKey, SessionRoot},
+};
+
+use crate::{
+    error::ErrorCode,
+    ids::{BlobDigest, NodeId, SessionId},
+    limits::VERSION,
+    link::{BlobRef, Link, blob_digest},
+    memory::MemoryItem,
+    receipt::{Receipt, audit_root, commit_input, commit_memory, commit_output},
+    record::{FinishReason, Message, Record, RecordKind, SealedRecord},
+    segment::{Entry, Segment},
+    signed::{Signed, SignedBytes},
+    turn::{Payload, Sampling, TurnAuth},
+    wire::Committed,
+};
+
+/// What a turn is appended to.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The segment, without the new entry.
+    pub base: &'a Segment,
+    /// The blob of the turn before.
+    pub prev_blob: Option<BlobRef>,
+}
+
+/// A turn that a node has sealed and signed.
+#[derive(Debug, Clone)]
+pub struct SealedTurn {
+    /// The link.
+    pub link: Signed<Link>,
+    /// The receipt.
+    pub receipt: Signed<Receipt>,
+    /// The new blob.
+    pub blob: Vec<u8>,
+    /// Its digest.
+    pub blob_digest: BlobDigest,
+    /// Whether this blob is its segment's last.
+    pub closes_segment: bool,
+    /// Why the answer ended.
+    pub finish: FinishReason,
+}
+
+impl SealedTurn {
+    /// What the client is sent.
+    #[must_use]
+    pub fn committed(&self) -> Committed {
+        Committed {
+            link: self.link.bytes().clone(),
+            receipt: self.receipt.bytes().clone(),
+            blob_digest: self.blob_digest,
+            blob_length: u32::try_from(self.blob.len()).expect("a blob is at most 2 MiB and a little"),
+            finish: self.finish,
+        }
+    }
+}
+
+/// Seals and signs a turn. The order matters: record, receipt (signed), link (names both, signed), blob.
+///
+/// # Errors
+/// [`ErrorCode::FrameTooLarge`] when the record does not fit, [`ErrorCode::BlobTooLarge`].
+pub fn seal_turn(
+    auth: &Signed<TurnAuth>,
+    place: Place<'_>,
+    (record_key, blob_key): (&RecordKey, &BlobKey),
+    record: &Record,
+    receipt: Receipt,
+    node: &SecretSigningKey,
+) -> Result<SealedTurn, ErrorCode> {
+    let mut link = Link {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        segment: place.base.segment,
+        index: u8::try_from(place.base.entries.len()).map_err(|_| ErrorCode::BadSequence)?,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        prev_link: auth.prev_link,
+        prev_blob: place.prev_blob,
+        record_hash: crate::ids::RecordHash([0; 32]),
+        record_length: 0,
+        auth_hash: auth.auth_hash(),
+        receipt_hash: crate::ids::ReceiptHash([0; 32]),
+        author: node.node_id(),
+        time_ms: receipt.time_ms,
+    };
+    let sealed = record.seal(record_key, &link.record_identity())?;
+    let receipt = Signed::sign(receipt, node);
+    link.record_hash = sealed.hash();
+    link.record_length = u32::try_from(sealed.0.len()).map_err(|_| ErrorCode::FrameTooLarge)?;
+    link.receipt_hash = receipt.receipt_hash();
+    let link = Signed::sign(link, node);
+    let (segment, blob) = append(place.base, &link, sealed, record_key, blob_key)?;
+    Ok(SealedTurn {
+        link,
+        receipt,
+        blob_digest: blob_digest(&blob),
+        blob,
+        closes_segment: segment.is_closed(),
+        finish: record.finish,
+    })
+}
+
+fn append(
+    base: &Segment,
+    link: &Signed<Link>,
+    record: SealedRecord,
+    record_key: &RecordKey,
+    blob_key: &BlobKey,
+) -> Result<(Segment, Vec<u8>), ErrorCode> {
+    let mut segment = base.clone();
+    segment.entries.push(Entry { link: link.bytes().clone(), record });
+    let blob = segment.seal(blob_key, &record_key.blob_salt())?;
+    Ok((segment, blob))
+}
+
+/// What the client asked for, against which it checks what it got.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The authorisation that it signed.
+    pub auth: &'a Signed<TurnAuth>,
+    /// What the turn is appended to.
+    pub place: Place<'a>,
+    /// What the new record is.
+    pub kind: RecordKind,
+    /// First seq that it replaces.
+    pub supersedes_from: Option<u64>,
+    /// Pinned system text.
+    pub system: &'a [Message],
+    /// The turn's new messages.
+    pub messages: &'a [Message],
+    /// How tokens were to be chosen.
+    pub sampling: &'a Sampling,
+    /// Memory items that a relayer said it added, best first.
+    pub memory: &'a [MemoryItem],
+}
+
+impl<'a> Expected<'a> {
+    /// From the payload that was sent.
+    #[must_use]
+    pub fn from_payload(
+        auth: &'a Signed<TurnAuth>,
+        place: Place<'a>,
+        payload: &'a Payload,
+        memory: &'a [MemoryItem],
+    ) -> Self {
+        Self {
+            auth,
+            place,
+            kind: payload.kind,
+            supersedes_from: payload.supersedes_from,
+            system: &payload.system,
+            messages: &payload.messages,
+            sampling: &payload.sampling,
+            memory,
+        }
+    }
+}
+
+/// A turn that the client has rebuilt and accepts.
+#[derive(Debug, Clone)]
+pub struct AcceptedTurn {
+    /// The link.
+    pub link: Signed<Link>,
+    /// The receipt.
+    pub receipt: Signed<Receipt>,
+    /// The turn's text.
+    pub record: Record,
+    /// The segment with the new turn.
+    pub segment: Segment,
+    /// The blob, rebuilt.
+    pub blob: Vec<u8>,
+    /// Its digest.
+    pub blob_digest: BlobDigest,
+}
+
+/// Rebuilds a turn from what the client itself knows, and accepts it only if every byte is as the node signed it.
+///
+/// # Errors
+/// [`ErrorCode::BadNodeSignature`]; [`ErrorCode::ReceiptMismatch`] when link or receipt are not of the turn asked
+/// for; [`ErrorCode::BlobMismatch`] when record or blob are not what the client's own text gives.
+pub fn accept_turn(
+    root: &SessionRoot,
+    expected: &Expected<'_>,
+    committed: &Committed,
+    answer: &str,
+) -> Result<AcceptedTurn, ErrorCode> {
+    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let receipt = Signed::<Receipt>::verify(committed.receipt.clone())?;
+    check_link(&link, &receipt, expected)?;
+    let record =
+        Record::of_turn(expected.kind, expected.supersedes_from, expected.messages, answer, committed.finish);
+    let identity = link.record_identity();
+    let record_key = root.record_key(&identity);
+    check_receipt(&receipt, &record_key, expected, answer, committed.finish)?;
+    let sealed = record.seal(&record_key, &identity).map_err(|_| ErrorCode::BlobMismatch)?;
+    if sealed.hash() != link.record_hash || sealed.0.len() != link.record_length as usize {
+        return Err(ErrorCode::BlobMismatch);
+    }
+    let blob_key = root.blob_key(link.segment, &record_key.blob_salt());
+    let (segment, blob) = append(expected.place.base, &link, sealed, &record_key, &blob_key)?;
+    let digest = blob_digest(&blob);
+    if digest != committed.blob_digest || blob.len() != committed.blob_length as usize {
+        return Err(ErrorCode::BlobMismatch);
+    }
+    Ok(AcceptedTurn { link, receipt, record, segment, blob, blob_digest: digest })
+}
+
+fn check_link(
+    link: &Signed<Link>,
+    receipt: &Signed<Receipt>,
+    expected: &Expected<'_>,
+) -> Result<(), ErrorCode> {
+    let auth = expected.auth;
+    let ours = link.session_id == auth.session_id
+        && link.seq == auth.seq
+        && link.segment == expected.place.base.segment
+        && usize::from(link.index) == expected.place.base.entries.len()
+        && link.turn_id == auth.turn_id
+        && link.attempt == auth.attempt
+        && link.prev_link == auth.prev_link
+        && link.prev_blob == expected.place.prev_blob
+        && link.author == auth.audience
+        && link.auth_hash == auth.auth_hash()
+        && link.receipt_hash == receipt.receipt_hash();
+    if ours { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}
+
+fn check_receipt(
+    receipt: &Receipt,
+    key: &RecordKey,
+    expected: &Expected<'_>,
+    answer: &str,
+    finish: FinishReason,
+) -> Result<(), ErrorCode> {
+    let auth = expected.auth;
+    let items = expected.memory.get(..usize::from(receipt.memory_items));
+    let memory = items.map(|items| commit_memory(key, items));
+    let ours = receipt.session_id == auth.session_id
+        && receipt.seq == auth.seq
+        && receipt.turn_id == auth.turn_id
+        && receipt.attempt == auth.attempt
+        && receipt.auth_hash == auth.auth_hash()
+        && receipt.node == auth.audience
+        && receipt.model == auth.model
+        && receipt.sampling == auth.sampling
+        && receipt.seed == expected.sampling.seed
+        && receipt.window_from <= auth.seq
+        && receipt.price <= auth.max_price
+        && receipt.tokens.output <= auth.max_output_tokens
+        && receipt.tokens.memory <= auth.memory_tokens
+        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count);
+    let commitments = receipt.commitments.input
+        == commit_input(key, expected.system, receipt.window_from, expected.messages)
+        && receipt.commitments.output == commit_output(key, answer, finish)
+        && memory == Some(receipt.commitments.memory);
+    let empty_audit = receipt.tokens.output == 0 && receipt.audit_root != audit_root(&[]);
+    if ours && commitments && !empty_audit { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}
+
+/// Checks a receipt that came with a link, without the session's keys: what anyone can check offline.
+///
+/// # Errors
+/// [`ErrorCode::BadNodeSignature`], [`ErrorCode::ReceiptMismatch`].
+pub fn check_receipt_of_link(
+    link: &Signed<Link>,
+    receipt: SignedBytes,
+) -> Result<Signed<Receipt>, ErrorCode> {
+    let receipt = Signed::<Receipt>::verify(receipt)?;
+    let same = |session: SessionId, node: NodeId| session == link.session_id && node == link.author;
+    let fits = same(receipt.session_id, receipt.node)
+        && receipt.seq == link.seq
+        && receipt.turn_id == link.turn_id
+        && receipt.attempt == link.attempt
+        && receipt.auth_hash == link.auth_hash
+        && receipt.receipt_hash() == link.receipt_hash;
+    if fits { Ok(receipt) } else { Err(ErrorCode::ReceiptMismatch) }
+}

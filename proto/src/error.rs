@@ -1,0 +1,117 @@
+//! Error codes: stable numbers on the wire, without any internal text. Everything that a holder of the wrong
+//! key could learn from is one code.
+
+use serde::{Deserialize, Serialize};
+
+/// What the receiver of an error should do with the turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// The same node may serve it after a pause.
+    Here,
+    /// Another node may serve it, as a new attempt.
+    Elsewhere,
+    /// The request itself is wrong and stays wrong until the client changes it.
+    Never,
+}
+
+macro_rules! error_codes {
+    ($($name:ident = $number:literal, $retry:ident, $text:literal;)*) => {
+        /// A protocol error. The number is frozen; `docs/PROTOCOL.md` has the table.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+        #[repr(u16)]
+        pub enum ErrorCode {
+            $(#[doc = $text] #[error($text)] $name = $number,)*
+        }
+
+        impl ErrorCode {
+            /// All codes, in the order of their numbers.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$name),*];
+
+            /// The code's name as in the documentation.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(ErrorCode::$name => stringify!($name),)* }
+            }
+
+            /// What to do with the turn.
+            #[must_use]
+            pub const fn retry(self) -> Retry {
+                match self { $(ErrorCode::$name => Retry::$retry,)* }
+            }
+
+            /// The code with this number, if there is one.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Option<ErrorCode> {
+                match number { $($number => Some(ErrorCode::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+error_codes! {
+    FrameTooLarge = 1, Never, "a frame, message or object exceeds its limit";
+    NonCanonical = 2, Never, "bytes are not the one encoding of an object";
+    UnsupportedVersion = 3, Elsewhere, "this protocol version is not spoken here";
+    SessionIdMismatch = 4, Never, "the session id does not belong to the session key";
+    BadSignature = 5, Never, "a signature by the client does not verify";
+    WrongAudience = 6, Elsewhere, "the authorisation is for another node";
+    KxExpired = 7, Here, "the exchange key is not one of this node's current keys; fetch its node record again";
+    Expired = 8, Here, "the authorisation has expired or lives too long";
+    NotYetValid = 9, Here, "the authorisation is from the future; check the clock";
+    Replayed = 10, Elsewhere, "the authorisation may have been used before this node's memory of turns begins";
+    IdempotencyConflict = 11, Never, "the same turn and attempt was sent with other content";
+    PayloadRejected = 12, Never, "the sealed payload does not open, or its content is not acceptable";
+    BlobUnavailable = 20, Here, "a blob of the session could not be fetched from any source";
+    BlobTooLarge = 21, Never, "a blob exceeds its limit";
+    BlobHashMismatch = 22, Elsewhere, "a blob's bytes are not those that were signed for";
+    BlobIdMismatch = 23, Elsewhere, "a blob's Walrus ID is not the one that was signed";
+    BadSequence = 24, Never, "turn, segment or index numbers do not follow";
+    BadGenesis = 25, Never, "the first turn does not start from the session's genesis";
+    ChainBroken = 26, Never, "a link does not continue the one before";
+    HeadMismatch = 27, Elsewhere, "the chain does not end at the head that was signed";
+    RecordHashMismatch = 28, Never, "a record is not the one its link names";
+    BadNodeSignature = 29, Never, "a signature by a node does not verify";
+    StatusUnknown = 40, Elsewhere, "this node has nothing about that turn";
+    Aborted = 41, Elsewhere, "the attempt was aborted";
+    ContextOverflow = 42, Never, "system text and message alone exceed the model's context";
+    ModelUnavailable = 43, Elsewhere, "the model is not served here";
+    QuotaExceeded = 44, Elsewhere, "the token or price cap, or the session's quota, is exceeded";
+    RateLimited = 45, Here, "too many requests";
+    Busy = 46, Elsewhere, "no free slot; also while the same session is being served or the node drains";
+    Internal = 47, Elsewhere, "the node failed; nothing was signed";
+    MemUnauthorized = 60, Never, "the memory envelope is not from the relayer that the turn allows, or not for this turn";
+    MemExpired = 61, Here, "the memory envelope has expired";
+    MemTooLarge = 62, Never, "the memory envelope exceeds its budget or a limit";
+    ReceiptMismatch = 80, Elsewhere, "the receipt or link does not fit the turn that was asked for";
+    BlobMismatch = 81, Elsewhere, "the rebuilt record or blob differs from what the node signed";
+    RollbackDetected = 82, Never, "an older head was offered than the one already known";
+    ForkDetected = 83, Never, "two turns continue the same link";
+    StreamTruncated = 84, Elsewhere, "the reply ended before its last chunk";
+}
+
+impl Serialize for ErrorCode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u16(*self as u16)
+    }
+}
+
+impl<'de> Deserialize<'de> for ErrorCode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u16::deserialize(deserializer)?;
+        Self::from_number(number).ok_or_else(|| serde::de::Error::custom("unknown error code"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_round_trip_and_unknown_ones_are_refused() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_number(*code as u16), Some(*code));
+            assert_eq!(crate::codec::decode::<ErrorCode>(&crate::codec::encode(code), 2), Ok(*code));
+        }
+        assert_eq!(crate::codec::decode::<ErrorCode>(&[0, 0], 2), Err(ErrorCode::NonCanonical));
+    }
+}

@@ -1,0 +1,86 @@
+//! Every limit of the protocol with its reason. Both sides check them; `docs/PROTOCOL.md` repeats the table.
+
+/// Version of the session chain and of every signed object.
+pub const VERSION: u8 = 1;
+
+/// Largest object that the codec decodes at all: a turn request with two inline blobs and some room.
+pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
+/// Largest frame of a turn substream: the largest object.
+pub const MAX_FRAME_BYTES: usize = MAX_OBJECT_BYTES;
+/// Largest frame a client accepts from a node: a blob with its framing.
+pub const MAX_NODE_FRAME_BYTES: usize = MAX_BLOB_BYTES + 4096;
+
+/// Largest text of one message: room for a 128k-token document, far below a blob.
+pub const MAX_MESSAGE_BYTES: usize = 512 * 1024;
+/// Most messages in one record (user and tool messages and the answer).
+pub const MAX_MESSAGES: usize = 64;
+/// Longest name or tool call id of a message.
+pub const MAX_NAME_BYTES: usize = 128;
+/// Smallest padded record.
+pub const MIN_RECORD_BUCKET: usize = 256;
+/// Largest padded record: with the rest of a segment it still fits one blob.
+pub const MAX_RECORD_BUCKET: usize = 1024 * 1024;
+
+/// Most turns of a segment.
+pub const SEGMENT_TURNS: usize = 16;
+/// Encoded bytes at which a segment closes.
+pub const SEGMENT_BYTES: usize = 256 * 1024;
+/// Smallest padded segment.
+pub const MIN_SEGMENT_BUCKET: usize = 1024;
+/// Largest padded segment: just under [`SEGMENT_BYTES`] plus one largest record.
+pub const MAX_SEGMENT_BUCKET: usize = 2 * 1024 * 1024;
+/// Largest stored blob: salt, synthetic nonce and tag around the largest padded segment.
+pub const MAX_BLOB_BYTES: usize = MAX_SEGMENT_BUCKET + 16 + 48;
+
+/// Most blobs a turn may ask a node to read: the open segment and eight closed ones.
+pub const MAX_READ_BLOBS: usize = 9;
+/// Most record keys in a grant: all turns of those blobs.
+pub const MAX_READ_RECORDS: usize = MAX_READ_BLOBS * SEGMENT_TURNS;
+/// Most blobs that a request may carry itself: the two latest, which the store may not have certified yet.
+pub const MAX_INLINE_BLOBS: usize = 2;
+/// Largest sealed payload: the largest record, as much pinned system text, and the keys.
+pub const MAX_PAYLOAD_BYTES: usize = 2 * 1024 * 1024 + 64 * 1024;
+/// Largest encoded signed object other than an envelope of memory.
+pub const MAX_SIGNED_BYTES: usize = 16 * 1024;
+
+/// Most stop strings.
+pub const MAX_STOP_STRINGS: usize = 16;
+/// Longest stop string.
+pub const MAX_STOP_BYTES: usize = 256;
+/// Most tokens that an answer may be asked to have.
+pub const MAX_OUTPUT_TOKENS: u32 = 32 * 1024;
+/// Most tokens of a resume prefix.
+pub const MAX_RESUME_TOKENS: usize = MAX_OUTPUT_TOKENS as usize;
+
+/// Longest life of a turn authorisation.
+pub const MAX_AUTH_LIFETIME_MS: u64 = 120_000;
+/// How far ahead of a node's clock an authorisation may be issued.
+pub const MAX_CLOCK_SKEW_MS: u64 = 30_000;
+/// Longest life of a node's exchange key.
+pub const MAX_EXCHANGE_KEY_LIFETIME_MS: u64 = 24 * 3600 * 1000;
+/// How long after its expiry a node keeps an exchange secret, for turns already under way.
+pub const EXCHANGE_KEY_GRACE_MS: u64 = 3600 * 1000;
+/// Longest life of a head record.
+pub const MAX_HEAD_LIFETIME_MS: u64 = 400 * 24 * 3600 * 1000;
+
+/// Largest encoded signed head record.
+pub const MAX_HEAD_BYTES: usize = 4096;
+/// Most device leases in a head record.
+pub const MAX_DEVICES: usize = 16;
+
+/// Largest encoded signed memory envelope.
+pub const MAX_MEMORY_BYTES: usize = 64 * 1024;
+/// Most items in a memory envelope.
+pub const MAX_MEMORY_ITEMS: usize = 64;
+/// Largest text of one memory item.
+pub const MAX_MEMORY_ITEM_BYTES: usize = 4096;
+
+/// Most addresses, models and keys in a node record.
+pub const MAX_RECORD_LIST: usize = 16;
+/// Longest address or name in a node record.
+pub const MAX_RECORD_TEXT_BYTES: usize = 256;
+
+/// Tokens between two progress notes, and per leaf of the audit tree.
+pub const PROGRESS_TOKENS: u32 = 32;
+/// How long the author of a turn is the only one that stores its blob.
+pub const AUTHOR_STORES_ALONE_MS: u64 = 60_000;

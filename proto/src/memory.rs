@@ -1,0 +1,156 @@
+//! Memory envelopes: what a relayer adds to exactly one turn, which it cannot read.
+
+use baton_keys::{
+    OpenError, SecretSigningKey,
+    contexts::{MEMORY, SignatureLabel},
+    exchange::{ExchangeSecret, MemorySecret, WeakKey},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{
+    codec,
+    error::ErrorCode,
+    ids::{AuthHash, ExchangeKey, NodeId, PublicKey},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, VERSION},
+    signed::{Signable, Signed},
+    turn::TurnAuth,
+};
+
+/// One remembered fact with where it comes from.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct MemoryItem {
+    /// The fact, at most 4 KiB.
+    pub text: String,
+    /// Where it comes from, in words for the person, at most 4 KiB.
+    pub source: String,
+    /// When it was learned, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+}
+
+impl std::fmt::Debug for MemoryItem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MemoryItem({} bytes)", self.text.len())
+    }
+}
+
+/// Memory for one turn, sealed to its node and signed by the relayer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemEnvelope {
+    /// Format version, 1.
+    pub version: u8,
+    /// The authorisation that it belongs to, and no other.
+    pub auth_hash: AuthHash,
+    /// The relayer, which signs.
+    pub relayer: PublicKey,
+    /// The node that it is sealed to.
+    pub node: NodeId,
+    /// The relayer's one-time exchange key.
+    pub ephemeral: ExchangeKey,
+    /// The items, best first, sealed.
+    #[serde(with = "serde_bytes")]
+    pub sealed: Vec<u8>,
+    /// Most tokens that the items may take in the prompt.
+    pub budget_tokens: u32,
+    /// When it was issued, in milliseconds since the Unix epoch.
+    pub issued_ms: u64,
+    /// When it expires.
+    pub expires_ms: u64,
+}
+
+impl Signable for MemEnvelope {
+    const LABEL: SignatureLabel = MEMORY;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::MemUnauthorized;
+    const MAX_BYTES: usize = MAX_MEMORY_BYTES;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.relayer
+    }
+}
+
+/// `auth hash(32) ‖ relayer(32) ‖ node(32)`: what the envelope's key is bound to.
+fn binding(auth_hash: &AuthHash, relayer: &PublicKey, node: &NodeId) -> [u8; 96] {
+    let mut bytes = [0u8; 96];
+    bytes[..32].copy_from_slice(&auth_hash.0);
+    bytes[32..64].copy_from_slice(&relayer.0);
+    bytes[64..].copy_from_slice(&node.0);
+    bytes
+}
+
+fn check_items(items: &[MemoryItem]) -> Result<(), ErrorCode> {
+    let fits = items.len() <= MAX_MEMORY_ITEMS
+        && items.iter().all(|item| {
+            item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES
+        });
+    if fits { Ok(()) } else { Err(ErrorCode::MemTooLarge) }
+}
+
+impl MemEnvelope {
+    /// Seals items for the turn of an authorisation.
+    ///
+    /// # Errors
+    /// [`ErrorCode::MemTooLarge`], [`ErrorCode::KxExpired`] when the node's key is unusable.
+    pub fn seal(
+        items: &[MemoryItem],
+        auth: &Signed<TurnAuth>,
+        relayer: &SecretSigningKey,
+        ephemeral: &ExchangeSecret,
+        now_ms: u64,
+    ) -> Result<Signed<Self>, ErrorCode> {
+        check_items(items)?;
+        let (auth_hash, key) = (auth.auth_hash(), relayer.public_key());
+        let secret =
+            MemorySecret::initiate(ephemeral, &auth.audience_key, &binding(&auth_hash, &key, &auth.audience))
+                .map_err(|WeakKey| ErrorCode::KxExpired)?;
+        let envelope = Self {
+            version: VERSION,
+            auth_hash,
+            relayer: key,
+            node: auth.audience,
+            ephemeral: ephemeral.public_key(),
+            sealed: secret.seal(&codec::encode_secret(&items)),
+            budget_tokens: auth.memory_tokens,
+            issued_ms: now_ms,
+            expires_ms: auth.expires_ms,
+        };
+        let signed = Signed::sign(envelope, relayer);
+        if signed.bytes().body.len() > MAX_MEMORY_BYTES { Err(ErrorCode::MemTooLarge) } else { Ok(signed) }
+    }
+}
+
+impl Signed<MemEnvelope> {
+    /// The node's side: checks that the client allowed this relayer, for this turn, and opens the items.
+    ///
+    /// # Errors
+    /// [`ErrorCode::MemUnauthorized`], [`ErrorCode::MemExpired`], [`ErrorCode::MemTooLarge`].
+    pub fn open(
+        &self,
+        auth: &Signed<TurnAuth>,
+        node_secret: &ExchangeSecret,
+        now_ms: u64,
+    ) -> Result<Vec<MemoryItem>, ErrorCode> {
+        let meant = auth.memory_from == Some(self.relayer)
+            && self.auth_hash == auth.auth_hash()
+            && self.node == auth.audience;
+        if !meant {
+            return Err(ErrorCode::MemUnauthorized);
+        }
+        if now_ms > self.expires_ms || self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+            return Err(ErrorCode::MemExpired);
+        }
+        if self.budget_tokens > auth.memory_tokens {
+            return Err(ErrorCode::MemTooLarge);
+        }
+        let binding = binding(&self.auth_hash, &self.relayer, &self.node);
+        let secret = MemorySecret::respond(node_secret, &self.ephemeral, &binding)
+            .map_err(|WeakKey| ErrorCode::MemUnauthorized)?;
+        let opened = secret.open(&self.sealed).map_err(|OpenError| ErrorCode::MemUnauthorized)?;
+        let items: Vec<MemoryItem> = codec::decode(&opened, MAX_MEMORY_BYTES)?;
+        check_items(&items)?;
+        Ok(items)
+    }
+}

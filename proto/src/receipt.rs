@@ -1,0 +1,233 @@
+//! Receipts, progress notes and the audit tree: what a node claims of a turn, signed.
+
+use baton_keys::{
+    contexts::{
+        AUDIT_LEAF, AUDIT_NODE, PROGRESS, PROGRESS_START, PROGRESS_STEP, RECEIPT, RECEIPT_HASH,
+        SignatureLabel,
+    },
+    secret::kdf,
+    session::RecordKey,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    codec,
+    error::ErrorCode,
+    ids::{
+        AuditRoot, AuthHash, Commitment, ModelId, NodeId, PublicKey, ReceiptHash, RunningHash,
+        SamplingDigest, SessionId, TurnId,
+    },
+    memory::MemoryItem,
+    record::{FinishReason, Message},
+    signed::{Signable, Signed},
+};
+
+/// What produced the tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EngineKind {
+    /// The node's own engine on the weights that the manifest names.
+    Native,
+    /// A server behind the node: counts as reported, no exact window, not replayable.
+    Proxied,
+    /// A test engine that repeats the message; no model.
+    Echo,
+}
+
+/// Token counts of a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenCounts {
+    /// Tokens of the whole prompt.
+    pub input: u32,
+    /// Tokens of the answer, those of a resume prefix included.
+    pub output: u32,
+    /// Tokens of added memory, within `input`.
+    pub memory: u32,
+    /// Tokens of the resume prefix, within `output`: supplied by the client, not attested by this node.
+    pub resumed: u32,
+}
+
+/// Times of a turn in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// From admission to the start of generation.
+    pub queue_ms: u32,
+    /// Until the prompt was processed.
+    pub prefill_ms: u32,
+    /// From admission to the first token.
+    pub first_token_ms: u32,
+    /// From the first to the last token.
+    pub decode_ms: u32,
+}
+
+/// Keyed commitments; only a holder of the turn's record key can check or link them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commitments {
+    /// To system text, first seq of the window, and new messages.
+    pub input: Commitment,
+    /// To the answer and why it ended.
+    pub output: Commitment,
+    /// To the memory items used; none if there were none.
+    pub memory: Option<Commitment>,
+}
+
+/// What a node claims of a turn. It does not prove that the model ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Format version, 1.
+    pub version: u8,
+    /// The session.
+    pub session_id: SessionId,
+    /// Position in the chain.
+    pub seq: u64,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The attempt.
+    pub attempt: u32,
+    /// Hash of the client's authorisation.
+    pub auth_hash: AuthHash,
+    /// The node, which signs.
+    pub node: NodeId,
+    /// The model's manifest hash.
+    pub model: ModelId,
+    /// What produced the tokens.
+    pub engine: EngineKind,
+    /// Digest of the sampling settings.
+    pub sampling: SamplingDigest,
+    /// The seed.
+    pub seed: u64,
+    /// First seq of the history in the prompt; the turn's own seq if there was none.
+    pub window_from: u64,
+    /// Token counts.
+    pub tokens: TokenCounts,
+    /// Number of memory items used.
+    pub memory_items: u16,
+    /// Keyed commitments.
+    pub commitments: Commitments,
+    /// Root over audit leaves of 32 tokens each; zero without an answer.
+    pub audit_root: AuditRoot,
+    /// Times.
+    pub timings: Timings,
+    /// Charged, in millionths of the node's unit.
+    pub price: u64,
+    /// When, in milliseconds since the Unix epoch, by the node's clock.
+    pub time_ms: u64,
+}
+
+impl Signable for Receipt {
+    const LABEL: SignatureLabel = RECEIPT;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.node.public_key()
+    }
+}
+
+impl Signed<Receipt> {
+    /// `KDF("receipt-hash", body ‖ signature)`.
+    #[must_use]
+    pub fn receipt_hash(&self) -> ReceiptHash {
+        ReceiptHash(self.bytes().hash(RECEIPT_HASH))
+    }
+}
+
+fn commit<T: Serialize>(key: &RecordKey, tag: u8, value: &T) -> Commitment {
+    let mut hasher = blake3::Hasher::new_keyed(&key.commitment_key());
+    hasher.update(&[tag]);
+    hasher.update(&codec::encode_secret(value));
+    Commitment(hasher.finalize().into())
+}
+
+/// `BLAKE3_keyed(KDF("commitment", record key), 0x01 ‖ encode(system, window_from, messages))`.
+#[must_use]
+pub fn commit_input(key: &RecordKey, system: &[Message], window_from: u64, new: &[Message]) -> Commitment {
+    commit(key, 1, &(system, window_from, new))
+}
+
+/// `BLAKE3_keyed(KDF("commitment", record key), 0x02 ‖ encode(answer, finish))`.
+#[must_use]
+pub fn commit_output(key: &RecordKey, answer: &str, finish: FinishReason) -> Commitment {
+    commit(key, 2, &(answer, finish))
+}
+
+/// `BLAKE3_keyed(KDF("commitment", record key), 0x03 ‖ encode(items))`, none for no items.
+#[must_use]
+pub fn commit_memory(key: &RecordKey, items: &[MemoryItem]) -> Option<Commitment> {
+    if items.is_empty() { None } else { Some(commit(key, 3, &items)) }
+}
+
+/// A signed count of tokens, sent every 32 tokens: what a node that dies mid-answer leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressNote {
+    /// Format version, 1.
+    pub version: u8,
+    /// The node, which signs.
+    pub node: NodeId,
+    /// Hash of the client's authorisation.
+    pub auth_hash: AuthHash,
+    /// Tokens of the answer so far, those of a resume prefix included.
+    pub token_count: u32,
+    /// Running hash over them.
+    pub running_hash: RunningHash,
+    /// When, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+}
+
+impl Signable for ProgressNote {
+    const LABEL: SignatureLabel = PROGRESS;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.node.public_key()
+    }
+}
+
+/// Start of the running token hash: `KDF("progress-start", KDF("commitment", record key) ‖ auth hash)`.
+#[must_use]
+pub fn running_hash_start(key: &RecordKey, auth_hash: &AuthHash) -> RunningHash {
+    RunningHash(kdf(PROGRESS_START, &[&key.commitment_key()[..], &auth_hash.0]))
+}
+
+/// One step: `KDF("progress-step", running hash ‖ u32le(token))`.
+#[must_use]
+pub fn running_hash_step(hash: &RunningHash, token: u32) -> RunningHash {
+    RunningHash(kdf(PROGRESS_STEP, &[&hash.0, &token.to_le_bytes()]))
+}
+
+/// A leaf of the audit tree: 32 tokens of the answer (the last leaf may have fewer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditLeaf {
+    /// Position of the first token in the answer.
+    pub first_token: u32,
+    /// Number of tokens.
+    pub count: u32,
+    /// Running hash after the last of them.
+    pub running_hash: RunningHash,
+    /// Hash of the logits they were chosen from; zero where the engine does not attest logits.
+    pub logits_hash: [u8; 32],
+}
+
+/// Root over leaves: a leaf is `KDF("audit-leaf", encoding)`, an inner node `KDF("audit-node", left ‖ right)`, an odd
+/// last node moves up unchanged. No leaves: zero.
+#[must_use]
+pub fn audit_root(leaves: &[AuditLeaf]) -> AuditRoot {
+    let mut level: Vec<[u8; 32]> =
+        leaves.iter().map(|leaf| kdf(AUDIT_LEAF, &[&codec::encode(leaf)])).collect();
+    while level.len() > 1 {
+        level = level
+            .chunks(2)
+            .map(|pair| match pair {
+                [left, right] => kdf(AUDIT_NODE, &[left, right]),
+                odd => odd.first().copied().unwrap_or_default(),
+            })
+            .collect();
+    }
+    AuditRoot(level.first().copied().unwrap_or_default())
+}

@@ -1,0 +1,495 @@
+//! What a client asks of a node for one turn: the signed authorisation and the payload sealed to the node.
+
+use baton_keys::{
+    OpenError,
+    contexts::{
+        AUTH_HASH, GRANT_HASH, PAYLOAD_HASH, RESUME_TOKENS, SAMPLING_DIGEST, SignatureLabel, TURN_AUTH,
+    },
+    exchange::{ExchangeSecret, SUITE_V1, TurnBinding, TurnSecret, WeakKey},
+    secret::kdf,
+    session::{BlobKey, RecordKey, session_id},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{
+    codec,
+    error::ErrorCode,
+    ids::{
+        AuthHash, DeviceId, ExchangeKey, GrantHash, LinkHash, ModelId, NodeId, PayloadHash, PublicKey,
+        SamplingDigest, SessionId, SuiAddress, TurnId,
+    },
+    limits::{
+        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_MESSAGES, MAX_OUTPUT_TOKENS, MAX_PAYLOAD_BYTES,
+        MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_STOP_BYTES, MAX_STOP_STRINGS, VERSION,
+    },
+    link::{BlobRef, BranchPoint, Genesis},
+    record::{Message, RecordKind, check_supersedes},
+    signed::{Signable, Signed},
+};
+
+/// How the next token is chosen. All numbers are finite; the digest of the encoding is signed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// 0 is greedy; at most 5.
+    pub temperature: f32,
+    /// Nucleus mass, above 0, at most 1 (off).
+    pub top_p: f32,
+    /// Candidates kept; 0 is off.
+    pub top_k: u32,
+    /// Above 0, at most 10; 1 is off.
+    pub repetition_penalty: f32,
+    /// Randomness is a function of this seed and the token's position alone.
+    pub seed: u64,
+    /// Texts that end the answer and are not part of it; at most 16 of at most 256 bytes.
+    pub stop: Vec<String>,
+    /// Hash of the JSON schema that the answer must satisfy.
+    pub json_schema: Option<[u8; 32]>,
+    /// Alternatives to report for each token; 0 is none, at most 20.
+    pub logprobs: u8,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            repetition_penalty: 1.0,
+            seed: 0,
+            stop: Vec::new(),
+            json_schema: None,
+            logprobs: 0,
+        }
+    }
+}
+
+impl Sampling {
+    /// `KDF("sampling-digest", encoding)`.
+    #[must_use]
+    pub fn digest(&self) -> SamplingDigest {
+        SamplingDigest(kdf(SAMPLING_DIGEST, &[&codec::encode(self)]))
+    }
+
+    /// Checks that every number is in its range.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PayloadRejected`].
+    pub fn check(&self) -> Result<(), ErrorCode> {
+        // Comparisons with NaN are false, so NaN is refused too.
+        let numbers = (0.0..=5.0).contains(&self.temperature)
+            && self.top_p > 0.0
+            && self.top_p <= 1.0
+            && self.repetition_penalty > 0.0
+            && self.repetition_penalty <= 10.0
+            && self.logprobs <= 20;
+        let stops = self.stop.len() <= MAX_STOP_STRINGS
+            && self.stop.iter().all(|stop| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES);
+        if numbers && stops { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
+    }
+}
+
+/// Tokens of an answer that another node began, handed to the next one to continue from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumePrefix {
+    /// The node that made the tokens.
+    pub author: NodeId,
+    /// The attempt in which it did.
+    pub attempt: u32,
+    /// How many tokens.
+    pub token_count: u32,
+    /// `KDF("resume-tokens", u32le of each token)`.
+    pub tokens_hash: [u8; 32],
+}
+
+/// `KDF("resume-tokens", u32le of each token)`.
+#[must_use]
+pub fn resume_tokens_hash(tokens: &[u32]) -> [u8; 32] {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    kdf(RESUME_TOKENS, &[&bytes])
+}
+
+/// The client's signed order for one attempt at one turn, to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnAuth {
+    /// Format version, 1.
+    pub version: u8,
+    /// Cipher suite, 1.
+    pub suite: u8,
+    /// The session.
+    pub session_id: SessionId,
+    /// The session's public key, which signs; the id is its hash.
+    pub session_key: PublicKey,
+    /// The public key of the session's head records.
+    pub head_key: PublicKey,
+    /// The client's device.
+    pub device_id: DeviceId,
+    /// Position of the turn in the chain.
+    pub seq: u64,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The attempt, from 0.
+    pub attempt: u32,
+    /// The link that the client stands on, or the genesis.
+    pub prev_link: LinkHash,
+    /// The blob that the client stands on. None at seq 0, and where the node is to find it by the head index.
+    pub prev_blob: Option<BlobRef>,
+    /// Shard count of the session's blob IDs.
+    pub n_shards: u16,
+    /// The parent, if the session is a branch.
+    pub branch: Option<BranchPoint>,
+    /// The node that may serve this attempt.
+    pub audience: NodeId,
+    /// The node's exchange key that the payload is sealed to.
+    pub audience_key: ExchangeKey,
+    /// Hash of the sealed payload.
+    pub payload_hash: PayloadHash,
+    /// The model that is to answer.
+    pub model: ModelId,
+    /// Digest of the sampling settings.
+    pub sampling: SamplingDigest,
+    /// Most tokens of the answer.
+    pub max_output_tokens: u32,
+    /// Most to be charged for the turn, in millionths of the node's unit.
+    pub max_price: u64,
+    /// The relayer that may add memory, if any.
+    pub memory_from: Option<PublicKey>,
+    /// Most tokens of added memory.
+    pub memory_tokens: u32,
+    /// Hash of the grant in the payload.
+    pub grant_hash: GrantHash,
+    /// The answer's beginning, if another node made it.
+    pub resume: Option<ResumePrefix>,
+    /// When it was issued, in milliseconds since the Unix epoch.
+    pub issued_ms: u64,
+    /// When it expires; at most 120 s later.
+    pub expires_ms: u64,
+}
+
+impl TurnAuth {
+    /// What the session's first link continues.
+    #[must_use]
+    pub fn genesis(&self) -> Genesis {
+        Genesis { session_key: self.session_key, n_shards: self.n_shards, branch: self.branch }
+    }
+
+    /// What the turn's keys are bound to.
+    #[must_use]
+    pub fn binding(&self) -> TurnBinding {
+        TurnBinding {
+            suite: self.suite,
+            session_id: self.session_id,
+            seq: self.seq,
+            turn_id: self.turn_id,
+            attempt: self.attempt,
+            session_key: self.session_key,
+            node: self.audience,
+        }
+    }
+
+    /// Whether it may be admitted now.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`].
+    pub fn check_time(&self, now_ms: u64) -> Result<(), ErrorCode> {
+        if self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+            return Err(ErrorCode::NotYetValid);
+        }
+        let lifetime = self.expires_ms.checked_sub(self.issued_ms);
+        if lifetime.is_none_or(|lifetime| lifetime > MAX_AUTH_LIFETIME_MS) || now_ms > self.expires_ms {
+            return Err(ErrorCode::Expired);
+        }
+        Ok(())
+    }
+}
+
+impl Signable for TurnAuth {
+    const LABEL: SignatureLabel = TURN_AUTH;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.session_key
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        if self.suite != SUITE_V1 {
+            return Err(ErrorCode::UnsupportedVersion);
+        }
+        if session_id(&self.session_key) != self.session_id {
+            return Err(ErrorCode::SessionIdMismatch);
+        }
+        let at_genesis = self.prev_blob.is_none() && self.prev_link == self.genesis().link_hash();
+        if self.seq == 0 && !at_genesis {
+            return Err(ErrorCode::BadGenesis);
+        }
+        if self.max_output_tokens > MAX_OUTPUT_TOKENS { Err(ErrorCode::QuotaExceeded) } else { Ok(()) }
+    }
+}
+
+impl Signed<TurnAuth> {
+    /// `KDF("auth-hash", body ‖ signature)`.
+    #[must_use]
+    pub fn auth_hash(&self) -> AuthHash {
+        AuthHash(self.bytes().hash(AUTH_HASH))
+    }
+}
+
+/// A key as it travels inside a sealed payload. Serialised by hand-written code only, redacted in `Debug`.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct GrantedKey([u8; 32]);
+
+impl GrantedKey {
+    /// Grants a record key.
+    #[must_use]
+    pub fn of_record(key: &RecordKey) -> Self {
+        Self(*key.expose())
+    }
+
+    /// Grants a blob key.
+    #[must_use]
+    pub fn of_blob(key: &BlobKey) -> Self {
+        Self(*key.expose())
+    }
+
+    /// The granted record key.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        RecordKey::from_bytes(self.0)
+    }
+
+    /// The granted blob key.
+    #[must_use]
+    pub fn blob_key(&self) -> BlobKey {
+        BlobKey::from_bytes(self.0)
+    }
+}
+
+impl Serialize for GrantedKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for GrantedKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <[u8; 32]>::deserialize(deserializer).map(Self)
+    }
+}
+
+impl std::fmt::Debug for GrantedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GrantedKey(redacted)")
+    }
+}
+
+/// Leave to read one blob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadBlob {
+    /// Its segment.
+    pub segment: u64,
+    /// Where it is; none where the node is to find it by the head index.
+    pub blob: Option<BlobRef>,
+    /// The blob key.
+    pub key: GrantedKey,
+}
+
+/// Leave to read one turn's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadRecord {
+    /// The turn's position in the chain.
+    pub seq: u64,
+    /// The record key.
+    pub key: GrantedKey,
+}
+
+/// The keys of one turn: to write it, and to read its window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Segment that the new turn goes to.
+    pub segment: u64,
+    /// Position in it.
+    pub index: u8,
+    /// Seals the new record.
+    pub record_key: GrantedKey,
+    /// Seals the new blob.
+    pub blob_key: GrantedKey,
+    /// Blobs to read, newest first: the head's blob and the last blobs of closed segments before it.
+    pub blobs: Vec<ReadBlob>,
+    /// Records to read, oldest first.
+    pub records: Vec<ReadRecord>,
+}
+
+impl Grant {
+    /// `KDF("grant-hash", encoding)`.
+    #[must_use]
+    pub fn hash(&self) -> GrantHash {
+        GrantHash(kdf(GRANT_HASH, &[&codec::encode_secret(self)]))
+    }
+}
+
+/// How the turn's blobs are to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoragePolicy {
+    /// Epochs for a blob that the next turn supersedes.
+    pub open_epochs: u32,
+    /// Epochs for a segment's last blob.
+    pub closed_epochs: u32,
+    /// Who gets the blob object.
+    pub send_object_to: Option<SuiAddress>,
+}
+
+impl Default for StoragePolicy {
+    fn default() -> Self {
+        Self { open_epochs: 1, closed_epochs: 5, send_object_to: None }
+    }
+}
+
+/// What only the node may read of a request.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Payload {
+    /// Format version, 1.
+    pub version: u8,
+    /// The keys.
+    pub grant: Grant,
+    /// What the new record is.
+    pub kind: RecordKind,
+    /// First seq that it replaces.
+    pub supersedes_from: Option<u64>,
+    /// Pinned system text: travels with every turn, is never cut and never stored.
+    pub system: Vec<Message>,
+    /// The turn's new messages.
+    pub messages: Vec<Message>,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// How the blob is stored.
+    pub storage: StoragePolicy,
+    /// Tokens of the answer's beginning, if the authorisation names a resume prefix.
+    pub resume_tokens: Vec<u32>,
+}
+
+impl std::fmt::Debug for Payload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Payload({} messages, {} blobs)", self.messages.len(), self.grant.blobs.len())
+    }
+}
+
+/// A payload sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedPayload(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for SealedPayload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealedPayload({} bytes)", self.0.len())
+    }
+}
+
+impl SealedPayload {
+    /// `KDF("payload-hash", sealed bytes)`.
+    #[must_use]
+    pub fn hash(&self) -> PayloadHash {
+        PayloadHash(kdf(PAYLOAD_HASH, &[&self.0]))
+    }
+
+    /// Seals a payload under a fresh ephemeral key; returns the turn's secret, which opens the reply.
+    ///
+    /// # Errors
+    /// [`ErrorCode::KxExpired`] when the node's key is unusable, [`ErrorCode::FrameTooLarge`].
+    pub fn seal(
+        payload: &Payload,
+        ephemeral: &ExchangeSecret,
+        node_key: &ExchangeKey,
+        binding: &TurnBinding,
+    ) -> Result<(Self, TurnSecret), ErrorCode> {
+        let secret =
+            TurnSecret::initiate(ephemeral, node_key, binding).map_err(|WeakKey| ErrorCode::KxExpired)?;
+        let mut sealed = ephemeral.public_key().0.to_vec();
+        sealed.extend_from_slice(&secret.seal_payload(&codec::encode_secret(payload)));
+        if sealed.len() > MAX_PAYLOAD_BYTES {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        Ok((Self(sealed), secret))
+    }
+
+    /// Opens a payload and checks it against its authorisation.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PayloadRejected`] for everything that a holder of the wrong key could learn from and for
+    /// content that does not fit the authorisation; [`ErrorCode::FrameTooLarge`], [`ErrorCode::BadSequence`].
+    pub fn open(
+        &self,
+        node_secret: &ExchangeSecret,
+        auth: &TurnAuth,
+    ) -> Result<(Payload, TurnSecret), ErrorCode> {
+        if self.0.len() > MAX_PAYLOAD_BYTES {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        if self.hash() != auth.payload_hash {
+            return Err(ErrorCode::PayloadRejected);
+        }
+        let (ephemeral, sealed) = self.0.split_first_chunk::<32>().ok_or(ErrorCode::PayloadRejected)?;
+        let secret = TurnSecret::respond(node_secret, &ExchangeKey(*ephemeral), &auth.binding())
+            .map_err(|WeakKey| ErrorCode::PayloadRejected)?;
+        let opened = secret.open_payload(sealed).map_err(|OpenError| ErrorCode::PayloadRejected)?;
+        let payload: Payload = codec::decode(&opened, MAX_PAYLOAD_BYTES)?;
+        payload.check(auth)?;
+        Ok((payload, secret))
+    }
+}
+
+impl Payload {
+    /// Checks the payload's limits and that it is the one that was authorised.
+    ///
+    /// # Errors
+    /// As [`SealedPayload::open`].
+    pub fn check(&self, auth: &TurnAuth) -> Result<(), ErrorCode> {
+        if self.version != VERSION {
+            return Err(ErrorCode::UnsupportedVersion);
+        }
+        let grant = &self.grant;
+        let counts = grant.blobs.len() <= MAX_READ_BLOBS
+            && grant.records.len() <= MAX_READ_RECORDS
+            && self.system.len() <= MAX_MESSAGES
+            && self.messages.len() < MAX_MESSAGES
+            && self.resume_tokens.len() <= MAX_RESUME_TOKENS;
+        if !counts {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        self.system.iter().chain(&self.messages).try_for_each(Message::check)?;
+        self.sampling.check()?;
+        check_supersedes(self.kind, self.supersedes_from, auth.seq)?;
+        let resumes = match &auth.resume {
+            None => self.resume_tokens.is_empty(),
+            Some(prefix) => {
+                prefix.token_count as usize == self.resume_tokens.len()
+                    && prefix.tokens_hash == resume_tokens_hash(&self.resume_tokens)
+            }
+        };
+        let authorised = grant.hash() == auth.grant_hash && self.sampling.digest() == auth.sampling;
+        if !resumes || !authorised {
+            return Err(ErrorCode::PayloadRejected);
+        }
+        check_blob_order(grant, auth)
+    }
+}
+
+/// A first turn reads nothing; any other reads the head's blob first, then closed segments, newest first.
+fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
+    let Some(first) = grant.blobs.first() else {
+        return if auth.seq == 0 { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
+    };
+    let descending = grant
+        .blobs
+        .windows(2)
+        .all(|pair| matches!(pair, [a, b] if b.segment.checked_add(1) == Some(a.segment)));
+    let ascending = grant.records.windows(2).all(|pair| matches!(pair, [a, b] if a.seq < b.seq));
+    let in_range = grant.records.last().is_none_or(|last| last.seq < auth.seq);
+    if auth.seq > 0 && descending && ascending && in_range && first.blob == auth.prev_blob {
+        Ok(())
+    } else {
+        Err(ErrorCode::PayloadRejected)
+    }
+}
