@@ -125,7 +125,7 @@ pub enum TurnStatus {
     /// Sealed and signed, perhaps not stored yet.
     Sealed {
         /// What was sent, or would have been.
-        committed: Committed,
+        committed: Box<Committed>,
         /// Whether the blob is stored.
         store: StoreState,
     },
@@ -150,7 +150,7 @@ pub enum ReplyEvent {
     /// A signed [`ProgressNote`](crate::receipt::ProgressNote).
     Progress(SignedBytes),
     /// The turn is sealed, journaled and signed.
-    Committed(Committed),
+    Committed(Box<Committed>),
     /// What the store said. Always the last event of a turn that was committed.
     Store(StoreState),
     /// The turn failed and nothing was signed. Always last.
