@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import baton_format  # noqa: E402
 import vector_checks  # noqa: E402
 import verify_export as verifier  # noqa: E402
 
@@ -77,6 +78,26 @@ class Accepts(unittest.TestCase):
         report = vector_checks.verify_vectors(VECTORS, verifier.verify_export)
         self.assertEqual(set(report), set(path.name for path in VECTORS.glob("*.json")))
         self.assertTrue(all(count > 0 for count in report.values()))
+
+
+class Rules(unittest.TestCase):
+    def test_a_segment_closes_at_sixteen_turns_or_at_its_bytes(self):
+        def entries(count, extra):
+            entry = {"link": {"body": bytes(311), "signature": bytes(64)}, "record": bytes(304)}
+            large = dict(entry, record=bytes(extra))
+            return [entry] * (count - 1) + [large]
+
+        self.assertFalse(baton_format.is_closed(entries(15, 304)))
+        self.assertTrue(baton_format.is_closed(entries(16, 304)))
+        rest = 256 * 1024 - baton_format.encoded_length(entries(2, 0))
+        self.assertFalse(baton_format.is_closed(entries(2, rest - 1)))
+        self.assertTrue(baton_format.is_closed(entries(2, rest)))
+
+    def test_a_lying_count_ends_at_the_missing_element(self):
+        lying = (2 ** 60).to_bytes(8, "little")
+        for kind in ("bytes", "string", baton_format.List("u64"), baton_format.ITEMS):
+            with self.assertRaises(baton_format.Refused):
+                baton_format.decode(kind, lying)
 
 
 class Refuses(unittest.TestCase):

@@ -1,5 +1,6 @@
 //! `docs/PROTOCOL.md` says what the code does: its tables of contexts, labels, sizes, errors and limits are compared
 //! with the code, whole.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
 mod generate;
@@ -151,14 +152,14 @@ fn fixed<T: Serialize>(name: &str, value: &T) -> Vec<String> {
 #[test]
 fn the_sizes_are_the_code() {
     let made = Session::make();
-    let branch = Some(BranchPoint { session_id: SessionId([0; 32]), link_hash: LinkHash([0; 32]) });
+    let parent = BranchPoint { session_id: SessionId([0; 32]), link_hash: LinkHash([0; 32]) };
     let resume = ResumePrefix { author: NodeId([0; 32]), attempt: 0, token_count: 0, tokens_hash: [0; 32] };
 
     let link = (*made.turns[1].accepted.link).clone();
     let mut first_link = link.clone();
     first_link.prev_blob = None;
     let mut auth = (*made.turns[1].auth).clone();
-    (auth.branch, auth.memory_from, auth.resume) = (branch, Some(PublicKey([0; 32])), Some(resume));
+    (auth.branch, auth.memory_from, auth.resume) = (Some(parent), Some(PublicKey([0; 32])), Some(resume));
     let mut bare_auth = auth.clone();
     (bare_auth.prev_blob, bare_auth.branch, bare_auth.memory_from, bare_auth.resume) =
         (None, None, None, None);
@@ -172,7 +173,7 @@ fn the_sizes_are_the_code() {
         "sizes",
         &[
             fixed("BlobRef", &turn.blob),
-            fixed("BranchPoint", &branch.unwrap()),
+            fixed("BranchPoint", &parent),
             fixed("ResumePrefix", &resume),
             row("Link", &first_link, &link),
             row("TurnAuth", &bare_auth, &auth),

@@ -1,4 +1,5 @@
 //! An exported session verifies, and nothing in it can change unnoticed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
 mod generate;
@@ -6,13 +7,13 @@ mod generate;
 use std::collections::BTreeMap;
 
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, Signed,
     chain::SessionReader,
     commit::{Place, seal_turn},
     export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
     head::{HeadOuter, SegmentRef},
-    ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest},
-    link::BlobRef,
+    ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
+    link::{BlobRef, BranchPoint},
     receipt::Receipt,
     segment::Segment,
 };
@@ -220,19 +221,29 @@ fn proofs_that_are_missing_are_counted_not_assumed() {
 
 /// A session of one turn whose node signed another receipt than it should have.
 fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
+    export_of_one_turn(None, change)
+}
+
+/// A session of one turn, a branch perhaps, with a changed receipt.
+fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> Export {
     let session = Session::make();
     let turn = &session.turns[0];
+    let mut auth = (*turn.auth).clone();
+    auth.branch = branch;
+    auth.prev_link = auth.genesis().link_hash();
+    let auth = Signed::sign(auth, &root().signing_key());
     let mut receipt = (*turn.accepted.receipt).clone();
+    receipt.auth_hash = auth.auth_hash();
     change(&mut receipt);
     let base = Segment::empty(root().session_id(), 0);
     let place = Place { base: &base, prev_blob: None };
     let keys = (&turn.record_key, &turn.blob_key);
-    let made = seal_turn(&turn.auth, place, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
+    let made = seal_turn(&auth, place, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
     let length = u32::try_from(made.blob.len()).unwrap();
     let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
     let head = HeadOuter {
         n_shards: N_SHARDS,
-        branch: None,
+        branch,
         seq: 0,
         link_hash: made.link.link_hash(),
         blobs: vec![SegmentRef { segment: 0, blob }],
@@ -240,19 +251,35 @@ fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
     let mut reader = SessionReader::new(&root(), &head).unwrap();
     reader.provide(&made.blob).unwrap();
     let proofs = TurnProofs {
-        auth: Some(turn.auth.bytes().clone()),
+        auth: Some(auth.bytes().clone()),
         receipt: Some(made.receipt.bytes().clone()),
         ack: None,
         system: Some(system()),
     };
-    let scope = ExportScope { n_shards: N_SHARDS, branch: None, with_root: false };
+    let scope = ExportScope { n_shards: N_SHARDS, branch, with_root: false };
     build(&root(), &scope, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()
 }
 
 #[test]
+fn a_branch_verifies_and_names_its_parent() {
+    let parent = BranchPoint { session_id: SessionId([7; 32]), link_hash: LinkHash([8; 32]) };
+    let export = export_of_one_turn(Some(parent), |_| {});
+    let report = verify(&export).unwrap();
+    assert_eq!((report.turns, report.auths_checked, report.receipts_checked), (1, 1, 1));
+    let mut orphan = export.clone();
+    orphan.branch = None;
+    assert_eq!(verify(&orphan), Err(ErrorCode::BadGenesis));
+    let mut adopted = export;
+    adopted.branch.as_mut().unwrap().link_hash = LinkHash([9; 32]);
+    assert_eq!(verify(&adopted), Err(ErrorCode::BadGenesis));
+}
+
+type Lie = fn(&mut Receipt);
+
+#[test]
 fn refuses_a_signed_receipt_that_claims_what_was_not_ordered() {
     assert!(verify(&export_with_receipt(|_| {})).is_ok());
-    let lies: &[(&str, fn(&mut Receipt))] = &[
+    let lies: &[(&str, Lie)] = &[
         ("session", |r| r.session_id.0[0] ^= 1),
         ("seq", |r| r.seq = 1),
         ("turn", |r| r.turn_id.0[0] ^= 1),

@@ -1,5 +1,6 @@
 //! The committed known-answer vectors are what this code makes, byte for byte, and every object in them refuses
 //! what is not its one encoding.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
 mod generate;
