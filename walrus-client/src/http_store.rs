@@ -106,7 +106,8 @@ impl HttpStore {
                 query.append_pair("send_object_to", &format!("0x{owner}"));
             }
         }
-        let request = self.client.put(url).header(header::CONTENT_TYPE, "application/octet-stream").body(bytes);
+        let request =
+            self.client.put(url).header(header::CONTENT_TYPE, "application/octet-stream").body(bytes);
         let response = self.send(request, length).await.map_err(|error| put_error(&error))?;
         if response.status() != StatusCode::OK {
             return Err(failure(response).await.of_put(length));
@@ -155,8 +156,7 @@ impl HttpStore {
 
     async fn resolve_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, StoreError> {
         let request = self.client.get(join(&self.heads, &format!("v1/baton/heads/{key}"))?);
-        let response =
-            self.send(request, MAX_HEAD_BYTES as u64).await.map_err(|error| read_error(&error))?;
+        let response = self.send(request, MAX_HEAD_BYTES as u64).await.map_err(|error| read_error(&error))?;
         if response.status() == StatusCode::OK {
             let body = read_bounded(response, MAX_HEAD_BYTES).await;
             return body.map(Some).map_err(|error| error.of_read(MAX_HEAD_BYTES));
@@ -180,7 +180,9 @@ impl HttpStore {
             }
             Err(stopped) => match stopped.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(StoreError::OutcomeUnknown { reason: "the runtime is shutting down".to_owned() }),
+                Err(_) => {
+                    Err(StoreError::OutcomeUnknown { reason: "the runtime is shutting down".to_owned() })
+                }
             },
         }
     }

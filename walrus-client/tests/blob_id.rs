@@ -109,8 +109,7 @@ fn refuses_too_large_input_by_its_length_alone() {
     let limit = ShardCount::TESTBED.max_blob_length();
     assert_eq!(limit, 1_834_952);
     let bytes = vec![0; usize::try_from(limit).unwrap() + 1];
-    let expected =
-        BlobIdError::TooLarge { length: limit + 1, limit, shards: ShardCount::TESTBED };
+    let expected = BlobIdError::TooLarge { length: limit + 1, limit, shards: ShardCount::TESTBED };
     assert_eq!(blob_id(&bytes, ShardCount::TESTBED), Err(expected));
     assert_ne!(blob_id(&bytes[1..], ShardCount::TESTBED), Err(expected));
 }

@@ -109,8 +109,7 @@ fn extend_rows(bytes: &[u8], shards: ShardCount, symbol: usize, filled: usize) -
     for first in (0..filled).step_by(batch) {
         let rows = first..filled.min(first + batch);
         for column in 0..k2 {
-            let cells =
-                rows.clone().map(|row| &out[row * row_out + column * symbol..][..symbol]);
+            let cells = rows.clone().map(|row| &out[row * row_out + column * symbol..][..symbol]);
             pack(cells, &mut shard);
             encoder.add_original_shard(&shard).expect("k2 shards of the declared size");
         }

@@ -39,8 +39,9 @@ pub(super) fn digest(hash: &Hash) -> Digest {
 fn hash_each(inputs: &[u8], length: usize, mut emit: impl FnMut(usize, Digest)) {
     let params = params();
     for (group, batch) in inputs.chunks(length * JOBS).enumerate() {
-        let mut jobs: [HashManyJob<'_>; JOBS] =
-            std::array::from_fn(|at| HashManyJob::new(&params, batch.get(at * length..(at + 1) * length).unwrap_or(&[])));
+        let mut jobs: [HashManyJob<'_>; JOBS] = std::array::from_fn(|at| {
+            HashManyJob::new(&params, batch.get(at * length..(at + 1) * length).unwrap_or(&[]))
+        });
         let count = batch.len() / length;
         hash_many(&mut jobs[..count]);
         for (at, job) in jobs[..count].iter().enumerate() {

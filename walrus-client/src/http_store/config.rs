@@ -174,7 +174,9 @@ mod tests {
 
     #[test]
     fn refuses_urls_that_could_not_be_joined_or_would_leak() {
-        for url in ["", "host:1", "ftp://host", "http://user@host", "http://u:p@host", "http://h?x=1", "http://h#x"] {
+        for url in
+            ["", "host:1", "ftp://host", "http://user@host", "http://u:p@host", "http://h?x=1", "http://h#x"]
+        {
             assert!(matches!(build(url), Err(HttpStoreConfigError::Url { role: "publisher", .. })), "{url}");
         }
     }
