@@ -1,1 +1,3 @@
 //! The Baton inference daemon.
+
+pub mod config;
