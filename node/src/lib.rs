@@ -1,3 +1,4 @@
 //! The Baton inference daemon.
 
 pub mod config;
+pub mod identity;
