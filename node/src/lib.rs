@@ -1,1 +1,5 @@
 //! The Baton inference daemon.
+
+pub mod journal;
+pub mod service;
+pub mod turn;
