@@ -1,1 +1,4 @@
 //! The Baton inference daemon.
+
+pub mod engine;
+pub mod prompt;
