@@ -1,5 +1,7 @@
 //! The Baton inference daemon.
 
+pub mod engine;
 pub mod journal;
+pub mod prompt;
 pub mod service;
 pub mod turn;
