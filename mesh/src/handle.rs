@@ -307,7 +307,8 @@ impl MeshHandle {
     }
 
     /// Stops the mesh: connections are closed (two seconds at the most), open turns end, and the task is
-    /// joined. Callers that want their turns to finish wait for them first.
+    /// joined. Callers that want their turns to finish wait for them first. A TCP port is free when this
+    /// returns; a QUIC port a moment after that, once every turn of this mesh has been dropped as well.
     pub async fn shutdown(&self) -> MeshExit {
         self.0.cancel.cancel();
         self.closed().await
