@@ -63,7 +63,6 @@ pub struct MeshStats {
     pub turns_refused_quota: u64,
 }
 
-#[derive(Debug)]
 struct Shared {
     node: NodeId,
     commands: mpsc::Sender<Command>,
@@ -76,8 +75,14 @@ struct Shared {
 }
 
 /// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MeshHandle(Arc<Shared>);
+
+impl std::fmt::Debug for MeshHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeshHandle").field("node", &self.0.node).finish_non_exhaustive()
+    }
+}
 
 impl Mesh {
     /// Starts a mesh with the identity of an Ed25519 seed (RFC 8032 secret key). When this returns, every
