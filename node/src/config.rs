@@ -19,7 +19,7 @@ use baton_mesh::Multiaddr;
 
 pub use file::ConfigError;
 pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
-pub use options::{OPTIONS, describe_defaults};
+pub use options::{OPTIONS, admin as parse_admin, describe_defaults};
 pub use template::commented_file;
 
 /// Name of the configuration file in the data directory.
@@ -76,8 +76,10 @@ pub struct Settings {
     pub proxied_url: Option<String>,
     /// Model's name at that server.
     pub proxied_model: Option<String>,
-    /// Tokens of context; `None` is the model's own.
-    pub context_tokens: Option<u32>,
+    /// File with that server's bearer token.
+    pub proxied_key_file: Option<PathBuf>,
+    /// Most tokens of context; the model's own limit holds as well.
+    pub context_tokens: u32,
     /// Tokens of the longest answer.
     pub max_output_tokens: u32,
     /// Threads that compute; `None` is one for each core.
@@ -163,7 +165,8 @@ impl Settings {
             engine: chosen.engine.unwrap_or(EngineChoice::Native),
             proxied_url: chosen.proxied_url,
             proxied_model: chosen.proxied_model,
-            context_tokens: chosen.context_tokens,
+            proxied_key_file: chosen.proxied_key_file,
+            context_tokens: chosen.context_tokens.unwrap_or(4096),
             max_output_tokens: chosen.max_output_tokens.unwrap_or(2048),
             threads: chosen.threads,
             slots: chosen.slots.unwrap_or(2),
@@ -189,16 +192,17 @@ impl Settings {
         if proxied && (self.proxied_url.is_none() || self.proxied_model.is_none()) {
             return conflict(
                 "engine = \"proxied\" needs both proxied_url (the base URL of an OpenAI-compatible server, such as \
-                 http://127.0.0.1:8080/v1) and proxied_model (the model's name there)",
+                 http://127.0.0.1:8080) and proxied_model (the model's name there)",
             );
         }
-        if !proxied && (self.proxied_url.is_some() || self.proxied_model.is_some()) {
-            return conflict("proxied_url and proxied_model need engine = \"proxied\"");
+        let proxy = [&self.proxied_url, &self.proxied_model];
+        if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
+            return conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
         }
         if self.listen.is_empty() {
             return conflict("listen must name at least one address; a node that nobody reaches serves nobody");
         }
-        if self.context_tokens.is_some_and(|context| context <= self.max_output_tokens) {
+        if self.context_tokens <= self.max_output_tokens {
             return conflict("context_tokens must be greater than max_output_tokens");
         }
         Ok(())
@@ -274,8 +278,8 @@ mod tests {
     fn refuses_options_that_contradict_each_other() {
         for words in [
             &["--engine", "proxied"][..],
-            &["--engine", "proxied", "--proxied-url", "http://h/v1"],
-            &["--proxied-url", "http://h/v1"],
+            &["--engine", "proxied", "--proxied-url", "http://h"],
+            &["--proxied-url", "http://h"],
             &["--context-tokens", "1024", "--max-output-tokens", "1024"],
         ] {
             let refused = Settings::resolve(flags(words), RunFlags::default(), None);

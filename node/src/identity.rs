@@ -21,9 +21,11 @@ use baton_mesh::{Multiaddr, PeerId, peer_id_of};
 use baton_proto::{
     limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, VERSION},
     node_record::{ModelOffer, NodeLimits, NodeRecord},
-    signed::Signed,
+    signed::{Signed, SignedBytes},
 };
 use zeroize::Zeroizing;
+
+use crate::service::{ClockMs, NodeIdentity};
 
 pub use ring::{KeyRing, ROTATE_AFTER_MS};
 
@@ -40,9 +42,6 @@ const MAX_RING_BYTES: u64 = 8 * 1024;
 pub const RECORD_LIFETIME_MS: u64 = ROTATE_AFTER_MS / 2;
 /// Age at which a record is replaced: half of its life, so that a client with any clock skew holds a good one.
 pub const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
-
-/// Milliseconds since the Unix epoch.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Why the node's keys could not be loaded or kept.
 #[derive(Debug, thiserror::Error)]
@@ -77,12 +76,20 @@ pub struct Profile {
 pub struct Identity {
     signing: SecretSigningKey,
     ring_path: PathBuf,
-    clock: Clock,
+    clock: ClockMs,
     profile: Profile,
     ring: RwLock<KeyRing>,
     record: RwLock<Arc<Signed<NodeRecord>>>,
     /// Held over a whole refresh, file included, so that two never interleave. Readers do not take it.
-    refreshing: Mutex<Vec<String>>,
+    refreshing: Mutex<Refreshed>,
+}
+
+/// What the last refresh left.
+#[derive(Default)]
+struct Refreshed {
+    addresses: Vec<String>,
+    /// Whether the exchange keys in memory could not be written.
+    unsaved: bool,
 }
 
 impl std::fmt::Debug for Identity {
@@ -128,7 +135,7 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError`], by cause.
-    pub fn open(data_dir: &Path, profile: Profile, clock: Clock) -> Result<Self, IdentityError> {
+    pub fn open(data_dir: &Path, profile: Profile, clock: ClockMs) -> Result<Self, IdentityError> {
         let signing = load_node_key(data_dir)?;
         let ring_path = data_dir.join(EXCHANGE_KEYS_FILE);
         let mut ring = load_ring(&ring_path)?;
@@ -144,7 +151,7 @@ impl Identity {
             profile,
             ring: RwLock::new(ring),
             record: RwLock::new(record),
-            refreshing: Mutex::new(Vec::new()),
+            refreshing: Mutex::default(),
         })
     }
 
@@ -152,12 +159,6 @@ impl Identity {
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.signing.node_id()
-    }
-
-    /// The key with which links, receipts and records are signed.
-    #[must_use]
-    pub fn signing_key(&self) -> &SecretSigningKey {
-        &self.signing
     }
 
     /// The seed, for the libp2p identity.
@@ -168,14 +169,13 @@ impl Identity {
 
     /// The secret of one of this node's exchange keys, unless it is erased or an hour past its expiry.
     #[must_use]
-    pub fn exchange_secret(&self, key: &ExchangeKey) -> Option<ExchangeSecret> {
-        let now_ms = (self.clock)();
+    pub fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
     }
 
     /// The current signed record.
     #[must_use]
-    pub fn record(&self) -> Arc<Signed<NodeRecord>> {
+    pub fn current_record(&self) -> Arc<Signed<NodeRecord>> {
         self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -186,21 +186,22 @@ impl Identity {
     /// [`IdentityError::Ring`] when the keys could not be kept on disk; the node then goes on with them in memory
     /// only, and tries again at the next call.
     pub fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
-        let mut known = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = (self.clock)();
         let mut ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
         let rotated = ring.advance(now_ms);
-        let stored = if rotated { store_ring(&self.ring_path, &ring) } else { Ok(()) };
-        let record = self.record();
+        let stored = if rotated || last.unsaved { store_ring(&self.ring_path, &ring) } else { Ok(()) };
+        last.unsaved = stored.is_err();
+        let record = self.current_record();
         let addresses = publishable(addresses);
         let aged = now_ms < record.issued_ms || now_ms - record.issued_ms >= RECORD_REFRESH_MS;
-        let due = rotated || aged || *known != addresses;
+        let due = rotated || aged || last.addresses != addresses;
         if due {
             let sequence = record.sequence + 1;
             let signed = sign_record(&self.signing, &self.profile, &ring, &addresses, now_ms, sequence);
             *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
             *self.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(signed);
-            *known = addresses;
+            last.addresses = addresses;
         }
         stored.map(|()| due)
     }
@@ -278,6 +279,20 @@ fn sign_record(
     Signed::sign(record, signing)
 }
 
+impl NodeIdentity for Identity {
+    fn signing_key(&self) -> &SecretSigningKey {
+        &self.signing
+    }
+
+    fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+        Identity::exchange_secret(self, key, now_ms)
+    }
+
+    fn record(&self) -> SignedBytes {
+        self.current_record().bytes().clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -336,13 +351,13 @@ mod tests {
         let node = Node::new();
         let identity = node.open();
         identity.refresh(&addresses(&["/ip4/10.0.0.1/tcp/4001"])).unwrap();
-        let record = Signed::<NodeRecord>::verify_encoded(&identity.record().encode()).unwrap();
+        let record = Signed::<NodeRecord>::verify_encoded(&identity.current_record().encode()).unwrap();
         assert_eq!(record.node, identity.node_id());
         assert_eq!(record.addresses, ["/ip4/10.0.0.1/tcp/4001"]);
         assert_eq!((record.models.clone(), record.limits), (profile().models, profile().limits));
         let key = record.current_key(START).unwrap();
-        assert_eq!(identity.exchange_secret(&key).unwrap().public_key(), key);
-        assert!(identity.exchange_secret(&ExchangeKey([9; 32])).is_none());
+        assert_eq!(identity.exchange_secret(&key, START).unwrap().public_key(), key);
+        assert!(identity.exchange_secret(&ExchangeKey([9; 32]), START).is_none());
     }
 
     #[test]
@@ -359,11 +374,11 @@ mod tests {
     #[test]
     fn a_restart_keeps_the_exchange_keys_in_a_private_file() {
         let node = Node::new();
-        let first = node.open().record().keys.clone();
+        let first = node.open().current_record().keys.clone();
         node.set(START + HOUR);
         let again = node.open();
-        assert_eq!(again.record().keys, first);
-        assert!(again.exchange_secret(&first[0].key).is_some());
+        assert_eq!(again.current_record().keys, first);
+        assert!(again.exchange_secret(&first[0].key, START).is_some());
         let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
         assert_eq!(fs::metadata(ring).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -375,20 +390,20 @@ mod tests {
         let here = addresses(&["/ip4/10.0.0.1/tcp/1"]);
         assert!(identity.refresh(&here).unwrap());
         assert!(!identity.refresh(&here).unwrap(), "nothing changed");
-        let mut last = identity.record();
+        let mut last = identity.current_record();
         let moved = addresses(&["/ip4/10.0.0.2/tcp/1"]);
         assert!(identity.refresh(&moved).unwrap(), "another address");
         for hours in 1..60 {
             node.set(START + hours * HOUR);
             identity.refresh(&moved).unwrap();
-            let record = identity.record();
+            let record = identity.current_record();
             assert!(record.current_key(START + hours * HOUR).is_ok(), "{hours}");
             if record.issued_ms != last.issued_ms {
                 assert!(record.sequence > last.sequence && record.issued_ms < last.expires_ms, "{hours}");
                 last = record;
             }
         }
-        let sequence = node.open().record().sequence;
+        let sequence = node.open().current_record().sequence;
         assert!(sequence >= last.sequence, "also over a restart");
     }
 
@@ -396,13 +411,13 @@ mod tests {
     fn old_secrets_leave_memory_and_file() {
         let node = Node::new();
         let identity = node.open();
-        let old = identity.record().keys[0].key;
-        let secret = hex::encode(&*identity.exchange_secret(&old).unwrap().expose());
+        let old = identity.current_record().keys[0].key;
+        let secret = hex::encode(&*identity.exchange_secret(&old, START).unwrap().expose());
         let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
         assert!(fs::read_to_string(&ring).unwrap().contains(&secret));
         node.set(START + 25 * HOUR + 1);
         identity.refresh(&[]).unwrap();
-        assert!(identity.exchange_secret(&old).is_none());
+        assert!(identity.exchange_secret(&old, START).is_none());
         assert!(!fs::read_to_string(&ring).unwrap().contains(&secret));
     }
 
@@ -414,9 +429,12 @@ mod tests {
         let broken = Identity { ring_path: folder.join("ring"), ..identity };
         node.set(START + 13 * HOUR);
         assert!(matches!(broken.refresh(&[]), Err(IdentityError::Ring { action: "write", .. })));
-        let record = broken.record();
+        let record = broken.current_record();
         let key = record.current_key(START + 13 * HOUR).unwrap();
-        assert!(broken.exchange_secret(&key).is_some());
+        assert!(broken.exchange_secret(&key, START + 13 * HOUR).is_some());
+        fs::create_dir(&folder).unwrap();
+        assert!(!broken.refresh(&[]).unwrap(), "the same record");
+        assert!(fs::read_to_string(folder.join("ring")).unwrap().starts_with("baton-exchange-keys"));
     }
 
     #[test]

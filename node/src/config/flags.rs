@@ -98,7 +98,7 @@ pub struct RunFlags {
     /// What produces tokens
     #[arg(long, env = "BATON_NODE_ENGINE", value_name = "KIND", help_heading = "Model")]
     pub engine: Option<EngineChoice>,
-    /// With --engine proxied: base URL of an OpenAI-compatible server
+    /// With --engine proxied: base URL of an OpenAI-compatible server, before /v1/chat/completions
     #[arg(long, env = "BATON_NODE_PROXIED_URL", value_name = "URL", help_heading = "Model",
         value_parser = |text: &str| url("proxied_url", text))]
     pub proxied_url: Option<String>,
@@ -106,6 +106,9 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_PROXIED_MODEL", value_name = "NAME", help_heading = "Model",
         value_parser = |value: &str| text("proxied_model", value))]
     pub proxied_model: Option<String>,
+    /// With --engine proxied: file that holds the server's bearer token, if it wants one
+    #[arg(long, env = "BATON_NODE_PROXIED_KEY_FILE", value_name = "FILE", help_heading = "Model")]
+    pub proxied_key_file: Option<PathBuf>,
     /// Tokens that a prompt and its answer may have together
     #[arg(long, env = "BATON_NODE_CONTEXT_TOKENS", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("context_tokens", text))]
@@ -179,7 +182,7 @@ impl RunFlags {
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
             config data_dir listen external bootstrap mdns publisher aggregator heads shards model model_dir engine
-            proxied_url proxied_model context_tokens max_output_tokens threads slots queue turns_per_minute
+            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute
             input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
     }
 
@@ -202,6 +205,7 @@ impl RunFlags {
             "engine" => self.engine = Some(choice(one())?),
             "proxied_url" => self.proxied_url = Some(url(key, one())?),
             "proxied_model" => self.proxied_model = Some(text(key, one())?),
+            "proxied_key_file" => self.proxied_key_file = Some(text(key, one())?.into()),
             "context_tokens" => self.context_tokens = Some(number(key, one())?),
             "max_output_tokens" => self.max_output_tokens = Some(number(key, one())?),
             "threads" => self.threads = Some(number(key, one())?),

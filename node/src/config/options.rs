@@ -90,7 +90,8 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
     entry("proxied_url", Kind::Text, "", "", URL),
     entry("proxied_model", Kind::Text, "", "", "a model's name"),
-    entry("context_tokens", Kind::Number(256, 1_048_576), "", "the model's own", ""),
+    entry("proxied_key_file", Kind::Text, "", "", "a file"),
+    entry("context_tokens", Kind::Number(256, 1_048_576), "4096", "4096, or the model's own if that is less", ""),
     entry("max_output_tokens", Kind::Number(16, 32 * 1024), "2048", "", ""),
     entry("threads", Kind::Number(1, 1024), "", "one for each core", ""),
     entry("slots", Kind::Number(1, 256), "2", "", ""),
@@ -201,7 +202,10 @@ pub(super) fn heads(text: &str) -> Result<HeadsSetting, String> {
 }
 
 /// A loopback socket address or `none`.
-pub(super) fn admin(text: &str) -> Result<AdminSetting, String> {
+///
+/// # Errors
+/// What is allowed, in words.
+pub fn admin(text: &str) -> Result<AdminSetting, String> {
     if text == "none" {
         return Ok(AdminSetting::Off);
     }

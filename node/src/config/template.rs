@@ -65,7 +65,7 @@ mod tests {
             .lines()
             .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
             .map(|line| format!("{}\n", line.trim_start_matches('#')))
-            .filter(|line| !line.starts_with("context_tokens") && !line.starts_with("threads"))
+            .filter(|line| !line.starts_with("threads"))
             .collect();
         let parsed = file::parse(Path::new("c"), &uncommented).unwrap();
         let written = super::super::Settings::resolve(parsed, RunFlags::default(), None).unwrap();
