@@ -1,0 +1,8 @@
+//! Meshes with real sockets on the loopback interface: turns, refusals, discovery, limits and shutdown.
+#![expect(clippy::unwrap_used, reason = "test helpers fail by panicking")]
+
+mod discovery;
+mod limits;
+mod refusals;
+mod support;
+mod turns;
