@@ -7,6 +7,7 @@
 pub mod echo;
 pub mod manifest;
 pub mod native;
+pub mod proxied;
 mod sampler;
 mod template;
 mod text;

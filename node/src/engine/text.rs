@@ -182,15 +182,14 @@ mod tests {
             prop_assert!(lossy.starts_with(&shown));
             prop_assert!(stops.iter().all(|stop| !shown.contains(stop.as_str())));
             if !stopped { prop_assert_eq!(&shown, &lossy); }
-            // Resumed after any piece, the rest is the same.
+            // Resumed after any piece but the flushed last, the rest is the same.
             let mut done = 0;
-            for cut in 0..pieces.len() {
+            for cut in 0..pieces.len() - 1 {
                 done += pieces[cut].ids.len();
                 let mut text = StreamText::new(&stops);
                 for (id, bytes) in (0u32..).zip(&tokens[..done]) {
-                    if !text.resume(id, bytes) { prop_assert!(stopped && cut + 1 == pieces.len()); }
+                    prop_assert!(text.resume(id, bytes));
                 }
-                if stopped && cut + 1 == pieces.len() { break }
                 let mut rest = String::new();
                 for (id, bytes) in (0u32..).zip(&tokens[..ids.len()]).skip(done) {
                     match text.push(id, bytes) {
