@@ -2,6 +2,7 @@
 
 pub mod engine;
 pub mod journal;
+pub mod models;
 pub mod prompt;
 pub mod service;
 pub mod turn;

@@ -313,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_reader_frees_the_engine() {
-        let worker = Worker::spawn("test", 1, Scripted).unwrap();
+        let worker = Worker::spawn("test", 2, Scripted).unwrap();
         drop(worker.submit(job(0, u32::MAX)).unwrap());
         assert!(matches!(
             last(worker.submit(job(0, 2)).unwrap()).await,
