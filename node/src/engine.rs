@@ -209,6 +209,12 @@ pub enum EngineEvent {
         /// Tokens of the rendered prompt.
         input_tokens: u32,
     },
+    /// The text of the resumed prefix, as far as it was shown: whole characters only. Comes after `Started`,
+    /// and only if there is any.
+    Resumed {
+        /// The text.
+        text: String,
+    },
     /// More of the answer.
     Token {
         /// Position of the first of `ids` in the answer, a resumed prefix included.
@@ -236,6 +242,7 @@ impl fmt::Debug for EngineEvent {
             Self::Started { input_tokens } => {
                 f.debug_struct("Started").field("input_tokens", input_tokens).finish()
             }
+            Self::Resumed { text } => f.debug_struct("Resumed").field("text_bytes", &text.len()).finish(),
             Self::Token { index, ids, text } => f
                 .debug_struct("Token")
                 .field("index", index)

@@ -86,6 +86,13 @@ impl StreamText {
     }
 }
 
+/// The text of an answer's known prefix as it was shown: whole characters only, and nothing from a stop string on.
+pub(crate) fn shown_text(stops: &[String], bytes: &[u8]) -> String {
+    let stop = stops.iter().filter_map(|stop| find(bytes, stop.as_bytes())).min();
+    let end = stop.unwrap_or(bytes.len() - incomplete_tail(bytes));
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
 /// Where `needle` first begins in `haystack`.
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)

@@ -157,6 +157,13 @@ impl EventSink {
         self.send(EngineEvent::Started { input_tokens });
     }
 
+    /// Reports the text of the resumed prefix.
+    pub(crate) fn resumed(&mut self, text: String) {
+        if !text.is_empty() {
+            self.send(EngineEvent::Resumed { text });
+        }
+    }
+
     /// Notes that the prompt was evaluated.
     pub(crate) fn prefilled(&mut self) {
         self.prefilled_at = Some(Instant::now());
