@@ -302,7 +302,7 @@ impl Journal {
                 if trees.blobs.insert(digest, blob)?.is_none() {
                     trees.blob_bytes.fetch_add(length, Ordering::Relaxed);
                 }
-                trees.by_digest.insert(digest, &key.to_bytes())?;
+                trees.by_digest.insert(digest, key.to_bytes().to_vec())?;
                 trees.blob_age.insert(age_key(&key, entry.created_ms), &[])?;
                 entry.state = EntryState::Sealed(Box::new(sealed));
                 trees.write(&key, &entry)?;
