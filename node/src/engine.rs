@@ -7,6 +7,7 @@
 pub mod echo;
 pub mod manifest;
 pub mod native;
+pub mod proxied;
 mod sampler;
 mod template;
 mod text;
@@ -151,9 +152,9 @@ pub struct GenerateJob {
     pub prompt: Prompt,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Tokens of the answer that exist already; generation continues after them and repeats none.
-    /// A prefix that ends where a [`EngineEvent::Token`] ended resumes without a seam in the text;
-    /// after any other prefix, text that was still held back comes with the first new token.
+    /// Tokens of the answer that exist already; generation continues after them and repeats none, and
+    /// their whole characters count as shown. A prefix that ends where an [`EngineEvent::Token`] ended
+    /// therefore resumes without a seam.
     pub resume_tokens: Vec<u32>,
     /// Stops the job within a token.
     pub cancel: CancellationToken,
@@ -208,6 +209,12 @@ pub enum EngineEvent {
         /// Tokens of the rendered prompt.
         input_tokens: u32,
     },
+    /// The text of the resumed prefix, as far as it was shown: whole characters only. Comes after `Started`,
+    /// and only if there is any.
+    Resumed {
+        /// The text.
+        text: String,
+    },
     /// More of the answer.
     Token {
         /// Position of the first of `ids` in the answer, a resumed prefix included.
@@ -235,6 +242,7 @@ impl fmt::Debug for EngineEvent {
             Self::Started { input_tokens } => {
                 f.debug_struct("Started").field("input_tokens", input_tokens).finish()
             }
+            Self::Resumed { text } => f.debug_struct("Resumed").field("text_bytes", &text.len()).finish(),
             Self::Token { index, ids, text } => f
                 .debug_struct("Token")
                 .field("index", index)

@@ -157,8 +157,10 @@ struct Trees {
     blobs: Tree,
     /// Blob digest to turn key.
     by_digest: Tree,
-    /// `u64be(created) ‖ turn key`, for pruning from the oldest.
+    /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
     by_age: Tree,
+    /// `u64be(created) ‖ turn key` of the entries whose blob is here, for pruning blobs from the oldest.
+    blob_age: Tree,
     limits: JournalLimits,
     begins_ms: u64,
     blob_bytes: AtomicU64,
@@ -207,6 +209,7 @@ impl Journal {
             turns: db.open_tree("turns")?,
             by_digest: db.open_tree("by_digest")?,
             by_age: db.open_tree("by_age")?,
+            blob_age: db.open_tree("blob_age")?,
             blobs,
             db,
             limits,
@@ -299,7 +302,8 @@ impl Journal {
                 if trees.blobs.insert(digest, blob)?.is_none() {
                     trees.blob_bytes.fetch_add(length, Ordering::Relaxed);
                 }
-                trees.by_digest.insert(digest, &key.to_bytes())?;
+                trees.by_digest.insert(digest, key.to_bytes().to_vec())?;
+                trees.blob_age.insert(age_key(&key, entry.created_ms), &[])?;
                 entry.state = EntryState::Sealed(Box::new(sealed));
                 trees.write(&key, &entry)?;
             }
@@ -339,6 +343,7 @@ impl Journal {
                         return Ok(Err(ErrorCode::IdempotencyConflict));
                     }
                     trees.remove_blob(&sealed.committed.blob_digest)?;
+                    trees.blob_age.remove(age_key(&key, entry.created_ms))?;
                 }
                 entry.state = EntryState::Aborted;
                 trees.write(&key, &entry)?;
@@ -445,41 +450,49 @@ impl Trees {
         Ok(())
     }
 
-    /// Removes entries past their time, and the oldest stored blobs beyond the bytes allowed.
+    /// Removes the oldest stored blobs beyond the bytes allowed, and entries past their time.
     fn prune(&self, now_ms: u64) -> Result<(), JournalError> {
-        let retention = u64::try_from(self.limits.retention.as_millis()).unwrap_or(u64::MAX);
-        for item in self.by_age.iter().take(PRUNE_BATCH) {
-            let age = item?.0;
-            let (created, key) = age.split_first_chunk::<8>().ok_or(JournalError::Damaged)?;
-            let key = TurnKey::from_bytes(key).ok_or(JournalError::Damaged)?;
-            let old = now_ms.saturating_sub(u64::from_be_bytes(*created)) > retention;
-            let full = self.blob_bytes.load(Ordering::Relaxed) > self.limits.max_blob_bytes;
-            if !old && !full {
+        for item in self.blob_age.iter().take(PRUNE_BATCH) {
+            if self.blob_bytes.load(Ordering::Relaxed) <= self.limits.max_blob_bytes {
                 break;
             }
-            let Some(entry) = self.entry(&key)? else {
-                self.by_age.remove(&age)?;
-                continue;
-            };
-            let sealed = match &entry.state {
-                EntryState::Sealed(sealed) => Some(sealed),
-                _ => None,
-            };
-            if sealed.is_some_and(|sealed| sealed.store == StoreState::Pending) {
-                continue;
+            let (age, _, key) = parse_age(item?.0)?;
+            match self.entry(&key)?.map(|entry| entry.state) {
+                Some(EntryState::Sealed(sealed)) if sealed.store == StoreState::Pending => continue,
+                Some(EntryState::Sealed(sealed)) => self.remove_blob(&sealed.committed.blob_digest)?,
+                _ => {}
             }
-            if let Some(sealed) = sealed {
-                self.remove_blob(&sealed.committed.blob_digest)?;
+            self.blob_age.remove(age)?;
+        }
+        let retention = u64::try_from(self.limits.retention.as_millis()).unwrap_or(u64::MAX);
+        for item in self.by_age.iter().take(PRUNE_BATCH) {
+            let (age, created_ms, key) = parse_age(item?.0)?;
+            if now_ms.saturating_sub(created_ms) <= retention {
+                break;
             }
-            // An entry that could still be replayed stays: it is the seen-set.
-            if old && now_ms > entry.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
-                if let Some(sealed) = sealed {
+            if let Some(entry) = self.entry(&key)? {
+                // An entry that could still be replayed stays: it is the seen-set.
+                if now_ms <= entry.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+                    continue;
+                }
+                if let EntryState::Sealed(sealed) = &entry.state {
+                    if sealed.store == StoreState::Pending {
+                        continue;
+                    }
+                    self.remove_blob(&sealed.committed.blob_digest)?;
                     self.by_digest.remove(sealed.committed.blob_digest.0)?;
                 }
                 self.turns.remove(key.to_bytes())?;
-                self.by_age.remove(&age)?;
             }
+            self.blob_age.remove(&age)?;
+            self.by_age.remove(age)?;
         }
         Ok(())
     }
+}
+
+fn parse_age(bytes: sled::IVec) -> Result<(sled::IVec, u64, TurnKey), JournalError> {
+    let (created, key) = bytes.split_first_chunk::<8>().ok_or(JournalError::Damaged)?;
+    let (created, key) = (u64::from_be_bytes(*created), TurnKey::from_bytes(key));
+    Ok((bytes, created, key.ok_or(JournalError::Damaged)?))
 }

@@ -5,7 +5,7 @@
 //! table of sessions: what it remembers is the journal, and any other node can serve the next turn. It must never
 //! write text of a conversation anywhere but into a sealed record or a sealed reply.
 
-mod connection;
+pub(crate) mod connection;
 pub mod limits;
 pub mod observer;
 pub mod pause;

@@ -7,7 +7,7 @@ fn blob_ids(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("blob_id");
     group.sample_size(10);
     for shards in [ShardCount::TESTBED, ShardCount::MAINNET] {
-        for (name, length) in [("10KB", 10_000usize), ("1MiB", 1 << 20)] {
+        for (name, length) in [("10KB", 10_000usize), ("256KiB", 1 << 18), ("1MiB", 1 << 20)] {
             // Not compressible and without zero rows inside, like a sealed blob.
             let mut bytes = vec![0; length];
             blake3::Hasher::new().finalize_xof().fill(&mut bytes);

@@ -124,16 +124,16 @@ impl HttpStore {
     /// The whole blob, unverified.
     async fn fetch(&self, id: BlobId, limit: usize) -> Result<Vec<u8>, StoreError> {
         let request = self.client.get(join(&self.aggregator, &format!("v1/blobs/{id}"))?);
-        let response = self.send(request, limit as u64).await.map_err(|error| read_error(&error))?;
+        let response = self.send_read(request, limit).await?;
         if response.status() != StatusCode::OK {
             return Err(failure(response).await.of_get());
         }
-        read_bounded(response, limit).await.map_err(|error| error.of_read(limit))
+        self.read_body(response, limit).await
     }
 
     async fn probe(&self, id: BlobId) -> Result<bool, StoreError> {
         let request = self.client.head(join(&self.aggregator, &format!("v1/blobs/{id}"))?);
-        let response = self.send(request, 0).await.map_err(|error| read_error(&error))?;
+        let response = self.send_read(request, 0).await?;
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
@@ -156,18 +156,39 @@ impl HttpStore {
 
     async fn resolve_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, StoreError> {
         let request = self.client.get(join(&self.heads, &format!("v1/baton/heads/{key}"))?);
-        let response = self.send(request, MAX_HEAD_BYTES as u64).await.map_err(|error| read_error(&error))?;
+        let response = self.send_read(request, MAX_HEAD_BYTES).await?;
         if response.status() == StatusCode::OK {
-            let body = read_bounded(response, MAX_HEAD_BYTES).await;
-            return body.map(Some).map_err(|error| error.of_read(MAX_HEAD_BYTES));
+            return self.read_body(response, MAX_HEAD_BYTES).await.map(Some);
         }
         failure(response).await.of_resolve().map_or(Ok(None), Err)
     }
 
     /// Sends a request under the deadline for a body of `length` bytes, in whichever direction it goes.
     async fn send(&self, request: RequestBuilder, length: u64) -> Result<Response, reqwest::Error> {
-        let transfer = Duration::from_secs(length / self.min_bytes_per_second);
-        request.timeout(self.base_timeout.saturating_add(transfer)).send().await
+        request.timeout(self.deadline(length)).send().await
+    }
+
+    /// Sends a request for at most `limit` bytes. The answer must begin within the base timeout: only its
+    /// body earns more time, and `limit` may be far above what there is.
+    async fn send_read(&self, request: RequestBuilder, limit: usize) -> Result<Response, StoreError> {
+        match tokio::time::timeout(self.base_timeout, self.send(request, limit as u64)).await {
+            Ok(answer) => answer.map_err(|error| read_error(&error)),
+            Err(_) => Err(timed_out()),
+        }
+    }
+
+    /// Reads the body of such an answer, in the time that its announced length earns.
+    async fn read_body(&self, response: Response, limit: usize) -> Result<Vec<u8>, StoreError> {
+        let length = response.content_length().unwrap_or(limit as u64);
+        match tokio::time::timeout(self.deadline(length), read_bounded(response, limit)).await {
+            Ok(body) => body.map_err(|error| error.of_read(limit)),
+            Err(_) => Err(timed_out()),
+        }
+    }
+
+    /// The time that a transfer of `length` bytes may take.
+    fn deadline(&self, length: u64) -> Duration {
+        self.base_timeout.saturating_add(Duration::from_secs(length / self.min_bytes_per_second))
     }
 
     /// The ID of these bytes, computed off the reactor.
@@ -279,6 +300,10 @@ fn put_error(error: &reqwest::Error) -> StoreError {
 /// A request that may be repeated got no whole answer.
 fn read_error(error: &reqwest::Error) -> StoreError {
     StoreError::Unavailable { reason: describe(error), retry_after: None }
+}
+
+fn timed_out() -> StoreError {
+    StoreError::Unavailable { reason: "timed out".to_owned(), retry_after: None }
 }
 
 /// The innermost cause, which is what an operator can act on; never the URL, which holds a blob's ID.

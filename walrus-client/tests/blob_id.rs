@@ -1,4 +1,5 @@
 //! Blob IDs against Mysten's encoder (vectors) and against a plain transcription of the rules.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use baton_walrus_client::{BlobIdError, ShardCount, blob_id};
 use proptest::prelude::*;

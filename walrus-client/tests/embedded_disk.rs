@@ -1,4 +1,5 @@
 //! The embedded store as a library: durability, damage, quota, heads, and what it says when it cannot open.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The embedded store's HTTP contract: statuses, headers and shapes as Walrus's daemon has them.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
 

@@ -10,7 +10,7 @@ use super::{
     TokenCount,
     manifest::{TemplateHash, TokenizerHash, WeightsHash},
     model_id,
-    text::{Pushed, StreamText},
+    text::{Pushed, StreamText, shown_text},
     worker::{Backend, EventSink, Worker},
 };
 use crate::prompt::{Prompt, Role};
@@ -124,6 +124,8 @@ impl Backend for Runner {
             return Err(EngineError::InvalidResume);
         }
         let mut text = StreamText::new(&job.sampling.stop);
+        let prefix = tokens[..resumed as usize].iter().map(|(_, word)| word.as_str());
+        sink.resumed(shown_text(&job.sampling.stop, prefix.collect::<String>().as_bytes()));
         let mut open = true;
         for (id, word) in &tokens[..resumed as usize] {
             open = open && text.resume(*id, word.as_bytes());

@@ -21,7 +21,7 @@ use super::{
     TokenCount, model_id,
     sampler::Sampler,
     template::ChatTemplate,
-    text::{Pushed, StreamText},
+    text::{Pushed, StreamText, shown_text},
     tokenizer::ModelTokenizer,
     worker::{Backend, EventSink, Worker},
 };
@@ -242,6 +242,9 @@ impl Backend for Runner {
         sink.started(small(input));
 
         let mut text = StreamText::new(&job.sampling.stop);
+        let prefix: Vec<u8> =
+            job.resume_tokens.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
+        sink.resumed(shown_text(&job.sampling.stop, &Zeroizing::new(prefix)));
         let mut open = true;
         for &id in &job.resume_tokens {
             open = open && text.resume(id, tokenizer.token_bytes(id));

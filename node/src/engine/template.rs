@@ -4,6 +4,8 @@
 //! message, whatever the template does with it, and the tokenizer knows for every character whether the
 //! template's author wrote it.
 
+use std::collections::BTreeMap;
+
 use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig};
 use zeroize::Zeroizing;
 
@@ -141,22 +143,22 @@ impl ChatTemplate {
     }
 
     fn render_messages(&self, messages: &[Value]) -> Result<String, EngineError> {
-        let context = Value::from_iter([
+        let context = Value::from(BTreeMap::from([
             ("messages", Value::from(messages.to_vec())),
             ("add_generation_prompt", Value::from(true)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
-        ]);
+        ]));
         let template = self.environment.get_template("chat").map_err(|error| template_error(&error))?;
         template.render(context).map_err(|error| template_error(&error))
     }
 }
 
 fn message_value(role: &str, text: Value, name: Option<Value>, call_id: Option<Value>) -> Value {
-    let mut fields = vec![("role", Value::from(role)), ("content", text)];
+    let mut fields = BTreeMap::from([("role", Value::from(role)), ("content", text)]);
     fields.extend(name.map(|name| ("name", name)));
     fields.extend(call_id.map(|call_id| ("tool_call_id", call_id)));
-    Value::from_iter(fields)
+    Value::from(fields)
 }
 
 fn template_error(error: &Error) -> EngineError {

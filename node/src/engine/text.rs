@@ -30,19 +30,23 @@ pub(crate) enum Pushed {
 pub(crate) struct StreamText {
     stops: Vec<String>,
     held: Vec<u8>,
+    /// Bytes at the beginning of `held` that were shown before this stream was resumed.
+    shown: usize,
     /// Held tokens and where each one's text ends in `held`.
     tokens: Vec<(u32, usize)>,
 }
 
 impl StreamText {
     pub(crate) fn new(stops: &[String]) -> Self {
-        Self { stops: stops.to_vec(), held: Vec::new(), tokens: Vec::new() }
+        Self { stops: stops.to_vec(), held: Vec::new(), shown: 0, tokens: Vec::new() }
     }
 
-    /// Takes a token of an answer's known prefix. Returns `false` when the prefix already ends the answer.
+    /// Takes a token of an answer's known prefix, whose whole characters have been shown. Returns `false`
+    /// when the prefix already ends the answer.
     pub(crate) fn resume(&mut self, id: u32, bytes: &[u8]) -> bool {
         let pushed = self.push(id, bytes);
         self.tokens.clear();
+        self.shown = self.held.len() - incomplete_tail(&self.held);
         !matches!(pushed, Pushed::Stopped(_))
     }
 
@@ -52,7 +56,7 @@ impl StreamText {
         self.tokens.push((id, self.held.len()));
         let found = self.stops.iter().filter_map(|stop| find(&self.held, stop.as_bytes())).min();
         if let Some(begin) = found {
-            let text = String::from_utf8_lossy(&self.held[..begin]).into_owned();
+            let text = String::from_utf8_lossy(&self.held[self.shown.min(begin)..begin]).into_owned();
             let ids = self.tokens.drain(..).map(|(id, _)| id).collect();
             self.held.zeroize();
             return Pushed::Stopped(Piece { ids, text });
@@ -75,10 +79,18 @@ impl StreamText {
         for (_, token_end) in &mut self.tokens {
             *token_end -= end;
         }
-        let text = String::from_utf8_lossy(&self.held[..end]).into_owned();
+        let text = String::from_utf8_lossy(&self.held[self.shown.min(end)..end]).into_owned();
         self.held.drain(..end);
+        self.shown = self.shown.saturating_sub(end);
         Piece { ids, text }
     }
+}
+
+/// The text of an answer's known prefix as it was shown: whole characters only, and nothing from a stop string on.
+pub(crate) fn shown_text(stops: &[String], bytes: &[u8]) -> String {
+    let stop = stops.iter().filter_map(|stop| find(bytes, stop.as_bytes())).min();
+    let end = stop.unwrap_or(bytes.len() - incomplete_tail(bytes));
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 /// Where `needle` first begins in `haystack`.
@@ -182,15 +194,14 @@ mod tests {
             prop_assert!(lossy.starts_with(&shown));
             prop_assert!(stops.iter().all(|stop| !shown.contains(stop.as_str())));
             if !stopped { prop_assert_eq!(&shown, &lossy); }
-            // Resumed after any piece, the rest is the same.
+            // Resumed after any piece but the flushed last, the rest is the same.
             let mut done = 0;
-            for cut in 0..pieces.len() {
+            for cut in 0..pieces.len() - 1 {
                 done += pieces[cut].ids.len();
                 let mut text = StreamText::new(&stops);
                 for (id, bytes) in (0u32..).zip(&tokens[..done]) {
-                    if !text.resume(id, bytes) { prop_assert!(stopped && cut + 1 == pieces.len()); }
+                    prop_assert!(text.resume(id, bytes));
                 }
-                if stopped && cut + 1 == pieces.len() { break }
                 let mut rest = String::new();
                 for (id, bytes) in (0u32..).zip(&tokens[..ids.len()]).skip(done) {
                     match text.push(id, bytes) {

@@ -266,9 +266,10 @@ impl<'a> Fields<'a> {
             None => vec![TYPE_NORMAL; tokens.len()],
             Some(_) => array("tokenizer.ggml.token_type")?
                 .iter()
-                .map(|value| value.to_i64().ok().or_else(|| value.to_u32().ok().map(i64::from)))
-                .map(|kind| kind.and_then(|kind| u32::try_from(kind).ok()))
-                .map(|kind| kind.or(Some(TYPE_NORMAL)))
+                .map(|value| match value {
+                    Value::I32(kind) => u32::try_from(*kind).ok(),
+                    other => other.to_u32().ok(),
+                })
                 .collect::<Option<Vec<u32>>>()
                 .ok_or(LoadError::Metadata { key: "tokenizer.ggml.token_type".into() })?,
         };

@@ -157,6 +157,13 @@ impl EventSink {
         self.send(EngineEvent::Started { input_tokens });
     }
 
+    /// Reports the text of the resumed prefix.
+    pub(crate) fn resumed(&mut self, text: String) {
+        if !text.is_empty() {
+            self.send(EngineEvent::Resumed { text });
+        }
+    }
+
     /// Notes that the prompt was evaluated.
     pub(crate) fn prefilled(&mut self) {
         self.prefilled_at = Some(Instant::now());
@@ -313,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_reader_frees_the_engine() {
-        let worker = Worker::spawn("test", 1, Scripted).unwrap();
+        let worker = Worker::spawn("test", 2, Scripted).unwrap();
         drop(worker.submit(job(0, u32::MAX)).unwrap());
         assert!(matches!(
             last(worker.submit(job(0, 2)).unwrap()).await,

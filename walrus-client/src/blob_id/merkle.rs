@@ -199,10 +199,9 @@ impl Forest {
             let out_pairs = nodes.div_ceil(2);
             clear_level(&mut self.next, trees, out_pairs, nodes);
             let known = zeros.range(height);
-            for tree in 0..trees {
+            for (tree, root) in roots.iter_mut().enumerate() {
                 let inputs = &self.level[tree * nodes * PAIR_BYTES..][..nodes * PAIR_BYTES];
                 let next = &mut self.next;
-                let root = &mut roots[tree];
                 let mut emit = |at: usize, hash: Digest| {
                     if nodes == 1 { *root = hash } else { put_node(next, out_pairs, tree, at, &hash) }
                 };

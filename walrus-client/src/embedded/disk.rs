@@ -202,10 +202,10 @@ impl Disk {
             let mut totals = self.totals();
             let old = self.heads.get(head.key.0)?;
             let known = old.as_deref().and_then(|value| read_head(head.key, value));
-            if let Some((sequence, _, stored)) = known.filter(|_| !force) {
-                if sequence > head.sequence || (sequence == head.sequence && stored != record) {
-                    return Err(DiskError::Superseded);
-                }
+            if let Some((sequence, _, stored)) = known.filter(|_| !force)
+                && (sequence > head.sequence || (sequence == head.sequence && stored != record))
+            {
+                return Err(DiskError::Superseded);
             }
             if old.is_none() {
                 self.make_room(&mut totals, now_ms)?;
