@@ -197,7 +197,8 @@ mod tests {
 
         async fn get(&self, path: &str) -> (u16, String, String) {
             let answer = self.client.get(format!("http://{}{path}", self.address)).send().await.unwrap();
-            let media = answer.headers().get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap().to_owned());
+            let media =
+                answer.headers().get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap().to_owned());
             (answer.status().as_u16(), media.unwrap_or_default(), answer.text().await.unwrap())
         }
     }

@@ -219,7 +219,11 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
     match daemon::run(settings) {
         Err(failure) if json_log => {
             // Whoever reads the log as JSON gets the failure as JSON, instead of as a line of text.
-            tracing::error!(exit_code = failure.exit as u8, error = format!("{:#}", failure.error), "stopped");
+            tracing::error!(
+                exit_code = failure.exit as u8,
+                error = format!("{:#}", failure.error),
+                "stopped"
+            );
             std::process::exit(failure.exit as i32)
         }
         result => result,
@@ -246,7 +250,12 @@ mod tests {
         let mut command = command();
         let run = command.find_subcommand_mut("run").unwrap();
         let help = run.render_long_help().to_string();
-        for part in ["[default: 127.0.0.1:9464]", "[default: 2]", "/ip4/0.0.0.0/udp/4001/quic-v1]", "BATON_NODE_SLOTS"] {
+        for part in [
+            "[default: 127.0.0.1:9464]",
+            "[default: 2]",
+            "/ip4/0.0.0.0/udp/4001/quic-v1]",
+            "BATON_NODE_SLOTS",
+        ] {
             assert!(help.contains(part), "{part} is not in {help}");
         }
         assert!(!help.contains("pause-at"));

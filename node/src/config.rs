@@ -140,11 +140,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`ConfigError::Conflict`].
-    pub fn resolve(
-        flags: RunFlags,
-        file: RunFlags,
-        config: Option<PathBuf>,
-    ) -> Result<Self, ConfigError> {
+    pub fn resolve(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Result<Self, ConfigError> {
         let chosen = flags.or(file);
         let data_dir = chosen.data_dir.unwrap_or_else(default_data_dir);
         let publisher = chosen.publisher.unwrap_or_else(|| DEFAULT_STORE_URL.to_owned());
@@ -200,7 +196,9 @@ impl Settings {
             return conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
         }
         if self.listen.is_empty() {
-            return conflict("listen must name at least one address; a node that nobody reaches serves nobody");
+            return conflict(
+                "listen must name at least one address; a node that nobody reaches serves nobody",
+            );
         }
         if self.context_tokens <= self.max_output_tokens {
             return conflict("context_tokens must be greater than max_output_tokens");
@@ -268,8 +266,12 @@ mod tests {
 
     #[test]
     fn the_publisher_stands_in_for_aggregator_and_heads() {
-        let one = Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
-        assert_eq!((one.aggregator.as_str(), one.heads), ("http://h:1", HeadsSetting::At("http://h:1".into())));
+        let one =
+            Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
+        assert_eq!(
+            (one.aggregator.as_str(), one.heads),
+            ("http://h:1", HeadsSetting::At("http://h:1".into()))
+        );
         let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
         assert_eq!(none.heads, HeadsSetting::Off);
     }

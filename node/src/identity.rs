@@ -321,7 +321,8 @@ mod tests {
 
         fn open(&self) -> Identity {
             let time = self.time.clone();
-            Identity::open(self.folder.path(), profile(), Arc::new(move || time.load(Ordering::SeqCst))).unwrap()
+            Identity::open(self.folder.path(), profile(), Arc::new(move || time.load(Ordering::SeqCst)))
+                .unwrap()
         }
 
         fn set(&self, now_ms: u64) {
@@ -456,7 +457,8 @@ mod tests {
         assert_eq!(publishable(&loopback), ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1"]);
         let mixed = addresses(&["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"]);
         assert_eq!(publishable(&mixed), ["/ip4/10.0.0.1/tcp/1"]);
-        let many: Vec<_> = (1..100).map(|port| format!("/ip4/10.0.0.1/tcp/{port}").parse().unwrap()).collect();
+        let many: Vec<_> =
+            (1..100).map(|port| format!("/ip4/10.0.0.1/tcp/{port}").parse().unwrap()).collect();
         assert_eq!(publishable(&many).len(), MAX_RECORD_LIST);
     }
 }

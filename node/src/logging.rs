@@ -80,7 +80,12 @@ pub fn end_on_panic() {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let reason = reason(info.payload());
         if tracing::dispatcher::has_been_set() {
-            tracing::error!(thread = name, place, reason, "panic: this is a fault in the program; please report it");
+            tracing::error!(
+                thread = name,
+                place,
+                reason,
+                "panic: this is a fault in the program; please report it"
+            );
         } else {
             let _ = writeln!(io::stderr(), "baton-node: panic in {name} at {place}: {reason}");
         }
@@ -113,7 +118,10 @@ mod tests {
         for end in [1, 500] {
             let caught = panic::catch_unwind(|| secret[..end].len()).unwrap_err();
             let reason = reason(caught.as_ref());
-            assert!(!reason.contains("secret") && reason.contains("byte index") || reason.contains("end"), "{reason}");
+            assert!(
+                !reason.contains("secret") && reason.contains("byte index") || reason.contains("end"),
+                "{reason}"
+            );
             assert!(!reason.contains("secret"), "{reason}");
         }
         assert_eq!(reason(&"why this `holds`"), "why this `holds`");

@@ -143,14 +143,22 @@ impl Metrics {
             "Admitted turns that ended, by outcome: committed, abandoned or an error code",
             self.turns.clone(),
         );
-        registry.register("refused", "Requests refused before anything ran, by error code", self.refused.clone());
+        registry.register(
+            "refused",
+            "Requests refused before anything ran, by error code",
+            self.refused.clone(),
+        );
         registry.register(
             "turns_attached",
             "Connections that joined a running turn or were answered from the journal",
             self.attached.clone(),
         );
         registry.register("tokens", "Tokens of committed turns, by direction", self.tokens.clone());
-        registry.register("charged_micro_units", "Charged for turns, in millionths of a unit", self.charged.clone());
+        registry.register(
+            "charged_micro_units",
+            "Charged for turns, in millionths of a unit",
+            self.charged.clone(),
+        );
         let time = Unit::Seconds;
         registry.register_with_unit(
             "first_token",
@@ -184,7 +192,11 @@ impl Metrics {
 
     fn register_surroundings(&mut self) {
         let Self { registry, .. } = self;
-        registry.register("blobs", "Blobs of histories, by source and whether the bytes were right", self.blobs.clone());
+        registry.register(
+            "blobs",
+            "Blobs of histories, by source and whether the bytes were right",
+            self.blobs.clone(),
+        );
         registry.register("stored", "What became of storing new blobs", self.stored.clone());
         registry.register_with_unit(
             "store_wait",
@@ -202,7 +214,11 @@ impl Metrics {
         registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
         registry.register("ready", "1 when the node takes turns", self.ready.clone());
         registry.register("peers", "Peers known and connected", self.peers.clone());
-        registry.register("mesh", "Connections now, and what the mesh refused since the start", self.mesh.clone());
+        registry.register(
+            "mesh",
+            "Connections now, and what the mesh refused since the start",
+            self.mesh.clone(),
+        );
         registry.register_with_unit("resident_memory", "Memory in use", Unit::Bytes, self.resident.clone());
         registry.register_with_unit("uptime", "Since the start", Unit::Seconds, self.uptime.clone());
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -370,7 +386,10 @@ mod tests {
     use super::*;
 
     fn render(metrics: &Metrics) -> String {
-        metrics.render(&Snapshot { peers_connected: 3, ready: true, ..Snapshot::default() }, Duration::from_secs(5))
+        metrics.render(
+            &Snapshot { peers_connected: 3, ready: true, ..Snapshot::default() },
+            Duration::from_secs(5),
+        )
     }
 
     #[test]

@@ -51,7 +51,8 @@ fn list(folder: &Path, chosen: &str, json: bool) {
         let state = if model.is_installed() { style.good(&state) } else { state };
         let mark = if model.entry.name == chosen { " (configured)" } else { "" };
         let size = megabytes(model.entry.size);
-        let (name, description, licence) = (&model.entry.name, &model.entry.description, &model.entry.licence);
+        let (name, description, licence) =
+            (&model.entry.name, &model.entry.description, &model.entry.licence);
         say(format!("{name:width$}  {size:>9}  {state}  {description}. Licence: {licence}{mark}"));
     }
     say(format!("\nModel folder: {}\nFetch one with: baton-node models pull NAME", folder.display()));

@@ -45,7 +45,9 @@ async fn ask(address: SocketAddr) -> Result<Status, Failure> {
     let unreachable = |error: &dyn std::fmt::Display| {
         Failure::text(
             Exit::Failure,
-            format!("no node answers at {address} ({error}); start one with `baton-node run`, or name its --admin address"),
+            format!(
+                "no node answers at {address} ({error}); start one with `baton-node run`, or name its --admin address"
+            ),
         )
     };
     let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build();
@@ -53,7 +55,10 @@ async fn ask(address: SocketAddr) -> Result<Status, Failure> {
     let answer = client.get(format!("http://{address}/status")).send().await;
     let mut answer = answer.map_err(|error| unreachable(&root_cause(&error)))?;
     let other = || {
-        Failure::text(Exit::Failure, format!("something else than a baton-node of this version answers at {address}"))
+        Failure::text(
+            Exit::Failure,
+            format!("something else than a baton-node of this version answers at {address}"),
+        )
     };
     if !answer.status().is_success() {
         return Err(other());
@@ -104,7 +109,13 @@ fn describe(status: &Status, style: Style) -> String {
     let turns = status.turns;
     lines.push(format!(
         "Turns     {} of {} slots busy, {} of {} waiting; {} committed, {} failed, {} refused",
-        turns.running, status.slots, turns.waiting, status.queue, turns.committed, turns.failed, turns.refused
+        turns.running,
+        status.slots,
+        turns.waiting,
+        status.queue,
+        turns.committed,
+        turns.failed,
+        turns.refused
     ));
     lines.push(format!("Store     {} {store}", status.store.publisher));
     if let Some(bytes) = status.resident_bytes {

@@ -88,7 +88,8 @@ pub(super) fn read(path: &Path, required: bool) -> Result<Option<RunFlags>, Conf
 
 /// Parses the text of a file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<RunFlags, ConfigError> {
-    let line_of = |span: Range<usize>| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
+    let line_of =
+        |span: Range<usize>| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
     let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
         path: path.to_owned(),
         line: line_of(error.span().unwrap_or(0..0)),
@@ -116,10 +117,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<RunFlags, ConfigError> {
 }
 
 /// The texts of a value, after a check of its type.
-fn texts(
-    entry: &OptionEntry,
-    value: &Spanned<DeValue<'_>>,
-) -> Result<Vec<String>, (Range<usize>, String)> {
+fn texts(entry: &OptionEntry, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, (Range<usize>, String)> {
     let refuse = |value: &Spanned<DeValue<'_>>| {
         let found = value.get_ref().type_str();
         Err((value.span(), format!("expected {}, found a value of type {found}", entry.allowed_words())))

@@ -91,7 +91,13 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("proxied_url", Kind::Text, "", "", URL),
     entry("proxied_model", Kind::Text, "", "", "a model's name"),
     entry("proxied_key_file", Kind::Text, "", "", "a file"),
-    entry("context_tokens", Kind::Number(256, 1_048_576), "4096", "4096, or the model's own if that is less", ""),
+    entry(
+        "context_tokens",
+        Kind::Number(256, 1_048_576),
+        "4096",
+        "4096, or the model's own if that is less",
+        "",
+    ),
     entry("max_output_tokens", Kind::Number(16, 32 * 1024), "2048", "", ""),
     entry("threads", Kind::Number(1, 1024), "", "one for each core", ""),
     entry("slots", Kind::Number(1, 256), "2", "", ""),
@@ -246,7 +252,11 @@ mod tests {
     fn numbers_hold_their_range() {
         assert_eq!(number::<u32>("slots", "256"), Ok(256));
         for text in ["0", "257", "-1", "1.5", "", "four", "99999999999999999999999"] {
-            assert_eq!(number::<u32>("slots", text).unwrap_err(), "expected a whole number from 1 to 256", "{text}");
+            assert_eq!(
+                number::<u32>("slots", text).unwrap_err(),
+                "expected a whole number from 1 to 256",
+                "{text}"
+            );
         }
     }
 

@@ -226,7 +226,9 @@ mod tests {
         assert_eq!(*read.secret(&key, START).unwrap().expose(), *ring.secret(&key, START).unwrap().expose());
         let long_lived = format!("{HEADER}\n0 86400001 {}\n", "11".repeat(32));
         let backwards = format!("{HEADER}\n5 4 {}\n", "11".repeat(32));
-        for text in ["", "x", HEADER, &text.replace(' ', "  "), &long_lived, &backwards, &text[..text.len() - 2]] {
+        for text in
+            ["", "x", HEADER, &text.replace(' ', "  "), &long_lived, &backwards, &text[..text.len() - 2]]
+        {
             assert_eq!(KeyRing::parse(text).is_some_and(|ring| !ring.0.is_empty()), false, "{text}");
         }
     }

@@ -2,9 +2,7 @@
 //! last answer, from which readiness is told.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -155,6 +153,9 @@ mod tests {
         assert!(store.probe().await && store.answered_ago().is_some());
         store.put(vec![0; 9], PutOptions::default()).await.unwrap_err();
         let text = metrics.render(&Snapshot::default(), Duration::ZERO);
-        assert!(text.contains("baton_store_transfer_bytes_total{direction=\"up\"} 0"), "a refused PUT moved nothing");
+        assert!(
+            text.contains("baton_store_transfer_bytes_total{direction=\"up\"} 0"),
+            "a refused PUT moved nothing"
+        );
     }
 }

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_keys::{
-    exchange::TurnSecret,
-    seal::StreamSealer,
-    secret::random_bytes,
-};
+use baton_keys::{exchange::TurnSecret, seal::StreamSealer, secret::random_bytes};
 use baton_proto::{
     ErrorCode, codec,
     ids::AuthHash,

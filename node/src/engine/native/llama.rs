@@ -75,7 +75,9 @@ impl Llama {
             "llama" => {}
             other => return unsupported(format!("the {other} architecture")),
         }
-        if file.has_tensor("rope_freqs.weight") || file.text("llama.rope.scaling.type").is_ok_and(|t| t != "none") {
+        if file.has_tensor("rope_freqs.weight")
+            || file.text("llama.rope.scaling.type").is_ok_and(|t| t != "none")
+        {
             return unsupported("scaled rotary positions".into());
         }
         if file.has_tensor("blk.0.ffn_gate_inp.weight") || file.has_tensor("blk.0.attn_q.bias") {
