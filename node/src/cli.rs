@@ -61,6 +61,20 @@ impl Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    /// The failure and its causes in one line; causes that a text already tells are not told again.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut said = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
+            if !said.contains(&cause) {
+                said.push_str(if said.is_empty() { "" } else { ": " });
+                said.push_str(&cause);
+            }
+        }
+        f.write_str(&said)
+    }
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::new(Exit::Usage, error)
@@ -95,7 +109,7 @@ The first SIGTERM or Ctrl-C lets running turns finish; a second one ends the nod
 
 /// Serves turns of conversations whose history belongs to the client.
 #[derive(Debug, Parser)]
-#[command(name = "baton-node", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+#[command(name = "baton-node", bin_name = "baton-node", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 #[command(max_term_width = 110, subcommand_required = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
@@ -204,7 +218,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nothing can be told where even standard error is closed; the exit code still says it.
-            let _ = writeln!(io::stderr(), "{} {:#}", Style::stderr().error("error:"), failure.error);
+            let _ = writeln!(io::stderr(), "{} {failure}", Style::stderr().error("error:"));
             ExitCode::from(failure.exit as u8)
         }
     }

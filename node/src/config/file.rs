@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io::{self, ErrorKind, Read as _},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -75,7 +75,10 @@ pub(super) fn read(path: &Path, required: bool) -> Result<Option<RunFlags>, Conf
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !required => return Ok(None),
+        // A data directory that is no folder is told of by whoever opens it.
+        Err(error) if !required && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(failed(error)),
     };
     let mut text = String::new();

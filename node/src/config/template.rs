@@ -27,6 +27,8 @@ pub fn commented_file(data_dir: Option<&Path>) -> String {
             heading = section;
         }
         let help = arg.and_then(|arg| arg.get_help()).map(ToString::to_string).unwrap_or_default();
+        // What follows is about the flag.
+        let help = help.split("; repeat").next().unwrap_or_default();
         let _ = write!(text, "\n# {help}.\n# Allowed: {}.", entry.allowed_words());
         if !entry.default_words.is_empty() {
             let _ = write!(text, " Default: {}.", entry.default_words);

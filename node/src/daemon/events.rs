@@ -5,13 +5,31 @@ use std::{
     net::SocketAddr,
 };
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::view::Running;
 use crate::{
+    admin::ModelInfo,
     cli::{Exit, Failure},
     service::{PausePoints, Step},
 };
+
+/// One line. Programs read it: fields are added, never changed.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event<'a> {
+    Ready {
+        node: String,
+        peer_id: String,
+        listen: Vec<String>,
+        admin: Option<String>,
+        models: &'a [ModelInfo],
+    },
+    Paused {
+        step: &'static str,
+    },
+    Stopped,
+}
 
 /// Prints events, or nothing.
 #[derive(Clone, Copy, Debug)]
@@ -24,35 +42,34 @@ impl Events {
         Self { enabled }
     }
 
-    fn emit(self, event: &Value) {
+    fn emit(self, event: &impl Serialize) {
         if self.enabled {
+            let line = serde_json::to_string(event).expect("an event has nothing that JSON cannot hold");
             let mut out = io::stdout().lock();
             // Whoever read them may be gone; the node serves on.
-            let _ = writeln!(out, "{event}").and_then(|()| out.flush());
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
     }
 
     /// The node serves.
     pub(super) fn ready(self, running: &Running, admin: Option<SocketAddr>) {
-        let listen: Vec<_> = running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect();
-        self.emit(&json!({
-            "event": "ready",
-            "node": running.identity.node_id().to_string(),
-            "peer_id": running.peer_id.to_string(),
-            "listen": listen,
-            "admin": admin.map(|address| address.to_string()),
-            "models": running.models,
-        }));
+        self.emit(&Event::Ready {
+            node: running.identity.node_id().to_string(),
+            peer_id: running.peer_id.to_string(),
+            listen: running.mesh.bootstrap_addrs().iter().map(ToString::to_string).collect(),
+            admin: admin.map(|address| address.to_string()),
+            models: &running.models,
+        });
     }
 
     /// The node ended as it was told to.
     pub(super) fn stopped(self) {
-        self.emit(&json!({ "event": "stopped" }));
+        self.emit(&Event::Stopped);
     }
 
     /// Pauses turns at a step, and says so.
     pub(super) fn pause_at(self, step: Step) -> PausePoints {
-        PausePoints::at(step, move |step| self.emit(&json!({ "event": "paused", "step": step_name(step) })))
+        PausePoints::at(step, move |step| self.emit(&Event::Paused { step: step_name(step) }))
     }
 }
 
