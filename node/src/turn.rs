@@ -145,11 +145,13 @@ async fn run(core: Arc<Core>, ticket: Ticket) {
         Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events).await,
         Err(code) => Err(code),
     };
+    // A reply that is full or already ended has nobody left to tell.
+    let _ = committed.or_else(|code| events.fail(code));
+    // Whoever hears of the end finds session and slot free.
+    drop(ticket);
     if let Err(code) = committed {
         core.observer.failed(code);
         tracing::info!(session, code = code.name(), "a turn failed");
-        // A reply that is full or already ended has nobody left to tell.
-        let _ = events.fail(code);
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);
@@ -177,8 +179,7 @@ async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>
     let key = ticket.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
     let sealed = noted.map_err(Refusal::of_journal)??;
-    let mut events =
-        Events::accept(ticket.guard.job.reply.clone(), &opened.secret, &auth.auth_hash())?;
+    let mut events = Events::accept(ticket.guard.job.reply.clone(), &opened.secret, &auth.auth_hash())?;
     if let Some(sealed) = sealed {
         say_sealed(&mut events, &sealed)?;
         return Ok(None);
@@ -199,8 +200,7 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
-        opened.memory =
-            open_memory(&envelope, auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+        opened.memory = open_memory(&envelope, auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();

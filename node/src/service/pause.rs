@@ -37,10 +37,12 @@ impl Step {
     ];
 }
 
+type Reached = Arc<dyn Fn(Step) + Send + Sync>;
+
 /// What to do at a step; by default nothing, at the cost of one comparison.
 #[derive(Clone, Default)]
 pub struct PausePoints {
-    at: Option<(Step, Arc<dyn Fn(Step) + Send + Sync>)>,
+    at: Option<(Step, Reached)>,
 }
 
 impl PausePoints {

@@ -23,8 +23,7 @@ pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
         return Err(ErrorCode::WrongAudience.into());
     }
     check_recent(asked.time_ms, core.now_ms())?;
-    let key =
-        TurnKey { session_id: asked.session_id, turn_id: asked.turn_id, attempt: asked.attempt };
+    let key = TurnKey { session_id: asked.session_id, turn_id: asked.turn_id, attempt: asked.attempt };
     // Looked at first: a turn that ends in between is in the journal by then.
     let runs = core.running.find(&key).is_some();
     let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
@@ -62,8 +61,7 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
 /// The client gives an attempt up. One that is not known here is none the worse for it.
 pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
     let abort = Signed::<Abort>::verify(bytes)?;
-    let key =
-        TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
+    let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
     core.journal.abort(key).await.map_err(Refusal::of_journal)??;
     if let Some(job) = core.running.find(&key) {
         job.abort();

@@ -93,9 +93,11 @@ async fn store(core: &Arc<Core>, mut task: Task) -> StoreState {
 
 async fn attempt(core: &Arc<Core>, task: &Task) -> Result<StoreState, StoreError> {
     let _permit = core.puts.acquire().await.expect("the semaphore is never closed");
-    let bytes = core.journal.blob(task.digest).await.map_err(|error| StoreError::Refused {
-        reason: error.to_string(),
-    })?;
+    let bytes = core
+        .journal
+        .blob(task.digest)
+        .await
+        .map_err(|error| StoreError::Refused { reason: error.to_string() })?;
     // An aborted turn's blob is gone from the journal: an orphan needs no storing.
     let Some(bytes) = bytes else { return Ok(StoreState::GivenUp) };
     if task.uncertain
@@ -132,10 +134,11 @@ async fn probe(core: &Core, bytes: &[u8], n_shards: u16) -> Result<Option<StoreS
         if probe > 0 {
             tokio::time::sleep(core.limits.store_backoff).await;
         }
-        let found = core.store.exists(id).await.map_err(|error| StoreError::Unavailable {
-            reason: error.to_string(),
-            retry_after: None,
-        })?;
+        let found = core
+            .store
+            .exists(id)
+            .await
+            .map_err(|error| StoreError::Unavailable { reason: error.to_string(), retry_after: None })?;
         if found {
             return Ok(Some(StoreState::Stored { blob_id: id, end_epoch: None }));
         }

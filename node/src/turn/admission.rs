@@ -74,11 +74,7 @@ enum Seen {
 }
 
 /// Checks a request.
-pub(crate) async fn admit(
-    core: &Arc<Core>,
-    peer: NodeId,
-    request: TurnRequest,
-) -> Result<Admitted, Refusal> {
+pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) -> Result<Admitted, Refusal> {
     let now_ms = core.now_ms();
     check_sizes(&request)?;
     lock(&core.turn_rates)
@@ -94,8 +90,7 @@ pub(crate) async fn admit(
         return Ok(Admitted::Attach(job));
     }
     let auth = Signed::<TurnAuth>::verify(request.auth)?;
-    let exchange =
-        core.identity.exchange_secret(&auth.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
+    let exchange = core.identity.exchange_secret(&auth.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
     if let Seen::Sealed(sealed) = seen {
         return Ok(Admitted::Sealed(Box::new(Again { auth, payload: request.payload, exchange, sealed })));
     }

@@ -180,13 +180,8 @@ impl<'a> Search<'a> {
         let mesh = self.core.peers.as_ref()?;
         let ours = self.core.node;
         let serves = |peer: &PeerInfo| peer.connected && peer.serves_turns && peer.node != ours;
-        let peers: Vec<NodeId> = mesh
-            .peers()
-            .into_iter()
-            .filter(serves)
-            .take(MAX_PEERS_ASKED)
-            .map(|peer| peer.node)
-            .collect();
+        let peers: Vec<NodeId> =
+            mesh.peers().into_iter().filter(serves).take(MAX_PEERS_ASKED).map(|peer| peer.node).collect();
         let blob = self.blob;
         let mut answers: FuturesUnordered<_> =
             peers.into_iter().map(|peer| ask_peer(mesh, peer, blob)).collect();
