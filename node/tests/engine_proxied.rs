@@ -89,7 +89,8 @@ fn config(base_url: &str) -> ProxiedConfig {
 
 fn job() -> GenerateJob {
     let messages = vec![ChatMessage::new(Role::System, "be brief"), ChatMessage::new(Role::User, "hi")];
-    let sampling = Sampling { max_tokens: 50, seed: u64::MAX, stop: vec!["END".into()], ..Sampling::default() };
+    let sampling =
+        Sampling { max_tokens: 50, seed: u64::MAX, stop: vec!["END".into()], ..Sampling::default() };
     GenerateJob {
         prompt: Prompt::new(messages),
         sampling,

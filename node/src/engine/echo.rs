@@ -120,7 +120,8 @@ impl Backend for Runner {
         }
         sink.started(input);
         let tokens = answer(&job.prompt);
-        if resumed as usize > tokens.len() || job.resume_tokens.iter().zip(&tokens).any(|(id, t)| *id != t.0) {
+        if resumed as usize > tokens.len() || job.resume_tokens.iter().zip(&tokens).any(|(id, t)| *id != t.0)
+        {
             return Err(EngineError::InvalidResume);
         }
         let mut text = StreamText::new(&job.sampling.stop);

@@ -168,8 +168,7 @@ impl NativeEngine {
             manifest,
         };
         let language = Arc::new(Language { tokenizer, template });
-        let runner =
-            Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
+        let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
         let worker = Worker::spawn(&info.name, config.queue_limit, runner).map_err(LoadError::Thread)?;
         Ok(Self { info, language, worker })
     }
@@ -237,7 +236,10 @@ impl Backend for Runner {
         }
         ids.extend_from_slice(&job.resume_tokens);
         if ids.len() >= self.context || ids.is_empty() {
-            return Err(EngineError::ContextOverflow { needed: small(ids.len() + 1), limit: small(self.context) });
+            return Err(EngineError::ContextOverflow {
+                needed: small(ids.len() + 1),
+                limit: small(self.context),
+            });
         }
         sink.started(small(input));
 

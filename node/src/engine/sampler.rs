@@ -72,7 +72,11 @@ impl Sampler {
         let temperature = f64::from(self.temperature);
         logits
             .iter()
-            .map(|&logit| if logit.is_finite() { ((f64::from(logit) - best) / temperature).exp() } else { 0.0 })
+            .map(
+                |&logit| {
+                    if logit.is_finite() { ((f64::from(logit) - best) / temperature).exp() } else { 0.0 }
+                },
+            )
             .collect()
     }
 
@@ -195,9 +199,8 @@ mod tests {
     #[test]
     fn randomness_depends_on_seed_and_position_only() {
         let logits = [0.0f32; 64];
-        let draw = |seed, position| {
-            sampler(|s| s.seed = seed).sample(&mut logits.clone(), &[], position).unwrap()
-        };
+        let draw =
+            |seed, position| sampler(|s| s.seed = seed).sample(&mut logits.clone(), &[], position).unwrap();
         let first: Vec<_> = (0..32).map(|position| draw(1, position)).collect();
         let backwards: Vec<_> = (0..32).rev().map(|position| draw(1, position)).collect();
         assert!(first.iter().eq(backwards.iter().rev()));

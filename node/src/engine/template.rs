@@ -45,8 +45,18 @@ impl Default for TemplateDate {
 impl TemplateDate {
     fn format(self, pattern: &str) -> Result<String, Error> {
         const MONTHS: [&str; 12] = [
-            "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-            "November", "December",
+            "January",
+            "February",
+            "March",
+            "April",
+            "May",
+            "June",
+            "July",
+            "August",
+            "September",
+            "October",
+            "November",
+            "December",
         ];
         let month = MONTHS.get(usize::from(self.month).wrapping_sub(1)).copied().unwrap_or_default();
         let mut out = String::new();
@@ -104,9 +114,7 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", move |pattern: String| date.format(&pattern));
-        environment
-            .add_template_owned("chat", source.to_owned())
-            .map_err(|error| template_error(&error))?;
+        environment.add_template_owned("chat", source.to_owned()).map_err(|error| template_error(&error))?;
 
         let hash = blake3::hash(source.as_bytes());
         let mut template = Self {

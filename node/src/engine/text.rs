@@ -61,7 +61,8 @@ impl StreamText {
             self.held.zeroize();
             return Pushed::Stopped(Piece { ids, text });
         }
-        let longest_stop_tail = self.stops.iter().map(|stop| tail_that_begins(&self.held, stop.as_bytes())).max();
+        let longest_stop_tail =
+            self.stops.iter().map(|stop| tail_that_begins(&self.held, stop.as_bytes())).max();
         let safe = self.held.len() - longest_stop_tail.unwrap_or(0);
         let complete = |&&(_, end): &&(u32, usize)| end <= safe && incomplete_tail(&self.held[..end]) == 0;
         let Some(&(_, end)) = self.tokens.iter().rev().find(complete) else { return Pushed::Held };
@@ -152,7 +153,10 @@ mod tests {
         assert_eq!(text.push(2, b"far </"), Pushed::Held);
         assert_eq!(text.push(3, b"en"), Pushed::Held);
         assert_eq!(text.push(4, b"ough</e"), emit(&[2, 3], "far </en"));
-        assert_eq!(text.push(5, b"nd> rest"), Pushed::Stopped(Piece { ids: vec![4, 5], text: "ough".into() }));
+        assert_eq!(
+            text.push(5, b"nd> rest"),
+            Pushed::Stopped(Piece { ids: vec![4, 5], text: "ough".into() })
+        );
     }
 
     #[test]

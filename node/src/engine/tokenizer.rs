@@ -280,9 +280,11 @@ impl<'a> Fields<'a> {
             ("gpt2", "smollm") => {
                 (Family::ByteLevel { individual_digits: true }, strings("tokenizer.ggml.merges")?, Vec::new())
             }
-            ("gpt2", "gpt-2") => {
-                (Family::ByteLevel { individual_digits: false }, strings("tokenizer.ggml.merges")?, Vec::new())
-            }
+            ("gpt2", "gpt-2") => (
+                Family::ByteLevel { individual_digits: false },
+                strings("tokenizer.ggml.merges")?,
+                Vec::new(),
+            ),
             ("llama", _) => {
                 let add_space_prefix = flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
                 let scores = array("tokenizer.ggml.scores")?.iter().map(|value| value.to_f32());
@@ -326,11 +328,8 @@ impl<'a> Fields<'a> {
         let vocabulary: HashMap<String, u32> = self.text_vocabulary().into_iter().collect();
         let mut tokenizer = Tokenizer::new(self.bpe(vocabulary, merges, false)?);
         let bytes = ByteLevel::new(false, true, true);
-        let steps = if individual_digits {
-            vec![Digits::new(true).into(), bytes.into()]
-        } else {
-            vec![bytes.into()]
-        };
+        let steps =
+            if individual_digits { vec![Digits::new(true).into(), bytes.into()] } else { vec![bytes.into()] };
         tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
         Ok(tokenizer)
     }
@@ -385,7 +384,9 @@ impl<'a> Fields<'a> {
             match (kind, self.family) {
                 (TYPE_CONTROL, _) => Box::from([]),
                 (TYPE_USER_DEFINED, _) => self.plain_text(text).into_bytes().into(),
-                (TYPE_BYTE, Family::SentencePiece { .. }) => byte_token(text).map_or(Box::from([]), |b| [b].into()),
+                (TYPE_BYTE, Family::SentencePiece { .. }) => {
+                    byte_token(text).map_or(Box::from([]), |b| [b].into())
+                }
                 (_, Family::SentencePiece { .. }) => self.plain_text(text).into_bytes().into(),
                 (_, Family::ByteLevel { .. }) => {
                     text.chars().filter_map(|character| byte_of_char.get(&character).copied()).collect()
@@ -452,3 +453,6 @@ fn byte_level_alphabet() -> HashMap<char, u8> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

