@@ -164,7 +164,8 @@ async fn stopped(core: &Core, job: &Job) -> ErrorCode {
         () = job.stop.cancelled() => {
             if job.is_aborted() { ErrorCode::Aborted } else { ErrorCode::Busy }
         }
-        () = job.reply.abandoned(core.limits.attach_grace) => {
+        // A turn that a test stops stays stopped, also without a reader.
+        () = job.reply.abandoned(core.limits.attach_grace), if !core.pause.is_set() => {
             core.observer.abandoned();
             ErrorCode::Busy
         }

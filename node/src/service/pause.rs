@@ -52,6 +52,11 @@ impl PausePoints {
         Self { at: Some((step, Arc::new(reached))) }
     }
 
+    /// Whether turns are stopped anywhere.
+    pub(crate) fn is_set(&self) -> bool {
+        self.at.is_some()
+    }
+
     /// Whether a turn stops at this step.
     pub(crate) fn stops_at(&self, step: Step) -> bool {
         self.at.as_ref().is_some_and(|(wanted, _)| *wanted == step)

@@ -9,6 +9,7 @@ use baton_proto::{
     chain::SessionReader,
     memory::{MemEnvelope, MemoryItem},
     node_record::NodeRecord,
+    receipt::{running_hash_start, running_hash_step},
     record::{FinishReason, RecordKind},
     store::{BlobStore as _, HeadIndex as _},
     turn::{ResumePrefix, resume_tokens_hash},
@@ -117,7 +118,12 @@ async fn notes_progress_every_32_tokens() {
     let (client, mut session) = (Client::start().await, Session::new());
     let (reply, accepted) = client.turn(&node, &mut session, &"word ".repeat(70)).await;
     assert_eq!(accepted.receipt.tokens.output, 71);
-    assert_eq!(reply.notes(), 2);
+    let counts: Vec<u32> = reply.notes().iter().map(|note| note.token_count).collect();
+    assert_eq!(counts, [32, 64]);
+    let key = session.root.record_key(&accepted.link.record_identity());
+    let start = running_hash_start(&key, &accepted.link.auth_hash);
+    let hash = reply.ids()[..64].iter().fold(start, |hash, token| running_hash_step(&hash, *token));
+    assert_eq!(reply.notes()[1].running_hash, hash);
     node.stop().await;
 }
 
@@ -202,6 +208,30 @@ async fn a_tombstone_takes_its_turns_out_of_the_window() {
     client.turn(&node, &mut session, "and now").await;
     let prompt = node.engine.last_prompt.lock().unwrap().clone();
     assert!(prompt.contains("keep this") && !prompt.contains("forget this"), "{prompt}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_is_answered_without_what_it_replaces() {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let node = TestNode::start(folder.path(), &store, Setup::default()).await;
+    let (client, mut session) = (Client::start().await, Session::new());
+    for text in ["first words", "wrong words", "more words"] {
+        client.turn(&node, &mut session, text).await;
+    }
+    let edit = |payload: &mut baton_proto::turn::Payload| {
+        payload.kind = RecordKind::Edit;
+        payload.supersedes_from = Some(1);
+    };
+    let changes = Changes { payload: Some(Box::new(edit)), ..Changes::default() };
+    let prepared = session.prepare(&node, "right words", changes);
+    let reply = client.run(&node, &prepared).await;
+    session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
+    let asked = "be brief\nfirst words\necho: first words\nright words";
+    assert_eq!(*node.engine.last_prompt.lock().unwrap(), asked);
+    client.turn(&node, &mut session, "next").await;
+    let asked = format!("{asked}\necho: right words\nnext");
+    assert_eq!(*node.engine.last_prompt.lock().unwrap(), asked);
     node.stop().await;
 }
 

@@ -16,6 +16,7 @@ use baton_proto::{
     limits::MAX_NODE_FRAME_BYTES,
     link::{BlobRef, Genesis},
     memory::MemoryItem,
+    receipt::ProgressNote,
     record::{Message, RecordKind, Role},
     segment::Segment,
     turn::{
@@ -97,8 +98,13 @@ impl Reply {
         }
     }
 
-    pub fn notes(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event, ReplyEvent::Progress(_))).count()
+    /// Progress notes, their signatures checked.
+    pub fn notes(&self) -> Vec<Signed<ProgressNote>> {
+        let note = |event: &ReplyEvent| match event {
+            ReplyEvent::Progress(bytes) => Some(Signed::verify(bytes.clone()).unwrap()),
+            _ => None,
+        };
+        self.events.iter().filter_map(note).collect()
     }
 
     /// The code of a refusal or of a failure after Accepted.
