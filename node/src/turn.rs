@@ -13,12 +13,12 @@ mod window;
 
 use std::sync::Arc;
 
-use baton_keys::exchange::{ExchangeSecret, TurnSecret};
+use baton_keys::exchange::TurnSecret;
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, Signed,
     memory::{MemEnvelope, MemoryItem},
-    turn::{Payload, TurnAuth},
+    turn::Payload,
     wire::{NodeFrame, ReplyEvent, TurnRequest},
 };
 use tokio::time::Instant;
@@ -201,22 +201,13 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
-        opened.memory = open_memory(&envelope, auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+        opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();
     let forged = |item: &MemoryItem| item.text.contains(&fence) || item.source.contains(&fence);
     // Nobody can guess the fence, so an item that has it comes from somebody who was granted this turn's key.
     if opened.memory.iter().any(forged) { Err(ErrorCode::MemUnauthorized) } else { Ok(opened) }
-}
-
-fn open_memory(
-    envelope: &Signed<MemEnvelope>,
-    auth: &Signed<TurnAuth>,
-    exchange: &ExchangeSecret,
-    now_ms: u64,
-) -> Result<Vec<MemoryItem>, ErrorCode> {
-    envelope.open(auth, exchange, now_ms)
 }
 
 /// Whatever is wrong with an envelope has one of its own codes.

@@ -155,7 +155,7 @@ pub struct Setup {
     pub limits: ServiceLimits,
     pub echo: EchoConfig,
     pub pause: PausePoints,
-    /// What its clock is ahead of ours.
+    /// How long after its start its journal says that it begins.
     pub journal_begins_later_ms: u64,
     pub bootstrap: Vec<baton_mesh::Multiaddr>,
 }
