@@ -155,6 +155,8 @@ pub(crate) struct Core {
     pub(crate) draining: CancellationToken,
     /// Every turn ends now.
     pub(crate) ending: CancellationToken,
+    /// Every substream ends now.
+    pub(crate) closing: CancellationToken,
     panicked: CancellationToken,
 }
 
@@ -208,7 +210,8 @@ async fn watched(panicked: CancellationToken, task: impl Future<Output = ()>) {
     task.await;
 }
 
-/// The turn service of one node.
+/// The turn service of one node. Clones share it.
+#[derive(Clone)]
 pub struct NodeService {
     core: Arc<Core>,
 }
@@ -243,6 +246,7 @@ impl NodeService {
             storing: TaskTracker::new(),
             draining: CancellationToken::new(),
             ending: CancellationToken::new(),
+            closing: CancellationToken::new(),
             panicked: CancellationToken::new(),
             limits,
         };
@@ -310,6 +314,9 @@ impl NodeService {
         }
         core.ending.cancel();
         core.turns.wait().await;
+        // What ended just now has a last frame to say so.
+        let _ = tokio::time::timeout(limits::LAST_FRAMES_WAIT, core.connections.wait()).await;
+        core.closing.cancel();
         core.connections.wait().await;
         core.storing.wait().await;
         core.journal.flush().await?;

@@ -13,12 +13,12 @@ mod window;
 
 use std::sync::Arc;
 
-use baton_keys::exchange::{ExchangeSecret, TurnSecret};
+use baton_keys::exchange::TurnSecret;
 use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, Signed,
     memory::{MemEnvelope, MemoryItem},
-    turn::{Payload, TurnAuth},
+    turn::Payload,
     wire::{NodeFrame, ReplyEvent, TurnRequest},
 };
 use tokio::time::Instant;
@@ -145,11 +145,13 @@ async fn run(core: Arc<Core>, ticket: Ticket) {
         Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events).await,
         Err(code) => Err(code),
     };
+    // A reply that is full or already ended has nobody left to tell.
+    let _ = committed.or_else(|code| events.fail(code));
+    // Whoever hears of the end finds session and slot free.
+    drop(ticket);
     if let Err(code) = committed {
         core.observer.failed(code);
         tracing::info!(session, code = code.name(), "a turn failed");
-        // A reply that is full or already ended has nobody left to tell.
-        let _ = events.fail(code);
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);
@@ -162,7 +164,8 @@ async fn stopped(core: &Core, job: &Job) -> ErrorCode {
         () = job.stop.cancelled() => {
             if job.is_aborted() { ErrorCode::Aborted } else { ErrorCode::Busy }
         }
-        () = job.reply.abandoned(core.limits.attach_grace) => {
+        // A turn that a test stops stays stopped, also without a reader.
+        () = job.reply.abandoned(core.limits.attach_grace), if !core.pause.is_set() => {
             core.observer.abandoned();
             ErrorCode::Busy
         }
@@ -198,22 +201,17 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
+<<<<<<< HEAD
         opened.memory = open_memory(&envelope, auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+=======
+        opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+>>>>>>> node-core
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();
     let forged = |item: &MemoryItem| item.text.contains(&fence) || item.source.contains(&fence);
     // Nobody can guess the fence, so an item that has it comes from somebody who was granted this turn's key.
     if opened.memory.iter().any(forged) { Err(ErrorCode::MemUnauthorized) } else { Ok(opened) }
-}
-
-fn open_memory(
-    envelope: &Signed<MemEnvelope>,
-    auth: &Signed<TurnAuth>,
-    exchange: &ExchangeSecret,
-    now_ms: u64,
-) -> Result<Vec<MemoryItem>, ErrorCode> {
-    envelope.open(auth, exchange, now_ms)
 }
 
 /// Whatever is wrong with an envelope has one of its own codes.

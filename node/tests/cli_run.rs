@@ -119,7 +119,7 @@ fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
     assert!(last["error"].as_str().unwrap().contains("models list"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let home = tempfile::tempdir().unwrap();
     let mut node = Node::start(home.path(), &["--log", "trace"]);
@@ -156,30 +156,32 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "the log was to be a detailed one:\n{log}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_turn_is_finished_before_the_node_ends() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100"]);
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10"]);
     let mut turn = Client::of(&node.ready).await.ask("one two three four five").await;
     let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
     assert!(!begun.committed);
     node.signal(Signal::TERM);
-    let (code, log) = {
-        assert_eq!(node.event()["event"], "stopped");
-        node.wait()
-    };
+    let rest = turn.finish().await;
+    assert_eq!(begun.text + &rest.text, "echo: one two three four five");
+    assert!(rest.committed, "{rest:?}");
+    assert_eq!(node.event()["event"], "stopped");
+    let (code, log) = node.wait();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("turns=1"), "{log}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_ends_it_at_once() {
     let home = tempfile::tempdir().unwrap();
     let mut node = Node::start(home.path(), &["--echo-delay-ms", "60000", "--drain-seconds", "3600"]);
     let client = Client::of(&node.ready).await;
     let mut turn = client.ask("slow").await;
+    assert!(turn.read_until(|reply| reply.accepted).await.accepted);
     node.signal(Signal::TERM);
-    // The turn goes on; only its stream tells whether the first signal was seen before the second is sent.
+    // Two signals that come together may be taken as one.
     wait_until_draining(&node).await;
     node.signal(Signal::INT);
     let (code, log) = node.wait();
@@ -198,7 +200,7 @@ async fn wait_until_draining(node: &Node) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pauses_at_the_step_that_it_is_told() {
     let home = tempfile::tempdir().unwrap();
     let node = Node::start(home.path(), &["--pause-at", "mid-token", "--echo-delay-ms", "1"]);

@@ -453,3 +453,6 @@ fn byte_level_alphabet() -> HashMap<char, u8> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

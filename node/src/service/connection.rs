@@ -16,7 +16,7 @@ use crate::turn::{self, Refusal};
 /// Serves a substream to its end, or until the service ends.
 pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     let served = Box::pin(answer(&core, stream));
-    if let Some(Err(error)) = core.ending.run_until_cancelled(served).await {
+    if let Some(Err(error)) = core.closing.run_until_cancelled(served).await {
         tracing::debug!(%error, "a turn substream ended early");
     }
 }

@@ -27,6 +27,9 @@ pub(crate) const BUSY_RETRY_MS: u32 = 1000;
 /// How long a turn waits for an abandoned attempt at the same session to end: that one stops within a token.
 pub(crate) const TAKE_OVER_WAIT: Duration = Duration::from_secs(2);
 
+/// How long the last frames of ended turns may take to leave at shutdown.
+pub(crate) const LAST_FRAMES_WAIT: Duration = Duration::from_secs(1);
+
 /// Connected peers that are asked for a blob which the store does not give.
 pub(crate) const MAX_PEERS_ASKED: usize = 4;
 

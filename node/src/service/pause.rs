@@ -37,10 +37,12 @@ impl Step {
     ];
 }
 
+type Reached = Arc<dyn Fn(Step) + Send + Sync>;
+
 /// What to do at a step; by default nothing, at the cost of one comparison.
 #[derive(Clone, Default)]
 pub struct PausePoints {
-    at: Option<(Step, Arc<dyn Fn(Step) + Send + Sync>)>,
+    at: Option<(Step, Reached)>,
 }
 
 impl PausePoints {
@@ -48,6 +50,11 @@ impl PausePoints {
     #[must_use]
     pub fn at(step: Step, reached: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self { at: Some((step, Arc::new(reached))) }
+    }
+
+    /// Whether turns are stopped anywhere.
+    pub(crate) fn is_set(&self) -> bool {
+        self.at.is_some()
     }
 
     /// Whether a turn stops at this step.

@@ -58,10 +58,9 @@ impl Events {
         self.seal(event, false)
     }
 
-    /// Sends an event once a reader is near enough: the way by which a slow reader slows the engine.
-    pub(crate) async fn send_paced(&mut self, event: ReplyEvent) -> Result<(), ErrorCode> {
+    /// Waits until a reader is near enough for another event: the way by which a slow reader slows the engine.
+    pub(crate) async fn paced(&self) {
         self.reply.paced().await;
-        self.seal(event, false)
     }
 
     /// Sends the last event.

@@ -192,9 +192,9 @@ impl Listener<'_> {
                 }
                 EngineEvent::Token { .. } if cut => {}
                 EngineEvent::Token { index, ids, text } => {
+                    let text = Zeroizing::new(text);
                     if self.text.len() + text.len() > self.room {
                         // The record is full: the answer ends before this token.
-                        drop(Zeroizing::new(text));
                         cut = true;
                         stop.cancel();
                         continue;
@@ -216,13 +216,14 @@ impl Listener<'_> {
         &mut self,
         index: u32,
         ids: Vec<u32>,
-        text: String,
+        mut text: Zeroizing<String>,
         events: &mut Events,
     ) -> Result<(), ErrorCode> {
         self.first_token_at.get_or_insert_with(Instant::now);
         self.text.push_str(&text);
         let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
-        events.send_paced(ReplyEvent::Tokens { index, ids, text }).await?;
+        events.paced().await;
+        events.send(ReplyEvent::Tokens { index, ids, text: std::mem::take(&mut *text) })?;
         for (token_count, running_hash) in notes {
             let note = ProgressNote {
                 version: VERSION,

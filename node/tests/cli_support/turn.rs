@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use baton_keys::{
     exchange::{ExchangeSecret, TurnSecret},
+    seal::StreamOpener,
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
@@ -36,11 +37,13 @@ pub struct Turn {
     stream: TurnStream,
     secret: TurnSecret,
     auth: Signed<TurnAuth>,
+    opener: Option<StreamOpener>,
 }
 
 /// What the node said, up to the end or the break of the stream.
 #[derive(Debug, Default)]
 pub struct Reply {
+    pub accepted: bool,
     pub text: String,
     pub committed: bool,
     pub complete: bool,
@@ -88,7 +91,7 @@ impl Client {
         let auth = Signed::sign(auth, &root.signing_key());
         let request =
             TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
-        Turn { stream: self.open(&ClientFrame::Turn(request)).await, secret, auth }
+        Turn { stream: self.open(&ClientFrame::Turn(request)).await, secret, auth, opener: None }
     }
 }
 
@@ -172,15 +175,15 @@ impl Turn {
     /// Reads until the predicate holds or the stream ends, whichever comes first.
     pub async fn read_until(&mut self, enough: impl Fn(&Reply) -> bool) -> Reply {
         let mut reply = Reply::default();
-        let mut opener = None;
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Ok(Some(frame)) = self.stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await {
             match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
                 NodeFrame::Accepted { nonce } => {
-                    opener = Some(self.secret.reply_opener(&nonce, &self.auth.auth_hash().0));
+                    self.opener = Some(self.secret.reply_opener(&nonce, &self.auth.auth_hash().0));
+                    reply.accepted = true;
                 }
                 NodeFrame::Chunk(sealed) => {
-                    let (event, last) = opener.as_mut().unwrap().open(&sealed).unwrap();
+                    let (event, last) = self.opener.as_mut().unwrap().open(&sealed).unwrap();
                     match codec::decode(&event, MAX_NODE_FRAME_BYTES).unwrap() {
                         ReplyEvent::Tokens { text, .. } => reply.text.push_str(&text),
                         ReplyEvent::Committed(_) => reply.committed = true,

@@ -22,13 +22,14 @@ const MAX_WIDTH: usize = 1 << 16;
 const MAX_HEADS: usize = 256;
 const MAX_CONTEXT: usize = 1 << 20;
 
+/// All matrices are input-major, see [`input_major`].
 struct Layer {
     attention_norm: Tensor,
-    /// Query, key and value rows in one matrix: one product instead of three.
+    /// Query, key and value columns in one matrix: one product instead of three.
     qkv: Tensor,
     output: Tensor,
     feed_forward_norm: Tensor,
-    /// Gate rows, then up rows.
+    /// Gate columns, then up columns.
     gate_up: Tensor,
     down: Tensor,
 }
@@ -45,6 +46,7 @@ struct Shape {
 pub(super) struct Llama {
     shape: Shape,
     epsilon: f32,
+    /// `[width, vocabulary]`, shared with `head` where the model ties them.
     embedding: Tensor,
     layers: Vec<Layer>,
     norm: Tensor,
@@ -95,9 +97,9 @@ impl Llama {
             return unsupported("this division into heads".into());
         }
         let shape = Shape { heads, kv_heads, head_size, feed_forward, context };
-        let embedding = file.tensor("token_embd.weight", &[vocabulary, width])?;
+        let embedding = input_major(&[file.tensor("token_embd.weight", &[vocabulary, width])?])?;
         let head = if file.has_tensor("output.weight") {
-            file.tensor("output.weight", &[vocabulary, width])?
+            input_major(&[file.tensor("output.weight", &[vocabulary, width])?])?
         } else {
             embedding.clone()
         };
@@ -158,7 +160,8 @@ impl Llama {
         let begin = cache.length;
         let rotation = self.rotation(begin, ids.len())?;
         let mask = if ids.len() > 1 { Some(causal_mask(begin, ids.len())?) } else { None };
-        let mut x = self.embedding.index_select(&Tensor::new(ids, &Device::Cpu)?, 0)?;
+        let ids_tensor = Tensor::new(ids, &Device::Cpu)?;
+        let mut x = self.embedding.index_select(&ids_tensor, 1)?.t()?.contiguous()?;
         for (layer, kv) in self.layers.iter().zip(&cache.layers) {
             let normed = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
             x = (x + self.attention(layer, kv, &normed, begin, &rotation, mask.as_ref())?)?;
@@ -170,7 +173,7 @@ impl Llama {
         }
         let last = x.narrow(0, ids.len() - 1, 1)?.contiguous()?;
         let last = rms_norm(&last, &self.norm, self.epsilon)?;
-        let logits = last.matmul(&self.head.t()?)?.squeeze(0)?;
+        let logits = product(&last, &self.head)?.squeeze(0)?;
         Ok(Some(Zeroizing::new(logits.to_vec1::<f32>()?)))
     }
 
@@ -186,7 +189,7 @@ impl Llama {
         let Shape { heads, kv_heads, head_size, .. } = self.shape;
         let count = normed.dim(0)?;
         let (q_width, kv_width) = (heads * head_size, kv_heads * head_size);
-        let projected = normed.matmul(&layer.qkv.t()?)?;
+        let projected = product(normed, &layer.qkv)?;
         let split = |at: usize, heads: usize| {
             let part = projected.narrow(1, at, heads * head_size)?;
             part.reshape((count, heads, head_size))?.transpose(0, 1)?.contiguous()
@@ -210,15 +213,15 @@ impl Llama {
         }
         let mixed = softmax_last_dim(&scores)?.matmul(&values)?;
         let mixed = mixed.reshape((heads, count, head_size))?.transpose(0, 1)?.reshape((count, q_width))?;
-        mixed.matmul(&layer.output.t()?)
+        product(&mixed, &layer.output)
     }
 
     fn feed_forward(&self, layer: &Layer, normed: &Tensor) -> CandleResult<Tensor> {
-        let gate_up = normed.matmul(&layer.gate_up.t()?)?;
+        let gate_up = product(normed, &layer.gate_up)?;
         let width = self.shape.feed_forward;
         let gate = silu(&gate_up.narrow(D::Minus1, 0, width)?)?;
         let up = gate_up.narrow(D::Minus1, width, width)?;
-        (gate * up)?.matmul(&layer.down.t()?)
+        product(&(gate * up)?, &layer.down)
     }
 
     /// Cosines and sines of `count` positions from `begin`, `[count, head size / 2]` each.
@@ -233,23 +236,38 @@ impl Layer {
     fn load(file: &ModelFile, index: usize, width: usize, shape: &Shape) -> Result<Self, LoadError> {
         let tensor = |name: &str, dims: &[usize]| file.tensor(&format!("blk.{index}.{name}.weight"), dims);
         let kv_width = shape.kv_heads * shape.head_size;
-        let stack = |parts: &[Tensor]| Tensor::cat(parts, 0).map_err(|error| format_error(&error));
         Ok(Self {
             attention_norm: tensor("attn_norm", &[width])?,
-            qkv: stack(&[
+            qkv: input_major(&[
                 tensor("attn_q", &[width, width])?,
                 tensor("attn_k", &[kv_width, width])?,
                 tensor("attn_v", &[kv_width, width])?,
             ])?,
-            output: tensor("attn_output", &[width, width])?,
+            output: input_major(&[tensor("attn_output", &[width, width])?])?,
             feed_forward_norm: tensor("ffn_norm", &[width])?,
-            gate_up: stack(&[
+            gate_up: input_major(&[
                 tensor("ffn_gate", &[shape.feed_forward, width])?,
                 tensor("ffn_up", &[shape.feed_forward, width])?,
             ])?,
-            down: tensor("ffn_down", &[width, shape.feed_forward])?,
+            down: input_major(&[tensor("ffn_down", &[width, shape.feed_forward])?])?,
         })
     }
+}
+
+/// Matrices of `[outputs, inputs]` as one of `[inputs, outputs]`: gemm then takes the weights as they lie
+/// instead of repacking them at every product (2 to 7 times faster for few rows).
+fn input_major(parts: &[Tensor]) -> Result<Tensor, LoadError> {
+    let stacked = Tensor::cat(parts, 0).and_then(|rows| rows.t()?.contiguous());
+    stacked.map_err(|error| format_error(&error))
+}
+
+/// `x` times a matrix. A single row is doubled: for one row gemm takes a path of its own that uses one
+/// thread and another order of additions.
+fn product(x: &Tensor, matrix: &Tensor) -> CandleResult<Tensor> {
+    if x.dim(0)? == 1 {
+        return Tensor::cat(&[x, x], 0)?.matmul(matrix)?.narrow(0, 0, 1);
+    }
+    x.matmul(matrix)
 }
 
 /// `[count, begin + count]`: zero where a position may look, minus infinity at later ones.
