@@ -201,11 +201,7 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
-<<<<<<< HEAD
-        opened.memory = open_memory(&envelope, auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
-=======
         opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
->>>>>>> node-core
         opened.memory_tokens = envelope.budget_tokens;
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();

@@ -159,7 +159,7 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_turn_is_finished_before_the_node_ends() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10"]);
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10", "--log", "trace"]);
     let mut turn = Client::of(&node.ready).await.ask("one two three four five").await;
     let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
     assert!(!begun.committed);
