@@ -122,7 +122,7 @@ fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--log", "trace"]);
+    let mut node = Node::start(home.path(), &["--log", "trace", "--drain-seconds", "1"]);
     let client = Client::of(&node.ready).await;
     let record = client.record().await;
     assert_eq!(record.node.to_string(), node.ready["node"].as_str().unwrap());
@@ -159,8 +159,9 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_turn_is_finished_before_the_node_ends() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10", "--log", "trace"]);
-    let mut turn = Client::of(&node.ready).await.ask("one two three four five").await;
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10"]);
+    let client = Client::of(&node.ready).await;
+    let mut turn = client.ask("one two three four five").await;
     let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
     assert!(!begun.committed);
     node.signal(Signal::TERM);
@@ -204,6 +205,7 @@ async fn wait_until_draining(node: &Node) {
 async fn pauses_at_the_step_that_it_is_told() {
     let home = tempfile::tempdir().unwrap();
     let node = Node::start(home.path(), &["--pause-at", "mid-token", "--echo-delay-ms", "1"]);
-    let _turn = Client::of(&node.ready).await.ask("to be stopped").await;
+    let client = Client::of(&node.ready).await;
+    let _turn = client.ask("to be stopped").await;
     assert_eq!(node.event(), serde_json::json!({ "event": "paused", "step": "mid-token" }));
 }
