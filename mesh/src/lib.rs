@@ -1,1 +1,38 @@
-//! The libp2p swarm shared by every Baton role.
+//! The libp2p swarm shared by every Baton role: node, relayer, client and testnet.
+//!
+//! It owns connections, discovery and the turn substream, and moves bounded byte frames between
+//! authenticated nodes. It never looks into a frame: what frames mean is `baton-proto`'s business, and
+//! who may be served is the node's.
+//!
+//! [`Mesh::spawn`] starts one task that owns the swarm; everybody else holds a cloneable [`MeshHandle`]
+//! with a bounded command queue. Turns that others open arrive on [`Incoming`].
+
+mod actor;
+mod behaviour;
+mod bootstrap;
+mod config;
+mod dials;
+mod error;
+mod frame;
+mod handle;
+mod ids;
+mod incoming;
+mod limits;
+mod peers;
+mod transport;
+mod turn_protocol;
+mod turn_stream;
+
+pub use config::MeshConfig;
+pub use error::{FrameError, MeshError, OpenError};
+pub use frame::{
+    FRAME_CEILING_BYTES, FrameDecoder, FrameTooLarge, GROWTH_BYTES, HEADER_BYTES, encode_header,
+};
+pub use handle::{Mesh, MeshExit, MeshHandle, MeshStats};
+pub use ids::{node_id_of, peer_id_of};
+pub use incoming::Incoming;
+pub use libp2p::{Multiaddr, PeerId, StreamProtocol};
+pub use limits::MeshLimits;
+pub use peers::{PeerEvent, PeerInfo};
+pub use turn_protocol::TURN_PROTOCOL;
+pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

@@ -1,0 +1,435 @@
+//! The one task that owns the swarm. It turns commands into libp2p calls and libp2p events into answers,
+//! table entries and inbound turns. Started by [`crate::Mesh::spawn`]; no handler here ever awaits.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use baton_proto::ids::NodeId;
+use futures::StreamExt as _;
+use libp2p::{
+    Multiaddr, PeerId, StreamProtocol, Swarm,
+    core::transport::ListenerId,
+    identify, mdns, ping,
+    swarm::{
+        ConnectionId, DialError, SwarmEvent,
+        dial_opts::{DialOpts, PeerCondition},
+    },
+};
+use tokio::{
+    sync::{broadcast, mpsc, watch},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    behaviour::{Behaviour, BehaviourEvent},
+    bootstrap::Bootstrap,
+    dials::Dials,
+    error::{MeshError, OpenError},
+    ids::node_id_of,
+    incoming::{Refusal, StreamQuotas},
+    limits::{LISTEN_TIMEOUT, SHUTDOWN_GRACE},
+    peers::{Claims, PeerEvent, PeerTable},
+    transport::{listen_error, listen_on_error, split_identity},
+    turn_protocol::{InboundStream, OpenReply},
+    turn_stream::TurnStream,
+};
+
+/// What a handle asks of the swarm task.
+pub(crate) enum Command {
+    /// Open a turn with a peer, dialling the addresses if there is no connection.
+    Open { peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply },
+}
+
+/// Counters of the mesh, read through [`crate::MeshHandle::stats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connections: AtomicU64,
+    pub(crate) dials_failed: AtomicU64,
+    pub(crate) inbound_refused: AtomicU64,
+    pub(crate) turns_accepted: AtomicU64,
+    pub(crate) turns_refused_queue: AtomicU64,
+    pub(crate) turns_refused_quota: AtomicU64,
+}
+
+/// The swarm and all that only its task touches.
+pub(crate) struct Actor {
+    pub(crate) swarm: Swarm<Behaviour>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) incoming: mpsc::Sender<TurnStream>,
+    pub(crate) turn_protocols: Vec<StreamProtocol>,
+    pub(crate) quotas: StreamQuotas,
+    pub(crate) peers: Arc<RwLock<PeerTable>>,
+    pub(crate) peer_events: broadcast::Sender<PeerEvent>,
+    pub(crate) listen_addrs: watch::Sender<Vec<Multiaddr>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) bootstrap: Bootstrap,
+    pub(crate) dials: Dials,
+    /// The configured listeners and what they are bound to.
+    pub(crate) listeners: HashMap<ListenerId, (Multiaddr, Vec<Multiaddr>)>,
+    /// Under which address each connection sees its peer.
+    pub(crate) remote_addrs: HashMap<ConnectionId, Multiaddr>,
+}
+
+impl Actor {
+    /// Starts the listeners and waits until each is bound or one has failed.
+    pub(crate) async fn listen(&mut self, addresses: Vec<Multiaddr>) -> Result<(), MeshError> {
+        for address in addresses {
+            let id =
+                self.swarm.listen_on(address.clone()).map_err(|error| listen_on_error(&address, &error))?;
+            self.listeners.insert(id, (address, Vec::new()));
+        }
+        let bound = async {
+            while self.listeners.values().any(|(_, bound)| bound.is_empty()) {
+                match self.swarm.select_next_some().await {
+                    SwarmEvent::ListenerClosed { listener_id, reason: Err(error), .. }
+                    | SwarmEvent::ListenerError { listener_id, error } => {
+                        if let Some((address, _)) = self.listeners.get(&listener_id) {
+                            return Err(listen_error(address, &error));
+                        }
+                    }
+                    event => self.on_swarm_event(event),
+                }
+            }
+            Ok(())
+        };
+        if let Ok(result) = timeout(LISTEN_TIMEOUT, bound).await {
+            return result;
+        }
+        let silent = self.listeners.values().find(|(_, bound)| bound.is_empty());
+        silent.map_or(Ok(()), |(address, _)| {
+            Err(listen_error(address, &std::io::Error::other("no interface has such an address")))
+        })
+    }
+
+    /// Runs until cancelled or until no handle is left, then says goodbye to all peers.
+    pub(crate) async fn run(mut self: Box<Self>) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => break,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => break,
+                },
+                () = until(self.bootstrap.next_due()) => self.dial_bootstrap(),
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+            }
+        }
+        self.say_goodbye().await;
+    }
+
+    /// Closes the connections, so that peers learn of it now and not by a timeout.
+    async fn say_goodbye(&mut self) {
+        self.commands.close();
+        let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
+        for peer in connected {
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+        let closed = async {
+            while self.swarm.connected_peers().next().is_some() {
+                let event = self.swarm.select_next_some().await;
+                self.on_swarm_event(event);
+            }
+        };
+        if timeout(SHUTDOWN_GRACE, closed).await.is_err() {
+            tracing::debug!("some connections did not close in time and were dropped");
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Open { peer, addrs, reply } => self.open(peer, addrs, reply),
+        }
+    }
+
+    fn open(&mut self, peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply) {
+        if peer == *self.swarm.local_peer_id() {
+            let reason = "it is this process itself".to_owned();
+            let _ = reply.send(Err(OpenError::Unreachable { reason }));
+        } else if self.swarm.is_connected(&peer) {
+            self.swarm.behaviour_mut().turn.open(peer, reply);
+        } else {
+            self.dials.wait(peer, reply);
+            self.dial(peer, self.dialable(peer, addrs));
+        }
+    }
+
+    /// The caller's addresses first, then the known ones; none that names another identity.
+    fn dialable(&self, peer: PeerId, given: Vec<Multiaddr>) -> Vec<Multiaddr> {
+        let known = node_id_of(&peer).map(|node| self.table().addrs(node)).unwrap_or_default();
+        let split = given.into_iter().map(split_identity);
+        let ours = split.filter(|(_, named)| named.is_none_or(|named| named == peer));
+        ours.map(|(address, _)| address).chain(known).collect()
+    }
+
+    /// Dials those addresses that this dial has not tried, and ends it if there is nothing left to wait for.
+    fn dial(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) {
+        let fresh = self.dials.untried(peer, addrs);
+        if !fresh.is_empty() {
+            self.attempt(peer, fresh);
+        }
+        self.dials.settle(peer);
+    }
+
+    fn attempt(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) -> Option<ConnectionId> {
+        let options =
+            DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(addrs.clone()).build();
+        let connection = options.connection_id();
+        self.dials.started(peer, connection, addrs);
+        let Err(error) = self.swarm.dial(options) else { return Some(connection) };
+        self.counters.dials_failed.fetch_add(1, Relaxed);
+        self.dials.failed(peer, connection, open_error(&error));
+        None
+    }
+
+    fn dial_bootstrap(&mut self) {
+        let now = Instant::now();
+        for (index, address, peer) in self.bootstrap.due(now) {
+            let begun = match peer {
+                Some(peer) => self.attempt(peer, vec![address]),
+                None => {
+                    let options = DialOpts::unknown_peer_id().address(address).build();
+                    let connection = options.connection_id();
+                    self.swarm.dial(options).is_ok().then_some(connection)
+                }
+            };
+            match begun {
+                Some(connection) => self.bootstrap.on_dialing(index, connection),
+                None => self.bootstrap.on_refused(index, now, rand::random()),
+            }
+            if let Some(peer) = peer {
+                self.dials.settle(peer);
+            }
+        }
+    }
+
+    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                let dialled = endpoint.is_dialer();
+                self.on_connected(peer_id, connection_id, endpoint.get_remote_address().clone(), dialled);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
+                self.on_connection_closed(peer_id, connection_id, num_established);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                self.on_dial_failed(connection_id, peer_id, &error);
+            }
+            SwarmEvent::IncomingConnectionError { error, .. } => {
+                self.counters.inbound_refused.fetch_add(1, Relaxed);
+                tracing::debug!(%error, "inbound connection failed");
+            }
+            SwarmEvent::NewListenAddr { listener_id, address } => self.on_bound(listener_id, address),
+            SwarmEvent::ExpiredListenAddr { listener_id, address } => {
+                self.on_unbound(listener_id, &address);
+            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } => {
+                self.on_listener_closed(listener_id, reason);
+            }
+            SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reported an error"),
+            _ => {}
+        }
+    }
+
+    fn on_behaviour_event(&mut self, event: BehaviourEvent) {
+        match event {
+            BehaviourEvent::Turn(inbound) => self.on_inbound(inbound),
+            BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
+                self.on_identified(connection_id, peer_id, info);
+            }
+            BehaviourEvent::Ping(ping::Event { connection, result: Err(ping::Failure::Timeout), .. }) => {
+                self.swarm.close_connection(connection);
+            }
+            BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => self.on_mdns_discovered(found),
+            BehaviourEvent::Mdns(mdns::Event::Expired(gone)) => self.on_mdns_expired(gone),
+            _ => {}
+        }
+    }
+
+    fn on_inbound(&mut self, inbound: InboundStream) {
+        let Some(node) = node_id_of(&inbound.peer) else { return };
+        let (stream, protocol) = inbound.negotiated;
+        let permit = match self.quotas.admit(node) {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                self.counters.turns_refused_quota.fetch_add(1, Relaxed);
+                let total = refusal == Refusal::Total;
+                tracing::debug!(%node, total, "inbound turn refused: too many are open");
+                return;
+            }
+        };
+        let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit));
+        if self.incoming.try_send(turn).is_ok() {
+            self.counters.turns_accepted.fetch_add(1, Relaxed);
+        } else {
+            self.counters.turns_refused_queue.fetch_add(1, Relaxed);
+            tracing::debug!(%node, "inbound turn refused: nobody takes them");
+        }
+    }
+
+    fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, remote: Multiaddr, dialled: bool) {
+        self.counters.connections.fetch_add(1, Relaxed);
+        self.bootstrap.on_connected(connection, peer);
+        let (address, _) = split_identity(remote);
+        self.remote_addrs.insert(connection, address.clone());
+        for reply in self.dials.connected(peer) {
+            self.swarm.behaviour_mut().turn.open(peer, reply);
+        }
+        let Some(node) = node_id_of(&peer) else {
+            tracing::debug!(%peer, "disconnecting a peer without an Ed25519 identity");
+            self.swarm.close_connection(connection);
+            return;
+        };
+        // The address of an inbound connection has a passing port: nobody listens there.
+        if dialled {
+            self.update_peers(|table| table.learn(node, address));
+        }
+        self.update_peers(|table| table.connected(node));
+    }
+
+    fn on_connection_closed(&mut self, peer: PeerId, connection: ConnectionId, remaining: u32) {
+        self.counters.connections.fetch_sub(1, Relaxed);
+        self.remote_addrs.remove(&connection);
+        if remaining > 0 {
+            return;
+        }
+        self.bootstrap.on_disconnected(peer, Instant::now(), rand::random());
+        if let Some(node) = node_id_of(&peer) {
+            self.update_peers(|table| table.disconnected(node));
+        }
+    }
+
+    fn on_dial_failed(&mut self, connection: ConnectionId, peer: Option<PeerId>, error: &DialError) {
+        self.counters.dials_failed.fetch_add(1, Relaxed);
+        self.bootstrap.on_failed(connection, Instant::now(), rand::random());
+        let Some(peer) = peer else { return };
+        let failure = open_error(error);
+        if let (OpenError::WrongIdentity { address }, Some(node)) = (&failure, node_id_of(&peer)) {
+            self.update_peers(|table| table.forget_address(node, address));
+        }
+        let again = self.dials.failed(peer, connection, failure);
+        if !again.is_empty() {
+            self.attempt(peer, again);
+        }
+        self.dials.settle(peer);
+    }
+
+    fn on_identified(&mut self, connection: ConnectionId, peer: PeerId, info: identify::Info) {
+        let Some(node) = node_id_of(&peer) else { return };
+        let claims = Claims::believe(
+            info.agent_version,
+            &info.protocols,
+            info.listen_addrs,
+            &self.turn_protocols,
+            self.remote_addrs.get(&connection),
+        );
+        self.update_peers(|table| table.identified(node, claims));
+    }
+
+    fn on_mdns_discovered(&mut self, found: Vec<(PeerId, Multiaddr)>) {
+        for (peer, address) in found {
+            let Some(node) = node_id_of(&peer) else { continue };
+            let (address, _) = split_identity(address);
+            self.update_peers(|table| table.learn(node, address.clone()));
+            if !self.swarm.is_connected(&peer) && !self.dials.is_dialing(peer) {
+                self.dial(peer, vec![address]);
+            }
+        }
+    }
+
+    fn on_mdns_expired(&mut self, gone: Vec<(PeerId, Multiaddr)>) {
+        for (peer, address) in gone {
+            if let Some(node) = node_id_of(&peer) {
+                let (address, _) = split_identity(address);
+                self.update_peers(|table| table.forget_address(node, &address));
+            }
+        }
+    }
+
+    fn on_bound(&mut self, listener: ListenerId, address: Multiaddr) {
+        if let Some((_, bound)) = self.listeners.get_mut(&listener) {
+            bound.push(address);
+        }
+        self.publish_listen_addrs();
+    }
+
+    fn on_unbound(&mut self, listener: ListenerId, address: &Multiaddr) {
+        if let Some((_, bound)) = self.listeners.get_mut(&listener) {
+            bound.retain(|known| known != address);
+        }
+        self.publish_listen_addrs();
+    }
+
+    fn on_listener_closed(&mut self, listener: ListenerId, reason: Result<(), std::io::Error>) {
+        if let Some((address, _)) = self.listeners.remove(&listener) {
+            tracing::error!(%address, ?reason, "a listener closed; restart to listen there again");
+        }
+        self.publish_listen_addrs();
+    }
+
+    fn publish_listen_addrs(&self) {
+        let all = self.listeners.values().flat_map(|(_, bound)| bound.iter().cloned()).collect();
+        self.listen_addrs.send_replace(all);
+    }
+
+    fn table(&self) -> std::sync::RwLockReadGuard<'_, PeerTable> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table and tells the subscribers, of whom there may be none.
+    fn update_peers(&self, change: impl FnOnce(&mut PeerTable) -> Vec<PeerEvent>) {
+        let events = change(&mut self.peers.write().unwrap_or_else(PoisonError::into_inner));
+        for event in events {
+            let _ = self.peer_events.send(event);
+        }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a failed dial means to whoever wanted to open a turn.
+fn open_error(error: &DialError) -> OpenError {
+    match error {
+        DialError::WrongPeerId { address, .. } | DialError::LocalPeerId { address } => {
+            OpenError::WrongIdentity { address: split_identity(address.clone()).0 }
+        }
+        DialError::Denied { .. } => OpenError::Busy,
+        DialError::NoAddresses => {
+            OpenError::Unreachable { reason: "no usable address of it is known".to_owned() }
+        }
+        DialError::Transport(failures) => {
+            let each = failures.iter().map(|(address, error)| {
+                format!("{}: {}", split_identity(address.clone()).0, innermost(error))
+            });
+            OpenError::Unreachable { reason: each.collect::<Vec<_>>().join("; ") }
+        }
+        other => OpenError::Unreachable { reason: other.to_string() },
+    }
+}
+
+/// The last cause in a chain of errors: the outer ones only name libp2p's layers.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut current = error;
+    while let Some(source) = current.source() {
+        current = source;
+    }
+    current.to_string()
+}
+
+/// The node that an actor's swarm is.
+pub(crate) fn local_node(swarm: &Swarm<Behaviour>) -> Option<NodeId> {
+    node_id_of(swarm.local_peer_id())
+}

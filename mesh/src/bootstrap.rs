@@ -1,0 +1,151 @@
+//! When to dial which bootstrap peer: a table of addresses with backoff. Pure: the swarm task gives it
+//! the time and the randomness, and does the dialling.
+
+use std::time::Duration;
+
+use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
+use tokio::time::Instant;
+
+use crate::transport::split_identity;
+
+/// Wait after the first failure; doubled with each further one.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// Longest wait.
+const LAST_DELAY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting { due: Instant },
+    Dialing(ConnectionId),
+    Connected(PeerId),
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: Multiaddr,
+    peer: Option<PeerId>,
+    failures: u32,
+    state: State,
+}
+
+/// The bootstrap peers of one mesh.
+#[derive(Debug)]
+pub(crate) struct Bootstrap(Vec<Entry>);
+
+/// The wait before the next dial after `failures` of them: exponential, capped, and between half and all
+/// of that by `jitter` (0 to 255), so that many restarting peers do not dial at once.
+fn delay(failures: u32, jitter: u8) -> Duration {
+    let full = FIRST_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LAST_DELAY);
+    full / 2 + full * u32::from(jitter) / 510
+}
+
+impl Bootstrap {
+    /// All of them due at once.
+    pub(crate) fn new(addresses: Vec<Multiaddr>, now: Instant) -> Self {
+        let entry = |address| {
+            let (address, peer) = split_identity(address);
+            Entry { address, peer, failures: 0, state: State::Waiting { due: now } }
+        };
+        Self(addresses.into_iter().map(entry).collect())
+    }
+
+    /// When the next dial is due, if any is.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let due = |entry: &Entry| match entry.state {
+            State::Waiting { due } => Some(due),
+            _ => None,
+        };
+        self.0.iter().filter_map(due).min()
+    }
+
+    /// What to dial now, by index. Each is to be answered with one of the `on_` methods.
+    pub(crate) fn due(&self, now: Instant) -> Vec<(usize, Multiaddr, Option<PeerId>)> {
+        let is_due = |entry: &Entry| matches!(entry.state, State::Waiting { due } if due <= now);
+        let item = |(index, entry): (usize, &Entry)| (index, entry.address.clone(), entry.peer);
+        self.0.iter().enumerate().filter(|(_, entry)| is_due(entry)).map(item).collect()
+    }
+
+    /// The dial has begun.
+    pub(crate) fn on_dialing(&mut self, index: usize, connection: ConnectionId) {
+        if let Some(entry) = self.0.get_mut(index) {
+            entry.state = State::Dialing(connection);
+        }
+    }
+
+    /// The dial could not even begin.
+    pub(crate) fn on_refused(&mut self, index: usize, now: Instant, jitter: u8) {
+        if let Some(entry) = self.0.get_mut(index) {
+            entry.fail(now, jitter);
+        }
+    }
+
+    /// A dial failed; others than ours are ignored.
+    pub(crate) fn on_failed(&mut self, connection: ConnectionId, now: Instant, jitter: u8) {
+        let ours = |entry: &&mut Entry| entry.state == State::Dialing(connection);
+        self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
+    }
+
+    /// A peer is connected, by whichever dial.
+    pub(crate) fn on_connected(&mut self, connection: ConnectionId, peer: PeerId) {
+        for entry in &mut self.0 {
+            if entry.state == State::Dialing(connection) || entry.peer == Some(peer) {
+                entry.failures = 0;
+                entry.state = State::Connected(peer);
+            }
+        }
+    }
+
+    /// The last connection with a peer ended.
+    pub(crate) fn on_disconnected(&mut self, peer: PeerId, now: Instant, jitter: u8) {
+        let ours = |entry: &&mut Entry| entry.state == State::Connected(peer);
+        self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
+    }
+}
+
+impl Entry {
+    fn fail(&mut self, now: Instant, jitter: u8) {
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Waiting { due: now + delay(self.failures, jitter) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libp2p::{identity::Keypair, multiaddr::Protocol};
+
+    #[test]
+    fn delays_grow_jittered_up_to_the_cap() {
+        assert_eq!(delay(1, 0), Duration::from_millis(500));
+        assert_eq!(delay(1, 255), Duration::from_secs(1));
+        assert_eq!(delay(3, 255), Duration::from_secs(4));
+        for failures in [7, 20, u32::MAX] {
+            assert_eq!(delay(failures, 255), LAST_DELAY);
+            assert_eq!(delay(failures, 0), LAST_DELAY / 2);
+        }
+    }
+
+    #[test]
+    fn a_failed_dial_waits_longer_and_a_connection_resets_the_wait() {
+        let now = Instant::now();
+        let peer = Keypair::generate_ed25519().public().to_peer_id();
+        let address: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        let mut bootstrap = Bootstrap::new(vec![address.clone().with(Protocol::P2p(peer))], now);
+        assert_eq!(bootstrap.due(now), vec![(0, address, Some(peer))]);
+
+        let dial = ConnectionId::new_unchecked(7);
+        bootstrap.on_dialing(0, dial);
+        assert_eq!(bootstrap.next_due(), None, "no second dial beside a running one");
+        bootstrap.on_failed(ConnectionId::new_unchecked(8), now, 255);
+        assert_eq!(bootstrap.next_due(), None, "another dial's failure is not ours");
+        bootstrap.on_failed(dial, now, 255);
+        assert_eq!(bootstrap.next_due(), Some(now + Duration::from_secs(1)));
+        bootstrap.on_refused(0, now, 255);
+        assert_eq!(bootstrap.next_due(), Some(now + Duration::from_secs(2)));
+
+        bootstrap.on_connected(ConnectionId::new_unchecked(9), peer);
+        assert_eq!(bootstrap.next_due(), None);
+        bootstrap.on_disconnected(peer, now, 255);
+        assert_eq!(bootstrap.next_due(), Some(now + Duration::from_secs(1)));
+    }
+}

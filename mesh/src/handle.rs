@@ -1,0 +1,315 @@
+//! The way into the mesh: starting it, and the handle that everybody else holds.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
+};
+
+use baton_proto::ids::NodeId;
+use libp2p::{Multiaddr, Swarm, identity::Keypair, multiaddr::Protocol, swarm};
+use tokio::{
+    sync::{broadcast, mpsc, oneshot, watch},
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use crate::{
+    actor::{Actor, Command, Counters, local_node},
+    behaviour::Behaviour,
+    bootstrap::Bootstrap,
+    config::MeshConfig,
+    dials::Dials,
+    error::{MeshError, OpenError},
+    ids::peer_id_of,
+    incoming::{Incoming, StreamQuotas},
+    limits::{
+        COMMAND_QUEUE, INCOMING_QUEUE, MAX_AGENT_BYTES, MAX_BOOTSTRAP, MAX_DIAL_ADDRS,
+        MAX_NEGOTIATING_STREAMS, PEER_EVENT_QUEUE,
+    },
+    peers::{PeerEvent, PeerInfo, PeerTable},
+    transport::{probe_listen, split_identity, transport},
+    turn_protocol::Negotiated,
+    turn_stream::TurnStream,
+};
+
+/// Starts meshes.
+#[derive(Debug, Clone, Copy)]
+pub struct Mesh;
+
+/// How a mesh ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MeshExit {
+    /// It was told to, or no handle was left.
+    Stopped,
+    /// Its task panicked, for this reason; the process should end.
+    Panicked(String),
+}
+
+/// Counts since the start of a mesh, except where noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MeshStats {
+    /// Connections open now.
+    pub connections: u64,
+    /// Dials that failed.
+    pub dials_failed: u64,
+    /// Inbound connections that failed or were refused by a limit.
+    pub inbound_refused: u64,
+    /// Inbound turns handed to [`Incoming`].
+    pub turns_accepted: u64,
+    /// Inbound turns reset because nobody took those before.
+    pub turns_refused_queue: u64,
+    /// Inbound turns reset because too many were open.
+    pub turns_refused_quota: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    node: NodeId,
+    commands: mpsc::Sender<Command>,
+    peers: Arc<RwLock<PeerTable>>,
+    peer_events: broadcast::Sender<PeerEvent>,
+    listen_addrs: watch::Receiver<Vec<Multiaddr>>,
+    exit: watch::Receiver<Option<MeshExit>>,
+    counters: Arc<Counters>,
+    cancel: CancellationToken,
+}
+
+/// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
+#[derive(Debug, Clone)]
+pub struct MeshHandle(Arc<Shared>);
+
+impl Mesh {
+    /// Starts a mesh with the identity of an Ed25519 seed (RFC 8032 secret key). When this returns, every
+    /// configured address is being listened on. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`MeshError`] when the configuration is wrong or an address cannot be listened on; nothing is left
+    /// running then.
+    pub async fn spawn(
+        identity: Zeroizing<[u8; 32]>,
+        config: MeshConfig,
+    ) -> Result<(MeshHandle, Incoming), MeshError> {
+        check(&config)?;
+        // `ed25519_from_bytes` wipes the copy that it is given.
+        let keypair = Keypair::ed25519_from_bytes(*identity)
+            .map_err(|error| MeshError::Config(format!("the identity is not a key: {error}")))?;
+        drop(identity);
+        config.listen.iter().try_for_each(probe_listen)?;
+
+        let swarm = swarm(&keypair, &config)?;
+        let node = local_node(&swarm)
+            .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
+        let local = *swarm.local_peer_id();
+        let others = |address: &Multiaddr| split_identity(address.clone()).1 != Some(local);
+
+        let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
+        let (turns, queue) = mpsc::channel(INCOMING_QUEUE);
+        let (peer_events, _) = broadcast::channel(PEER_EVENT_QUEUE);
+        let (listen_sender, listen_addrs) = watch::channel(Vec::new());
+        let (exit_sender, exit) = watch::channel(None);
+        let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
+        let counters = Arc::new(Counters::default());
+        let cancel = CancellationToken::new();
+        let bootstrap: Vec<_> = config.bootstrap.into_iter().filter(others).collect();
+
+        let mut actor = Box::new(Actor {
+            swarm,
+            commands: command_queue,
+            incoming: turns,
+            turn_protocols: config.turn_protocols,
+            quotas: StreamQuotas::new(config.limits.max_streams_in, config.limits.max_streams_per_peer),
+            peers: peers.clone(),
+            peer_events: peer_events.clone(),
+            listen_addrs: listen_sender,
+            counters: counters.clone(),
+            cancel: cancel.clone(),
+            bootstrap: Bootstrap::new(bootstrap, Instant::now()),
+            dials: Dials::default(),
+            listeners: HashMap::new(),
+            remote_addrs: HashMap::new(),
+        });
+        Box::pin(actor.listen(config.listen)).await?;
+
+        let task = tokio::spawn(actor.run());
+        // Joins the task and publishes how it ended, for every handle to wait on.
+        tokio::spawn(async move {
+            let ended = match task.await {
+                Ok(()) => MeshExit::Stopped,
+                Err(error) => MeshExit::Panicked(error.to_string()),
+            };
+            exit_sender.send_replace(Some(ended));
+        });
+        let shared = Shared { node, commands, peers, peer_events, listen_addrs, exit, counters, cancel };
+        Ok((MeshHandle(Arc::new(shared)), Incoming { queue }))
+    }
+}
+
+fn check(config: &MeshConfig) -> Result<(), MeshError> {
+    let agent_is_sane = config.agent.len() <= MAX_AGENT_BYTES && !config.agent.chars().any(char::is_control);
+    let fault = if config.bootstrap.len() > MAX_BOOTSTRAP {
+        format!("{} bootstrap addresses; name {MAX_BOOTSTRAP} at the most", config.bootstrap.len())
+    } else if !agent_is_sane {
+        format!("the agent must be printable text of at most {MAX_AGENT_BYTES} bytes")
+    } else if config.turn_protocols.is_empty() {
+        "name at least one version of the turn protocol".to_owned()
+    } else if config.limits.max_peers == 0 {
+        "max_peers must be at least 1".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(MeshError::Config(fault))
+}
+
+fn swarm(keypair: &Keypair, config: &MeshConfig) -> Result<Swarm<Behaviour>, MeshError> {
+    let settings = swarm::Config::with_tokio_executor()
+        .with_idle_connection_timeout(config.limits.idle_timeout)
+        .with_max_negotiating_inbound_streams(MAX_NEGOTIATING_STREAMS);
+    let behaviour = Behaviour::new(keypair, config)?;
+    let mut swarm = Swarm::new(transport(keypair)?, behaviour, keypair.public().to_peer_id(), settings);
+    for address in &config.external {
+        swarm.add_external_address(address.clone());
+    }
+    Ok(swarm)
+}
+
+impl MeshHandle {
+    /// This mesh's own identity.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// Opens a turn with a node: on an existing connection, or by dialling the given addresses and those
+    /// already known (of the given ones, the first eight). Whoever answers must hold the node's key.
+    ///
+    /// Cancel safe: a dropped call leaves nothing but perhaps a connection.
+    ///
+    /// # Errors
+    /// [`OpenError`], each variant naming what to try next. A stream that the node then refuses for its
+    /// own limits opens, and ends at the first `recv`.
+    pub async fn open(
+        &self,
+        node: NodeId,
+        addrs: &[Multiaddr],
+        deadline: Instant,
+    ) -> Result<TurnStream, OpenError> {
+        let attempts = async {
+            // A connection may end just as it is chosen; then a second look finds it gone and dials.
+            for _ in 0..2 {
+                if let Some((stream, protocol)) = self.try_open(node, addrs).await? {
+                    return Ok(TurnStream::from_io(node, protocol.as_ref(), stream));
+                }
+            }
+            Err(OpenError::Unreachable { reason: "the connection ended while opening".to_owned() })
+        };
+        timeout_at(deadline, attempts).await.unwrap_or(Err(OpenError::Timeout))
+    }
+
+    /// One open; `None` when the connection that was to carry it ended.
+    async fn try_open(&self, node: NodeId, addrs: &[Multiaddr]) -> Result<Option<Negotiated>, OpenError> {
+        let peer = peer_id_of(node).ok_or_else(|| OpenError::Unreachable {
+            reason: "its identifier is not an Ed25519 key".to_owned(),
+        })?;
+        let (reply, answer) = oneshot::channel();
+        let addrs = addrs.iter().take(MAX_DIAL_ADDRS).cloned().collect();
+        let command = Command::Open { peer, addrs, reply };
+        self.0.commands.send(command).await.map_err(|_| OpenError::Closed)?;
+        match answer.await {
+            Ok(result) => result.map(Some),
+            Err(_) if self.0.cancel.is_cancelled() || self.0.commands.is_closed() => Err(OpenError::Closed),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The known peers, in no particular order.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        self.0.peers.read().unwrap_or_else(PoisonError::into_inner).list()
+    }
+
+    /// Changes of the peer table from now on. A subscriber that falls 256 events behind is told how many
+    /// it missed, and should look at [`peers`](Self::peers) again.
+    #[must_use]
+    pub fn peer_events(&self) -> broadcast::Receiver<PeerEvent> {
+        self.0.peer_events.subscribe()
+    }
+
+    /// Waits until the peer table satisfies a condition, and returns it; `None` at the deadline or when
+    /// the mesh stops. Cancel safe.
+    pub async fn wait_for_peers(
+        &self,
+        deadline: Instant,
+        condition: impl Fn(&[PeerInfo]) -> bool,
+    ) -> Option<Vec<PeerInfo>> {
+        let mut events = self.peer_events();
+        loop {
+            let peers = self.peers();
+            if condition(&peers) {
+                return Some(peers);
+            }
+            let event = async {
+                tokio::select! {
+                    event = events.recv() => !matches!(event, Err(broadcast::error::RecvError::Closed)),
+                    _ = self.closed() => false,
+                }
+            };
+            if !timeout_at(deadline, event).await.unwrap_or(false) {
+                return None;
+            }
+        }
+    }
+
+    /// The addresses listened on now, with their real ports, without `/p2p/`.
+    #[must_use]
+    pub fn listen_addrs(&self) -> Vec<Multiaddr> {
+        self.0.listen_addrs.borrow().clone()
+    }
+
+    /// [`listen_addrs`](Self::listen_addrs) with this mesh's identity: what others take as bootstrap.
+    #[must_use]
+    pub fn bootstrap_addrs(&self) -> Vec<Multiaddr> {
+        let peer = peer_id_of(self.0.node).expect("our own identity was checked at the start");
+        self.listen_addrs().into_iter().map(|address| address.with(Protocol::P2p(peer))).collect()
+    }
+
+    /// Waits until at least one address is listened on. After [`Mesh::spawn`] that holds already, unless
+    /// an interface went away since; never returns for a mesh that only dials, until it stops.
+    pub async fn wait_for_listen(&self) -> Vec<Multiaddr> {
+        let mut addrs = self.0.listen_addrs.clone();
+        match addrs.wait_for(|addrs| !addrs.is_empty()).await {
+            Ok(addrs) => addrs.clone(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> MeshStats {
+        let counters = &self.0.counters;
+        MeshStats {
+            connections: counters.connections.load(Relaxed),
+            dials_failed: counters.dials_failed.load(Relaxed),
+            inbound_refused: counters.inbound_refused.load(Relaxed),
+            turns_accepted: counters.turns_accepted.load(Relaxed),
+            turns_refused_queue: counters.turns_refused_queue.load(Relaxed),
+            turns_refused_quota: counters.turns_refused_quota.load(Relaxed),
+        }
+    }
+
+    /// Waits until the mesh has stopped, for whatever reason. Cancel safe.
+    pub async fn closed(&self) -> MeshExit {
+        let mut exit = self.0.exit.clone();
+        match exit.wait_for(Option::is_some).await {
+            Ok(ended) => ended.clone().unwrap_or(MeshExit::Stopped),
+            Err(_) => MeshExit::Panicked("the runtime ended before the mesh".to_owned()),
+        }
+    }
+
+    /// Stops the mesh: connections are closed (two seconds at the most), open turns end, and the task is
+    /// joined. Callers that want their turns to finish wait for them first.
+    pub async fn shutdown(&self) -> MeshExit {
+        self.0.cancel.cancel();
+        self.closed().await
+    }
+}

@@ -1,0 +1,299 @@
+//! The bounded table of known peers, and what of their own claims is believed.
+//!
+//! Written by the swarm task, read through [`crate::MeshHandle::peers`]. Everything in it is a hint: the
+//! identity of a peer is proven anew on every connection, so a false address costs a failed dial.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use baton_proto::ids::NodeId;
+use libp2p::{Multiaddr, StreamProtocol, multiaddr::Protocol};
+
+use crate::limits::{MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_PROTOCOL_BYTES, MAX_PROTOCOLS};
+
+/// A known peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its identity.
+    pub node: NodeId,
+    /// Addresses without `/p2p/`, the last learned first; 16 at the most.
+    pub addrs: Vec<Multiaddr>,
+    /// What it calls itself, once it has said so: at most 128 bytes of printable text, unverified.
+    pub agent: Option<String>,
+    /// Whether it says that it serves turns in a version that this mesh speaks.
+    pub serves_turns: bool,
+    /// Whether a connection is open now.
+    pub connected: bool,
+}
+
+/// A change in the table of peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// A peer that was not known before.
+    Discovered(NodeId),
+    /// The first connection with it is open.
+    Connected(NodeId),
+    /// It said who it is and which protocols it speaks.
+    Identified(NodeId),
+    /// The last connection with it ended.
+    Disconnected(NodeId),
+    /// It is no longer in the table.
+    Expired(NodeId),
+}
+
+#[derive(Debug)]
+struct Entry {
+    info: PeerInfo,
+    /// Value of the table's clock when the peer was last heard of.
+    touched: u64,
+}
+
+/// The table. Its clock counts changes, so that the order of eviction needs no time.
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    limit: usize,
+    clock: u64,
+    peers: HashMap<NodeId, Entry>,
+}
+
+impl PeerTable {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, clock: 0, peers: HashMap::new() }
+    }
+
+    /// The known peers, in no particular order.
+    pub(crate) fn list(&self) -> Vec<PeerInfo> {
+        self.peers.values().map(|entry| entry.info.clone()).collect()
+    }
+
+    pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
+        self.peers.get(&node).map(|entry| entry.info.addrs.clone()).unwrap_or_default()
+    }
+
+    /// Adds an address of a peer, and the peer if it is new and there is room.
+    pub(crate) fn learn(&mut self, node: NodeId, address: Multiaddr) -> Vec<PeerEvent> {
+        let events = self.touch(node);
+        if let Some(entry) = self.peers.get_mut(&node)
+            && address.len() <= MAX_ADDR_BYTES
+        {
+            let addrs = &mut entry.info.addrs;
+            addrs.retain(|known| *known != address);
+            addrs.insert(0, address);
+            addrs.truncate(MAX_ADDRS_PER_PEER);
+        }
+        events
+    }
+
+    /// Drops an address; a peer left with none and no connection goes too.
+    pub(crate) fn forget_address(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
+        let Some(entry) = self.peers.get_mut(&node) else { return Vec::new() };
+        entry.info.addrs.retain(|known| known != address);
+        if entry.info.addrs.is_empty() && !entry.info.connected {
+            self.peers.remove(&node);
+            return vec![PeerEvent::Expired(node)];
+        }
+        Vec::new()
+    }
+
+    pub(crate) fn connected(&mut self, node: NodeId) -> Vec<PeerEvent> {
+        let mut events = self.touch(node);
+        if let Some(entry) = self.peers.get_mut(&node)
+            && !std::mem::replace(&mut entry.info.connected, true)
+        {
+            events.push(PeerEvent::Connected(node));
+        }
+        events
+    }
+
+    pub(crate) fn disconnected(&mut self, node: NodeId) -> Vec<PeerEvent> {
+        let Some(entry) = self.peers.get_mut(&node) else { return Vec::new() };
+        entry.info.connected = false;
+        vec![PeerEvent::Disconnected(node)]
+    }
+
+    /// Takes what a connected peer said of itself, as far as it is [believable](Claims::believe).
+    pub(crate) fn identified(&mut self, node: NodeId, claims: Claims) -> Vec<PeerEvent> {
+        let mut events = Vec::new();
+        for address in claims.addrs.into_iter().rev() {
+            events.extend(self.learn(node, address));
+        }
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.info.agent = claims.agent;
+            entry.info.serves_turns = claims.serves_turns;
+            events.push(PeerEvent::Identified(node));
+        }
+        events
+    }
+
+    /// Makes sure that a peer has an entry, evicting the longest unseen one without a connection. Without
+    /// such a one the newcomer stays out.
+    fn touch(&mut self, node: NodeId) -> Vec<PeerEvent> {
+        self.clock += 1;
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.touched = self.clock;
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        if self.peers.len() >= self.limit {
+            let idle = self.peers.values().filter(|entry| !entry.info.connected);
+            let Some(oldest) = idle.min_by_key(|entry| entry.touched).map(|entry| entry.info.node) else {
+                return events;
+            };
+            self.peers.remove(&oldest);
+            events.push(PeerEvent::Expired(oldest));
+        }
+        let info = PeerInfo { node, addrs: Vec::new(), agent: None, serves_turns: false, connected: false };
+        self.peers.insert(node, Entry { info, touched: self.clock });
+        events.push(PeerEvent::Discovered(node));
+        events
+    }
+}
+
+/// What a peer says of itself, after everything unbelievable was dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) agent: Option<String>,
+    pub(crate) serves_turns: bool,
+    pub(crate) addrs: Vec<Multiaddr>,
+}
+
+impl Claims {
+    /// Judges an identify message. `seen_at` is the address under which the peer is connected.
+    pub(crate) fn believe(
+        agent: String,
+        protocols: &[StreamProtocol],
+        addrs: Vec<Multiaddr>,
+        spoken: &[StreamProtocol],
+        seen_at: Option<&Multiaddr>,
+    ) -> Self {
+        let printable = |text: &str| !text.is_empty() && !text.chars().any(char::is_control);
+        let agent = (agent.len() <= MAX_AGENT_BYTES && printable(&agent)).then_some(agent);
+        let sane = protocols.len() <= MAX_PROTOCOLS
+            && protocols.iter().all(|name| name.as_ref().len() <= MAX_PROTOCOL_BYTES);
+        let serves_turns = sane && protocols.iter().any(|name| spoken.contains(name));
+        let reach = seen_at.and_then(ip_of).map_or(Reach::Public, reach_of);
+        let mut addrs: Vec<_> = addrs
+            .into_iter()
+            .filter(|address| address.len() <= MAX_ADDR_BYTES)
+            .map(|address| crate::transport::split_identity(address).0)
+            .filter(|address| ip_of(address).is_some_and(|ip| reach_of(ip) <= reach))
+            .collect();
+        addrs.truncate(MAX_ADDRS_PER_PEER);
+        Self { agent, serves_turns, addrs }
+    }
+}
+
+/// From how near an address can be reached. A peer may name addresses as near as itself and farther ones:
+/// otherwise a stranger could make this machine dial into its own loopback or local network. Names are
+/// never taken from a peer for the same reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Public,
+    Local,
+    Loopback,
+}
+
+fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next()? {
+        Protocol::Ip4(ip) => Some(IpAddr::V4(ip)),
+        Protocol::Ip6(ip) => Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)),
+        _ => None,
+    }
+}
+
+fn reach_of(ip: IpAddr) -> Reach {
+    let local = match ip {
+        IpAddr::V4(ip) => {
+            // 100.64.0.0/10 is the shared space of carriers (RFC 6598).
+            ip.is_private() || ip.is_link_local() || matches!(ip.octets(), [100, 64..=127, ..])
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
+        Reach::Loopback
+    } else if local {
+        Reach::Local
+    } else {
+        Reach::Public
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TURN_PROTOCOL;
+
+    fn node(low: u8) -> NodeId {
+        NodeId([low; 32])
+    }
+
+    fn addr(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn evicts_the_longest_unseen_peer_without_connection() {
+        let mut table = PeerTable::new(3);
+        for low in 1..=3 {
+            assert_eq!(table.connected(node(low)).last(), Some(&PeerEvent::Connected(node(low))));
+        }
+        assert_eq!(table.learn(node(4), addr("/ip4/1.2.3.4/tcp/1")), vec![], "no room beside connected ones");
+        table.disconnected(node(2));
+        table.disconnected(node(1));
+        table.learn(node(1), addr("/ip4/1.2.3.4/tcp/1"));
+        assert_eq!(
+            table.learn(node(4), addr("/ip4/1.2.3.4/tcp/1")),
+            vec![PeerEvent::Expired(node(2)), PeerEvent::Discovered(node(4))]
+        );
+        assert_eq!(table.list().len(), 3);
+    }
+
+    #[test]
+    fn keeps_a_bounded_number_of_addresses_newest_first() {
+        let mut table = PeerTable::new(1);
+        for port in 1..=100 {
+            table.learn(node(1), addr(&format!("/ip4/1.2.3.4/tcp/{port}")));
+        }
+        let addrs = table.addrs(node(1));
+        assert_eq!(addrs.len(), MAX_ADDRS_PER_PEER);
+        assert_eq!(addrs[0], addr("/ip4/1.2.3.4/tcp/100"));
+    }
+
+    #[test]
+    fn a_peer_without_address_and_connection_expires() {
+        let mut table = PeerTable::new(2);
+        let address = addr("/ip4/1.2.3.4/tcp/1");
+        table.learn(node(1), address.clone());
+        assert_eq!(table.forget_address(node(1), &address), vec![PeerEvent::Expired(node(1))]);
+        table.learn(node(2), address.clone());
+        table.connected(node(2));
+        assert_eq!(table.forget_address(node(2), &address), vec![]);
+    }
+
+    #[test]
+    fn refuses_overlong_and_unprintable_claims() {
+        let believe = |agent: &str, protocols: Vec<StreamProtocol>| {
+            Claims::believe(agent.to_owned(), &protocols, vec![], &[TURN_PROTOCOL], None)
+        };
+        assert_eq!(believe("baton/0.1.0", vec![]).agent.as_deref(), Some("baton/0.1.0"));
+        assert_eq!(believe(&"x".repeat(MAX_AGENT_BYTES + 1), vec![]).agent, None);
+        assert_eq!(believe("a\u{1b}[31mb", vec![]).agent, None);
+        assert!(believe("a", vec![TURN_PROTOCOL]).serves_turns);
+        let long = StreamProtocol::try_from_owned(format!("/{}", "x".repeat(MAX_PROTOCOL_BYTES))).unwrap();
+        assert!(!believe("a", vec![TURN_PROTOCOL, long]).serves_turns);
+        assert!(!believe("a", vec![TURN_PROTOCOL; MAX_PROTOCOLS + 1]).serves_turns);
+    }
+
+    #[test]
+    fn a_peer_names_no_address_nearer_than_itself() {
+        let claimed =
+            ["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "/ip4/9.9.9.9/tcp/1", "/dns4/x.org/tcp/1"];
+        let believed = |seen_at: &str| {
+            let addrs = claimed.iter().map(|text| addr(text)).collect();
+            Claims::believe(String::new(), &[], addrs, &[], Some(&addr(seen_at))).addrs.len()
+        };
+        assert_eq!(believed("/ip4/127.0.0.1/tcp/9"), 3, "all but the name");
+        assert_eq!(believed("/ip4/192.168.1.1/tcp/9"), 2);
+        assert_eq!(believed("/ip4/8.8.8.8/tcp/9"), 1);
+        assert_eq!(believed("/ip6/::ffff:7f00:1/tcp/9"), 3, "mapped loopback is loopback");
+    }
+}

@@ -1,0 +1,169 @@
+//! TCP (Noise, Yamux) and QUIC under DNS names, and the check of listen addresses before they are used.
+
+use std::{
+    error::Error,
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+};
+
+use libp2p::{
+    Multiaddr, PeerId, Transport as _,
+    core::{
+        muxing::StreamMuxerBox,
+        transport::{Boxed, TransportError},
+        upgrade::Version,
+    },
+    dns,
+    identity::Keypair,
+    multiaddr::Protocol,
+    noise, quic, tcp, yamux,
+};
+
+use crate::{
+    error::MeshError,
+    limits::{
+        MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_STREAM_WINDOW_BYTES,
+    },
+};
+
+type Transport = Boxed<(PeerId, StreamMuxerBox)>;
+
+/// The transport of every role. Names are resolved as the system is configured; on a machine without any
+/// such configuration, addresses with names fail and all others work.
+pub(crate) fn transport(keypair: &Keypair) -> Result<Transport, MeshError> {
+    match dns::tokio::Transport::system(plain_transport(keypair)?) {
+        Ok(transport) => Ok(transport.boxed()),
+        Err(error) => {
+            tracing::warn!(%error, "no usable resolver configuration: addresses with names will fail");
+            plain_transport(keypair)
+        }
+    }
+}
+
+fn plain_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
+    let noise = noise::Config::new(keypair).map_err(|error| MeshError::Transport(error.to_string()))?;
+    let mut yamux = yamux::Config::default();
+    yamux.set_max_num_streams(MAX_MUXED_STREAMS);
+    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+
+    let mut config = quic::Config::new(keypair);
+    config.max_stream_data = QUIC_STREAM_WINDOW_BYTES;
+    config.max_connection_data = QUIC_CONNECTION_WINDOW_BYTES;
+    config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
+    let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+
+    Ok(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed())
+}
+
+/// Whether a configured address can be bound now. libp2p binds TCP listeners with `SO_REUSEPORT`, so that
+/// two processes of one user would share a port without anybody being told; a plain bind finds out.
+pub(crate) fn probe_listen(address: &Multiaddr) -> Result<(), MeshError> {
+    let result = match socket_address(address) {
+        Some((_, socket)) if socket.port() == 0 => Ok(()),
+        // A plain bind of `::` would also claim IPv4, which the listener does not.
+        Some((_, socket)) if socket.ip().is_unspecified() && socket.is_ipv6() => Ok(()),
+        Some((Socket::Tcp, socket)) => TcpListener::bind(socket).map(drop),
+        Some((Socket::Udp, socket)) => UdpSocket::bind(socket).map(drop),
+        None => Ok(()),
+    };
+    result.map_err(|error| listen_error(address, &error))
+}
+
+/// Turns a failure to listen into one that tells the operator what to do.
+pub(crate) fn listen_error(address: &Multiaddr, error: &(dyn Error + 'static)) -> MeshError {
+    let (reason, kind) = root_cause(error);
+    let hint = match kind {
+        Some(io::ErrorKind::AddrInUse) => {
+            "another process already listens there: stop it, or choose another port (0 lets the system choose)"
+        }
+        Some(io::ErrorKind::PermissionDenied) => "this user may not use the port: choose one above 1023",
+        Some(io::ErrorKind::AddrNotAvailable) => {
+            "this machine has no such address: use one of its own, or 0.0.0.0 for all"
+        }
+        _ => "use the form /ip4/ADDRESS/tcp/PORT or /ip4/ADDRESS/udp/PORT/quic-v1",
+    };
+    MeshError::Listen { address: address.clone(), reason, hint }
+}
+
+/// As [`listen_error`], for what the swarm's `listen_on` returns.
+pub(crate) fn listen_on_error(address: &Multiaddr, error: &TransportError<io::Error>) -> MeshError {
+    match error {
+        TransportError::MultiaddrNotSupported(_) => {
+            listen_error(address, &io::Error::other("this kind of address is not supported"))
+        }
+        TransportError::Other(error) => listen_error(address, error),
+    }
+}
+
+/// The innermost I/O error: boxed transports wrap the system's error in several of kind `Other`.
+fn root_cause(error: &(dyn Error + 'static)) -> (String, Option<io::ErrorKind>) {
+    let (mut current, mut kind) = (error, None);
+    loop {
+        let inner = match current.downcast_ref::<io::Error>() {
+            Some(io) => {
+                kind = Some(io.kind());
+                io.get_ref().map(|inner| inner as &(dyn Error + 'static))
+            }
+            None => current.source(),
+        };
+        match inner {
+            Some(inner) => current = inner,
+            None => return (current.to_string(), kind),
+        }
+    }
+}
+
+enum Socket {
+    Tcp,
+    Udp,
+}
+
+fn socket_address(address: &Multiaddr) -> Option<(Socket, SocketAddr)> {
+    let mut parts = address.iter();
+    let ip = match parts.next()? {
+        Protocol::Ip4(ip) => IpAddr::V4(ip),
+        Protocol::Ip6(ip) => IpAddr::V6(ip),
+        _ => return None,
+    };
+    match parts.next()? {
+        Protocol::Tcp(port) => Some((Socket::Tcp, SocketAddr::new(ip, port))),
+        Protocol::Udp(port) => Some((Socket::Udp, SocketAddr::new(ip, port))),
+        _ => None,
+    }
+}
+
+/// An address without its trailing `/p2p/` part, and the identity that part named.
+pub(crate) fn split_identity(mut address: Multiaddr) -> (Multiaddr, Option<PeerId>) {
+    match address.iter().last() {
+        Some(Protocol::P2p(peer)) => {
+            address.pop();
+            (address, Some(peer))
+        }
+        _ => (address, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_system_error_below_its_wrappers() {
+        let inner = io::Error::from(io::ErrorKind::AddrInUse);
+        let wrapped = io::Error::other(io::Error::other(inner));
+        assert_eq!(root_cause(&wrapped).1, Some(io::ErrorKind::AddrInUse));
+    }
+
+    #[test]
+    fn splits_the_identity_off_an_address() {
+        let peer = Keypair::generate_ed25519().public().to_peer_id();
+        let bare: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        let full = bare.clone().with(Protocol::P2p(peer));
+        assert_eq!(split_identity(full), (bare.clone(), Some(peer)));
+        assert_eq!(split_identity(bare.clone()), (bare, None));
+    }
+}

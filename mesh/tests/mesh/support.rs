@@ -1,0 +1,66 @@
+//! Starting meshes for the tests.
+
+use std::{
+    sync::atomic::{AtomicU8, Ordering},
+    time::Duration,
+};
+
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TurnStream};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+pub const TCP: &str = "/ip4/127.0.0.1/tcp/0";
+pub const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
+
+/// A frame limit above everything the tests send.
+pub const LIMIT: usize = 16 << 20;
+
+/// Far enough away that only a hang reaches it.
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+pub fn addr(text: &str) -> Multiaddr {
+    text.parse().expect("a multiaddr")
+}
+
+/// A seed that no other mesh of this process has.
+pub fn seed() -> Zeroizing<[u8; 32]> {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    Zeroizing::new([NEXT.fetch_add(1, Ordering::Relaxed); 32])
+}
+
+pub fn server_config(listen: &str) -> MeshConfig {
+    MeshConfig::server("baton-test (node)", vec![addr(listen)])
+}
+
+pub async fn start(config: MeshConfig) -> (MeshHandle, Incoming) {
+    Mesh::spawn(seed(), config).await.expect("a mesh")
+}
+
+pub async fn server(listen: &str) -> (MeshHandle, Incoming) {
+    start(server_config(listen)).await
+}
+
+pub async fn client() -> MeshHandle {
+    start(MeshConfig::dialer("baton-test (client)")).await.0
+}
+
+/// Opens a turn with the node and takes it there.
+pub async fn connect(
+    client: &MeshHandle,
+    node: &MeshHandle,
+    incoming: &mut Incoming,
+) -> (TurnStream, TurnStream) {
+    let near = client.open(node.node_id(), &node.listen_addrs(), soon()).await.expect("an opened turn");
+    let (from, far) = incoming.next().await.expect("an inbound turn");
+    assert_eq!(from, client.node_id());
+    assert_eq!((near.remote(), far.remote()), (node.node_id(), client.node_id()));
+    (near, far)
+}
+
+/// Whether the peer at the other end is gone: its stream ended or failed.
+pub async fn has_ended(turn: &mut TurnStream) -> bool {
+    use baton_mesh::FrameError;
+    matches!(turn.recv_by(LIMIT, soon()).await, Ok(None) | Err(FrameError::Io(_) | FrameError::Truncated))
+}
