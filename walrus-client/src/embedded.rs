@@ -1,0 +1,332 @@
+//! A Walrus-compatible blob store and head index in one process: sled underneath, Walrus's HTTP interface on top.
+//!
+//! The testnet, the relayer and tests run it where no Walrus network is at hand; what they store gets real
+//! blob IDs for the configured shard count. It is one machine's disk, not a network: nothing is erasure coded
+//! at rest, epochs do not advance and nothing expires but head records.
+//!
+//! A 200, or an `Ok` from [`BlobStore::put`] here, means flushed to disk. An entry whose checksum is wrong is
+//! reported and never served. Head records are checked by a validator that is handed in, since their layout
+//! is not this crate's business.
+
+mod admin;
+mod answers;
+mod config;
+mod disk;
+mod http;
+mod listen;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use baton_proto::{
+    ids::{BlobId, HeadIndexKey},
+    store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
+};
+use bytes::Bytes;
+use tokio::{
+    net::TcpListener,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+use crate::{BlobIdError, MAX_HEAD_BYTES, ShardCount, blob_id};
+pub use admin::Admin;
+pub use config::{
+    EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError,
+    ServeError, ValidateHead,
+};
+use config::{MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, SHUTDOWN_GRACE};
+pub use disk::CorruptEntry;
+use disk::{Disk, DiskError, Stored, StoredBlob, Term};
+
+/// A handle on the store; cloning shares it. The files are closed when the last clone is dropped.
+#[derive(Clone)]
+pub struct EmbeddedStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    disk: Disk,
+    corrupt: Vec<CorruptEntry>,
+    config: EmbeddedConfig,
+    validate_head: ValidateHead,
+    /// PUTs over HTTP that are running or waiting.
+    admitted_puts: Arc<Semaphore>,
+    /// PUTs over HTTP that are running.
+    running_puts: Arc<Semaphore>,
+    id_computations: Arc<Semaphore>,
+    head_writes: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedStore").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+/// Why a blob or head was not stored.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    Id(#[from] BlobIdError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("the head record is not valid: {0}")]
+    InvalidHead(String),
+    #[error("the head record has expired")]
+    ExpiredHead,
+}
+
+impl EmbeddedStore {
+    /// Opens the store, or makes it, and checks every entry (reads everything: some seconds for gigabytes).
+    /// Blocking: call it before the runtime is busy, or on a blocking thread.
+    ///
+    /// # Errors
+    /// [`OpenError`], naming the next step. Corrupt entries are no error: see [`Self::corrupt_entries`].
+    pub fn open(config: EmbeddedConfig, validate_head: ValidateHead) -> Result<Self, OpenError> {
+        let (disk, corrupt) = Disk::open(&config)?;
+        for entry in &corrupt {
+            tracing::warn!(tree = entry.tree, key = %entry.key, "a corrupt entry will not be served");
+        }
+        let inner = Inner {
+            disk,
+            corrupt,
+            config,
+            validate_head,
+            admitted_puts: Arc::new(Semaphore::new(MAX_RUNNING_PUTS + MAX_WAITING_PUTS)),
+            running_puts: Arc::new(Semaphore::new(MAX_RUNNING_PUTS)),
+            id_computations: Arc::new(Semaphore::new(MAX_ID_COMPUTATIONS)),
+            head_writes: Arc::new(Semaphore::new(MAX_HEAD_WRITES)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The entries that were found corrupt at open.
+    #[must_use]
+    pub fn corrupt_entries(&self) -> &[CorruptEntry] {
+        &self.inner.corrupt
+    }
+
+    /// The shard count that its IDs are computed for.
+    #[must_use]
+    pub fn shards(&self) -> ShardCount {
+        self.inner.config.shards
+    }
+
+    /// Listens on an address, with errors that name the next step. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`ServeError::InUse`] or [`ServeError::Listen`].
+    pub async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+        TcpListener::bind(address).await.map_err(|source| match source.kind() {
+            std::io::ErrorKind::AddrInUse => ServeError::InUse { address },
+            _ => ServeError::Listen { address, source },
+        })
+    }
+
+    /// Serves Walrus's interface and the head index until `shutdown` ends; running requests then have ten
+    /// seconds. Returns after a last flush.
+    ///
+    /// # Errors
+    /// [`ServeError`] when the listener or the last flush fails.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        self.serve_router(listener, http::router(self.clone()), shutdown).await
+    }
+
+    /// Serves [`Self::admin_router`] until `shutdown` ends.
+    ///
+    /// # Errors
+    /// [`ServeError::NotLoopback`] when the listener can be reached from other machines, else as [`Self::serve`].
+    pub async fn serve_admin(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        let address = listener.local_addr()?;
+        if !address.ip().is_loopback() {
+            return Err(ServeError::NotLoopback { address });
+        }
+        self.serve_router(listener, self.admin_router(), shutdown).await
+    }
+
+    async fn serve_router(
+        &self,
+        listener: TcpListener,
+        router: axum::Router,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        let (stopping, stopped) = tokio::sync::oneshot::channel();
+        let server = axum::serve(listen::Limited::new(listener), router).with_graceful_shutdown(async move {
+            shutdown.await;
+            // The receiver is gone only when the server has ended by itself.
+            let _ = stopping.send(());
+        });
+        tokio::select! {
+            biased;
+            ended = server.into_future() => ended?,
+            () = async {
+                // An error means that the shutdown future was dropped with the server: the other arm ends.
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(SHUTDOWN_GRACE).await;
+            } => tracing::warn!("requests still running after the grace period are abandoned"),
+        }
+        let inner = self.inner.clone();
+        blocking(move || inner.disk.flush()).await.map_err(|error| ServeError::Flush(error.to_string()))
+    }
+
+    /// Computes the ID of a blob, off the reactor and few at a time, and stores it. `permits` are held until
+    /// the work has ended, even if the caller is dropped.
+    async fn store(
+        &self,
+        bytes: Bytes,
+        term: Term,
+        permits: Option<PutPermits>,
+    ) -> Result<(BlobId, Stored), WriteError> {
+        let computing = acquire(&self.inner.id_computations).await;
+        let inner = self.inner.clone();
+        blocking(move || {
+            let id = blob_id(&bytes, inner.config.shards)?;
+            drop(computing);
+            let stored = inner.disk.put(id, &bytes, term)?;
+            drop(permits);
+            Ok((id, stored))
+        })
+        .await
+    }
+
+    /// First epoch in which a blob stored now for so many epochs is no longer kept.
+    fn end_epoch(&self, epochs: u32) -> u64 {
+        self.inner.config.epoch.saturating_add(u64::from(epochs))
+    }
+
+    async fn load(&self, id: BlobId) -> Result<Option<StoredBlob>, DiskError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.disk.get(id)).await
+    }
+
+    /// Validates and stores a head record of at most [`MAX_HEAD_BYTES`] (checked by the caller).
+    async fn store_head(&self, record: Bytes, force: bool) -> Result<HeadIdentity, WriteError> {
+        let inner = self.inner.clone();
+        blocking(move || {
+            let head = (inner.validate_head)(&record).map_err(WriteError::InvalidHead)?;
+            let now_ms = (inner.config.now_ms)();
+            if head.expires_ms <= now_ms && !force {
+                return Err(WriteError::ExpiredHead);
+            }
+            inner.disk.put_head(head, &record, now_ms, force)?;
+            Ok(head)
+        })
+        .await
+    }
+
+    async fn load_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.disk.head(key, (inner.config.now_ms)())).await
+    }
+}
+
+/// The places that a PUT over HTTP takes up.
+struct PutPermits {
+    _admitted: OwnedSemaphorePermit,
+    _running: OwnedSemaphorePermit,
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    semaphore.clone().acquire_owned().await.expect("the store's semaphores are never closed")
+}
+
+/// Runs blocking work on its own thread; its panic becomes the caller's.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(stopped) => match stopped.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Blocking work is cancelled only when the runtime shuts down, and then so is the caller.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+impl BlobStore for EmbeddedStore {
+    fn put<'a>(&'a self, bytes: Vec<u8>, options: PutOptions) -> StoreFuture<'a, PutOutcome> {
+        Box::pin(async move {
+            let limit = self.inner.config.max_put_bytes;
+            if bytes.len() > limit {
+                return Err(StoreError::TooLarge { length: bytes.len() as u64, limit: limit as u64 });
+            }
+            if options.epochs == 0 || options.epochs > MAX_EPOCHS {
+                return Err(StoreError::Refused { reason: format!("epochs must be from 1 to {MAX_EPOCHS}") });
+            }
+            let end_epoch = self.end_epoch(options.epochs);
+            let term = Term { permanent: options.permanent, force: false, end_epoch };
+            let (blob_id, stored) = self.store(bytes.into(), term, None).await?;
+            Ok(match stored {
+                Stored::New { .. } => PutOutcome { blob_id, newly_created: true, end_epoch: Some(end_epoch) },
+                Stored::AlreadyCertified { end_epoch } => {
+                    PutOutcome { blob_id, newly_created: false, end_epoch: Some(end_epoch) }
+                }
+            })
+        })
+    }
+
+    fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            let blob = self.load(id).await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
+            if blob.bytes.len() > limit {
+                return Err(StoreError::TooLarge { length: blob.bytes.len() as u64, limit: limit as u64 });
+            }
+            Ok(blob.bytes.to_vec())
+        })
+    }
+
+    fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
+        Box::pin(async move { Ok(self.load(id).await.map_err(read_error)?.is_some()) })
+    }
+}
+
+impl HeadIndex for EmbeddedStore {
+    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            if record.len() > MAX_HEAD_BYTES {
+                let length = record.len() as u64;
+                return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
+            }
+            self.store_head(record.into(), false).await?;
+            Ok(())
+        })
+    }
+
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move { self.load_head(key).await.map_err(read_error) })
+    }
+}
+
+fn unavailable(error: &dyn std::error::Error) -> StoreError {
+    StoreError::Unavailable { reason: error.to_string(), retry_after: None }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+fn read_error(error: DiskError) -> StoreError {
+    unavailable(&error)
+}
+
+impl From<WriteError> for StoreError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Id(BlobIdError::TooLarge { length, limit, .. }) => Self::TooLarge { length, limit },
+            WriteError::Disk(DiskError::Superseded) => Self::HeadSuperseded,
+            WriteError::Disk(error @ (DiskError::Full { .. } | DiskError::HeadsFull)) => unavailable(&error),
+            // The entry may be in the database's buffers and reach the disk later.
+            WriteError::Disk(error @ DiskError::Database(_)) => {
+                Self::OutcomeUnknown { reason: error.to_string() }
+            }
+            WriteError::InvalidHead(_) | WriteError::ExpiredHead => {
+                Self::Refused { reason: error.to_string() }
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What tests and the testnet's demo need and no store should offer: changing what lies under an ID.
+//!
+//! Two forms: [`Admin`] inside the process, and a router for a store that runs as a process of its own. The
+//! router is never part of the public one, and [`EmbeddedStore::serve_admin`] serves it on loopback only.
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{DefaultBodyLimit, Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, put},
+};
+use baton_proto::{
+    ids::{BlobId, HeadIndexKey},
+    store::StoreError,
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{EmbeddedStore, HeadIdentity, WriteError, answers::Refusal, blocking};
+use crate::{MAX_HEAD_BYTES, wire::reason};
+
+/// Most blobs listed at once: some megabytes of JSON.
+const MAX_LISTED: usize = 100_000;
+
+/// Hooks for tests, taken from [`EmbeddedStore::admin`]. Everything they change is flushed when they return.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    store: EmbeddedStore,
+}
+
+impl EmbeddedStore {
+    /// The hooks for tests.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin { store: self.clone() }
+    }
+
+    /// The hooks for tests as routes: PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, and PUT
+    /// `/admin/heads`. Whoever reaches it can change everything.
+    ///
+    /// PUT `/admin/heads` skips the rule of rising sequence numbers and the expiry; with `?key=` (hex) it
+    /// skips the validator too, with `sequence` and `expires_ms` as given (0 and never when not).
+    pub fn admin_router(&self) -> Router {
+        Router::new()
+            .route("/admin/blobs", get(list_blobs))
+            .route("/admin/blobs/{id}", put(replace_blob).delete(remove_blob))
+            .route("/admin/heads", put(force_head))
+            .layer(DefaultBodyLimit::max(self.inner.config.max_put_bytes))
+            .with_state(self.admin())
+    }
+}
+
+impl Admin {
+    /// Puts other bytes under an ID, which then no longer fits them. True when the ID was stored before.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the quota or the disk refuses.
+    pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> Result<bool, StoreError> {
+        let inner = self.store.inner.clone();
+        Ok(blocking(move || inner.disk.replace(id, &bytes)).await.map_err(WriteError::from)?)
+    }
+
+    /// Forgets a blob. True when it was stored.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the disk fails.
+    pub async fn remove_blob(&self, id: BlobId) -> Result<bool, StoreError> {
+        let inner = self.store.inner.clone();
+        Ok(blocking(move || inner.disk.remove(id)).await.map_err(WriteError::from)?)
+    }
+
+    /// Makes `id` serve the bytes that `target` has now.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when `target` is not stored.
+    pub async fn alias_blob(&self, id: BlobId, target: BlobId) -> Result<(), StoreError> {
+        let blob = self.store.load(target).await.map_err(WriteError::from)?.ok_or(StoreError::NotFound)?;
+        self.replace_blob(id, blob.bytes.to_vec()).await?;
+        Ok(())
+    }
+
+    /// IDs and lengths in bytes of at most 100,000 blobs, corrupt ones included.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the disk fails.
+    pub async fn list_blobs(&self) -> Result<Vec<(BlobId, u64)>, StoreError> {
+        let inner = self.store.inner.clone();
+        Ok(blocking(move || inner.disk.list(MAX_LISTED)).await.map_err(WriteError::from)?)
+    }
+
+    /// Stores a head record whatever it replaces. With `identity` it need not even be one; without, the
+    /// validator names its key.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it is too long, not valid, or the disk refuses.
+    pub async fn force_head(
+        &self,
+        record: Vec<u8>,
+        identity: Option<HeadIdentity>,
+    ) -> Result<(), StoreError> {
+        if record.len() > MAX_HEAD_BYTES {
+            let length = record.len() as u64;
+            return Err(StoreError::TooLarge { length, limit: MAX_HEAD_BYTES as u64 });
+        }
+        let Some(head) = identity else {
+            self.store.store_head(record.into(), true).await?;
+            return Ok(());
+        };
+        let inner = self.store.inner.clone();
+        let now_ms = (inner.config.now_ms)();
+        Ok(blocking(move || inner.disk.put_head(head, &record, now_ms, true))
+            .await
+            .map_err(WriteError::from)?)
+    }
+}
+
+/// One line of the list of blobs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    blob_id: String,
+    size: u64,
+}
+
+async fn list_blobs(State(admin): State<Admin>) -> Result<Response, AdminError> {
+    let blobs = admin.list_blobs().await?;
+    let listed = blobs.into_iter().map(|(id, size)| Listed { blob_id: id.to_string(), size });
+    Ok(Json(listed.collect::<Vec<_>>()).into_response())
+}
+
+async fn replace_blob(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    bytes: Bytes,
+) -> Result<Response, AdminError> {
+    let existed = admin.replace_blob(parse_id(&id)?, bytes.into()).await?;
+    Ok(Json(serde_json::json!({ "existed": existed })).into_response())
+}
+
+async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
+    if admin.remove_blob(parse_id(&id)?).await? {
+        return Ok(Json(serde_json::json!({ "existed": true })).into_response());
+    }
+    Err(StoreError::NotFound.into())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForceQuery {
+    key: Option<String>,
+    sequence: Option<u64>,
+    expires_ms: Option<u64>,
+}
+
+async fn force_head(
+    State(admin): State<Admin>,
+    Query(query): Query<ForceQuery>,
+    record: Bytes,
+) -> Result<Response, AdminError> {
+    let identity = match query.key {
+        None => None,
+        Some(key) => Some(HeadIdentity {
+            key: HeadIndexKey::parse_hex(&key).map_err(|_| AdminError(Refusal::invalid_id()))?,
+            sequence: query.sequence.unwrap_or(0),
+            expires_ms: query.expires_ms.unwrap_or(u64::MAX),
+        }),
+    };
+    admin.force_head(record.into(), identity).await?;
+    Ok((StatusCode::OK, Body::empty()).into_response())
+}
+
+fn parse_id(text: &str) -> Result<BlobId, AdminError> {
+    text.parse().map_err(|_| AdminError(Refusal::invalid_id()))
+}
+
+/// An admin request that failed; on loopback and for tests, so its text is the store's own.
+struct AdminError(Refusal);
+
+impl From<StoreError> for AdminError {
+    fn from(error: StoreError) -> Self {
+        let status = match error {
+            StoreError::NotFound => {
+                let message = "the blob is not in the store";
+                return Self(Refusal::json(StatusCode::NOT_FOUND, reason::BLOB_NOT_FOUND, message));
+            }
+            StoreError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            StoreError::Refused { .. } => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(Refusal::text(status, error.to_string()))
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        self.0.into_response()
+    }
+}

@@ -1,0 +1,172 @@
+//! Settings, limits and start-up errors of the embedded store.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use baton_proto::ids::HeadIndexKey;
+
+use crate::ShardCount;
+
+/// Default largest blob, in bytes: the limit of Walrus's public publishers.
+pub const MAX_PUT_BYTES: usize = 10_240 * 1024;
+/// PUTs worked on at once, as in Walrus's publisher.
+pub const MAX_RUNNING_PUTS: usize = 8;
+/// PUTs that wait for one of those, as in Walrus's publisher; the next one is answered 429.
+pub const MAX_WAITING_PUTS: usize = 8;
+/// Most epochs a blob can be stored for, as in Walrus.
+pub const MAX_EPOCHS: u32 = 53;
+/// Blob IDs computed at once: each keeps a core busy, and at 10 MiB takes some 50 MB.
+pub(super) const MAX_ID_COMPUTATIONS: usize = 2;
+/// Head records taken in at once; further ones are answered 429. Each waits for a flush to disk.
+pub(super) const MAX_HEAD_WRITES: usize = 32;
+/// Open connections: each may hold one blob in memory. Further ones wait to be accepted.
+pub(super) const MAX_CONNECTIONS: usize = 256;
+/// How long a request's body may take to arrive, so that a stalled sender gives its place free.
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How much of a refused body is read and thrown away, so that its sender gets to read the refusal.
+pub(super) const MAX_DISCARDED_BYTES: usize = MAX_PUT_BYTES;
+/// How long running requests may take to end after the shutdown signal.
+pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// Time between two searches for expired head records while the index is full.
+pub(super) const PURGE_INTERVAL_MS: u64 = 60_000;
+
+/// Default number of head records kept: 100 MB at the most usual size of 1 KB.
+const MAX_HEADS: usize = 100_000;
+/// Default memory for sled's page cache, in bytes (its own default is 1 GB).
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Settings of an [`EmbeddedStore`](super::EmbeddedStore). Start from [`EmbeddedConfig::new`].
+#[derive(Debug, Clone)]
+pub struct EmbeddedConfig {
+    /// The folder that holds the store; created if missing. One process at a time.
+    pub path: PathBuf,
+    /// For how many shards IDs are computed. Fixed once the store holds anything.
+    pub shards: ShardCount,
+    /// Largest sum of blob bytes kept, if bounded. A PUT beyond it is answered 500 INTERNAL_ERROR.
+    pub quota_bytes: Option<u64>,
+    /// Largest blob taken, in bytes.
+    pub max_put_bytes: usize,
+    /// The epoch that answers name as the current one. It does not advance and nothing expires.
+    pub epoch: u64,
+    /// Most head records kept.
+    pub max_heads: usize,
+    /// Memory for sled's page cache, in bytes.
+    pub cache_bytes: u64,
+    /// The clock that head records expire by: Unix time in milliseconds.
+    pub now_ms: fn() -> u64,
+}
+
+impl EmbeddedConfig {
+    /// A store in this folder with the limits of Walrus's publishers, 1000 shards and no quota.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            shards: ShardCount::MAINNET,
+            quota_bytes: None,
+            max_put_bytes: MAX_PUT_BYTES,
+            epoch: 1,
+            max_heads: MAX_HEADS,
+            cache_bytes: CACHE_BYTES,
+            now_ms: system_now_ms,
+        }
+    }
+}
+
+/// The default clock of the configuration.
+fn system_now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a validator finds in a head record whose signature and form are good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadIdentity {
+    /// The key under which it is indexed.
+    pub key: HeadIndexKey,
+    /// Its sequence number; a higher one replaces a lower one.
+    pub sequence: u64,
+    /// When it ends, Unix time in milliseconds.
+    pub expires_ms: u64,
+}
+
+/// Checks an encoded head record (form and signature; not its time) and names what it is. The error is a
+/// short reason that holds none of the record's content.
+pub type ValidateHead = fn(&[u8]) -> Result<HeadIdentity, String>;
+
+/// Why the store cannot be opened; each text names the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder cannot be made, read or written.
+    #[error(
+        "cannot use {path} for the store: {source}; choose a folder this user can write, or fix its permissions"
+    )]
+    Path {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another process has it open.
+    #[error("the store in {path} is open in another process; stop that process or choose another folder")]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The database itself cannot be read.
+    #[error(
+        "the store in {path} is damaged: {source}; restore it from a copy, or move it away to start empty"
+    )]
+    Damaged {
+        /// The folder.
+        path: PathBuf,
+        /// What the database said.
+        source: sled::Error,
+    },
+    /// It was made for another shard count.
+    #[error(
+        "the store in {path} was made for {found} shards, not {wanted}; set its shard count or choose another folder"
+    )]
+    Shards {
+        /// The folder.
+        path: PathBuf,
+        /// The shard count it was made for.
+        found: String,
+        /// The shard count asked for.
+        wanted: ShardCount,
+    },
+}
+
+/// Why the store cannot be served; each text names the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something listens there already.
+    #[error("{address} is in use; stop what listens there or choose another port")]
+    InUse {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose an address of this machine and a port above 1023")]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The admin interface may only be reached from this machine.
+    #[error("the admin interface must not listen on {address}; choose a loopback address such as 127.0.0.1")]
+    NotLoopback {
+        /// The address that was bound.
+        address: SocketAddr,
+    },
+    /// The listener failed while serving.
+    #[error("the listener failed: {0}; start the store again")]
+    Io(#[from] std::io::Error),
+    /// The last flush failed.
+    #[error("the store could not be flushed at shutdown: {0}; check the disk before starting it again")]
+    Flush(String),
+}

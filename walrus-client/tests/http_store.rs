@@ -1,0 +1,347 @@
+//! The HTTP client against the embedded store, and against a server that answers with every known failure.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use std::time::Duration;
+
+use baton_proto::{
+    ids::{BlobId, HeadIndexKey, SuiAddress},
+    store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
+};
+use baton_walrus_client::{HttpStore, ShardCount, blob_id};
+use common::{NOW_MS, Running, closed_port, head, open};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+use wiremock::{
+    Mock, MockServer, ResponseTemplate,
+    matchers::{body_bytes, method, path, query_param, query_param_is_missing},
+};
+
+const LIMIT: usize = 1 << 20;
+const BLOB: &[u8] = b"sealed bytes";
+
+fn id() -> BlobId {
+    blob_id(BLOB, ShardCount::TESTBED).unwrap()
+}
+
+fn client(url: &str) -> HttpStore {
+    HttpStore::builder(url, url, ShardCount::TESTBED).build().unwrap()
+}
+
+/// A server with one answer for everything, which must be asked exactly `times` times.
+async fn answering(response: ResponseTemplate, times: u64) -> (MockServer, HttpStore) {
+    let server = MockServer::start().await;
+    Mock::given(wiremock::matchers::any()).respond_with(response).expect(times).mount(&server).await;
+    let store = client(&server.uri());
+    (server, store)
+}
+
+async fn put(store: &HttpStore) -> Result<baton_proto::store::PutOutcome, StoreError> {
+    store.put(BLOB.to_vec(), PutOptions::default()).await
+}
+
+fn created(id: &str) -> String {
+    format!(
+        r#"{{"newlyCreated":{{"blobObject":{{"id":"0x1","registeredEpoch":34,"blobId":"{id}","size":12,"encodingType":"RS2","certifiedEpoch":null,"storage":{{"id":"0x2","startEpoch":34,"endEpoch":35,"storageSize":1}},"deletable":true}},"resourceOperation":{{"reuseStorage":{{"encodedLength":1}}}},"cost":1}}}}"#
+    )
+}
+
+fn walrus_error(reason: &str) -> String {
+    format!(
+        r#"{{"error":{{"status":"X","code":1,"message":"m","details":[{{"@type":"ErrorInfo","reason":"{reason}","domain":"daemon.walrus.space","metadata":{{}}}}]}}}}"#
+    )
+}
+
+#[tokio::test]
+async fn stores_reads_and_probes_a_real_store() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    assert!(!store.exists(id()).await.unwrap());
+    assert_eq!(store.get(id(), LIMIT).await, Err(StoreError::NotFound));
+    let outcome = put(&store).await.unwrap();
+    assert_eq!((outcome.blob_id, outcome.newly_created, outcome.end_epoch), (id(), true, Some(2)));
+    assert!(store.exists(id()).await.unwrap());
+    assert_eq!(store.get(id(), BLOB.len()).await.unwrap(), BLOB);
+    assert_eq!(store.get_verified(id(), LIMIT).await.unwrap(), BLOB);
+
+    let permanent = PutOptions { epochs: 4, permanent: true, send_object_to: Some(SuiAddress([7; 32])) };
+    assert!(store.put_with_id(BLOB.to_vec(), permanent, id()).await.unwrap().newly_created);
+    let again = store.put_with_id(BLOB.to_vec(), permanent, id()).await.unwrap();
+    assert_eq!((again.newly_created, again.end_epoch), (false, Some(5)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn forged_content_is_found_by_the_verified_read_only() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    put(&store).await.unwrap();
+    running.store.admin().replace_blob(id(), b"forged".to_vec()).await.unwrap();
+    assert_eq!(store.get(id(), LIMIT).await.unwrap(), b"forged");
+    assert_eq!(store.get_verified(id(), LIMIT).await, Err(StoreError::WrongContent));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn publishes_and_resolves_heads() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    let key = HeadIndexKey([1; 32]);
+    assert_eq!(store.resolve(key).await, Ok(None));
+    store.publish(head(1, 2, NOW_MS + 1, "two")).await.unwrap();
+    assert_eq!(store.publish(head(1, 1, NOW_MS + 1, "one")).await, Err(StoreError::HeadSuperseded));
+    let invalid = store.publish(b"short".to_vec()).await;
+    assert_eq!(invalid, Err(StoreError::Refused { reason: "INVALID_HEAD".to_owned() }));
+    assert!(matches!(store.publish(vec![0; 8193]).await, Err(StoreError::TooLarge { .. })));
+    assert_eq!(store.resolve(key).await, Ok(Some(head(1, 2, NOW_MS + 1, "two"))));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_without_a_head_index_says_so() {
+    let (_server, store) = answering(ResponseTemplate::new(404), 2).await;
+    assert!(matches!(store.resolve(HeadIndexKey([1; 32])).await, Err(StoreError::Refused { .. })));
+    assert!(matches!(store.publish(vec![1]).await, Err(StoreError::Refused { .. })));
+}
+
+#[tokio::test]
+async fn put_sends_what_was_asked_for() {
+    let server = MockServer::start().await;
+    let deletable = Mock::given(method("PUT"))
+        .and(path("/v1/blobs"))
+        .and(query_param("epochs", "1"))
+        .and(query_param("deletable", "true"))
+        .and(query_param_is_missing("permanent"))
+        .and(query_param_is_missing("send_object_to"))
+        .and(body_bytes(BLOB));
+    let answer = ResponseTemplate::new(200).set_body_string(created(&id().to_string()));
+    deletable.respond_with(answer.clone()).expect(1).mount(&server).await;
+    let permanent = Mock::given(method("PUT"))
+        .and(query_param("epochs", "9"))
+        .and(query_param("permanent", "true"))
+        .and(query_param_is_missing("deletable"))
+        .and(query_param("send_object_to", format!("0x{}", "07".repeat(32))));
+    permanent.respond_with(answer).expect(1).mount(&server).await;
+    let store = client(&server.uri());
+    put(&store).await.unwrap();
+    let options = PutOptions { epochs: 9, permanent: true, send_object_to: Some(SuiAddress([7; 32])) };
+    store.put(BLOB.to_vec(), options).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_put_turned_away_may_be_tried_again() {
+    for status in [429, 503] {
+        let response =
+            ResponseTemplate::new(status).insert_header("retry-after", "7").set_body_string("busy");
+        let (_server, store) = answering(response, 1).await;
+        let Err(StoreError::Unavailable { reason, retry_after }) = put(&store).await else {
+            panic!("{status} is not unavailable")
+        };
+        assert_eq!(retry_after, Some(Duration::from_secs(7)));
+        assert_eq!(reason, format!("HTTP {status}: busy"));
+    }
+}
+
+#[tokio::test]
+async fn a_put_that_failed_inside_the_store_is_unknown_and_not_repeated() {
+    for (status, reason) in [(500, "INTERNAL_ERROR"), (504, "INSUFFICIENT_CONFIRMATIONS")] {
+        let response = ResponseTemplate::new(status).set_body_string(walrus_error(reason));
+        let (_server, store) = answering(response, 1).await;
+        assert_eq!(put(&store).await, Err(StoreError::OutcomeUnknown { reason: reason.to_owned() }));
+    }
+}
+
+#[tokio::test]
+async fn a_refused_put_carries_the_reason_code() {
+    for (status, body, expected) in [
+        (400, walrus_error("INVALID_BLOB_PERSISTENCE"), "INVALID_BLOB_PERSISTENCE"),
+        (401, walrus_error("INVALID_SIGNATURE"), "INVALID_SIGNATURE"),
+        (451, walrus_error("FORBIDDEN_BLOB"), "FORBIDDEN_BLOB"),
+        (400, "unknown field".to_owned(), "HTTP 400: unknown field"),
+        (404, String::new(), "HTTP 404"),
+    ] {
+        let (_server, store) = answering(ResponseTemplate::new(status).set_body_string(body), 1).await;
+        assert_eq!(put(&store).await, Err(StoreError::Refused { reason: expected.to_owned() }));
+    }
+}
+
+#[tokio::test]
+async fn a_put_over_the_stores_limit_is_too_large() {
+    let (_server, store) = answering(ResponseTemplate::new(413).set_body_string("length limit"), 1).await;
+    assert!(matches!(put(&store).await, Err(StoreError::TooLarge { length: 12, .. })));
+}
+
+#[tokio::test]
+async fn oversized_blobs_are_refused_before_anything_is_sent() {
+    let (server, _) = answering(ResponseTemplate::new(200), 0).await;
+    let builder = HttpStore::builder(&server.uri(), &server.uri(), ShardCount::TESTBED);
+    let store = builder.clone().max_put_bytes(11).build().unwrap();
+    assert_eq!(put(&store).await, Err(StoreError::TooLarge { length: 12, limit: 11 }));
+    let store = builder.build().unwrap();
+    let limit = ShardCount::TESTBED.max_blob_length();
+    let bytes = vec![0; usize::try_from(limit).unwrap() + 1];
+    let refused = store.put_with_id(bytes, PutOptions::default(), id()).await;
+    assert_eq!(refused, Err(StoreError::TooLarge { length: limit + 1, limit }));
+}
+
+#[tokio::test]
+async fn another_id_in_the_answer_is_wrong_content() {
+    let other = blob_id(b"other", ShardCount::TESTBED).unwrap().to_string();
+    let certified = format!(r#"{{"alreadyCertified":{{"blobId":"{other}","object":"0x1","endEpoch":3}}}}"#);
+    for body in [created(&other), created("not an id"), certified] {
+        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        assert_eq!(put(&store).await, Err(StoreError::WrongContent));
+    }
+}
+
+#[tokio::test]
+async fn a_200_that_is_no_result_leaves_the_outcome_unknown() {
+    let failed = r#"{"error":{"blobId":null,"failurePhase":"certify","errorMsg":"secret detail"}}"#;
+    let endless = "x".repeat(100_000);
+    for body in ["", "garbage", "{}", "[1]", r#"{"newlyCreated":{}}"#, failed, endless.as_str()] {
+        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else {
+            panic!("{body:.40} is taken for an outcome")
+        };
+        assert!(!reason.contains("secret detail"));
+    }
+    let invalid = format!(r#"{{"markedInvalid":{{"blobId":"{}","event":{{}}}}}}"#, id());
+    let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(invalid), 1).await;
+    assert!(matches!(put(&store).await, Err(StoreError::Refused { .. })));
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let elsewhere = MockServer::start().await;
+    Mock::given(wiremock::matchers::any())
+        .respond_with(ResponseTemplate::new(200).set_body_bytes(BLOB))
+        .expect(0)
+        .mount(&elsewhere)
+        .await;
+    let response = ResponseTemplate::new(307).insert_header("location", elsewhere.uri());
+    let (_server, store) = answering(response, 3).await;
+    assert!(matches!(put(&store).await, Err(StoreError::Refused { .. })));
+    assert!(matches!(store.get(id(), LIMIT).await, Err(StoreError::Refused { .. })));
+    assert!(matches!(store.exists(id()).await, Err(StoreError::Refused { .. })));
+}
+
+#[tokio::test]
+async fn failed_reads_may_be_tried_again() {
+    for status in [429, 500, 502, 503, 504] {
+        let response = ResponseTemplate::new(status).insert_header("retry-after", "2");
+        let (_server, store) = answering(response, 2).await;
+        for error in [store.get(id(), LIMIT).await.unwrap_err(), store.exists(id()).await.unwrap_err()] {
+            assert!(error.is_retryable(), "{status}");
+            let StoreError::Unavailable { retry_after, .. } = error else { panic!("{error}") };
+            assert_eq!(retry_after, Some(Duration::from_secs(2)));
+        }
+    }
+    for (status, reason) in [(403, "BLOB_TOO_LARGE"), (451, "FORBIDDEN_BLOB"), (400, "INVALID_ID_FORMAT")] {
+        let response = ResponseTemplate::new(status).set_body_string(walrus_error(reason));
+        let (_server, store) = answering(response, 1).await;
+        let refused = store.get(id(), LIMIT).await;
+        assert_eq!(refused, Err(StoreError::Refused { reason: reason.to_owned() }));
+    }
+}
+
+#[tokio::test]
+async fn reads_never_exceed_their_limit() {
+    let (_server, store) = answering(ResponseTemplate::new(200).set_body_bytes(BLOB), 2).await;
+    assert_eq!(store.get(id(), 11).await, Err(StoreError::TooLarge { length: 12, limit: 11 }));
+    assert_eq!(store.get(id(), 12).await, Ok(BLOB.to_vec()));
+
+    // Without an announced length, from a server that never ends.
+    let endless = raw_server(|mut stream| async move {
+        let start = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(start.as_bytes()).await.unwrap();
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+        while stream.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let store = client(&endless.await);
+    let refused = store.get(id(), 100_000).await;
+    let Err(StoreError::TooLarge { length, limit: 100_000 }) = refused else { panic!("{refused:?}") };
+    assert!(length < 2_000_000, "one chunk beyond the limit at the most");
+}
+
+/// Serves every connection with `answer`, once a request's headers have come.
+async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut seen = Vec::new();
+            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
+                let mut byte = [0];
+                if stream.read_exact(&mut byte).await.is_err() {
+                    break;
+                }
+                seen.push(byte[0]);
+            }
+            tokio::spawn(answer(stream));
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_truncated_body_is_an_error_on_both_sides() {
+    let url = raw_server(|mut stream| async move {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"newly").await;
+    });
+    let store = client(&url.await);
+    assert!(matches!(store.get(id(), LIMIT).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
+}
+
+#[tokio::test]
+async fn a_lost_answer_leaves_the_outcome_unknown() {
+    let url = raw_server(|stream| async move { drop(stream) }).await;
+    let store = client(&url);
+    assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
+    assert!(matches!(store.get(id(), LIMIT).await, Err(StoreError::Unavailable { .. })));
+}
+
+#[tokio::test]
+async fn a_late_answer_leaves_the_outcome_unknown() {
+    let url = raw_server(|stream| async move {
+        let _stream = stream;
+        std::future::pending().await
+    });
+    let url = url.await;
+    let builder = HttpStore::builder(&url, &url, ShardCount::TESTBED);
+    let store = builder.base_timeout(Duration::from_millis(200)).build().unwrap();
+    let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else { panic!("a known outcome") };
+    assert!(reason.contains("timed out"), "{reason}");
+    // A large limit earns no time before the answer has begun: at 64 KiB/s this one earns a hundred years.
+    let read = tokio::time::timeout(Duration::from_secs(20), store.get(id(), usize::MAX >> 16));
+    assert!(matches!(read.await, Ok(Err(StoreError::Unavailable { .. }))));
+}
+
+#[tokio::test]
+async fn a_refused_connection_stored_nothing() {
+    let store = client(&closed_port().await);
+    let Err(StoreError::Unavailable { reason, retry_after: None }) = put(&store).await else {
+        panic!("not unavailable")
+    };
+    assert!(reason.contains("could not connect"), "{reason}");
+    assert!(matches!(store.get(id(), LIMIT).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(store.resolve(HeadIndexKey([0; 32])).await, Err(StoreError::Unavailable { .. })));
+}
+
+#[tokio::test]
+async fn errors_do_not_name_the_blob() {
+    let store = client(&closed_port().await);
+    let error = store.get(id(), LIMIT).await.unwrap_err().to_string();
+    assert!(!error.contains(&id().to_string()), "{error}");
+}
