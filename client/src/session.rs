@@ -8,7 +8,7 @@ use std::{
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
-use baton_proto::ids::SessionId;
+use baton_proto::{ErrorCode, ids::SessionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -32,6 +32,7 @@ pub(crate) struct Session {
     pub(crate) ids: Semaphore,
     /// One round of background duties at a time.
     pub(crate) duties: Semaphore,
+    trouble: Mutex<Option<ErrorCode>>,
 }
 
 impl Session {
@@ -65,7 +66,18 @@ impl Session {
             turns: Arc::new(Semaphore::new(1)),
             ids: Semaphore::new(1),
             duties: Semaphore::new(1),
+            trouble: Mutex::new(None),
         }
+    }
+
+    /// What was last found wrong with the head index.
+    pub(crate) fn trouble(&self) -> Option<ErrorCode> {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what a look at the head index found.
+    pub(crate) fn set_trouble(&self, found: Option<ErrorCode>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
     /// Leave to change the chain; one at a time.

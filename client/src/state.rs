@@ -3,6 +3,8 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
+use std::sync::Arc;
+
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
@@ -130,6 +132,8 @@ pub(crate) struct TurnMeta {
     pub(crate) stored: bool,
     pub(crate) end_epoch: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
+    /// Pinned system text that the turn was sent with; unknown in a recovered session.
+    pub(crate) system: Option<Arc<Vec<Message>>>,
 }
 
 /// An attempt of the pending turn.
@@ -163,7 +167,7 @@ pub(crate) struct State {
     pub(crate) root: SessionRoot,
     pub(crate) session_id: SessionId,
     pub(crate) opened: Opened,
-    pub(crate) system: Vec<Message>,
+    pub(crate) system: Arc<Vec<Message>>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: Vec<HistoryTurn>,
     /// Parallel to `history`.
@@ -175,7 +179,7 @@ pub(crate) struct State {
 impl State {
     /// A session's first state.
     pub(crate) fn new(root: SessionRoot, opened: Opened) -> Self {
-        let system = opened.system.clone();
+        let system = Arc::new(opened.system.clone());
         Self {
             session_id: root.session_id(),
             root,
@@ -203,7 +207,7 @@ impl State {
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
         match entry {
             Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
-            Entry::System(system) => self.system = system,
+            Entry::System(system) => self.system = Arc::new(system),
             Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
             Entry::Attempt(entry) => {
                 let auth = Signed::<TurnAuth>::verify(entry.auth)?;
@@ -265,6 +269,8 @@ impl State {
             previous.blob_id = Some(blob.blob_id);
         }
         let acked = ack.is_none();
+        // System text changes only between turns, so what holds now held when the turn was sent.
+        let system = receipt.is_some().then(|| self.system.clone());
         self.history.push(HistoryTurn { link, record: Some(record) });
         self.meta.push(TurnMeta {
             entry: turn.entry,
@@ -279,6 +285,7 @@ impl State {
             stored: false,
             end_epoch: None,
             memory: turn.memory,
+            system,
         });
         self.pending = None;
         Ok(())
