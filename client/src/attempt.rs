@@ -3,8 +3,7 @@
 
 use baton_mesh::TurnStream;
 use baton_proto::{
-    ErrorCode, Signed,
-    codec,
+    ErrorCode, Signed, codec,
     commit::{AcceptedTurn, Expected, Place, accept_turn},
     ids::{NodeId, RunningHash},
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES, MAX_NODE_FRAME_BYTES},
@@ -100,7 +99,10 @@ pub(crate) async fn run(
     let accepted = context
         .session
         .read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory))
-        .map_err(|code| AttemptFailure { text_shown: !reply.text.is_empty(), ..AttemptFailure::check(code) })?;
+        .map_err(|code| AttemptFailure {
+            text_shown: !reply.text.is_empty(),
+            ..AttemptFailure::check(code)
+        })?;
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
     Ok(Finished { accepted, memory: reply.memory, rest })
@@ -162,9 +164,9 @@ async fn admitted(
 
 fn check_memory(items: &[MemoryItem]) -> Result<(), AttemptFailure> {
     let fits = items.len() <= MAX_MEMORY_ITEMS
-        && items
-            .iter()
-            .all(|item| item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES);
+        && items.iter().all(|item| {
+            item.text.len() <= MAX_MEMORY_ITEM_BYTES && item.source.len() <= MAX_MEMORY_ITEM_BYTES
+        });
     if fits { Ok(()) } else { Err(AttemptFailure::check(ErrorCode::MemTooLarge)) }
 }
 
@@ -230,11 +232,7 @@ impl Reply {
 
     /// A progress note must be this node's, of this turn, and of the tokens that arrived. An engine that reports
     /// no token ids has nothing to compare with.
-    fn check_note(
-        &self,
-        bytes: baton_proto::SignedBytes,
-        auth: &Signed<TurnAuth>,
-    ) -> Result<(), ErrorCode> {
+    fn check_note(&self, bytes: baton_proto::SignedBytes, auth: &Signed<TurnAuth>) -> Result<(), ErrorCode> {
         let note = Signed::<ProgressNote>::verify(bytes)?;
         if note.node != auth.audience || note.auth_hash != auth.auth_hash() {
             return Err(ErrorCode::ReceiptMismatch);
@@ -263,7 +261,9 @@ impl Rest {
                 let event = codec::decode(&opened, MAX_NODE_FRAME_BYTES).map_err(AttemptFailure::check)?;
                 Ok(Some((event, last)))
             }
-            Some(NodeFrame::Refused { code, retry_after_ms }) => Err(AttemptFailure::node(code, retry_after_ms)),
+            Some(NodeFrame::Refused { code, retry_after_ms }) => {
+                Err(AttemptFailure::node(code, retry_after_ms))
+            }
             Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         }
     }

@@ -79,7 +79,9 @@ impl NoChoice {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::NoNodes => "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or look on this network with --mdns",
+            Self::NoNodes => {
+                "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or look on this network with --mdns"
+            }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",
             Self::ModelUnavailable { .. } => "see what is served: baton nodes",
@@ -121,7 +123,9 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
     }
     let offers: Vec<_> = current
         .iter()
-        .flat_map(|(candidate, key)| candidate.record.models.iter().map(move |offer| (*candidate, *key, offer)))
+        .flat_map(|(candidate, key)| {
+            candidate.record.models.iter().map(move |offer| (*candidate, *key, offer))
+        })
         .collect();
     let fitting: Vec<_> = offers.iter().filter(|(_, _, offer)| is_wanted(offer, wish.model)).collect();
     let allowed: Vec<_> = fitting
@@ -130,11 +134,17 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
         .map(|(candidate, key, offer)| (rank(candidate, offer, wish), *candidate, *key, *offer))
         .collect();
     let Some(best) = allowed.iter().map(|(rank, ..)| *rank).min() else {
-        return Err(nothing_fits(fitting.is_empty(), &offers.iter().map(|(_, _, o)| *o).collect::<Vec<_>>(), wish));
+        return Err(nothing_fits(
+            fitting.is_empty(),
+            &offers.iter().map(|(_, _, o)| *o).collect::<Vec<_>>(),
+            wish,
+        ));
     };
     let equals: Vec<_> = allowed.iter().filter(|(rank, ..)| *rank == best).collect();
-    let weight = |candidate: &Candidate<'_>| u64::from(candidate.record.limits.slots.clamp(1, 1024)) * 1024
-        / u64::from(candidate.in_flight.saturating_add(1));
+    let weight = |candidate: &Candidate<'_>| {
+        u64::from(candidate.record.limits.slots.clamp(1, 1024)) * 1024
+            / u64::from(candidate.in_flight.saturating_add(1))
+    };
     let total: u64 = equals.iter().map(|(_, candidate, ..)| weight(candidate).max(1)).sum();
     let mut point = random % total.max(1);
     for (_, candidate, key, offer) in &equals {
@@ -196,7 +206,14 @@ mod tests {
 
     fn offer(name: &str, engine: EngineKind) -> ModelOffer {
         let model = ModelId([name.len() as u8; 32]);
-        ModelOffer { model, name: name.to_owned(), engine, context_tokens: 2048, input_price: 0, output_price: 0 }
+        ModelOffer {
+            model,
+            name: name.to_owned(),
+            engine,
+            context_tokens: 2048,
+            input_price: 0,
+            output_price: 0,
+        }
     }
 
     fn record(id: u8, offers: &[(&str, EngineKind)]) -> NodeRecord {
@@ -264,7 +281,8 @@ mod tests {
 
     #[test]
     fn prefers_native_then_the_last_model_and_spreads_over_equals() {
-        let (first, second) = (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
+        let (first, second) =
+            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
         let large = record(3, &[("larger", EngineKind::Native)]);
         let proxied = record(4, &[("small", EngineKind::Proxied)]);
         let echo = record(5, &[("small", EngineKind::Echo)]);
@@ -280,7 +298,8 @@ mod tests {
 
     #[test]
     fn asks_failed_nodes_only_when_there_is_no_other() {
-        let (first, second) = (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
+        let (first, second) =
+            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
         let avoided = Candidate { avoid_until_ms: NOW + 5, ..candidate(&first) };
         let longer = Candidate { avoid_until_ms: NOW + 9, ..candidate(&second) };
         assert_eq!(chosen(&[avoided, candidate(&second)], &wish()), [2]);
@@ -295,7 +314,8 @@ mod tests {
 
     #[test]
     fn load_follows_free_slots() {
-        let (first, second) = (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
+        let (first, second) =
+            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
         let busy = Candidate { in_flight: 9, ..candidate(&first) };
         let both = [busy, candidate(&second)];
         let total = 1100;

@@ -17,6 +17,7 @@ use baton_proto::{
     chain::HistoryTurn,
     ids::{DeviceId, LinkHash, NodeId, SessionId},
     link::BranchPoint,
+    memory::MemoryItem,
     receipt::Receipt,
     record::Message,
 };
@@ -90,6 +91,8 @@ pub struct TurnView {
     pub turn: HistoryTurn,
     /// What the node claims; absent in a session recovered from its root.
     pub receipt: Option<Signed<Receipt>>,
+    /// Items of a relayer's memory that the node used; only this client keeps them.
+    pub memory: Vec<MemoryItem>,
     /// Whether the blob is known to be stored.
     pub stored: bool,
     /// Whether the author has the acknowledgement.
@@ -134,8 +137,7 @@ impl Client {
             Some(mesh) => (mesh.clone(), false),
             None => (start_mesh(&config).await?, true),
         };
-        let directory =
-            Directory::new(mesh, config.clock.clone(), config.timeouts, config.bootstrap.len());
+        let directory = Directory::new(mesh, config.clock.clone(), config.timeouts, config.bootstrap.len());
         Ok(Self {
             inner: Arc::new(Inner {
                 config,
@@ -263,6 +265,7 @@ impl Client {
             let view = |(turn, meta): (&HistoryTurn, &crate::state::TurnMeta)| TurnView {
                 turn: turn.clone(),
                 receipt: meta.receipt.clone(),
+                memory: meta.memory.clone(),
                 stored: meta.stored,
                 acked: meta.acked,
             };

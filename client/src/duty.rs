@@ -65,6 +65,10 @@ impl Client {
                 }
             };
             tokio::join!(Box::pin(client.acknowledge(&session, seq)), Box::pin(known), Box::pin(stored));
+            // What the store did not take earlier may be taken now.
+            if !client.unstored(&session).is_empty() {
+                client.spawn_duties(session);
+            }
         });
     }
 
@@ -89,7 +93,11 @@ impl Client {
             }
             let unacked: Vec<u64> = session.read(|state| {
                 let turns = state.history.iter().zip(&state.meta).rev();
-                turns.filter(|(_, meta)| !meta.acked).take(MAX_ACKS_PER_ROUND).map(|(turn, _)| turn.link.seq).collect()
+                turns
+                    .filter(|(_, meta)| !meta.acked)
+                    .take(MAX_ACKS_PER_ROUND)
+                    .map(|(turn, _)| turn.link.seq)
+                    .collect()
             });
             for seq in unacked {
                 client.acknowledge(&session, seq).await;
@@ -104,21 +112,26 @@ impl Client {
         session.read(|state| {
             let due = |seq: &u64| {
                 !state.is_superseded(*seq)
-                    && state.turn(*seq).is_some_and(|(_, meta)| {
-                        !meta.stored && meta.accepted_ms.saturating_add(wait) <= now
-                    })
+                    && state
+                        .turn(*seq)
+                        .is_some_and(|(_, meta)| !meta.stored && meta.accepted_ms.saturating_add(wait) <= now)
             };
             (0..state.next_seq()).filter(due).collect()
         })
     }
 
     /// Computes and journals the Walrus ID of a turn's blob, unless it is known. Waits for a computation under way.
-    pub(crate) async fn ensure_blob_id(&self, session: &Arc<Session>, seq: u64) -> Result<BlobId, ClientError> {
+    pub(crate) async fn ensure_blob_id(
+        &self,
+        session: &Arc<Session>,
+        seq: u64,
+    ) -> Result<BlobId, ClientError> {
         let _permit = session.ids.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         if let Some(blob) = session.read(|state| state.blob_ref(seq)) {
             return Ok(blob.blob_id);
         }
-        let (bytes, shards) = session.read(|state| Ok::<_, ClientError>((state.rebuild(seq)?, shards(state)?)))?;
+        let (bytes, shards) =
+            session.read(|state| Ok::<_, ClientError>((state.rebuild(seq)?, shards(state)?)))?;
         let id = tokio::task::spawn_blocking(move || baton_walrus_client::blob_id(&bytes, shards))
             .await
             .map_err(|_| ClientError::TaskEnded)?
@@ -186,8 +199,8 @@ impl Client {
         let end_epoch = if store.exists(id).await? {
             None
         } else {
-            let (bytes, closed) =
-                session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, is_segment_end(state, seq))))?;
+            let (bytes, closed) = session
+                .read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, is_segment_end(state, seq))))?;
             let policy = self.inner.config.storage;
             let epochs = if closed { policy.closed_epochs } else { policy.open_epochs };
             let options = PutOptions { epochs, permanent: false, send_object_to: policy.send_object_to };
@@ -284,7 +297,9 @@ impl Client {
             match self.ask(node, frame).await {
                 Ok(NodeFrame::Done) => return true,
                 // A node that knows nothing of the turn will not learn it from a repetition.
-                Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => return false,
+                Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
+                    return false;
+                }
                 Ok(_) | Err(_) => {}
             }
             tokio::time::sleep(pause).await;

@@ -179,7 +179,9 @@ impl ClientError {
             Self::UnknownSession(_) => "list the sessions: baton session list",
             Self::SessionExists(_) => "delete it first if it is to be replaced: baton session delete",
             Self::Busy => "wait for the turn to end",
-            Self::PendingTurn => "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)",
+            Self::PendingTurn => {
+                "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)"
+            }
             Self::Deleted => "start a new session",
             Self::EmptyMessage => "say something",
             Self::MessageTooLong { .. } => "send it in parts",
@@ -250,7 +252,9 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
         ErrorCode::QuotaExceeded => "lower --max-tokens, or try another node",
         ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",
-        ErrorCode::RollbackDetected => "the head index lost or hid turns; this device's copy is newer and stays",
+        ErrorCode::RollbackDetected => {
+            "the head index lost or hid turns; this device's copy is newer and stays"
+        }
         ErrorCode::ForkDetected => "another device wrote the same turn; export this session before going on",
         ErrorCode::UnsupportedVersion => "update baton, or the node",
         ErrorCode::ReceiptMismatch | ErrorCode::BlobMismatch | ErrorCode::StreamTruncated => {

@@ -55,12 +55,13 @@ pub(crate) async fn send(
 }
 
 /// The next frame; none at the end of the substream.
-pub(crate) async fn receive(stream: &mut TurnStream, wait: Duration) -> Result<Option<NodeFrame>, ExchangeError> {
+pub(crate) async fn receive(
+    stream: &mut TurnStream,
+    wait: Duration,
+) -> Result<Option<NodeFrame>, ExchangeError> {
     match stream.recv_by(MAX_NODE_FRAME_BYTES, Instant::now() + wait).await? {
         None => Ok(None),
-        Some(bytes) => {
-            codec::decode(&bytes, MAX_NODE_FRAME_BYTES).map(Some).map_err(ExchangeError::Broken)
-        }
+        Some(bytes) => codec::decode(&bytes, MAX_NODE_FRAME_BYTES).map(Some).map_err(ExchangeError::Broken),
     }
 }
 
@@ -75,7 +76,9 @@ pub(crate) async fn ask(
     let mut stream = send(mesh, node, addrs, frame, wait).await?;
     match receive(&mut stream, wait).await? {
         None => Err(ExchangeError::Ended),
-        Some(NodeFrame::Refused { code, retry_after_ms }) => Err(ExchangeError::Refused { code, retry_after_ms }),
+        Some(NodeFrame::Refused { code, retry_after_ms }) => {
+            Err(ExchangeError::Refused { code, retry_after_ms })
+        }
         Some(answer) => Ok(answer),
     }
 }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use baton_keys::session::{SessionRoot, head_index_key};
 use baton_proto::{
     ErrorCode, Signed,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
     store::StoreError,
 };
-use baton_keys::session::{SessionRoot, head_index_key};
 
 use crate::{
     client::Client,
@@ -59,7 +59,11 @@ impl Client {
     }
 
     /// Publishes the session's head, unless there is none yet.
-    pub(crate) async fn publish_head(&self, session: &Arc<Session>, tombstone: bool) -> Result<(), ClientError> {
+    pub(crate) async fn publish_head(
+        &self,
+        session: &Arc<Session>,
+        tombstone: bool,
+    ) -> Result<(), ClientError> {
         // A second round follows a record that is newer by number but not by content.
         for _ in 0..2 {
             let now = self.now_ms();
@@ -87,11 +91,8 @@ impl Client {
             session.set_trouble(error.code());
             return Err(error);
         }
-        let head = Entry::Head {
-            sequence: found.sequence,
-            seq: found.outer.seq,
-            link_hash: found.outer.link_hash,
-        };
+        let head =
+            Entry::Head { sequence: found.sequence, seq: found.outer.seq, link_hash: found.outer.link_hash };
         session.record(vec![head]).await
     }
 

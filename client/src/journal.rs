@@ -149,7 +149,8 @@ impl OpenFile {
             if flush { file.sync_data() } else { Ok(()) }
         };
         if let Err(source) = write(&mut self.file) {
-            let undone = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
+            let undone =
+                self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
             self.broken = undone.is_err();
             return Err(file_error("write", &self.path, source));
         }
@@ -320,7 +321,10 @@ mod tests {
             changed[offset] ^= 1;
             fs::write(&path, &changed).unwrap();
             let refused = read(&path, &secret).map(|_| ()).unwrap_err();
-            assert!(matches!(refused, ClientError::JournalDamaged { entry: at, .. } if at == entry), "{refused}");
+            assert!(
+                matches!(refused, ClientError::JournalDamaged { entry: at, .. } if at == entry),
+                "{refused}"
+            );
         }
     }
 

@@ -101,7 +101,8 @@ impl Directory {
     pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
         let known = self.lock();
         let Some(known) = known.get(&node) else { return Vec::new() };
-        let named = known.record.iter().flat_map(|record| &record.addresses).filter_map(|text| text.parse().ok());
+        let named =
+            known.record.iter().flat_map(|record| &record.addresses).filter_map(|text| text.parse().ok());
         known.addrs.iter().cloned().chain(named).collect()
     }
 
@@ -224,9 +225,9 @@ impl Directory {
         let now = (self.clock)();
         let unknown = self.mesh.peers().into_iter().filter(|peer| peer.serves_turns).any(|peer| {
             let known = self.lock();
-            known.get(&peer.node).is_none_or(|known| {
-                known.avoid_until_ms <= now && !is_fresh(known.record.as_ref(), now)
-            })
+            known
+                .get(&peer.node)
+                .is_none_or(|known| known.avoid_until_ms <= now && !is_fresh(known.record.as_ref(), now))
         });
         unknown || self.current().is_empty()
     }

@@ -13,9 +13,7 @@ use baton_proto::{
     link::BlobRef,
     record::RecordKind,
     segment::Segment,
-    turn::{
-        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth,
-    },
+    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };
 

@@ -82,7 +82,9 @@ pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_befor
     let Some(code) = failure.code else { return NextStep::Elsewhere };
     let pause = Duration::from_millis(u64::from(failure.retry_after_ms)).clamp(DEFAULT_PAUSE, MAX_PAUSE);
     match code {
-        ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !seen_before => NextStep::Locate,
+        ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !seen_before => {
+            NextStep::Locate
+        }
         ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch | ErrorCode::BlobIdMismatch
             if !seen_before =>
         {
@@ -130,7 +132,12 @@ mod tests {
             (AttemptFailure::node(C::BlobUnavailable, 0), false, false, NextStep::Locate),
             (AttemptFailure::node(C::HeadMismatch, 0), false, false, NextStep::Locate),
             (AttemptFailure::node(C::HeadMismatch, 0), true, false, NextStep::Elsewhere),
-            (AttemptFailure::node(C::MemExpired, 900), true, false, NextStep::Here(Duration::from_millis(900))),
+            (
+                AttemptFailure::node(C::MemExpired, 900),
+                true,
+                false,
+                NextStep::Here(Duration::from_millis(900)),
+            ),
             (AttemptFailure::node(C::Expired, 0), true, false, NextStep::Here(DEFAULT_PAUSE)),
             (AttemptFailure::node(C::Expired, 0), true, true, NextStep::Elsewhere),
             (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::GiveUp),

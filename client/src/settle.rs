@@ -100,8 +100,11 @@ fn open_and_accept(
 ) -> Result<Settled, ErrorCode> {
     let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
     let link = Signed::<Link>::verify(committed.link.clone())?;
-    let reference =
-        BlobRef { blob_id: baton_proto::ids::BlobId([0; 32]), digest: committed.blob_digest, length: committed.blob_length };
+    let reference = BlobRef {
+        blob_id: baton_proto::ids::BlobId([0; 32]),
+        digest: committed.blob_digest,
+        length: committed.blob_length,
+    };
     reference.check(bytes)?;
     let key = state.root.blob_key(link.segment, &blob_salt(bytes)?);
     let segment = Segment::open(bytes, &key, &state.session_id, link.segment)?;

@@ -115,6 +115,26 @@ impl Entry {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         codec::decode(bytes, MAX_OBJECT_BYTES)
     }
+
+    /// The turn that the entry is about, if it is about one.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
+            Self::BlobId { seq, .. }
+            | Self::Acked { seq }
+            | Self::Stored { seq, .. }
+            | Self::Lost { seq } => Some(*seq),
+            _ => None,
+        }
+    }
+
+    /// What the link of an accepted turn continues.
+    pub(crate) fn turn_prev_link(&self) -> Option<LinkHash> {
+        match self {
+            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.prev_link),
+            _ => None,
+        }
+    }
 }
 
 /// What is known of an accepted turn besides link and record.
@@ -406,7 +426,13 @@ impl State {
     }
 
     /// Identity of the next turn's record at a node.
-    pub(crate) fn identity(&self, base: &Segment, turn_id: TurnId, attempt: u32, author: NodeId) -> RecordIdentity {
+    pub(crate) fn identity(
+        &self,
+        base: &Segment,
+        turn_id: TurnId,
+        attempt: u32,
+        author: NodeId,
+    ) -> RecordIdentity {
         RecordIdentity {
             session_id: self.session_id,
             segment: base.segment,

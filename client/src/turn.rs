@@ -16,8 +16,8 @@ use baton_proto::{
 
 use crate::{
     attempt::{self, Context, Events, Finished},
-    client::Client,
     choose::Wish,
+    client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     request::{self, Terms},
@@ -98,7 +98,10 @@ impl Client {
         for (_, auth) in asked.into_iter().rev() {
             match Box::pin(self.settle(&session, &auth)).await {
                 Ok(Some((finished, memory))) => {
-                    return self.finish(&session, &auth, finished, memory, None, &mut on_event).await.map(Some);
+                    return self
+                        .finish(&session, &auth, finished, memory, None, &mut on_event)
+                        .await
+                        .map(Some);
                 }
                 Ok(None) => {}
                 Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
