@@ -5,7 +5,7 @@ use baton_mesh::TurnStream;
 use baton_proto::{
     ErrorCode, Signed, codec,
     commit::{AcceptedTurn, Expected, Place, accept_turn},
-    ids::{NodeId, RunningHash},
+    ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES, MAX_NODE_FRAME_BYTES},
     memory::MemoryItem,
     receipt::{ProgressNote, running_hash_start, running_hash_step},
@@ -14,13 +14,15 @@ use baton_proto::{
 };
 use std::{sync::Arc, time::Duration};
 
+use zeroize::Zeroizing;
+
 use crate::{
     config::Timeouts,
     event::{Relayer, TurnEvent},
     exchange::{self, ExchangeError},
     nodes::Directory,
     request::Prepared,
-    retry::AttemptFailure,
+    retry::{AttemptFailure, Shown},
     session::Session,
     state::{Entry, PendingTurn, State},
 };
@@ -92,17 +94,16 @@ pub(crate) async fn run(
     let nonce = admitted(context, &auth, &mut stream, &mut reply, events).await?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
     let mut rest = Rest { stream, opener, seen: None };
-    let committed = follow(context, &auth, &mut rest, &mut reply, events).await.map_err(|mut failure| {
-        failure.text_shown = !reply.text.is_empty();
-        failure
-    })?;
-    let accepted = context
-        .session
-        .read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory))
-        .map_err(|code| AttemptFailure {
-            text_shown: !reply.text.is_empty(),
-            ..AttemptFailure::check(code)
-        })?;
+    let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
+        Ok(committed) => committed,
+        Err(failure) => return Err(AttemptFailure { shown: reply.shown(), ..failure }),
+    };
+    let accepted =
+        context.session.read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory));
+    let accepted = match accepted {
+        Ok(accepted) => accepted,
+        Err(code) => return Err(AttemptFailure { shown: reply.shown(), ..AttemptFailure::check(code) }),
+    };
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
     Ok(Finished { accepted, memory: reply.memory, rest })
@@ -184,7 +185,7 @@ async fn follow(
 ) -> Result<Committed, AttemptFailure> {
     loop {
         let Some((event, last)) = rest.next(context.timeouts.idle).await? else {
-            return Err(AttemptFailure::check(ErrorCode::StreamTruncated));
+            return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
         match event {
             ReplyEvent::Waiting(ahead) => events(TurnEvent::Waiting(ahead)),
@@ -212,6 +213,10 @@ async fn follow(
 }
 
 impl Reply {
+    fn shown(self) -> Shown {
+        Shown(Zeroizing::new(self.text))
+    }
+
     /// Takes tokens: none missing, none twice.
     fn push(&mut self, index: u32, ids: &[u32], text: &str) -> Result<(), ErrorCode> {
         if !ids.is_empty() && index != self.tokens {
@@ -290,11 +295,17 @@ impl Rest {
     }
 }
 
-/// Where requests for a node's word about a turn go, and the text of a turn that the node sealed.
-pub(crate) fn attempts_to_ask(state: &State) -> Vec<(NodeId, Signed<TurnAuth>)> {
+/// Attempts of the pending turn that may have been sealed, as far as their nodes said; oldest first.
+pub(crate) fn open_attempts(state: &State) -> Vec<Signed<TurnAuth>> {
+    let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
+    pending.filter(|attempt| !attempt.refused).map(|attempt| attempt.auth.clone()).collect()
+}
+
+/// Those of them whose author is asked what became of them.
+pub(crate) fn attempts_to_ask(state: &State) -> Vec<Signed<TurnAuth>> {
     let pending = state.pending.iter().flat_map(|pending| &pending.attempts);
     pending
-        .filter(|attempt| !attempt.refused)
-        .map(|attempt| (attempt.auth.audience, attempt.auth.clone()))
+        .filter(|attempt| !attempt.refused && !attempt.rejected)
+        .map(|attempt| attempt.auth.clone())
         .collect()
 }

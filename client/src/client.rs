@@ -311,6 +311,8 @@ impl Client {
     pub async fn delete(&self, id: SessionId) -> Result<(), ClientError> {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
+        self.ensure_head_id(&session).await?;
+        session.deleted.store(true, std::sync::atomic::Ordering::SeqCst);
         if let Err(error) = self.publish_head(&session, true).await {
             tracing::warn!(%error, "the head index was not told of a deletion");
         }

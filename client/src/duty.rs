@@ -66,7 +66,7 @@ impl Client {
             };
             tokio::join!(Box::pin(client.acknowledge(&session, seq)), Box::pin(known), Box::pin(stored));
             // What the store did not take earlier may be taken now.
-            if !client.unstored(&session).is_empty() {
+            if client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
                 client.spawn_duties(session);
             }
         });
@@ -88,9 +88,6 @@ impl Client {
             if unpublished && let Err(error) = client.publish_head(&session, false).await {
                 tracing::warn!(%error, "the head record was not published");
             }
-            for seq in client.unstored(&session) {
-                client.store_own(&session, seq).await;
-            }
             let unacked: Vec<u64> = session.read(|state| {
                 let turns = state.history.iter().zip(&state.meta).rev();
                 turns
@@ -102,21 +99,27 @@ impl Client {
             for seq in unacked {
                 client.acknowledge(&session, seq).await;
             }
+            for (seq, wait) in client.unstored(&session) {
+                tokio::time::sleep(wait).await;
+                if !session.read(|state| state.is_superseded(seq)) {
+                    client.store_own(&session, seq).await;
+                }
+            }
         });
     }
 
-    /// Turns whose blob only this client may still have, and whose author had its time to store it.
-    fn unstored(&self, session: &Session) -> Vec<u64> {
+    /// Turns whose blob only this client may still have, each with the time that its author still has to store it.
+    fn unstored(&self, session: &Session) -> Vec<(u64, Duration)> {
         let now = self.now_ms();
         let wait = u64::try_from(self.inner.config.timeouts.author_stores.as_millis()).unwrap_or(u64::MAX);
         session.read(|state| {
-            let due = |seq: &u64| {
-                !state.is_superseded(*seq)
-                    && state
-                        .turn(*seq)
-                        .is_some_and(|(_, meta)| !meta.stored && meta.accepted_ms.saturating_add(wait) <= now)
+            let left = |seq: u64| {
+                let (_, meta) =
+                    state.turn(seq).filter(|(_, meta)| !meta.stored && !state.is_superseded(seq))?;
+                let due_ms = meta.accepted_ms.saturating_add(wait);
+                Some((seq, Duration::from_millis(due_ms.saturating_sub(now))))
             };
-            (0..state.next_seq()).filter(due).collect()
+            (0..state.next_seq()).filter_map(left).collect()
         })
     }
 
@@ -262,11 +265,11 @@ impl Client {
     pub(crate) fn spawn_aborts(
         &self,
         session: &Arc<Session>,
-        attempts: Vec<(NodeId, Signed<TurnAuth>)>,
+        attempts: Vec<Signed<TurnAuth>>,
         accepted: Option<u32>,
     ) {
         let now = self.now_ms();
-        for (node, auth) in attempts {
+        for auth in attempts {
             if Some(auth.attempt) == accepted {
                 continue;
             }
@@ -285,7 +288,7 @@ impl Client {
             });
             let client = self.clone();
             self.spawn(async move {
-                client.tell(node, &ClientFrame::Abort(abort.bytes().clone())).await;
+                client.tell(auth.audience, &ClientFrame::Abort(abort.bytes().clone())).await;
             });
         }
     }

@@ -1,7 +1,7 @@
 //! The session's head in the index: published after each turn, and compared with what is known here. The index is not
 //! trusted: its record is signed by the session's own head key, so the worst it can do is to show an older one.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use baton_keys::session::{SessionRoot, head_index_key};
 use baton_proto::{
@@ -66,6 +66,9 @@ impl Client {
     ) -> Result<(), ClientError> {
         // A second round follows a record that is newer by number but not by content.
         for _ in 0..2 {
+            if session.deleted.load(Ordering::SeqCst) && !tombstone {
+                return Ok(());
+            }
             let now = self.now_ms();
             let Some((record, published)) = session.read(|state| next_record(state, tombstone, now)) else {
                 return Ok(());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_proto::{ErrorCode, Retry};
+use zeroize::Zeroizing;
 
 use crate::exchange::ExchangeError;
 
@@ -25,15 +26,38 @@ pub(crate) struct AttemptFailure {
     pub(crate) retry_after_ms: u32,
     /// The node said itself that nothing was signed, so there is nothing to ask it about.
     pub(crate) nothing_signed: bool,
-    /// Text was shown.
-    pub(crate) text_shown: bool,
+    /// The reply was lost rather than wrong: its author may have sealed the turn.
+    pub(crate) lost: bool,
+    /// Text that was shown.
+    pub(crate) shown: Shown,
+}
+
+/// Text of an answer that did not end well; never in a log.
+#[derive(Default)]
+pub(crate) struct Shown(pub(crate) Zeroizing<String>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shown({} bytes)", self.0.len())
+    }
 }
 
 impl AttemptFailure {
     /// A check of the client's that the node's answer did not pass.
     pub(crate) fn check(code: ErrorCode) -> Self {
-        let reason = code.to_string();
-        Self { code: Some(code), reason, retry_after_ms: 0, nothing_signed: false, text_shown: false }
+        Self {
+            code: Some(code),
+            reason: code.to_string(),
+            retry_after_ms: 0,
+            nothing_signed: false,
+            lost: false,
+            shown: Shown::default(),
+        }
+    }
+
+    /// The reply ended, or stalled, before its last chunk.
+    pub(crate) fn lost(reason: String) -> Self {
+        Self { reason, lost: true, ..Self::check(ErrorCode::StreamTruncated) }
     }
 
     /// The node's own word that the turn failed.
@@ -50,11 +74,9 @@ impl From<ExchangeError> for AttemptFailure {
             ExchangeError::Broken(code) => Self::check(code),
             // The substream never opened, so the node never saw the turn.
             ExchangeError::Open(_) => {
-                Self { code: None, reason, retry_after_ms: 0, nothing_signed: true, text_shown: false }
+                Self { code: None, reason, nothing_signed: true, ..Self::check(ErrorCode::Internal) }
             }
-            ExchangeError::Frame(_) | ExchangeError::Ended => {
-                Self { reason, ..Self::check(ErrorCode::StreamTruncated) }
-            }
+            ExchangeError::Frame(_) | ExchangeError::Ended => Self::lost(reason),
         }
     }
 }

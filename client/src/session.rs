@@ -4,7 +4,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
@@ -33,6 +33,8 @@ pub(crate) struct Session {
     /// One round of background duties at a time.
     pub(crate) duties: Semaphore,
     trouble: Mutex<Option<ErrorCode>>,
+    /// Set before a deletion is published, so that nothing publishes a living head after it.
+    pub(crate) deleted: AtomicBool,
 }
 
 impl Session {
@@ -67,6 +69,7 @@ impl Session {
             ids: Semaphore::new(1),
             duties: Semaphore::new(1),
             trouble: Mutex::new(None),
+            deleted: AtomicBool::new(false),
         }
     }
 

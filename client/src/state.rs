@@ -91,6 +91,8 @@ pub(crate) enum Entry {
     Memory { attempt: u32, items: Vec<MemoryItem> },
     /// An attempt ended without anything signed, as its node itself said.
     Refused { attempt: u32 },
+    /// An attempt whose reply the client found wrong: its author is not believed about it again.
+    Rejected { attempt: u32 },
     /// The pending turn was accepted, or a turn recovered.
     Turn(Box<TurnEntry>),
     /// The pending turn was given up.
@@ -164,6 +166,8 @@ pub(crate) struct PendingAttempt {
     pub(crate) memory: Vec<MemoryItem>,
     /// The node itself said that nothing was signed.
     pub(crate) refused: bool,
+    /// The client found its reply wrong.
+    pub(crate) rejected: bool,
 }
 
 /// A pending turn with its attempts.
@@ -237,6 +241,7 @@ impl State {
                     received: String::new(),
                     memory: Vec::new(),
                     refused: false,
+                    rejected: false,
                 });
             }
             Entry::Received { attempt, text } => {
@@ -252,6 +257,11 @@ impl State {
             Entry::Refused { attempt } => {
                 if let Some(attempt) = self.attempt_mut(attempt) {
                     attempt.refused = true;
+                }
+            }
+            Entry::Rejected { attempt } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.rejected = true;
                 }
             }
             Entry::Turn(turn) => self.push_turn(*turn)?,

@@ -95,9 +95,10 @@ impl Client {
         }
         self.ensure_head_id(&session).await?;
         let asked = session.read(attempt::attempts_to_ask);
-        for (_, auth) in asked.into_iter().rev() {
+        for auth in asked.into_iter().rev() {
             match Box::pin(self.settle(&session, &auth)).await {
                 Ok(Some((finished, memory))) => {
+                    on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
                     return self
                         .finish(&session, &auth, finished, memory, None, &mut on_event)
                         .await
@@ -121,7 +122,7 @@ impl Client {
     }
 
     async fn give_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        let attempts = session.read(attempt::attempts_to_ask);
+        let attempts = session.read(attempt::open_attempts);
         if session.read(|state| state.pending.is_none()) {
             return Ok(());
         }
@@ -161,9 +162,16 @@ impl Client {
                 }
                 Err(failure) => failure,
             };
-            if !failure.nothing_signed
+            // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
+            // sealed must begin with what it sent.
+            if failure.lost
                 && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth)).await
+                && let Some(unseen) =
+                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.0.as_str()))
             {
+                if !unseen.is_empty() {
+                    events(TurnEvent::Text(unseen.to_owned()));
+                }
                 return self.finish(session, &auth, accepted, memory, None, events).await;
             }
             self.after_failure(session, &auth, failure, &mut progress, events).await?;
@@ -243,11 +251,13 @@ impl Client {
         let node = auth.audience;
         let (code, reason) = (failure.code, failure.reason.clone());
         events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason });
-        if failure.text_shown {
+        if !failure.shown.0.is_empty() {
             events(TurnEvent::Restarted);
         }
         if failure.nothing_signed {
             session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?;
+        } else if !failure.lost {
+            session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?;
         }
         let seen = code.is_some_and(|code| progress.codes.contains(&code));
         let step = next_step(&failure, progress.with_locator, seen);
@@ -289,7 +299,7 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<TurnOutcome, ClientError> {
         let now = self.now_ms();
-        let others = session.read(attempt::attempts_to_ask);
+        let others = session.read(attempt::open_attempts);
         let ack = session.read(|state| {
             let signing = state.root.signing_key();
             let ack = TurnAck {
