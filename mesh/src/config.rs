@@ -12,7 +12,7 @@ pub struct MeshConfig {
     /// for a mesh that only dials.
     pub listen: Vec<Multiaddr>,
     /// Peers to stay connected with, best with a `/p2p/` suffix so that their identity is checked; 32 at
-    /// the most.
+    /// the most. One that is lost, or that idled out, is dialled again after a jittered, growing wait.
     pub bootstrap: Vec<Multiaddr>,
     /// Addresses under which others can reach this mesh from outside, told to them by identify.
     pub external: Vec<Multiaddr>,

@@ -63,7 +63,6 @@ pub struct MeshStats {
     pub turns_refused_quota: u64,
 }
 
-#[derive(Debug)]
 struct Shared {
     node: NodeId,
     commands: mpsc::Sender<Command>,
@@ -76,8 +75,14 @@ struct Shared {
 }
 
 /// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MeshHandle(Arc<Shared>);
+
+impl std::fmt::Debug for MeshHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeshHandle").field("node", &self.0.node).finish_non_exhaustive()
+    }
+}
 
 impl Mesh {
     /// Starts a mesh with the identity of an Ed25519 seed (RFC 8032 secret key). When this returns, every
@@ -307,7 +312,8 @@ impl MeshHandle {
     }
 
     /// Stops the mesh: connections are closed (two seconds at the most), open turns end, and the task is
-    /// joined. Callers that want their turns to finish wait for them first.
+    /// joined. Callers that want their turns to finish wait for them first. A TCP port is free when this
+    /// returns; a QUIC port a moment after that, once every turn of this mesh has been dropped as well.
     pub async fn shutdown(&self) -> MeshExit {
         self.0.cancel.cancel();
         self.closed().await

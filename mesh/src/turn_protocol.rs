@@ -174,10 +174,11 @@ impl ConnectionHandler for Handler {
 
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, TurnUpgrade, TurnUpgrade, (), OpenReply>) {
         match event {
-            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
-                if self.arrived.len() < MAX_NEGOTIATING_STREAMS {
-                    self.arrived.push_back(protocol);
-                }
+            // A whole negotiation queue's worth waits here only if the swarm is stuck; more are reset.
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. })
+                if self.arrived.len() < MAX_NEGOTIATING_STREAMS =>
+            {
+                self.arrived.push_back(protocol);
             }
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info }) => {
                 let _ = info.send(Ok(protocol));

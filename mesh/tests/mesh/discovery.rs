@@ -86,11 +86,11 @@ async fn turns_open_again_with_a_node_that_restarted() {
         let identity = seed();
         let client = client().await;
         let (node, mut incoming) = Mesh::spawn(identity.clone(), server_config(listen)).await.unwrap();
-        let (mut near, _far) = connect(&client, &node, &mut incoming).await;
+        let (mut near, far) = connect(&client, &node, &mut incoming).await;
         let listen = node.listen_addrs()[0].to_string();
         node.shutdown().await;
         assert!(has_ended(&mut near).await);
-        drop((near, node));
+        drop((near, far, node));
         let (again, mut incoming) = respawn(identity, &listen).await;
         connect(&client, &again, &mut incoming).await;
     }

@@ -1,4 +1,5 @@
 //! Meshes with real sockets on the loopback interface: turns, refusals, discovery, limits and shutdown.
+#![expect(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod discovery;
 mod limits;

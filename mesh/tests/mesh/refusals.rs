@@ -97,7 +97,7 @@ async fn refuses_a_peer_without_a_common_version() {
 }
 
 async fn listen_failure(listen: &str) -> String {
-    let error = Mesh::spawn(seed(), server_config(listen)).await.err().expect("a refusal");
+    let error = Mesh::spawn(seed(), server_config(listen)).await.expect_err("a refusal");
     assert!(matches!(error, MeshError::Listen { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains(listen), "{text}");
@@ -137,7 +137,7 @@ async fn refuses_a_configuration_over_its_limits() {
         MeshConfig { turn_protocols: vec![], ..base() },
     ];
     for config in faults {
-        let error = Mesh::spawn(seed(), config).await.err().expect("a refusal");
+        let error = Mesh::spawn(seed(), config).await.expect_err("a refusal");
         assert!(matches!(error, MeshError::Config(_)), "{error}");
     }
 }

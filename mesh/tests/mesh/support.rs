@@ -1,9 +1,6 @@
 //! Starting meshes for the tests.
 
-use std::{
-    sync::atomic::{AtomicU8, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TurnStream};
 use tokio::time::Instant;
@@ -24,10 +21,9 @@ pub fn addr(text: &str) -> Multiaddr {
     text.parse().expect("a multiaddr")
 }
 
-/// A seed that no other mesh of this process has.
+/// A random seed: test runs beside this one must not share identities, since mDNS would mix them up.
 pub fn seed() -> Zeroizing<[u8; 32]> {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    Zeroizing::new([NEXT.fetch_add(1, Ordering::Relaxed); 32])
+    Zeroizing::new(rand::random())
 }
 
 pub fn server_config(listen: &str) -> MeshConfig {

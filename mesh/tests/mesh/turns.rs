@@ -22,7 +22,7 @@ async fn frames_round_trip(listen: &str) {
         far.close().await.unwrap();
     });
     for len in [0usize, 1, 16 << 10, 64 << 10, 1 << 20] {
-        let frame: Vec<u8> = (0..len).map(|i| (i % 253) as u8).collect();
+        let frame: Vec<u8> = (0..=252).cycle().take(len).collect();
         near.send_by(&frame, soon()).await.unwrap();
         assert!(near.recv_by(LIMIT, soon()).await.unwrap() == Some(frame), "{len} bytes");
     }
@@ -74,7 +74,7 @@ async fn a_frame_cut_short_is_truncated() {
 
 #[tokio::test]
 async fn many_turns_run_at_once() {
-    const TURNS: usize = 60;
+    const TURNS: u8 = 60;
     for listen in [TCP, QUIC] {
         let (node, mut incoming) = server(listen).await;
         let client = client().await;
@@ -97,7 +97,7 @@ async fn many_turns_run_at_once() {
             turns.spawn(async move {
                 let mut turn = client.open(id, &addrs, soon()).await.unwrap();
                 for round in 0..5 {
-                    let frame = vec![number as u8; 1000 * round];
+                    let frame = vec![number; 1000 * round];
                     turn.send(&frame).await.unwrap();
                     assert_eq!(turn.recv_by(LIMIT, soon()).await.unwrap(), Some(frame));
                 }
@@ -108,7 +108,7 @@ async fn many_turns_run_at_once() {
         turns.join_all().await;
         serving.await.unwrap();
         assert_eq!(client.stats().connections, 1, "all on one connection");
-        assert_eq!(node.stats().turns_accepted, TURNS as u64);
+        assert_eq!(node.stats().turns_accepted, u64::from(TURNS));
     }
 }
 

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what building and testing needs, where it is missing: a C toolchain (for TLS and QUIC), and a Python
+# environment for the independent verifier. Sourced by the other scripts; runs by itself too.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  exit 1
+}
+
+need_tools() {
+  command -v cargo >/dev/null 2>&1 || {
+    # rustup installs here; a shell that was open before does not have it on its path yet.
+    [ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
+  }
+  command -v cargo >/dev/null 2>&1 || fail "cargo is missing: install Rust 1.95 or newer with rustup, then run this again"
+  command -v python3 >/dev/null 2>&1 || fail "python3 is missing: install Python 3.9 or newer with pip, then run this again"
+  local missing=()
+  command -v cc >/dev/null 2>&1 || missing+=(build-essential)
+  command -v make >/dev/null 2>&1 || missing+=(make)
+  if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
+    else
+      fail "a C compiler is missing: install ${missing[*]} with your system's package manager, then run this again"
+    fi
+  fi
+}
+
+# The verifier's two packages, in an environment of their own.
+need_python() {
+  if ! "$venv/bin/python" -c 'import blake3, nacl' >/dev/null 2>&1; then
+    python3 -m venv "$venv" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/scripts/requirements.txt"
+  fi
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  need_tools
+  need_python
+  echo "ready: cargo $(cargo --version | cut -d' ' -f2), $("$venv/bin/python" --version)"
+fi

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Runs every test: unit, property and process tests, the real model, the demo, and the independent verifier.
+# Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where the time went.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+full=
+for argument in "$@"; do
+  case $argument in
+    --full) full=1 ;;
+    *) fail "unknown argument $argument: only --full is known" ;;
+  esac
+done
+[ -n "$full" ] && export BATON_FULL=1
+
+names=()
+seconds=()
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  "$@"
+  names+=("$name")
+  seconds+=($((SECONDS - start)))
+}
+
+bin=${CARGO_TARGET_DIR:-target}/debug
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+demo() {
+  "$bin/baton-testnet" demo --json --keep "$work/demo" | tail -n 1 >"$work/report.json"
+  cat "$work/report.json"
+}
+
+verify_vectors() {
+  "$venv/bin/python" scripts/verify_export.py --vectors proto/vectors
+  (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
+}
+
+step "install what is missing" need_tools
+step "python for the verifier" need_python
+step "build" cargo build --locked --workspace --all-targets
+step "fetch the model" "$bin/baton-node" models pull smollm2-135m
+step "tests" cargo test --locked --workspace
+step "verifier on the vectors" verify_vectors
+step "demo on the real model" demo
+step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
+
+printf '\n%-34s %8s\n' "where the time went" seconds
+for index in "${!names[@]}"; do
+  printf '%-34s %8d\n' "${names[$index]}" "${seconds[$index]}"
+done
+printf '%-34s %8d\n' total "$SECONDS"
