@@ -137,7 +137,9 @@ impl Client {
             Some(mesh) => (mesh.clone(), false),
             None => (start_mesh(&config).await?, true),
         };
-        let directory = Directory::new(mesh, config.clock.clone(), config.timeouts, config.bootstrap.len());
+        let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
+        let expected = config.bootstrap.len();
+        let directory = Directory::new(mesh, config.clock.clone(), config.timeouts, expected, may_find);
         Ok(Self {
             inner: Arc::new(Inner {
                 config,

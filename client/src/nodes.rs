@@ -66,6 +66,8 @@ pub(crate) struct Directory {
     timeouts: Timeouts,
     /// Peers that discovery waits for, at first: those named in the configuration.
     expected: usize,
+    /// Whether nodes can appear at all: without addresses and multicast there is nobody to wait for.
+    may_find: bool,
     known: Mutex<HashMap<NodeId, Known>>,
 }
 
@@ -84,8 +86,15 @@ impl Drop for InFlight {
 }
 
 impl Directory {
-    pub(crate) fn new(mesh: MeshHandle, clock: Clock, timeouts: Timeouts, expected: usize) -> Self {
-        Self { mesh, clock, timeouts, expected: expected.max(1), known: Mutex::new(HashMap::new()) }
+    pub(crate) fn new(
+        mesh: MeshHandle,
+        clock: Clock,
+        timeouts: Timeouts,
+        expected: usize,
+        may_find: bool,
+    ) -> Self {
+        let known = Mutex::new(HashMap::new());
+        Self { mesh, clock, timeouts, expected: expected.max(1), may_find, known }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
@@ -108,6 +117,9 @@ impl Directory {
 
     /// Verified nodes, found anew where none is known: waits for the first until the discovery timeout.
     pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
+        if !self.may_find && self.mesh.peers().is_empty() {
+            return Vec::new();
+        }
         let deadline = Instant::now() + self.timeouts.discovery;
         loop {
             let expected = self.expected;

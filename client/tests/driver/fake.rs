@@ -25,13 +25,13 @@ use baton_proto::{
         commit_output, running_hash_start, running_hash_step,
     },
     record::{FinishReason, Record},
-    store::{BlobStore, HeadIndex, PutOptions},
+    store::PutOptions,
     turn::{Payload, TurnAuth},
     wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
 };
 use tokio::sync::watch;
 
-use crate::store::MemoryStore;
+use crate::store::Stores;
 
 /// What the node does with the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ struct Shared {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
     engine: EngineKind,
-    store: MemoryStore,
+    stores: Stores,
     state: Mutex<State>,
     /// Rises with every turn that began to hang.
     hanging: watch::Sender<u32>,
@@ -103,7 +103,7 @@ pub fn now_ms() -> u64 {
 }
 
 impl FakeNode {
-    pub async fn start(store: &MemoryStore, engine: EngineKind) -> Self {
+    pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
         let signing = SecretSigningKey::generate();
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let config = MeshConfig::server("fake node", listen);
@@ -112,7 +112,7 @@ impl FakeNode {
             signing,
             exchange: ExchangeSecret::generate(),
             engine,
-            store: store.clone(),
+            stores: stores.into(),
             state: Mutex::new(State {
                 script: VecDeque::new(),
                 sealed: HashMap::new(),
@@ -242,7 +242,8 @@ async fn window(
 ) -> Result<Window, ErrorCode> {
     let located = if auth.seq > 0 && auth.prev_blob.is_none() {
         let found = shared
-            .store
+            .stores
+            .heads
             .resolve(head_index_key(&auth.head_key))
             .await
             .map_err(|_| ErrorCode::BlobUnavailable)?;
@@ -257,7 +258,7 @@ async fn window(
         let bytes = match inlined {
             Some(blob) => blob.0.clone(),
             None => {
-                let found = shared.store.get(need.blob.blob_id, MAX_BLOB_BYTES).await;
+                let found = shared.stores.blobs.get(need.blob.blob_id, MAX_BLOB_BYTES).await;
                 found.map_err(|_| ErrorCode::BlobUnavailable)?
             }
         };
@@ -342,7 +343,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let said = match act {
         Act::GiveUpStoring => StoreState::GivenUp,
         Act::NeverStore => StoreState::Pending,
-        _ => match shared.store.put(sealed.blob, PutOptions::default()).await {
+        _ => match shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
             Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
             Err(_) => StoreState::GivenUp,
         },

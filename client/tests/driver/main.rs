@@ -1,5 +1,6 @@
 //! The client against scripted nodes over a real mesh, and a store in memory.
 
+mod command;
 mod failures;
 mod fake;
 mod heads;

@@ -124,3 +124,16 @@ impl HeadIndex for MemoryStore {
         })
     }
 }
+
+/// The stores that a node uses.
+#[derive(Clone)]
+pub struct Stores {
+    pub blobs: Arc<dyn BlobStore>,
+    pub heads: Arc<dyn HeadIndex>,
+}
+
+impl From<&MemoryStore> for Stores {
+    fn from(store: &MemoryStore) -> Self {
+        Self { blobs: Arc::new(store.clone()), heads: Arc::new(store.clone()) }
+    }
+}
