@@ -205,7 +205,7 @@ mod tests {
     const NOW: u64 = 1_000_000;
 
     fn offer(name: &str, engine: EngineKind) -> ModelOffer {
-        let model = ModelId([name.len() as u8; 32]);
+        let model = ModelId([u8::try_from(name.len()).unwrap(); 32]);
         ModelOffer {
             model,
             name: name.to_owned(),

@@ -128,7 +128,7 @@ async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again
         let world = World::new(1).await;
         let client = world.client().await;
         let session = session(&client).await;
-        world.nodes[0].script([if act == Act::Hang { Act::Hang } else { act }]);
+        world.nodes[0].script([act]);
         if act == Act::Hang {
             // The future is dropped while the node is silent: a crash as far as the journal is concerned.
             tokio::select! {

@@ -19,10 +19,11 @@ use baton_proto::{
     ids::{AuditRoot, BlobDigest, ModelId, NodeId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
     link::blob_digest,
+    memory::{MemEnvelope, MemoryItem},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
     receipt::{
         Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, audit_root, commit_input,
-        commit_output, running_hash_start, running_hash_step,
+        commit_memory, commit_output, running_hash_start, running_hash_step,
     },
     record::{FinishReason, Record},
     store::PutOptions,
@@ -280,6 +281,10 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     }
     assert_eq!(auth.check_time(now_ms()), Ok(()));
     let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
+    let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
+        let envelope = Signed::<MemEnvelope>::verify(bytes).unwrap();
+        envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
+    });
     let window = match window(shared, &auth, &request, &payload).await {
         Ok(window) => window,
         Err(code) => return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await,
@@ -326,7 +331,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let note = Signed::sign(note, &shared.signing).bytes().clone();
     send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
 
-    let sealed = seal(shared, &auth, &payload, &window, &answer, act);
+    let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
     {
         let mut state = shared.state.lock().unwrap();
         state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
@@ -357,7 +362,7 @@ fn seal(
     auth: &Signed<TurnAuth>,
     payload: &Payload,
     window: &Window,
-    answer: &str,
+    (answer, memory): (&str, &[MemoryItem]),
     act: Act,
 ) -> SealedTurn {
     let key = payload.grant.record_key.record_key();
@@ -375,12 +380,12 @@ fn seal(
         sampling: auth.sampling,
         seed: payload.sampling.seed,
         window_from,
-        tokens: TokenCounts { input: 10, output: 2, memory: 0, resumed: 0 },
-        memory_items: 0,
+        tokens: TokenCounts { input: 10, output: 2, memory: u32::from(!memory.is_empty()), resumed: 0 },
+        memory_items: u16::try_from(memory.len()).unwrap(),
         commitments: Commitments {
             input: commit_input(&key, &payload.system, window_from, &payload.messages),
             output: commit_output(&key, answer, FinishReason::Stop),
-            memory: None,
+            memory: commit_memory(&key, memory),
         },
         audit_root: AuditRoot(audit_root(&[]).0),
         timings: Timings::default(),

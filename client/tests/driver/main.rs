@@ -1,10 +1,12 @@
 //! The client against scripted nodes over a real mesh, and a store in memory.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod command;
 mod failures;
 mod fake;
 mod heads;
 mod keeping;
+mod relayer;
 mod store;
 mod turns;
 

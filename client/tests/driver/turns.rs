@@ -10,12 +10,12 @@ async fn any_node_continues_what_another_began_over_segments_and_restarts() {
     let world = World::new(2).await;
     let client = world.client().await;
     let session = client.new_session(NewSession::with_system("be brief: ")).await.unwrap();
-    for turn in 0..18u64 {
+    for (turn, node) in (0..18u64).zip(world.nodes.iter().cycle()) {
         let mut input = TurnInput::user(format!("turn {turn}"));
-        input.node = Some(world.nodes[turn as usize % 2].id());
+        input.node = Some(node.id());
         let outcome = client.turn(session, input, |_| {}).await.unwrap();
         assert_eq!(outcome.text, format!("be brief: turn {turn} ({turn})"));
-        assert_eq!((outcome.seq, outcome.node), (turn, world.nodes[turn as usize % 2].id()));
+        assert_eq!((outcome.seq, outcome.node), (turn, node.id()));
     }
     client.shutdown(GRACE).await;
 
