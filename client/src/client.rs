@@ -161,7 +161,12 @@ impl Client {
         let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
         self.inner.cancel.cancel();
         self.inner.tasks.wait().await;
-        self.lock().clear();
+        let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
+        // A write of a turn that was dropped midway may still run; the files are free only after it.
+        let closed = tokio::task::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        if closed.await.is_err() {
+            tracing::warn!("the sessions were not closed properly");
+        }
         if self.inner.owns_mesh {
             let _ = self.inner.directory.mesh().shutdown().await;
         }
@@ -300,7 +305,8 @@ impl Client {
     /// Lets go of a session's file, so that another process may open it. Does nothing while a turn is under way.
     pub fn release(&self, id: SessionId) {
         let mut open = self.lock();
-        if open.get(&id).is_some_and(|session| session.begin().is_ok()) {
+        if let Some(session) = open.get(&id).filter(|session| session.begin().is_ok()) {
+            session.close();
             open.remove(&id);
         }
     }

@@ -52,7 +52,10 @@ pub enum ClientError {
     /// A turn that was begun earlier is not finished.
     #[error("an earlier turn of this session is not finished")]
     PendingTurn,
-    /// The session was closed or deleted.
+    /// The session's file was let go of while something still wanted to write it.
+    #[error("the session was closed")]
+    Closed,
+    /// The session was deleted.
     #[error("the session was deleted")]
     Deleted,
     /// Nothing was said.
@@ -144,6 +147,7 @@ impl ClientError {
             Self::SessionExists(_) => "SessionExists",
             Self::Busy => "Busy",
             Self::PendingTurn => "PendingTurn",
+            Self::Closed => "Closed",
             Self::Deleted => "Deleted",
             Self::EmptyMessage => "EmptyMessage",
             Self::MessageTooLong { .. } => "MessageTooLong",
@@ -182,6 +186,7 @@ impl ClientError {
             Self::PendingTurn => {
                 "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)"
             }
+            Self::Closed => "open it again",
             Self::Deleted => "start a new session",
             Self::EmptyMessage => "say something",
             Self::MessageTooLong { .. } => "send it in parts",
@@ -221,6 +226,7 @@ impl ClientError {
             | Self::PendingTurn
             | Self::InUse(_)
             | Self::Behind { .. }
+            | Self::Closed
             | Self::Deleted => 7,
             Self::KeyFile(_) | Self::File { .. } | Self::JournalDamaged { .. } => 8,
             Self::Mesh(_) | Self::TaskEnded => 1,

@@ -120,12 +120,17 @@ impl Session {
     fn write_blocking(&self, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         let mut shelf = self.lock();
-        let journal = shelf.journal.as_mut().ok_or(ClientError::Deleted)?;
+        let journal = shelf.journal.as_mut().ok_or(ClientError::Closed)?;
         journal.append(&encoded, flush)?;
         for entry in entries {
             shelf.state.apply(entry)?;
         }
         Ok(())
+    }
+
+    /// Lets go of the file, after a write under way; later ones are refused. Blocking.
+    pub(crate) fn close(&self) {
+        drop(self.lock().journal.take());
     }
 
     /// Removes the session's file; nothing can be written any more.

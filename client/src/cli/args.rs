@@ -25,7 +25,7 @@ key; 130 interrupted.";
 
 /// Talk to language models over nodes that keep nothing: the conversation is yours, sealed and verifiable.
 #[derive(Debug, Parser)]
-#[command(name = "baton", version, about, after_help = EXAMPLES)]
+#[command(name = "baton", version, after_help = EXAMPLES)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
