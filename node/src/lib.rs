@@ -1,1 +1,15 @@
 //! The Baton inference daemon.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod engine;
+pub mod identity;
+pub mod journal;
+pub mod logging;
+pub mod metrics;
+pub mod models;
+pub mod prompt;
+pub mod service;
+pub mod turn;

@@ -1,3 +1,5 @@
 //! The Baton inference daemon.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    baton_node::cli::main()
+}

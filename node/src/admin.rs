@@ -1,0 +1,238 @@
+//! The admin port: health, readiness, metrics and status over HTTP, on a loopback address only.
+//!
+//! `daemon` binds and runs it; `baton-node status` and monitoring ask it. It only reads. It shows addresses,
+//! counts and states, never a session, a text or a key.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{CONTENT_TYPE, TurnCounts};
+
+/// A model as the status shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// Name for people.
+    pub name: String,
+    /// Its identity, hex.
+    pub model: String,
+    /// `native`, `proxied` or `echo`.
+    pub engine: String,
+    /// Tokens of context.
+    pub context_tokens: u32,
+}
+
+/// Peers, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCounts {
+    /// With a connection.
+    pub connected: usize,
+    /// In the table.
+    pub known: usize,
+}
+
+/// The store as the node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Where blobs are written.
+    pub publisher: String,
+    /// Where they are read.
+    pub aggregator: String,
+    /// Whether it answered lately.
+    pub reachable: bool,
+    /// Seconds since it last answered, if it ever did.
+    pub answered_seconds_ago: Option<u64>,
+}
+
+/// What the node is doing. The answer of `/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process runs and answers.
+    pub healthy: bool,
+    /// It takes turns and can keep them.
+    pub ready: bool,
+    /// What is missing for that, in words.
+    pub not_ready: Vec<String>,
+    /// The node's Ed25519 key, hex.
+    pub node: String,
+    /// The same as a libp2p name.
+    pub peer_id: String,
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+    /// Addresses listened on, with the node's identity.
+    pub listen: Vec<String>,
+    /// Peers.
+    pub peers: PeerCounts,
+    /// Models served.
+    pub models: Vec<ModelInfo>,
+    /// Turns that may be served at once.
+    pub slots: u32,
+    /// Turns that may wait.
+    pub queue: u32,
+    /// Turns now and since the start.
+    pub turns: TurnCounts,
+    /// The store.
+    pub store: StoreStatus,
+    /// Memory in use, where the system says it.
+    pub resident_bytes: Option<u64>,
+}
+
+/// What the admin port shows. Both must answer at once.
+pub trait StatusSource: Send + Sync {
+    /// The status now.
+    fn status(&self) -> Status;
+    /// All metrics as OpenMetrics text.
+    fn metrics(&self) -> String;
+}
+
+type Source = Arc<dyn StatusSource>;
+
+/// The routes.
+pub fn router(source: Source) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .with_state(source)
+        .layer(middleware::from_fn(refuse_other_hosts))
+}
+
+/// Serves until `stop`, then lets running answers finish.
+///
+/// # Errors
+/// The listener's.
+pub async fn serve(listener: TcpListener, source: Source, stop: CancellationToken) -> std::io::Result<()> {
+    axum::serve(listener, router(source)).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+async fn ready(State(source): State<Source>) -> (StatusCode, String) {
+    let status = source.status();
+    if status.ready {
+        (StatusCode::OK, "ready\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", status.not_ready.join("; ")))
+    }
+}
+
+async fn metrics(State(source): State<Source>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], source.metrics())
+}
+
+async fn status(State(source): State<Source>) -> Json<Status> {
+    Json(source.status())
+}
+
+/// Refuses requests under another name than this machine's own: a web page may point its name at 127.0.0.1 and
+/// have a browser here ask for it.
+async fn refuse_other_hosts(request: Request, next: Next) -> Response {
+    if is_loopback_host(request.headers()) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, "ask for this machine's loopback address\n").into_response()
+    }
+}
+
+fn is_loopback_host(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = match host.parse::<SocketAddr>() {
+        Ok(address) => return address.ip().is_loopback(),
+        Err(_) => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name == "localhost" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Fixed {
+        ready: AtomicBool,
+    }
+
+    impl StatusSource for Fixed {
+        fn status(&self) -> Status {
+            let ready = self.ready.load(Ordering::SeqCst);
+            let not_ready = if ready { Vec::new() } else { vec!["the store does not answer".to_owned()] };
+            Status { healthy: true, ready, not_ready, ..Status::default() }
+        }
+
+        fn metrics(&self) -> String {
+            "# EOF\n".to_owned()
+        }
+    }
+
+    struct Server {
+        address: SocketAddr,
+        source: Arc<Fixed>,
+        stop: CancellationToken,
+        task: tokio::task::JoinHandle<std::io::Result<()>>,
+        client: reqwest::Client,
+    }
+
+    impl Server {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (source, stop) = (Arc::new(Fixed::default()), CancellationToken::new());
+            let task = tokio::spawn(serve(listener, source.clone(), stop.clone()));
+            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            Self { address, source, stop, task, client }
+        }
+
+        async fn get(&self, path: &str) -> (u16, String, String) {
+            let answer = self.client.get(format!("http://{}{path}", self.address)).send().await.unwrap();
+            let media =
+                answer.headers().get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap().to_owned());
+            (answer.status().as_u16(), media.unwrap_or_default(), answer.text().await.unwrap())
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_health_readiness_metrics_and_status_and_stops() {
+        let server = Server::start().await;
+        assert_eq!(server.get("/healthz").await.0, 200);
+        let (code, _, text) = server.get("/readyz").await;
+        assert_eq!((code, text.as_str()), (503, "not ready: the store does not answer\n"));
+        server.source.ready.store(true, Ordering::SeqCst);
+        assert_eq!(server.get("/readyz").await.0, 200);
+        let (_, media, text) = server.get("/metrics").await;
+        assert_eq!((media.as_str(), text.as_str()), (CONTENT_TYPE, "# EOF\n"));
+        let (_, media, text) = server.get("/status").await;
+        assert_eq!(media, "application/json");
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), server.source.status());
+        assert_eq!(server.get("/other").await.0, 404);
+        server.stop.cancel();
+        server.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn refuses_other_methods_and_requests_under_another_name() {
+        let server = Server::start().await;
+        let url = format!("http://{}/status", server.address);
+        assert_eq!(server.client.post(&url).send().await.unwrap().status(), 405);
+        for host in ["rebound.example", "rebound.example:9464", "10.0.0.1", "localhost.example:1", ""] {
+            let answer = server.client.get(&url).header(header::HOST, host).send().await.unwrap();
+            assert!(matches!(answer.status().as_u16(), 400 | 403), "{host}: {}", answer.status());
+        }
+        for host in ["localhost", "localhost:1", "127.0.0.1", "[::1]:1"] {
+            let answer = server.client.get(&url).header(header::HOST, host).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{host}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What the node is told at its start: flags, environment, TOML file and defaults, in this precedence.
+//!
+//! Owned by `main` and the commands. Nothing here binds a port or writes a file; this is, with `main`, the only
+//! place where the environment is read. [`options`] is the one list of options, from which the help, the
+//! commented file of `init` and the checks of a file all come.
+
+mod file;
+mod flags;
+mod options;
+mod template;
+
+use std::{
+    env,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use baton_mesh::Multiaddr;
+
+pub use file::ConfigError;
+pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
+pub use options::{OPTIONS, admin as parse_admin, describe_defaults};
+pub use template::commented_file;
+
+/// Name of the configuration file in the data directory.
+pub const CONFIG_FILE: &str = "config.toml";
+
+/// Where the admin port listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminSetting {
+    /// Nowhere.
+    Off,
+    /// At this loopback address.
+    At(SocketAddr),
+}
+
+/// Where session heads are looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeadsSetting {
+    /// Nowhere: every turn must say where its history is.
+    Off,
+    /// At this base URL.
+    At(String),
+}
+
+/// Everything that `run` needs to know, complete and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Folder of keys, journal and models.
+    pub data_dir: PathBuf,
+    /// The file that was read, if there was one.
+    pub config: Option<PathBuf>,
+    /// Addresses to listen on.
+    pub listen: Vec<Multiaddr>,
+    /// Addresses under which others reach this node, beside those that it listens on.
+    pub external: Vec<Multiaddr>,
+    /// Peers to stay connected with.
+    pub bootstrap: Vec<Multiaddr>,
+    /// Whether to find peers on the local network.
+    pub mdns: bool,
+    /// Base URL that blobs are written to.
+    pub publisher: String,
+    /// Base URL that blobs are read from.
+    pub aggregator: String,
+    /// Where session heads are looked up.
+    pub heads: HeadsSetting,
+    /// Shards of the store's network.
+    pub shards: u16,
+    /// Model to serve, by its name in the catalogue.
+    pub model: String,
+    /// Folder of model files.
+    pub model_dir: PathBuf,
+    /// What produces tokens.
+    pub engine: EngineChoice,
+    /// Base URL of the server behind a proxied engine.
+    pub proxied_url: Option<String>,
+    /// Model's name at that server.
+    pub proxied_model: Option<String>,
+    /// File with that server's bearer token.
+    pub proxied_key_file: Option<PathBuf>,
+    /// Most tokens of context; the model's own limit holds as well.
+    pub context_tokens: u32,
+    /// Tokens of the longest answer.
+    pub max_output_tokens: u32,
+    /// Threads that compute; `None` is one for each core.
+    pub threads: Option<u32>,
+    /// Turns served at once.
+    pub slots: u32,
+    /// Turns that may wait.
+    pub queue: u32,
+    /// Turns a minute from one peer.
+    pub turns_per_minute: u32,
+    /// Price of a thousand input tokens, in millionths of the node's unit.
+    pub input_price: u64,
+    /// Price of a thousand output tokens, in millionths of the node's unit.
+    pub output_price: u64,
+    /// Where the admin port listens.
+    pub admin: AdminSetting,
+    /// How much is logged.
+    pub log: LogLevel,
+    /// How it is written.
+    pub log_format: LogFormat,
+    /// Whether events are printed on standard output, one JSON object a line.
+    pub json: bool,
+    /// Seconds that running turns get to finish at a stop.
+    pub drain_seconds: u32,
+    /// Milliseconds that the echo engine waits before each token.
+    pub echo_delay_ms: u32,
+    /// Step of a turn at which to pause the process, for tests of crashes.
+    pub pause_at: Option<String>,
+}
+
+/// Address of the Walrus daemon on this machine, as Walrus itself defaults to.
+pub const DEFAULT_STORE_URL: &str = "http://127.0.0.1:31415";
+/// Default TCP address: all interfaces, libp2p's usual port.
+pub const DEFAULT_LISTEN: [&str; 2] = ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"];
+/// Default address of the admin port.
+pub const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
+/// The catalogue's name of the default model.
+pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+
+impl Settings {
+    /// Reads the configuration file, if there is one, and completes flags and environment (both already in
+    /// `flags`) with it and with the defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming file, line, key and what is allowed.
+    pub fn load(flags: RunFlags) -> Result<Self, ConfigError> {
+        let data_dir = flags.data_dir.clone().unwrap_or_else(default_data_dir);
+        let (path, required) = match &flags.config {
+            Some(path) => (path.clone(), true),
+            None => (data_dir.join(CONFIG_FILE), false),
+        };
+        let file = file::read(&path, required)?;
+        let config = file.is_some().then_some(path);
+        Self::resolve(flags, file.unwrap_or_default(), config)
+    }
+
+    /// Merges flags over the file's options over the defaults, and checks them against each other.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`].
+    pub fn resolve(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Result<Self, ConfigError> {
+        let chosen = flags.or(file);
+        let data_dir = chosen.data_dir.unwrap_or_else(default_data_dir);
+        let publisher = chosen.publisher.unwrap_or_else(|| DEFAULT_STORE_URL.to_owned());
+        let aggregator = chosen.aggregator.unwrap_or_else(|| publisher.clone());
+        let settings = Self {
+            model_dir: chosen.model_dir.unwrap_or_else(default_model_dir),
+            data_dir,
+            config,
+            listen: chosen.listen.unwrap_or_else(default_listen),
+            external: chosen.external.unwrap_or_default(),
+            bootstrap: chosen.bootstrap.unwrap_or_default(),
+            mdns: chosen.mdns.unwrap_or(true),
+            heads: chosen.heads.unwrap_or_else(|| HeadsSetting::At(publisher.clone())),
+            publisher,
+            aggregator,
+            shards: chosen.shards.unwrap_or(1000),
+            model: chosen.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            engine: chosen.engine.unwrap_or(EngineChoice::Native),
+            proxied_url: chosen.proxied_url,
+            proxied_model: chosen.proxied_model,
+            proxied_key_file: chosen.proxied_key_file,
+            context_tokens: chosen.context_tokens.unwrap_or(4096),
+            max_output_tokens: chosen.max_output_tokens.unwrap_or(2048),
+            threads: chosen.threads,
+            slots: chosen.slots.unwrap_or(2),
+            queue: chosen.queue.unwrap_or(16),
+            turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
+            input_price: chosen.input_price.unwrap_or(0),
+            output_price: chosen.output_price.unwrap_or(0),
+            admin: chosen.admin.unwrap_or_else(default_admin),
+            log: chosen.log.unwrap_or(LogLevel::Info),
+            log_format: chosen.log_format.unwrap_or(LogFormat::Text),
+            json: chosen.json.unwrap_or(false),
+            drain_seconds: chosen.drain_seconds.unwrap_or(30),
+            echo_delay_ms: chosen.echo_delay_ms.unwrap_or(0),
+            pause_at: chosen.pause_at,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let conflict = |text: &str| Err(ConfigError::Conflict(text.to_owned()));
+        let proxied = self.engine == EngineChoice::Proxied;
+        if proxied && (self.proxied_url.is_none() || self.proxied_model.is_none()) {
+            return conflict(
+                "engine = \"proxied\" needs both proxied_url (the base URL of an OpenAI-compatible server, such as \
+                 http://127.0.0.1:8080) and proxied_model (the model's name there)",
+            );
+        }
+        let proxy = [&self.proxied_url, &self.proxied_model];
+        if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
+            return conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
+        }
+        if self.listen.is_empty() {
+            return conflict(
+                "listen must name at least one address; a node that nobody reaches serves nobody",
+            );
+        }
+        if self.context_tokens <= self.max_output_tokens {
+            return conflict("context_tokens must be greater than max_output_tokens");
+        }
+        Ok(())
+    }
+}
+
+fn default_listen() -> Vec<Multiaddr> {
+    DEFAULT_LISTEN.iter().map(|text| text.parse().expect("the default addresses are valid")).collect()
+}
+
+fn default_admin() -> AdminSetting {
+    AdminSetting::At(DEFAULT_ADMIN.parse().expect("the default address is valid"))
+}
+
+/// `$XDG_DATA_HOME/baton-node`, or `.local/share/baton-node` in the home directory, or `baton-node-data` here.
+#[must_use]
+pub fn default_data_dir() -> PathBuf {
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (folder("XDG_DATA_HOME"), folder("HOME")) {
+        (Some(data), _) => data.join("baton-node"),
+        (None, Some(home)) => home.join(".local/share/baton-node"),
+        (None, None) => Path::new("baton-node-data").to_owned(),
+    }
+}
+
+/// `$XDG_CACHE_HOME/baton/models`, or `.cache/baton/models` in the home directory, or `baton-models` here: one folder
+/// for all nodes of a user, since the files are large and checked by their hashes.
+#[must_use]
+pub fn default_model_dir() -> PathBuf {
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (folder("XDG_CACHE_HOME"), folder("HOME")) {
+        (Some(cache), _) => cache.join("baton/models"),
+        (None, Some(home)) => home.join(".cache/baton/models"),
+        (None, None) => Path::new("baton-models").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(words: &[&str]) -> RunFlags {
+        use clap::{Args as _, FromArgMatches as _};
+        let command = RunFlags::augment_args(clap::Command::new("run").no_binary_name(true));
+        RunFlags::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    fn file(text: &str) -> RunFlags {
+        file::parse(Path::new("config.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn nothing_given_yields_the_documented_defaults() {
+        let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+        assert_eq!(settings.listen, default_listen());
+        assert_eq!(settings.engine, EngineChoice::Native);
+        assert_eq!(settings.admin, AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
+        assert_eq!(settings.model_dir, default_model_dir());
+        assert_eq!(settings.heads, HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
+        assert!(settings.mdns && !settings.json);
+    }
+
+    #[test]
+    fn flags_beat_the_file_and_the_file_beats_the_defaults() {
+        let settings = Settings::resolve(
+            flags(&["--slots", "7", "--listen", "/ip4/127.0.0.1/tcp/1", "--mdns", "false"]),
+            file("slots = 3\nqueue = 5\nlisten = [\"/ip4/127.0.0.1/tcp/2\"]\nmdns = true"),
+            None,
+        )
+        .unwrap();
+        assert_eq!((settings.slots, settings.queue, settings.turns_per_minute), (7, 5, 120));
+        assert_eq!(settings.listen, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
+        assert!(!settings.mdns);
+    }
+
+    #[test]
+    fn the_publisher_stands_in_for_aggregator_and_heads() {
+        let one =
+            Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
+        assert_eq!(
+            (one.aggregator.as_str(), one.heads),
+            ("http://h:1", HeadsSetting::At("http://h:1".into()))
+        );
+        let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
+        assert_eq!(none.heads, HeadsSetting::Off);
+    }
+
+    #[test]
+    fn refuses_options_that_contradict_each_other() {
+        for words in [
+            &["--engine", "proxied"][..],
+            &["--engine", "proxied", "--proxied-url", "http://h"],
+            &["--proxied-url", "http://h"],
+            &["--context-tokens", "1024", "--max-output-tokens", "1024"],
+        ] {
+            let refused = Settings::resolve(flags(words), RunFlags::default(), None);
+            assert!(matches!(refused, Err(ConfigError::Conflict(_))), "{words:?}");
+        }
+        let none = RunFlags { listen: Some(Vec::new()), ..RunFlags::default() };
+        assert!(Settings::resolve(none, RunFlags::default(), None).is_err());
+    }
+}

@@ -1,0 +1,276 @@
+//! The flags of `run`, which are also environment variables and keys of the file.
+
+use std::path::PathBuf;
+
+use baton_mesh::Multiaddr;
+use clap::{Args, ValueEnum};
+
+use super::{
+    AdminSetting, HeadsSetting,
+    options::{address, admin, heads, number, text, url},
+};
+
+/// What produces tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    /// This process, on a model's own weights.
+    Native,
+    /// An OpenAI-compatible server behind this node.
+    Proxied,
+    /// A test engine without a model: it repeats the message.
+    Echo,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// What may need somebody to look.
+    Warn,
+    /// What the node does, in a few lines.
+    Info,
+    /// Every turn and connection.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Options of `run`: what is not given stays `None`. The same type holds what a file says.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunFlags {
+    /// Configuration file (TOML); default: config.toml in the data directory, if there is one
+    #[arg(long, env = "BATON_NODE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder of keys, journal and models
+    #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Address to listen on; repeat it, or separate several by commas
+    #[arg(long, env = "BATON_NODE_LISTEN", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
+        value_parser = |text: &str| address("listen", text))]
+    pub listen: Option<Vec<Multiaddr>>,
+    /// Address under which others reach this node, beside those that it listens on
+    #[arg(long, env = "BATON_NODE_EXTERNAL", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
+        value_parser = |text: &str| address("external", text))]
+    pub external: Option<Vec<Multiaddr>>,
+    /// Peer to stay connected with, best with its /p2p/ identity
+    #[arg(long, env = "BATON_NODE_BOOTSTRAP", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
+        value_parser = |text: &str| address("bootstrap", text))]
+    pub bootstrap: Option<Vec<Multiaddr>>,
+    /// Whether to find peers on the local network by multicast
+    #[arg(long, env = "BATON_NODE_MDNS", value_name = "BOOL", help_heading = "Network")]
+    pub mdns: Option<bool>,
+
+    /// Base URL of the Walrus publisher that blobs are written to
+    #[arg(long, env = "BATON_NODE_PUBLISHER", value_name = "URL", help_heading = "Store",
+        value_parser = |text: &str| url("publisher", text))]
+    pub publisher: Option<String>,
+    /// Base URL of the Walrus aggregator that blobs are read from
+    #[arg(long, env = "BATON_NODE_AGGREGATOR", value_name = "URL", help_heading = "Store",
+        value_parser = |text: &str| url("aggregator", text))]
+    pub aggregator: Option<String>,
+    /// Base URL of the store whose head index finds sessions, or none
+    #[arg(long, env = "BATON_NODE_HEADS", value_name = "URL|none", help_heading = "Store",
+        value_parser = |text: &str| heads(text))]
+    pub heads: Option<HeadsSetting>,
+    /// Shards of the Walrus network, on which blob IDs depend (1000 on mainnet and testnet)
+    #[arg(long, env = "BATON_NODE_SHARDS", value_name = "N", help_heading = "Store",
+        value_parser = |text: &str| number::<u16>("shards", text))]
+    pub shards: Option<u16>,
+
+    /// Model to serve; fetched at the first start if it is not there
+    #[arg(long, env = "BATON_NODE_MODEL", value_name = "NAME", help_heading = "Model",
+        value_parser = |value: &str| text("model", value))]
+    pub model: Option<String>,
+    /// Folder of model files
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", help_heading = "Model")]
+    pub model_dir: Option<PathBuf>,
+    /// What produces tokens
+    #[arg(long, env = "BATON_NODE_ENGINE", value_name = "KIND", help_heading = "Model")]
+    pub engine: Option<EngineChoice>,
+    /// With --engine proxied: base URL of an OpenAI-compatible server, before /v1/chat/completions
+    #[arg(long, env = "BATON_NODE_PROXIED_URL", value_name = "URL", help_heading = "Model",
+        value_parser = |text: &str| url("proxied_url", text))]
+    pub proxied_url: Option<String>,
+    /// With --engine proxied: the model's name at that server
+    #[arg(long, env = "BATON_NODE_PROXIED_MODEL", value_name = "NAME", help_heading = "Model",
+        value_parser = |value: &str| text("proxied_model", value))]
+    pub proxied_model: Option<String>,
+    /// With --engine proxied: file that holds the server's bearer token, if it wants one
+    #[arg(long, env = "BATON_NODE_PROXIED_KEY_FILE", value_name = "FILE", help_heading = "Model")]
+    pub proxied_key_file: Option<PathBuf>,
+    /// Tokens that a prompt and its answer may have together
+    #[arg(long, env = "BATON_NODE_CONTEXT_TOKENS", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("context_tokens", text))]
+    pub context_tokens: Option<u32>,
+    /// Tokens of the longest answer
+    #[arg(long, env = "BATON_NODE_MAX_OUTPUT_TOKENS", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("max_output_tokens", text))]
+    pub max_output_tokens: Option<u32>,
+    /// Threads that compute
+    #[arg(long, env = "BATON_NODE_THREADS", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("threads", text))]
+    pub threads: Option<u32>,
+
+    /// Turns served at once
+    #[arg(long, env = "BATON_NODE_SLOTS", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u32>("slots", text))]
+    pub slots: Option<u32>,
+    /// Turns that may wait for a slot; further ones are told that the node is busy
+    #[arg(long, env = "BATON_NODE_QUEUE", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u32>("queue", text))]
+    pub queue: Option<u32>,
+    /// Turns a minute from one peer
+    #[arg(long, env = "BATON_NODE_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u32>("turns_per_minute", text))]
+    pub turns_per_minute: Option<u32>,
+    /// Price of a thousand input tokens, in millionths of your unit
+    #[arg(long, env = "BATON_NODE_INPUT_PRICE", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u64>("input_price", text))]
+    pub input_price: Option<u64>,
+    /// Price of a thousand output tokens, in millionths of your unit
+    #[arg(long, env = "BATON_NODE_OUTPUT_PRICE", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u64>("output_price", text))]
+    pub output_price: Option<u64>,
+
+    /// Address of status and metrics (HTTP, this machine only), or none
+    #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR|none", help_heading = "Operation",
+        value_parser = |text: &str| admin(text))]
+    pub admin: Option<AdminSetting>,
+    /// How much to log on standard error
+    #[arg(long, env = "BATON_NODE_LOG", value_name = "LEVEL", help_heading = "Operation")]
+    pub log: Option<LogLevel>,
+    /// How to write the log
+    #[arg(long, env = "BATON_NODE_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
+    pub log_format: Option<LogFormat>,
+    /// Print events (ready, stopped) on standard output, one JSON object a line
+    #[arg(long, env = "BATON_NODE_JSON", value_name = "BOOL", help_heading = "Operation", num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    pub json: Option<bool>,
+    /// Seconds that running turns get to finish when the node is told to stop
+    #[arg(long, env = "BATON_NODE_DRAIN_SECONDS", value_name = "N", help_heading = "Operation",
+        value_parser = |text: &str| number::<u32>("drain_seconds", text))]
+    pub drain_seconds: Option<u32>,
+    /// With --engine echo: milliseconds before each token
+    #[arg(long, env = "BATON_NODE_ECHO_DELAY_MS", value_name = "N", help_heading = "Operation",
+        value_parser = |text: &str| number::<u32>("echo_delay_ms", text))]
+    pub echo_delay_ms: Option<u32>,
+    /// Pause the process at this step of a turn, for tests of crashes
+    #[arg(long, env = "BATON_NODE_PAUSE_AT", value_name = "STEP", hide = true)]
+    pub pause_at: Option<String>,
+}
+
+macro_rules! first_given {
+    ($first:ident, $second:ident: $($field:ident)*) => {
+        RunFlags { $($field: $first.$field.or($second.$field)),* }
+    };
+}
+
+impl RunFlags {
+    /// Each option from `self`, or else from `other`. (A field that is forgotten here does not compile.)
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        first_given!(self, other:
+            config data_dir listen external bootstrap mdns publisher aggregator heads shards model model_dir engine
+            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute
+            input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
+    }
+
+    /// Sets an option from the texts of its value in a file; lists have several.
+    pub(super) fn set(&mut self, key: &str, values: &[String]) -> Result<(), String> {
+        let one = || values.first().map(String::as_str).unwrap_or_default();
+        let list = || values.iter().map(|value| address(key, value)).collect::<Result<Vec<_>, _>>();
+        match key {
+            "data_dir" => self.data_dir = Some(text(key, one())?.into()),
+            "listen" => self.listen = Some(list()?),
+            "external" => self.external = Some(list()?),
+            "bootstrap" => self.bootstrap = Some(list()?),
+            "mdns" => self.mdns = Some(one() == "true"),
+            "publisher" => self.publisher = Some(url(key, one())?),
+            "aggregator" => self.aggregator = Some(url(key, one())?),
+            "heads" => self.heads = Some(heads(one())?),
+            "shards" => self.shards = Some(number(key, one())?),
+            "model" => self.model = Some(text(key, one())?),
+            "model_dir" => self.model_dir = Some(text(key, one())?.into()),
+            "engine" => self.engine = Some(choice(one())?),
+            "proxied_url" => self.proxied_url = Some(url(key, one())?),
+            "proxied_model" => self.proxied_model = Some(text(key, one())?),
+            "proxied_key_file" => self.proxied_key_file = Some(text(key, one())?.into()),
+            "context_tokens" => self.context_tokens = Some(number(key, one())?),
+            "max_output_tokens" => self.max_output_tokens = Some(number(key, one())?),
+            "threads" => self.threads = Some(number(key, one())?),
+            "slots" => self.slots = Some(number(key, one())?),
+            "queue" => self.queue = Some(number(key, one())?),
+            "turns_per_minute" => self.turns_per_minute = Some(number(key, one())?),
+            "input_price" => self.input_price = Some(number(key, one())?),
+            "output_price" => self.output_price = Some(number(key, one())?),
+            "admin" => self.admin = Some(admin(one())?),
+            "log" => self.log = Some(choice(one())?),
+            "log_format" => self.log_format = Some(choice(one())?),
+            "json" => self.json = Some(one() == "true"),
+            "drain_seconds" => self.drain_seconds = Some(number(key, one())?),
+            "echo_delay_ms" => self.echo_delay_ms = Some(number(key, one())?),
+            _ => return Err("it is not an option".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
+    T::from_str(text, false).map_err(|_| {
+        let names: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(|value| value.to_possible_value())
+            .map(|value| format!("\"{}\"", value.get_name()))
+            .collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command};
+
+    use super::{
+        super::options::{HIDDEN, OPTIONS},
+        *,
+    };
+
+    #[test]
+    fn every_flag_is_an_option_of_the_file_and_an_environment_variable_and_the_other_way_round() {
+        let command = RunFlags::augment_args(Command::new("run"));
+        let mut flags: Vec<_> = command.get_arguments().map(|arg| arg.get_id().to_string()).collect();
+        flags.retain(|id| id != "config" && !HIDDEN.contains(&id.as_str()));
+        flags.sort();
+        let mut options: Vec<_> = OPTIONS.iter().map(|entry| entry.key.to_owned()).collect();
+        options.sort();
+        assert_eq!(flags, options);
+        for arg in command.get_arguments() {
+            let id = arg.get_id().to_string();
+            let name = format!("BATON_NODE_{}", id.to_uppercase());
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(name.as_str()));
+            assert_eq!(arg.get_long(), Some(id.replace('_', "-").as_str()));
+            assert!(arg.get_help().is_some(), "{id}");
+        }
+    }
+
+    #[test]
+    fn json_needs_no_value_and_takes_one() {
+        for (word, expected) in [("--json", true), ("--json=true", true), ("--json=false", false)] {
+            use clap::FromArgMatches as _;
+            let command = RunFlags::augment_args(Command::new("run").no_binary_name(true));
+            let matches = command.try_get_matches_from([word]).unwrap();
+            assert_eq!(RunFlags::from_arg_matches(&matches).unwrap().json, Some(expected));
+        }
+    }
+}

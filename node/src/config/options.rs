@@ -1,0 +1,280 @@
+//! The one list of options: key, type, default, what is allowed; and the parsers of single values.
+
+use std::{net::SocketAddr, num::IntErrorKind};
+
+use baton_mesh::Multiaddr;
+use clap::Command;
+
+use super::{AdminSetting, HeadsSetting};
+
+/// Type of an option in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A string.
+    Text,
+    /// A whole number between the two, both included.
+    Number(u64, u64),
+    /// `true` or `false`.
+    Switch,
+    /// An array of strings, at most so many.
+    List(usize),
+}
+
+/// One option. Its explanation is the flag's help text.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionEntry {
+    /// Key in the file; the flag has dashes for underscores, the environment `BATON_NODE_` and capitals.
+    pub key: &'static str,
+    /// Type in the file.
+    pub kind: Kind,
+    /// Default as written in the file; empty where there is none.
+    pub default: &'static str,
+    /// Default in words, where it depends on something; else empty.
+    pub default_words: &'static str,
+    /// What is allowed, for texts and lists.
+    pub allowed: &'static str,
+}
+
+/// Most addresses in a list; a node record carries no more.
+const MAX_ADDRESSES: usize = 16;
+/// Most bootstrap peers: more would make a start a flood, and the mesh refuses them.
+const MAX_BOOTSTRAP: usize = 32;
+/// Longest text of an option: above every path and URL in use.
+const MAX_TEXT_BYTES: usize = 4096;
+
+const fn entry(
+    key: &'static str,
+    kind: Kind,
+    default: &'static str,
+    default_words: &'static str,
+    allowed: &'static str,
+) -> OptionEntry {
+    OptionEntry { key, kind, default, default_words, allowed }
+}
+
+const URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
+const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.0.0/udp/4001/quic-v1\"";
+
+/// All options of `run` and of the file, in the order of the file. Ranges: a slot holds a KV cache, a waiting
+/// turn up to eight megabytes of request, so both are bounded well below what exhausts a machine.
+pub const OPTIONS: &[OptionEntry] = &[
+    entry("data_dir", Kind::Text, "", "$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node", "a folder"),
+    entry(
+        "listen",
+        Kind::List(MAX_ADDRESSES),
+        "[\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]",
+        "",
+        LISTEN,
+    ),
+    entry(
+        "external",
+        Kind::List(MAX_ADDRESSES),
+        "[]",
+        "none",
+        "addresses such as \"/ip4/203.0.113.7/tcp/4001\"",
+    ),
+    entry(
+        "bootstrap",
+        Kind::List(MAX_BOOTSTRAP),
+        "[]",
+        "none",
+        "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
+    ),
+    entry("mdns", Kind::Switch, "true", "", ""),
+    entry("publisher", Kind::Text, "\"http://127.0.0.1:31415\"", "", URL),
+    entry("aggregator", Kind::Text, "", "the publisher's URL", URL),
+    entry("heads", Kind::Text, "", "the publisher's URL", "a URL as for publisher, or \"none\""),
+    entry("shards", Kind::Number(4, 2048), "1000", "", ""),
+    entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
+    entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
+    entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
+    entry("proxied_url", Kind::Text, "", "", URL),
+    entry("proxied_model", Kind::Text, "", "", "a model's name"),
+    entry("proxied_key_file", Kind::Text, "", "", "a file"),
+    entry(
+        "context_tokens",
+        Kind::Number(256, 1_048_576),
+        "4096",
+        "4096, or the model's own if that is less",
+        "",
+    ),
+    entry("max_output_tokens", Kind::Number(16, 32 * 1024), "2048", "", ""),
+    entry("threads", Kind::Number(1, 1024), "", "one for each core", ""),
+    entry("slots", Kind::Number(1, 256), "2", "", ""),
+    entry("queue", Kind::Number(0, 1024), "16", "", ""),
+    entry("turns_per_minute", Kind::Number(1, 1_000_000), "120", "", ""),
+    entry("input_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
+    entry("output_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
+    entry(
+        "admin",
+        Kind::Text,
+        "\"127.0.0.1:9464\"",
+        "",
+        "a loopback address such as \"127.0.0.1:9464\" or \"[::1]:9464\", or \"none\"",
+    ),
+    entry("log", Kind::Text, "\"info\"", "", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
+    entry("log_format", Kind::Text, "\"text\"", "", "\"text\" or \"json\""),
+    entry("json", Kind::Switch, "false", "", ""),
+    entry("drain_seconds", Kind::Number(0, 3600), "30", "", ""),
+    entry("echo_delay_ms", Kind::Number(0, 60_000), "0", "", ""),
+];
+
+/// Options for tests only: in no file and no help.
+#[cfg(test)]
+pub(super) const HIDDEN: &[&str] = &["pause_at"];
+
+impl OptionEntry {
+    /// What is allowed, in words.
+    #[must_use]
+    pub fn allowed_words(&self) -> String {
+        match self.kind {
+            Kind::Text => self.allowed.to_owned(),
+            Kind::Number(least, most) => format!("a whole number from {least} to {most}"),
+            Kind::Switch => "true or false".to_owned(),
+            Kind::List(most) => format!("a list of at most {most} {}", self.allowed),
+        }
+    }
+}
+
+/// The entry of a key.
+#[must_use]
+pub fn find(key: &str) -> Option<&'static OptionEntry> {
+    OPTIONS.iter().find(|entry| entry.key == key)
+}
+
+/// Adds the default of each option to its help, so that help and file cannot differ.
+#[must_use]
+pub fn describe_defaults(command: Command) -> Command {
+    OPTIONS.iter().fold(command, |command, entry| {
+        let words = if entry.default_words.is_empty() { entry.default } else { entry.default_words };
+        command.mut_arg(entry.key, |arg| {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            if words.is_empty() {
+                return arg;
+            }
+            arg.help(format!("{help} [default: {}]", words.replace(['"', '[', ']'], "")))
+        })
+    })
+}
+
+fn refused<T>(key: &str) -> Result<T, String> {
+    let allowed = find(key).map(OptionEntry::allowed_words).unwrap_or_default();
+    Err(format!("expected {allowed}"))
+}
+
+/// A whole number in the range of its option.
+pub(super) fn number<T: TryFrom<u64>>(key: &str, text: &str) -> Result<T, String> {
+    let Some(OptionEntry { kind: Kind::Number(least, most), .. }) = find(key) else {
+        return refused(key);
+    };
+    let parsed = match text.parse::<u64>() {
+        Ok(parsed) => parsed,
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+        Err(_) => return refused(key),
+    };
+    if !(*least..=*most).contains(&parsed) {
+        return refused(key);
+    }
+    T::try_from(parsed).or_else(|_| refused(key))
+}
+
+/// A text that is not empty.
+pub(super) fn text(key: &str, text: &str) -> Result<String, String> {
+    if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
+        return refused(key);
+    }
+    Ok(text.to_owned())
+}
+
+/// An HTTP URL. One with a name or password is refused, since URLs end up in logs.
+pub(super) fn url(key: &str, text: &str) -> Result<String, String> {
+    match reqwest::Url::parse(text) {
+        Ok(url)
+            if matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.username().is_empty()
+                && url.password().is_none()
+                && text.len() <= MAX_TEXT_BYTES =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => refused(key),
+    }
+}
+
+/// A URL or `none`.
+pub(super) fn heads(text: &str) -> Result<HeadsSetting, String> {
+    if text == "none" { Ok(HeadsSetting::Off) } else { url("heads", text).map(HeadsSetting::At) }
+}
+
+/// A loopback socket address or `none`.
+///
+/// # Errors
+/// What is allowed, in words.
+pub fn admin(text: &str) -> Result<AdminSetting, String> {
+    if text == "none" {
+        return Ok(AdminSetting::Off);
+    }
+    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(AdminSetting::At(address)),
+        Ok(_) => Err(format!(
+            "{}: status and metrics are for this machine only; put a reverse proxy in front to publish them",
+            refused::<()>("admin").expect_err("always an error")
+        )),
+        Err(_) => refused("admin"),
+    }
+}
+
+/// A libp2p address.
+pub(super) fn address(key: &str, text: &str) -> Result<Multiaddr, String> {
+    text.parse::<Multiaddr>().map_err(|error| {
+        let allowed = find(key).map(OptionEntry::allowed_words).unwrap_or_default();
+        format!("\"{}\" is not a libp2p address ({error}); expected {allowed}", text.escape_debug())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{DEFAULT_ADMIN, DEFAULT_MODEL, DEFAULT_STORE_URL},
+        *,
+    };
+
+    #[test]
+    fn defaults_in_words_are_the_constants_in_code() {
+        let quoted = |key: &str| find(key).unwrap().default.trim_matches('"').to_owned();
+        assert_eq!(quoted("publisher"), DEFAULT_STORE_URL);
+        assert_eq!(quoted("admin"), DEFAULT_ADMIN);
+        assert_eq!(quoted("model"), DEFAULT_MODEL);
+    }
+
+    #[test]
+    fn numbers_hold_their_range() {
+        assert_eq!(number::<u32>("slots", "256"), Ok(256));
+        for text in ["0", "257", "-1", "1.5", "", "four", "99999999999999999999999"] {
+            assert_eq!(
+                number::<u32>("slots", text).unwrap_err(),
+                "expected a whole number from 1 to 256",
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_admin_port_is_loopback_or_nothing() {
+        assert_eq!(admin("none"), Ok(AdminSetting::Off));
+        assert!(admin("127.0.0.1:0").is_ok() && admin("[::1]:1").is_ok() && admin("localhost:9464").is_ok());
+        for text in ["0.0.0.0:9464", "192.168.0.1:1", "[::]:1", "9464", "example.org:1", ""] {
+            assert!(admin(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn urls_carry_no_secrets_and_name_a_host() {
+        assert!(url("publisher", "http://127.0.0.1:31415").is_ok());
+        for text in ["", "host:1", "ftp://h", "http://u:p@h", "http://u@h", "file:///x", "http://"] {
+            let refused = url("publisher", text).unwrap_err();
+            assert!(refused.contains("http://host:port") && !refused.contains("u:p"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The running node: what is started, in which order, and how it ends.
+//!
+//! [`run`] reads from top to bottom like the life of a node: open the data directory, bind the admin port, load the
+//! engine, join the mesh, serve, drain. Every task started here is joined here. It holds no part of a turn.
+
+pub mod data_dir;
+pub mod engines;
+mod events;
+mod signals;
+mod upkeep;
+mod view;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle};
+use baton_proto::{
+    node_record::{ModelOffer, NodeLimits},
+    receipt::EngineKind as RecordEngine,
+    store::{BlobStore, HeadIndex},
+};
+use baton_walrus_client::{HttpStore, ShardCount};
+use tokio::{
+    net::TcpListener,
+    runtime,
+    task::{JoinHandle, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    admin,
+    cli::{Exit, Failure},
+    config::{AdminSetting, HeadsSetting, Settings},
+    engine::{Engine, EngineKind},
+    identity::{Identity, IdentityError, Profile, load_node_key},
+    journal::{Journal, JournalLimits},
+    metrics::{Metrics, WatchedStore},
+    service::{ClockMs, LogKey, NodeService, PausePoints, Price, ServiceDeps, ServiceError, ServiceLimits},
+};
+use data_dir::DataDir;
+use events::Events;
+use signals::Signals;
+use view::{Running, View};
+
+/// Folder of the journal in the data directory.
+const JOURNAL_FOLDER: &str = "journal";
+/// What the node calls itself to peers and in its record.
+const SOFTWARE: &str = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
+/// How long the runtime waits at the very end for blocking work that nobody needs any more, such as a download.
+const RUNTIME_GRACE: Duration = Duration::from_millis(500);
+
+/// Runs a node until it is told to stop, or fails.
+///
+/// # Errors
+/// [`Failure`], with the exit code of its kind.
+pub fn run(settings: Settings) -> Result<(), Failure> {
+    engines::limit_threads(&settings)?;
+    let pause_at = settings.pause_at.as_deref().map(events::parse_step).transpose()?;
+    let home = DataDir::open_or_prepare(&settings).map_err(data_dir::DataDirError::into_failure)?;
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
+    let events = Events::new(settings.json);
+    let pause = pause_at.map_or_else(PausePoints::default, |step| events.pause_at(step));
+    let result = runtime.block_on(Box::pin(live(settings, home, pause, events)));
+    runtime.shutdown_timeout(RUNTIME_GRACE);
+    result
+}
+
+async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Events) -> Result<(), Failure> {
+    let mut signals = Signals::listen().map_err(|error| Failure::new(Exit::Failure, error))?;
+    let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let metrics = Arc::new(Metrics::new(settings.slots, settings.queue));
+    let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
+    let admin = AdminPort::open(settings.admin, view.clone()).await?;
+    tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
+
+    let engine = tokio::select! {
+        engine = engines::load(&settings) => engine?,
+        () = signals.next() => {
+            events.stopped();
+            return Ok(());
+        }
+    };
+    let node = Node::start(&settings, &home, engine, metrics, pause).await?;
+    view.running(node.running.clone());
+    events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
+    let running = &node.running;
+    let addresses: Vec<_> = running.mesh.listen_addrs().iter().map(ToString::to_string).collect();
+    tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "ready");
+
+    let result = node.serve(&settings, &mut signals, &view).await;
+    if let Some(admin) = admin {
+        admin.close().await?;
+    }
+    result?;
+    tracing::info!("stopped");
+    events.stopped();
+    drop(home);
+    Ok(())
+}
+
+/// The system's clock, the only one outside tests.
+fn system_clock() -> ClockMs {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+/// Everything of a node that serves.
+struct Node {
+    running: Arc<Running>,
+    service: NodeService,
+    incoming: Incoming,
+    engine: Arc<dyn Engine>,
+}
+
+impl Node {
+    async fn start(
+        settings: &Settings,
+        home: &DataDir,
+        engine: Arc<dyn Engine>,
+        metrics: Arc<Metrics>,
+        pause: PausePoints,
+    ) -> Result<Self, Failure> {
+        let clock = system_clock();
+        let (identity, journal) = open_state(settings, home, engine.as_ref(), clock.clone()).await?;
+        let identity = Arc::new(identity);
+        let http = http_store(settings)?;
+        let heads =
+            (settings.heads != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
+        let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
+        let (mesh, incoming) = join_mesh(settings, &identity).await?;
+        let mut addresses = settings.external.clone();
+        addresses.extend(mesh.listen_addrs());
+        upkeep::refresh(identity.clone(), addresses).await;
+
+        let deps = ServiceDeps {
+            engines: vec![engine.clone()],
+            store: store.clone() as Arc<dyn BlobStore>,
+            heads,
+            identity: identity.clone(),
+            journal,
+            limits: service_limits(settings, engine.as_ref()),
+            clock,
+            observer: metrics,
+            peers: Some(mesh.clone()),
+            log_key: LogKey::random(),
+            pause,
+        };
+        let running = Running::new(mesh, identity, store, &[engine.as_ref()]);
+        Ok(Self { running: Arc::new(running), service: NodeService::new(deps), incoming, engine })
+    }
+
+    /// Serves until a signal, then drains; a second signal ends it at once.
+    async fn serve(self, settings: &Settings, signals: &mut Signals, view: &View) -> Result<(), Failure> {
+        let Self { running, service, incoming, engine } = self;
+        let stop = CancellationToken::new();
+        let mut service = tokio::spawn(service.run(incoming, stop.clone()));
+        let mut upkeep = upkeep::spawn(&running, settings.external.clone(), &stop);
+        let early = tokio::select! {
+            result = &mut service => Some(service_result(result)),
+            exit = running.mesh.closed() => Some(Err(mesh_ended(&exit))),
+            Some(Err(error)) = upkeep.join_next() => Some(Err(Failure::new(Exit::Failure, error))),
+            () = signals.next() => None,
+        };
+        let result = match early {
+            Some(Ok(())) => Err(Failure::text(Exit::Failure, "the turn service ended by itself")),
+            Some(failed) => failed,
+            None => drain(settings, signals, view, &stop, &mut service).await,
+        };
+        stop.cancel();
+        close(&running.mesh, engine, upkeep).await;
+        result
+    }
+}
+
+async fn drain(
+    settings: &Settings,
+    signals: &mut Signals,
+    view: &View,
+    stop: &CancellationToken,
+    service: &mut JoinHandle<Result<(), ServiceError>>,
+) -> Result<(), Failure> {
+    view.draining();
+    let turns = view.turns_running();
+    tracing::info!(
+        turns,
+        seconds = settings.drain_seconds,
+        "stopping: running turns may finish; a second signal cuts them off"
+    );
+    stop.cancel();
+    tokio::select! {
+        result = service => service_result(result),
+        () = signals.next() => Err(Failure::text(Exit::Failure, "ended at once by a second signal; running turns were cut off")),
+    }
+}
+
+async fn close(mesh: &MeshHandle, engine: Arc<dyn Engine>, mut upkeep: JoinSet<()>) {
+    mesh.shutdown().await;
+    while upkeep.join_next().await.is_some() {}
+    // Blocks until the engine's thread has ended, within a token.
+    let _ = tokio::task::spawn_blocking(move || engine.shutdown()).await;
+}
+
+fn service_result(result: Result<Result<(), ServiceError>, tokio::task::JoinError>) -> Result<(), Failure> {
+    match result {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error @ ServiceError::Journal(_))) => Err(Failure::new(Exit::Storage, error)),
+        Ok(Err(error)) => Err(Failure::new(Exit::Failure, error)),
+        Err(error) => Err(Failure::new(Exit::Failure, error)),
+    }
+}
+
+fn mesh_ended(exit: &MeshExit) -> Failure {
+    match exit {
+        MeshExit::Stopped => Failure::text(Exit::Failure, "the mesh ended by itself"),
+        MeshExit::Panicked(reason) => Failure::text(Exit::Failure, format!("the mesh failed: {reason}")),
+    }
+}
+
+async fn open_state(
+    settings: &Settings,
+    home: &DataDir,
+    engine: &dyn Engine,
+    clock: ClockMs,
+) -> Result<(Identity, Journal), Failure> {
+    let profile = profile(settings, engine);
+    let folder = home.path().to_owned();
+    let opened = tokio::task::spawn_blocking(move || {
+        let identity = Identity::open(&folder, profile, clock.clone())
+            .map_err(|error: IdentityError| Failure::new(Exit::Storage, error))?;
+        let journal = Journal::open(&folder.join(JOURNAL_FOLDER), JournalLimits::default(), clock());
+        Ok((identity, journal.map_err(|error| Failure::new(Exit::Storage, error))?))
+    });
+    opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
+}
+
+fn profile(settings: &Settings, engine: &dyn Engine) -> Profile {
+    let info = engine.info();
+    let offer = ModelOffer {
+        model: info.model_id,
+        name: info.name.clone(),
+        engine: match info.kind {
+            EngineKind::Native => RecordEngine::Native,
+            EngineKind::Proxied => RecordEngine::Proxied,
+            EngineKind::Echo => RecordEngine::Echo,
+        },
+        context_tokens: info.context_tokens,
+        input_price: settings.input_price,
+        output_price: settings.output_price,
+    };
+    let limits = NodeLimits {
+        slots: settings.slots,
+        queue: settings.queue,
+        turns_per_minute: settings.turns_per_minute,
+        max_output_tokens: settings.max_output_tokens,
+    };
+    Profile { models: vec![offer], limits, software: SOFTWARE.to_owned() }
+}
+
+fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
+    let price = Price { input: settings.input_price, output: settings.output_price };
+    ServiceLimits {
+        slots: settings.slots as usize,
+        queue: settings.queue as usize,
+        turns_per_minute: settings.turns_per_minute,
+        max_output_tokens: settings.max_output_tokens,
+        prices: BTreeMap::from([(engine.info().model_id, price)]),
+        drain_grace: Duration::from_secs(settings.drain_seconds.into()),
+        ..ServiceLimits::default()
+    }
+}
+
+fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
+    let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
+    let shards = ShardCount::new(settings.shards).map_err(|error| usage(error.into()))?;
+    let mut builder = HttpStore::builder(&settings.publisher, &settings.aggregator, shards);
+    if let HeadsSetting::At(url) = &settings.heads {
+        builder = builder.heads(url);
+    }
+    builder.build().map_err(|error| usage(error.into()))
+}
+
+async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHandle, Incoming), Failure> {
+    let config = MeshConfig {
+        bootstrap: settings.bootstrap.clone(),
+        external: settings.external.clone(),
+        mdns: settings.mdns,
+        ..MeshConfig::server(SOFTWARE, settings.listen.clone())
+    };
+    Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {
+        let exit = match &error {
+            MeshError::Listen { .. } => Exit::Address,
+            MeshError::Config(_) => Exit::Usage,
+            MeshError::Transport(_) | MeshError::Mdns(_) => Exit::Failure,
+        };
+        Failure::new(exit, error)
+    })
+}
+
+/// The admin port while it is open.
+struct AdminPort {
+    address: std::net::SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl AdminPort {
+    async fn open(setting: AdminSetting, view: Arc<View>) -> Result<Option<Self>, Failure> {
+        let AdminSetting::At(address) = setting else { return Ok(None) };
+        let refused = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "another process listens there, perhaps another node",
+                _ => "the system refuses it",
+            };
+            let text = format!(
+                "cannot open the admin port {address}: {error}; {hint}: choose another with --admin 127.0.0.1:PORT \
+                 (0 lets the system choose), or switch it off with --admin none"
+            );
+            Failure::text(Exit::Address, text)
+        };
+        let listener = TcpListener::bind(address).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(admin::serve(listener, view, stop.clone()));
+        Ok(Some(Self { address, stop, task }))
+    }
+
+    async fn close(self) -> Result<(), Failure> {
+        self.stop.cancel();
+        // A client that keeps its connection open must not keep the node.
+        match tokio::time::timeout(Duration::from_secs(1), self.task).await {
+            Ok(Ok(Ok(()))) | Err(_) => Ok(()),
+            Ok(Ok(Err(error))) => Err(Failure::new(Exit::Failure, error)),
+            Ok(Err(error)) => Err(Failure::new(Exit::Failure, error)),
+        }
+    }
+}

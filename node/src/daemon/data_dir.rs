@@ -1,0 +1,249 @@
+//! The data directory: made once, private, and used by one process at a time.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use baton_keys::files::{self, KeyFileError};
+
+use crate::{
+    cli::{Exit, Failure},
+    config::{CONFIG_FILE, Settings, commented_file},
+    identity::{NODE_KEY_FILE, create_node_key},
+};
+
+/// Held, and locked, by the process that uses the directory.
+const LOCK_FILE: &str = "node.lock";
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// The file system said no.
+    #[error("cannot {action} {path}: {source}{}", hint(.source))]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Something else has the name.
+    #[error("{path} is not a folder; name another with --data-dir")]
+    NotAFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another process uses it.
+    #[error("another baton-node{owner} uses {path}; stop it, or give this one its own --data-dir")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Its process, where it says so.
+        owner: String,
+    },
+    /// The node key.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room on the disk, then start again"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; this user may not write there: change the owner, or name another folder with --data-dir"
+        }
+        _ => "",
+    }
+}
+
+impl DataDirError {
+    /// As a failure of a command.
+    #[must_use]
+    pub fn into_failure(self) -> Failure {
+        Failure::new(Exit::Storage, self)
+    }
+}
+
+/// What [`prepare`] made, and what was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// The folder.
+    pub folder: bool,
+    /// The node key.
+    pub key: bool,
+    /// The configuration file.
+    pub config: bool,
+    /// The folder's permission bits, where others may look into it.
+    pub open_mode: Option<u32>,
+}
+
+/// Makes what is missing of folder, node key and configuration file. Overwrites nothing.
+///
+/// # Errors
+/// [`DataDirError`], by cause.
+pub fn prepare(folder: &Path, config: Option<&Path>) -> Result<Prepared, DataDirError> {
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| DataDirError::Io { action, path, source }
+    };
+    let mut made = Prepared::default();
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => made.open_mode = open_mode(&metadata),
+        Ok(_) => return Err(DataDirError::NotAFolder { path: folder.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            files::create_private_folder(folder).map_err(failed("make the data directory", folder))?;
+            made.folder = true;
+        }
+        Err(error) => return Err(failed("look into", folder)(error)),
+    }
+    made.key = create_node_key(folder)?;
+    if let Some(config) = config {
+        // A file elsewhere must say where the data is; the one in the folder is found through it.
+        let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
+        match files::write_private(config, commented_file(elsewhere).as_bytes()) {
+            Ok(()) => made.config = true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("write the configuration", config)(error)),
+        }
+    }
+    Ok(made)
+}
+
+#[cfg(unix)]
+fn open_mode(metadata: &fs::Metadata) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = metadata.permissions().mode() & 0o777;
+    (mode & 0o077 != 0).then_some(mode)
+}
+
+#[cfg(not(unix))]
+fn open_mode(_: &fs::Metadata) -> Option<u32> {
+    None
+}
+
+/// A data directory in use by this process.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens the directory of these settings; where there is none, does what `init` would, and says so.
+    ///
+    /// # Errors
+    /// [`DataDirError`], by cause.
+    pub fn open_or_prepare(settings: &Settings) -> Result<Self, DataDirError> {
+        let path = &settings.data_dir;
+        let config = (settings.config.is_none() && !path.exists()).then(|| path.join(CONFIG_FILE));
+        let made = prepare(path, config.as_deref())?;
+        if made.folder {
+            tracing::info!(data_dir = %path.display(), "first start: made a data directory, a node key and a configuration file");
+        } else if made.key {
+            tracing::info!(key = %path.join(NODE_KEY_FILE).display(), "made a node key");
+        }
+        if let Some(mode) = made.open_mode {
+            tracing::warn!(data_dir = %path.display(), mode = format!("{mode:o}"), "others on this machine can look into the data directory: run chmod 700 on it");
+        }
+        Self::lock(path)
+    }
+
+    fn lock(path: &Path) -> Result<Self, DataDirError> {
+        let file = path.join(LOCK_FILE);
+        let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
+        let mut options = File::options();
+        let mut lock =
+            options.read(true).write(true).create(true).truncate(false).open(&file).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                // Who it is only helps the message.
+                let _ = (&lock).take(32).read_to_string(&mut owner);
+                let owner =
+                    owner.trim().parse::<u32>().map(|id| format!(" (process {id})")).unwrap_or_default();
+                return Err(DataDirError::InUse { path: path.to_owned(), owner });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .and_then(|()| lock.sync_all())
+            .map_err(failed)?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::config::RunFlags;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn makes_everything_private_and_overwrites_nothing() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("a/b");
+        let config = folder.join(CONFIG_FILE);
+        let made = prepare(&folder, Some(&config)).unwrap();
+        assert_eq!(made, Prepared { folder: true, key: true, config: true, open_mode: None });
+        assert_eq!((mode(&folder), mode(&folder.join(NODE_KEY_FILE)), mode(&config)), (0o700, 0o600, 0o600));
+        let key = fs::read(folder.join(NODE_KEY_FILE)).unwrap();
+        fs::write(&config, "slots = 3\n").unwrap();
+        assert_eq!(prepare(&folder, Some(&config)).unwrap(), Prepared::default());
+        assert_eq!(fs::read(folder.join(NODE_KEY_FILE)).unwrap(), key);
+        assert_eq!(fs::read_to_string(&config).unwrap(), "slots = 3\n");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(prepare(&folder, None).unwrap().open_mode, Some(0o755));
+    }
+
+    #[test]
+    fn a_configuration_elsewhere_names_the_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let (folder, config) = (parent.path().join("data"), parent.path().join("node.toml"));
+        prepare(&folder, Some(&config)).unwrap();
+        let flags = RunFlags { config: Some(config), ..RunFlags::default() };
+        assert_eq!(Settings::load(flags).unwrap().data_dir, folder);
+    }
+
+    #[test]
+    fn a_second_process_is_told_who_has_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let held = DataDir::lock(parent.path()).unwrap();
+        let refused = DataDir::lock(parent.path()).unwrap_err();
+        assert!(
+            matches!(&refused, DataDirError::InUse { owner, .. } if owner.contains(&std::process::id().to_string()))
+        );
+        drop(held);
+        DataDir::lock(parent.path()).unwrap();
+    }
+
+    #[test]
+    fn refuses_what_is_no_folder_with_a_next_step() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let refused = prepare(file.path(), None).unwrap_err();
+        assert!(matches!(refused, DataDirError::NotAFolder { .. }));
+        assert!(refused.to_string().contains("--data-dir"));
+        let below = prepare(&file.path().join("x"), None).unwrap_err();
+        assert_eq!(below.into_failure().exit, Exit::Storage);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(hint(&full).contains("make room"));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which engine answers, and getting its model first.
+
+use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use zeroize::Zeroizing;
+
+use crate::{
+    cli::{Exit, Failure, progress::Progress},
+    config::{EngineChoice, Settings},
+    engine::{
+        Engine,
+        echo::{EchoConfig, EchoEngine},
+        native::{NativeConfig, NativeEngine},
+        proxied::{ProxiedConfig, ProxiedEngine},
+    },
+    models::{Catalogue, ModelError},
+};
+
+/// What the engine's libraries take their number of threads from, and nothing else.
+const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
+/// Longest file with a bearer token.
+const MAX_KEY_BYTES: u64 = 4096;
+/// Longest silence of a server behind a proxied engine.
+const PROXIED_SILENCE: Duration = Duration::from_secs(120);
+
+/// Makes the process compute on so many threads: the libraries read an environment variable at their first use, and
+/// changing the environment of a process with threads is not sound, so the program starts itself once more with it.
+///
+/// # Errors
+/// When it cannot be started again.
+pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
+    let Some(threads) = settings.threads.filter(|_| settings.engine == EngineChoice::Native) else {
+        return Ok(());
+    };
+    let wanted = threads.to_string();
+    if env::var(THREADS_VARIABLE).is_ok_and(|set| set == wanted) {
+        return Ok(());
+    }
+    use std::os::unix::process::CommandExt as _;
+    let program = env::current_exe().map_err(|error| Failure::new(Exit::Failure, error))?;
+    let error =
+        std::process::Command::new(program).args(env::args_os().skip(1)).env(THREADS_VARIABLE, wanted).exec();
+    Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot start again with --threads")))
+}
+
+/// Loads the engine of these settings, fetching its model first where it is missing. Dropping the future leaves a
+/// download running until the process ends.
+pub(super) async fn load(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
+    let settings = settings.clone();
+    let runtime = tokio::runtime::Handle::current();
+    let loading = tokio::task::spawn_blocking(move || match settings.engine {
+        EngineChoice::Native => native(&settings),
+        EngineChoice::Proxied => proxied(&settings, runtime),
+        EngineChoice::Echo => echo(&settings),
+    });
+    loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
+}
+
+fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
+    let config = EchoConfig {
+        context_tokens: settings.context_tokens,
+        token_delay: Duration::from_millis(settings.echo_delay_ms.into()),
+        queue_limit: settings.slots as usize,
+    };
+    let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
+    tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");
+    Ok(Arc::new(engine))
+}
+
+fn native(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
+    let (path, sha256) = model_file(settings)?;
+    let config = NativeConfig {
+        max_context_tokens: settings.context_tokens,
+        queue_limit: settings.slots as usize,
+        ..NativeConfig::new(settings.model.clone(), path.clone())
+    };
+    let engine = NativeEngine::load(&config).map_err(|error| {
+        let text = format!("cannot load the model {}", settings.model);
+        Failure { exit: Exit::Model, error: anyhow::Error::new(error).context(text) }
+    })?;
+    let found = engine.info().manifest.weights;
+    if let Some(expected) = sha256
+        && expected != found
+    {
+        let text = format!(
+            "the model file {} is damaged or another model (SHA-256 {found}, expected {expected}): remove it, then \
+             run `baton-node models pull {}`",
+            path.display(),
+            settings.model
+        );
+        return Err(Failure::text(Exit::Model, text));
+    }
+    tracing::info!(model = settings.model, id = %engine.info().model_id, context_tokens = engine.info().context_tokens, "model loaded");
+    Ok(Arc::new(engine))
+}
+
+/// The model's file and the hash that it must have. A name that is not in the catalogue may be a file put into the
+/// model folder by hand: `NAME.gguf`.
+fn model_file(settings: &Settings) -> Result<(PathBuf, Option<crate::models::WeightsHash>), Failure> {
+    let catalogue = Catalogue::built_in();
+    let name = &settings.model;
+    let Ok(entry) = catalogue.entry(name) else {
+        let path = settings.model_dir.join(format!("{name}.gguf"));
+        if !name.contains(['/', '\\']) && path.is_file() {
+            return Ok((path, None));
+        }
+        let text = format!(
+            "there is no model named {name}: `baton-node models list` shows those that can be fetched; one of your own \
+             goes into {} as {name}.gguf",
+            settings.model_dir.display()
+        );
+        return Err(Failure::text(Exit::Model, text));
+    };
+    let path = settings.model_dir.join(&entry.file);
+    let installed = catalogue
+        .list(&settings.model_dir)
+        .iter()
+        .any(|model| model.entry.name == *name && model.is_installed());
+    if !installed {
+        tracing::info!(model = name, folder = %settings.model_dir.display(), "the model is not here yet: fetching it");
+        let mut progress = Progress::new(entry);
+        let pulled = catalogue.pull(name, &settings.model_dir, &mut |step| progress.show(step));
+        progress.finish();
+        pulled.map_err(model_failure)?;
+    }
+    Ok((path, Some(entry.sha256)))
+}
+
+/// A model that cannot be had, as a failure: what the disk refuses is told apart from what the network does.
+pub(crate) fn model_failure(error: ModelError) -> Failure {
+    let exit = match &error {
+        ModelError::Io { .. } => Exit::Storage,
+        _ => Exit::Model,
+    };
+    Failure::new(exit, error)
+}
+
+fn proxied(settings: &Settings, runtime: tokio::runtime::Handle) -> Result<Arc<dyn Engine>, Failure> {
+    let config = ProxiedConfig {
+        name: settings.proxied_model.clone().unwrap_or_default(),
+        base_url: settings.proxied_url.clone().unwrap_or_default(),
+        model: settings.proxied_model.clone().unwrap_or_default(),
+        bearer: settings.proxied_key_file.as_deref().map(read_key).transpose()?,
+        context_tokens: settings.context_tokens,
+        max_concurrent: settings.slots as usize,
+        idle_timeout: PROXIED_SILENCE,
+    };
+    let engine = ProxiedEngine::new(&config, runtime).map_err(|error| Failure::new(Exit::Usage, error))?;
+    Ok(Arc::new(engine))
+}
+
+fn read_key(path: &std::path::Path) -> Result<Zeroizing<String>, Failure> {
+    use std::io::Read as _;
+    let failed = |error: std::io::Error| {
+        Failure::text(Exit::Usage, format!("cannot read proxied_key_file {}: {error}", path.display()))
+    };
+    let mut text = Zeroizing::new(String::new());
+    fs::File::open(path).map_err(failed)?.take(MAX_KEY_BYTES).read_to_string(&mut text).map_err(failed)?;
+    Ok(Zeroizing::new(text.trim().to_owned()))
+}

@@ -1,0 +1,176 @@
+//! The node as the admin port sees it: from the first moment, also before there is an engine.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use baton_keys::ids::NodeId;
+use baton_mesh::{MeshHandle, PeerId};
+
+use crate::{
+    admin::{ModelInfo, PeerCounts, Status, StatusSource, StoreStatus},
+    config::Settings,
+    engine::{Engine, EngineKind},
+    identity::{Identity, peer_id},
+    metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
+};
+
+/// A store that answered within this counts as reachable: a few probes may be lost.
+pub(super) const STORE_FRESH: Duration = Duration::from_secs(100);
+
+/// The parts of a node that serves.
+pub(super) struct Running {
+    pub(super) mesh: MeshHandle,
+    pub(super) identity: Arc<Identity>,
+    pub(super) store: Arc<WatchedStore>,
+    pub(super) models: Vec<ModelInfo>,
+    pub(super) peer_id: PeerId,
+}
+
+impl Running {
+    pub(super) fn new(
+        mesh: MeshHandle,
+        identity: Arc<Identity>,
+        store: Arc<WatchedStore>,
+        engines: &[&dyn Engine],
+    ) -> Self {
+        let models = engines.iter().map(|engine| model_info(*engine)).collect();
+        let peer_id = peer_id(identity.node_id());
+        Self { mesh, identity, store, models, peer_id }
+    }
+
+    fn store_answers(&self) -> bool {
+        self.store.answered_ago().is_some_and(|ago| ago < STORE_FRESH)
+    }
+}
+
+fn model_info(engine: &dyn Engine) -> ModelInfo {
+    let info = engine.info();
+    let kind = match info.kind {
+        EngineKind::Native => "native",
+        EngineKind::Proxied => "proxied",
+        EngineKind::Echo => "echo",
+    };
+    ModelInfo {
+        name: info.name.clone(),
+        model: info.model_id.to_string(),
+        engine: kind.to_owned(),
+        context_tokens: info.context_tokens,
+    }
+}
+
+/// What the admin port shows.
+pub(super) struct View {
+    node: NodeId,
+    publisher: String,
+    aggregator: String,
+    slots: u32,
+    queue: u32,
+    started: Instant,
+    metrics: Arc<Metrics>,
+    running: OnceLock<Arc<Running>>,
+    draining: AtomicBool,
+}
+
+impl View {
+    pub(super) fn new(settings: &Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
+        Self {
+            node,
+            publisher: settings.publisher.clone(),
+            aggregator: settings.aggregator.clone(),
+            slots: settings.slots,
+            queue: settings.queue,
+            started: Instant::now(),
+            metrics,
+            running: OnceLock::new(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The node serves from now on.
+    pub(super) fn running(&self, running: Arc<Running>) {
+        // There is one node in a process, started once.
+        let _ = self.running.set(running);
+    }
+
+    /// The node takes no new turns from now on.
+    pub(super) fn draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Turns that run now.
+    pub(super) fn turns_running(&self) -> u64 {
+        self.metrics.turn_counts().running
+    }
+
+    /// What is missing before turns can be served and kept.
+    fn not_ready(&self) -> Vec<String> {
+        let Some(running) = self.running.get() else {
+            return vec!["the model is being fetched or loaded".to_owned()];
+        };
+        let mut missing = Vec::new();
+        if self.draining.load(Ordering::Relaxed) {
+            missing.push("the node is stopping".to_owned());
+        }
+        if running.mesh.listen_addrs().is_empty() {
+            missing.push("no address is listened on".to_owned());
+        }
+        if !running.store_answers() {
+            missing.push("the store does not answer".to_owned());
+        }
+        missing
+    }
+
+    fn peers(&self) -> PeerCounts {
+        let peers = self.running.get().map(|running| running.mesh.peers()).unwrap_or_default();
+        PeerCounts { connected: peers.iter().filter(|peer| peer.connected).count(), known: peers.len() }
+    }
+}
+
+impl StatusSource for View {
+    fn status(&self) -> Status {
+        let running = self.running.get();
+        let not_ready = self.not_ready();
+        let listen = running.map(|node| node.mesh.bootstrap_addrs()).unwrap_or_default();
+        let answered = running.and_then(|node| node.store.answered_ago());
+        Status {
+            healthy: true,
+            ready: not_ready.is_empty(),
+            not_ready,
+            node: self.node.to_string(),
+            peer_id: peer_id(self.node).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            listen: listen.iter().map(ToString::to_string).collect(),
+            peers: self.peers(),
+            models: running.map(|node| node.models.clone()).unwrap_or_default(),
+            slots: self.slots,
+            queue: self.queue,
+            turns: self.metrics.turn_counts(),
+            store: StoreStatus {
+                publisher: self.publisher.clone(),
+                aggregator: self.aggregator.clone(),
+                reachable: running.is_some_and(|node| node.store_answers()),
+                answered_seconds_ago: answered.map(|ago| ago.as_secs()),
+            },
+            resident_bytes: resident_bytes(),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        let peers = self.peers();
+        let running = self.running.get();
+        let snapshot = Snapshot {
+            mesh: running.map(|node| node.mesh.stats()).unwrap_or_default(),
+            peers_known: peers.known,
+            peers_connected: peers.connected,
+            store_up: running.is_some_and(|node| node.store_answers()),
+            ready: self.not_ready().is_empty(),
+        };
+        self.metrics.render(&snapshot, self.started.elapsed())
+    }
+}

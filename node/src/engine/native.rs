@@ -1,0 +1,341 @@
+//! The native engine: a GGUF model on this machine's CPU.
+//!
+//! Loading reads the file once, hashes exactly the bytes that it then uses, and refuses what it cannot run
+//! right. One thread evaluates jobs one after another; rendering and tokenising happen on it too, except
+//! for [`Engine::count`]. Conversation text leaves this module only as events.
+
+mod llama;
+mod weights;
+
+use std::{path::PathBuf, sync::Arc};
+
+use zeroize::Zeroizing;
+
+use self::{
+    llama::{KvCache, Llama},
+    weights::ModelFile,
+};
+pub use super::template::TemplateDate;
+use super::{
+    Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
+    TokenCount, model_id,
+    sampler::Sampler,
+    template::ChatTemplate,
+    text::{Pushed, StreamText, shown_text},
+    tokenizer::ModelTokenizer,
+    worker::{Backend, EventSink, Worker},
+};
+use crate::prompt::Prompt;
+
+/// Largest model file. The weights are held as f32, up to seven times the file's size.
+const MAX_MODEL_BYTES: u64 = 2 << 30;
+
+/// Prompt tokens evaluated at once. Larger is faster, but a cancel waits for the running chunk.
+const PREFILL_CHUNK: usize = 128;
+
+/// Context that an engine offers unless configured otherwise; the key-value cache of one job grows with it
+/// (46 KB a token for SmolLM2-135M).
+pub const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+
+/// Jobs that wait in the queue unless configured otherwise. Each holds a window of text in memory, and the
+/// last one waits for all the others: better to refuse, so that the client asks another node.
+pub const DEFAULT_QUEUE_LIMIT: usize = 8;
+
+/// What to load and how much it may take.
+#[derive(Debug, Clone)]
+pub struct NativeConfig {
+    /// The name for configuration, logs and the thread.
+    pub name: String,
+    /// The GGUF file.
+    pub model_path: PathBuf,
+    /// Upper limit of prompt and answer together; the model's own limit holds as well.
+    pub max_context_tokens: u32,
+    /// Jobs that may wait besides the running one.
+    pub queue_limit: usize,
+    /// The date that the chat template may show.
+    pub template_date: TemplateDate,
+}
+
+impl NativeConfig {
+    /// The defaults for a model file.
+    pub fn new(name: impl Into<String>, model_path: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            model_path: model_path.into(),
+            max_context_tokens: DEFAULT_CONTEXT_TOKENS,
+            queue_limit: DEFAULT_QUEUE_LIMIT,
+            template_date: TemplateDate::default(),
+        }
+    }
+}
+
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the model file {path}; `models pull` fetches it")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is larger than this engine takes.
+    #[error("the model file has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The file is not a sound GGUF file.
+    #[error("the model file is not a sound GGUF file: {reason}")]
+    Format {
+        /// The reader's message.
+        reason: String,
+    },
+    /// A metadata field is missing or of the wrong type.
+    #[error("the model's metadata field {key} is missing or unusable")]
+    Metadata {
+        /// Which.
+        key: String,
+    },
+    /// The model needs something that this engine does not have; a proxied backend may run it.
+    #[error("this engine does not support {what}; run the model behind a proxied backend")]
+    Unsupported {
+        /// What.
+        what: String,
+    },
+    /// The tokenizer cannot be built.
+    #[error("the model's tokenizer cannot be built: {reason}")]
+    Tokenizer {
+        /// The library's message.
+        reason: String,
+    },
+    /// The chat template cannot be used.
+    #[error("the model's chat template cannot be used")]
+    Template(#[source] EngineError),
+    /// The engine's thread cannot be started.
+    #[error("cannot start the engine's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Template and tokenizer: what turns a prompt into ids.
+struct Language {
+    tokenizer: ModelTokenizer,
+    template: ChatTemplate,
+}
+
+impl Language {
+    fn encode(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
+        self.tokenizer.encode(&self.template.render(prompt)?)
+    }
+}
+
+/// A loaded model and its thread.
+pub struct NativeEngine {
+    info: EngineInfo,
+    language: Arc<Language>,
+    worker: Worker,
+}
+
+impl NativeEngine {
+    /// Loads a model. Blocks for up to a few seconds: call it off the reactor.
+    ///
+    /// # Errors
+    /// [`LoadError`] names what is wrong with the file or what this engine cannot do.
+    pub fn load(config: &NativeConfig) -> Result<Self, LoadError> {
+        let file = ModelFile::read(&config.model_path, MAX_MODEL_BYTES)?;
+        let tokenizer = ModelTokenizer::from_gguf(file.metadata())?;
+        let source = file.text("tokenizer.chat_template")?;
+        let template =
+            ChatTemplate::new(source, tokenizer.begin_text(), tokenizer.end_text(), config.template_date)
+                .map_err(LoadError::Template)?;
+        let model = Llama::load(&file, tokenizer.vocabulary())?;
+        let manifest = ModelManifest {
+            weights: file.hash(),
+            tokenizer: tokenizer.hash(),
+            template: template.hash(),
+            architecture: file.architecture()?.to_owned(),
+            context_tokens: model.context_tokens(),
+        };
+        let info = EngineInfo {
+            name: config.name.clone(),
+            model_id: model_id(&manifest),
+            kind: EngineKind::Native,
+            context_tokens: model.context_tokens().min(config.max_context_tokens),
+            manifest,
+        };
+        let language = Arc::new(Language { tokenizer, template });
+        let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
+        let worker = Worker::spawn(&info.name, config.queue_limit, runner).map_err(LoadError::Thread)?;
+        Ok(Self { info, language, worker })
+    }
+
+    /// The ids of a prompt as this engine renders it, for tools and tests.
+    ///
+    /// # Errors
+    /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
+        self.language.encode(prompt)
+    }
+
+    /// The ids of plain text, in which nothing is a special token.
+    ///
+    /// # Errors
+    /// [`EngineError::Tokenizer`].
+    pub fn encode_text(&self, text: &str) -> Result<Zeroizing<Vec<u32>>, EngineError> {
+        let text = super::template::Segment::Content(Zeroizing::new(text.to_owned()));
+        self.language.tokenizer.encode(&[text])
+    }
+
+    /// The bytes that tokens stand for; control tokens stand for none.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
+        let bytes = ids.iter().flat_map(|&id| self.language.tokenizer.token_bytes(id));
+        Zeroizing::new(bytes.copied().collect())
+    }
+}
+
+impl Engine for NativeEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+        let ids = self.language.encode(prompt)?;
+        Ok(TokenCount { tokens: u32::try_from(ids.len()).map_err(|_| EngineError::Tokenizer)?, exact: true })
+    }
+
+    fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        job.sampling.validate()?;
+        self.worker.submit(job)
+    }
+
+    fn shutdown(&self) {
+        self.worker.shutdown();
+    }
+}
+
+/// The engine's thread: evaluates one job at a time.
+struct Runner {
+    model: Llama,
+    language: Arc<Language>,
+    context: usize,
+}
+
+impl Backend for Runner {
+    fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError> {
+        let tokenizer = &self.language.tokenizer;
+        let mut ids = self.language.encode(&job.prompt)?;
+        let input = ids.len();
+        let known = |&id: &u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
+        if !job.resume_tokens.iter().all(known) {
+            return Err(EngineError::InvalidResume);
+        }
+        ids.extend_from_slice(&job.resume_tokens);
+        if ids.len() >= self.context || ids.is_empty() {
+            return Err(EngineError::ContextOverflow {
+                needed: small(ids.len() + 1),
+                limit: small(self.context),
+            });
+        }
+        sink.started(small(input));
+
+        let mut text = StreamText::new(&job.sampling.stop);
+        let prefix: Vec<u8> =
+            job.resume_tokens.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
+        sink.resumed(shown_text(&job.sampling.stop, &Zeroizing::new(prefix)));
+        let mut open = true;
+        for &id in &job.resume_tokens {
+            open = open && text.resume(id, tokenizer.token_bytes(id));
+        }
+        if !open {
+            return Ok(FinishReason::StopString);
+        }
+        let longest = (self.context - input).min(job.sampling.max_tokens as usize);
+        if job.resume_tokens.len() >= longest {
+            return Ok(FinishReason::Length);
+        }
+
+        let mut cache = self.model.new_cache(input + longest)?;
+        let mut logits = None;
+        for chunk in ids.chunks(PREFILL_CHUNK) {
+            if let Some(interruption) = sink.interruption() {
+                return interruption;
+            }
+            let last = cache.length() + chunk.len() == ids.len();
+            logits = self.model.forward(chunk, &mut cache, last)?;
+        }
+        let logits = logits.ok_or(EngineError::Numerics)?;
+        sink.prefilled();
+        let answer = Answer { input, longest, text };
+        self.decode(job, sink, ids, &mut cache, logits, answer)
+    }
+}
+
+/// Where an answer stands when decoding begins.
+struct Answer {
+    input: usize,
+    /// Tokens it may have, the resumed ones included.
+    longest: usize,
+    text: StreamText,
+}
+
+impl Runner {
+    fn decode(
+        &self,
+        job: &GenerateJob,
+        sink: &mut EventSink,
+        mut ids: Zeroizing<Vec<u32>>,
+        cache: &mut KvCache,
+        mut logits: Zeroizing<Vec<f32>>,
+        mut answer: Answer,
+    ) -> Result<FinishReason, EngineError> {
+        let tokenizer = &self.language.tokenizer;
+        let sampler = Sampler::new(&job.sampling);
+        // Position in the answer of the first token that is not emitted yet.
+        let mut next_index = small(job.resume_tokens.len());
+        loop {
+            if let Some(interruption) = sink.interruption() {
+                return interruption;
+            }
+            let position = ids.len() - answer.input;
+            let id = sampler.sample(&mut logits, &ids, small(position))?;
+            let ended = if tokenizer.is_stop(id) {
+                Some(FinishReason::Stop)
+            } else {
+                ids.push(id);
+                sink.generated();
+                match answer.text.push(id, tokenizer.token_bytes(id)) {
+                    Pushed::Held => {}
+                    Pushed::Emit(piece) => {
+                        let count = small(piece.ids.len());
+                        sink.token(next_index, piece.ids, piece.text);
+                        next_index += count;
+                    }
+                    Pushed::Stopped(piece) => {
+                        sink.token(next_index, piece.ids, piece.text);
+                        return Ok(FinishReason::StopString);
+                    }
+                }
+                (position + 1 >= answer.longest).then_some(FinishReason::Length)
+            };
+            if let Some(finish) = ended {
+                let rest = answer.text.finish();
+                sink.token(next_index, rest.ids, rest.text);
+                return Ok(finish);
+            }
+            if let Some(interruption) = sink.interruption() {
+                return interruption;
+            }
+            logits = self.model.forward(&[id], cache, true)?.ok_or(EngineError::Numerics)?;
+        }
+    }
+}
+
+/// A count of tokens, all of which are bounded by the context, as u32.
+fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

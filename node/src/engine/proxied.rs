@@ -1,0 +1,373 @@
+//! The proxied engine: an OpenAI-compatible server (Ollama, vLLM, llama.cpp) behind this node.
+//!
+//! Counts are the server's word, the window is estimated, token ids are unknown, so an answer cannot be
+//! resumed or replayed; [`EngineKind::Proxied`] says so in the receipt. The server is trusted with the text
+//! but not with the node: every length and time is bounded.
+
+mod sse;
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt as _;
+use reqwest::{Client, StatusCode, Url, header};
+use serde_json::{Value, json};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use self::sse::{Event, SseReader};
+use super::{
+    EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
+    GenerateJob, GenerateStats, ModelManifest, Sampling, TokenCount,
+    manifest::{TemplateHash, TokenizerHash, WeightsHash},
+    model_id,
+    worker::millis,
+};
+use crate::prompt::Prompt;
+
+/// Time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes of one answer's stream: many times what the longest answer needs, with the JSON around it.
+const MAX_STREAM_BYTES: usize = 64 << 20;
+
+/// Bytes that a token stands for in an estimate. Low, so that the estimate is rather too high: a window
+/// that is cut too short is better than one that the server cuts or refuses.
+const ESTIMATED_BYTES_PER_TOKEN: usize = 3;
+
+/// Tokens that a template puts around a message, in an estimate.
+const ESTIMATED_MESSAGE_TOKENS: usize = 8;
+
+/// Servers differ in the width of a seed; 31 bits fit all of them.
+const SEED_MASK: u64 = 0x7fff_ffff;
+
+/// Where the server is and what it may take.
+#[derive(Clone)]
+pub struct ProxiedConfig {
+    /// The name for configuration and logs.
+    pub name: String,
+    /// Base URL, `http` or `https`; `/v1/chat/completions` is put behind it.
+    pub base_url: String,
+    /// The model's name at the server.
+    pub model: String,
+    /// Bearer token, if the server wants one.
+    pub bearer: Option<Zeroizing<String>>,
+    /// Context that the server was configured with, in tokens.
+    pub context_tokens: u32,
+    /// Requests at once; more are refused as busy, since the server has its own queue.
+    pub max_concurrent: usize,
+    /// Longest silence of the server, also before its first byte.
+    pub idle_timeout: Duration,
+}
+
+impl std::fmt::Debug for ProxiedConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxiedConfig")
+            .field("name", &self.name)
+            .field("base_url", &self.base_url)
+            .field("model", &self.model)
+            .field("bearer", &self.bearer.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a proxied engine cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxiedError {
+    /// The base URL is none.
+    #[error("{url} is not an http or https base URL")]
+    BaseUrl {
+        /// As configured.
+        url: String,
+    },
+    /// The bearer token cannot stand in a header.
+    #[error("the bearer token holds characters that a header cannot have")]
+    Bearer,
+    /// The HTTP client cannot be built.
+    #[error("cannot set up the HTTP client")]
+    Client(#[source] reqwest::Error),
+}
+
+/// See the module.
+pub struct ProxiedEngine {
+    info: EngineInfo,
+    backend: Arc<Backend>,
+    runtime: Handle,
+    slots: Arc<Semaphore>,
+    stop: CancellationToken,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Backend {
+    client: Client,
+    url: Url,
+    model: String,
+    idle_timeout: Duration,
+    max_concurrent: usize,
+}
+
+impl ProxiedEngine {
+    /// Sets up the engine; connects only when a job comes. Jobs run on `runtime`.
+    ///
+    /// # Errors
+    /// [`ProxiedError`] on a configuration that cannot work.
+    pub fn new(config: &ProxiedConfig, runtime: Handle) -> Result<Self, ProxiedError> {
+        let bad_url = || ProxiedError::BaseUrl { url: config.base_url.clone() };
+        let base = config.base_url.trim_end_matches('/');
+        let url = Url::parse(&format!("{base}/v1/chat/completions")).map_err(|_| bad_url())?;
+        if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || url.fragment().is_some() {
+            return Err(bad_url());
+        }
+        let mut headers = header::HeaderMap::new();
+        if let Some(bearer) = &config.bearer {
+            let text = Zeroizing::new(format!("Bearer {}", bearer.as_str()));
+            let mut value = header::HeaderValue::from_str(&text).map_err(|_| ProxiedError::Bearer)?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let client = Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(config.idle_timeout)
+            // A redirect would carry the conversation to a host that nobody configured.
+            .redirect(reqwest::redirect::Policy::none())
+            .default_headers(headers)
+            .build()
+            .map_err(ProxiedError::Client)?;
+        let manifest = ModelManifest {
+            weights: WeightsHash([0; 32]),
+            tokenizer: TokenizerHash([0; 32]),
+            template: TemplateHash([0; 32]),
+            architecture: format!("proxied/{}", config.model),
+            context_tokens: config.context_tokens,
+        };
+        let info = EngineInfo {
+            name: config.name.clone(),
+            model_id: model_id(&manifest),
+            kind: EngineKind::Proxied,
+            context_tokens: config.context_tokens,
+            manifest,
+        };
+        let backend = Backend {
+            client,
+            url,
+            model: config.model.clone(),
+            idle_timeout: config.idle_timeout,
+            max_concurrent: config.max_concurrent,
+        };
+        Ok(Self {
+            info,
+            backend: Arc::new(backend),
+            runtime,
+            slots: Arc::new(Semaphore::new(config.max_concurrent)),
+            stop: CancellationToken::new(),
+            tasks: Mutex::new(JoinSet::new()),
+        })
+    }
+}
+
+/// Rather too high, see [`ESTIMATED_BYTES_PER_TOKEN`].
+fn estimate_tokens(prompt: &Prompt) -> u32 {
+    let message = |text: &str| text.len().div_ceil(ESTIMATED_BYTES_PER_TOKEN) + ESTIMATED_MESSAGE_TOKENS;
+    let tokens = prompt.rendered().map(|(_, text)| message(&text)).sum::<usize>();
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
+impl Engine for ProxiedEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+        Ok(TokenCount { tokens: estimate_tokens(prompt), exact: false })
+    }
+
+    fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        job.sampling.validate()?;
+        if !job.resume_tokens.is_empty() {
+            return Err(EngineError::ResumeUnsupported);
+        }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.stop.is_cancelled() {
+            return Err(EngineError::ShutDown);
+        }
+        let busy = EngineError::Busy { limit: self.backend.max_concurrent };
+        let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| busy)?;
+        let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
+        let last = events.clone().try_reserve_owned().expect("a new channel has room");
+        let run = Run {
+            backend: Arc::clone(&self.backend),
+            stop: self.stop.clone(),
+            events,
+            begun: Instant::now(),
+            stats: GenerateStats::default(),
+            chunks: 0,
+        };
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(run.finish(job, last, slot), &self.runtime);
+        Ok(GenerateHandle { events: receiver })
+    }
+
+    fn shutdown(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stop.cancel();
+        while tasks.try_join_next().is_some() {}
+        // Those still running end by `stop`; the set aborts what is left when the engine is dropped.
+    }
+}
+
+impl Drop for ProxiedEngine {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// One request, from its job to its last event.
+struct Run {
+    backend: Arc<Backend>,
+    stop: CancellationToken,
+    events: mpsc::Sender<EngineEvent>,
+    begun: Instant,
+    stats: GenerateStats,
+    chunks: u32,
+}
+
+impl Run {
+    /// Dropping the request's future closes its connection, so cancelling is leaving.
+    async fn finish(
+        mut self,
+        job: GenerateJob,
+        last: mpsc::OwnedPermit<EngineEvent>,
+        slot: OwnedSemaphorePermit,
+    ) {
+        let (stop, reader) = (self.stop.clone(), self.events.clone());
+        let outcome = tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(EngineError::ShutDown),
+            () = job.cancel.cancelled() => Ok(FinishReason::Cancelled),
+            () = reader.closed() => Ok(FinishReason::Cancelled),
+            outcome = self.request(&job) => outcome,
+        };
+        let elapsed = millis(self.begun.elapsed());
+        self.stats.decode_ms = elapsed.saturating_sub(self.stats.prefill_ms);
+        if self.stats.output_tokens == 0 {
+            self.stats.output_tokens = self.chunks;
+        }
+        drop(slot);
+        last.send(match outcome {
+            Ok(finish) => EngineEvent::Done { finish, stats: self.stats },
+            Err(error) => EngineEvent::Failed(error),
+        });
+    }
+
+    async fn request(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
+        let body = request_body(&self.backend.model, &job.prompt, &job.sampling);
+        let request = self
+            .backend
+            .client
+            .post(self.backend.url.clone())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body);
+        let sent = tokio::time::timeout(self.backend.idle_timeout, request.send()).await;
+        let response = sent.ok().and_then(Result::ok).ok_or(EngineError::BackendUnreachable)?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                return Err(EngineError::Busy { limit: self.backend.max_concurrent });
+            }
+            status => return Err(EngineError::BackendStatus { status: status.as_u16() }),
+        }
+        self.stats.input_tokens = estimate_tokens(&job.prompt);
+        self.send(EngineEvent::Started { input_tokens: self.stats.input_tokens }).await;
+
+        let mut stream = response.bytes_stream();
+        let mut reader = SseReader::default();
+        let (mut events, mut finish, mut received) = (Vec::new(), None, 0);
+        while let Some(bytes) = stream.next().await {
+            // A stream that breaks after the answer's end was said is complete all the same.
+            let Ok(bytes) = bytes else { break };
+            received += bytes.len();
+            if received > MAX_STREAM_BYTES {
+                return Err(EngineError::BackendProtocol { reason: "the answer is too long" });
+            }
+            reader.push(&bytes, &mut events)?;
+            for event in events.drain(..) {
+                let Event::Chunk(chunk) = event else {
+                    return finish.ok_or(EngineError::BackendTruncated);
+                };
+                finish = chunk.finish.or(finish);
+                if let Some((input, output)) = chunk.usage {
+                    (self.stats.input_tokens, self.stats.output_tokens) = (input, output);
+                }
+                self.emit(chunk.text).await;
+                if self.chunks >= job.sampling.max_tokens && finish.is_none() {
+                    // Every chunk is a token or more, so a server that goes on ignores the limit.
+                    return Ok(FinishReason::Length);
+                }
+            }
+        }
+        finish.ok_or(EngineError::BackendTruncated)
+    }
+
+    async fn emit(&mut self, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        if self.chunks == 0 {
+            let elapsed = millis(self.begun.elapsed());
+            (self.stats.first_token_ms, self.stats.prefill_ms) = (elapsed, elapsed);
+        }
+        let index = self.chunks;
+        self.chunks += 1;
+        self.send(EngineEvent::Token { index, ids: Vec::new(), text }).await;
+    }
+
+    /// Waits for a slow reader; the connection's flow control then slows the server.
+    async fn send(&self, event: EngineEvent) {
+        // A reader that has gone ends the job in `finish`.
+        let _ = self.events.send(event).await;
+    }
+}
+
+/// The request's JSON. Fields outside the protocol are sent only when a job asks for them.
+fn request_body(model: &str, prompt: &Prompt, sampling: &Sampling) -> Vec<u8> {
+    let messages: Vec<Value> = prompt
+        .rendered()
+        .map(|(message, text)| {
+            let mut value = json!({ "role": message.role.as_str(), "content": text.as_str() });
+            if let Some(name) = &message.name {
+                value["name"] = json!(name);
+            }
+            if let Some(call_id) = &message.call_id {
+                value["tool_call_id"] = json!(call_id);
+            }
+            value
+        })
+        .collect();
+    let mut body = json!({
+        "model": model,
+        "messages": messages,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed & SEED_MASK,
+        "max_tokens": sampling.max_tokens,
+    });
+    if !sampling.stop.is_empty() {
+        body["stop"] = json!(sampling.stop);
+    }
+    if sampling.top_k > 0 {
+        body["top_k"] = json!(sampling.top_k);
+    }
+    if (sampling.repetition_penalty - 1.0).abs() > f32::EPSILON {
+        body["repetition_penalty"] = json!(sampling.repetition_penalty);
+    }
+    body.to_string().into_bytes()
+}

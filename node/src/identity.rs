@@ -1,0 +1,464 @@
+//! Who the node is: its Ed25519 key, its exchange keys over time, and the signed record that says both.
+//!
+//! `daemon` opens it and keeps it fresh; the turn service asks it for secrets, signatures and the record. Secrets
+//! stay in here, in 0600 files and in memory that is wiped; the time comes from a clock that is handed in.
+
+mod ring;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
+
+use baton_keys::{
+    SecretSigningKey,
+    exchange::ExchangeSecret,
+    files::{self, FileSecret, KeyFileError},
+    ids::{ExchangeKey, NodeId},
+};
+use baton_mesh::{Multiaddr, PeerId, peer_id_of};
+use baton_proto::{
+    limits::{MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, VERSION},
+    node_record::{ModelOffer, NodeLimits, NodeRecord},
+    signed::{Signed, SignedBytes},
+};
+use zeroize::Zeroizing;
+
+use crate::service::{ClockMs, NodeIdentity};
+
+pub use ring::{KeyRing, ROTATE_AFTER_MS};
+
+/// The node key's file in the data directory.
+pub const NODE_KEY_FILE: &str = "node.key";
+/// The exchange keys' file in the data directory.
+pub const EXCHANGE_KEYS_FILE: &str = "exchange.keys";
+/// What a node key file calls itself.
+const NODE_KEY_KIND: &str = "node";
+/// Largest exchange key file: eight keys are below two kilobytes.
+const MAX_RING_BYTES: u64 = 8 * 1024;
+/// How long a record holds. Short, so that addresses of a node that is gone are forgotten soon; half of a key's
+/// rotation, so that each record names a good key for as long as it holds.
+pub const RECORD_LIFETIME_MS: u64 = ROTATE_AFTER_MS / 2;
+/// Age at which a record is replaced: half of its life, so that a client with any clock skew holds a good one.
+pub const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
+
+/// Why the node's keys could not be loaded or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The node key.
+    #[error(transparent)]
+    NodeKey(#[from] KeyFileError),
+    /// The exchange keys' file cannot be read or written.
+    #[error("cannot {action} the exchange keys {path}: {source}")]
+    Ring {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// What a node's record says beside keys and addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Models served.
+    pub models: Vec<ModelOffer>,
+    /// The node's limits.
+    pub limits: NodeLimits,
+    /// Name and version of the software.
+    pub software: String,
+}
+
+/// The node's keys and its current record.
+pub struct Identity {
+    signing: SecretSigningKey,
+    ring_path: PathBuf,
+    clock: ClockMs,
+    profile: Profile,
+    ring: RwLock<KeyRing>,
+    record: RwLock<Arc<Signed<NodeRecord>>>,
+    /// Held over a whole refresh, file included, so that two never interleave. Readers do not take it.
+    refreshing: Mutex<Refreshed>,
+}
+
+/// What the last refresh left.
+#[derive(Default)]
+struct Refreshed {
+    addresses: Vec<String>,
+    /// Whether the exchange keys in memory could not be written.
+    unsaved: bool,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("node", &self.node_id()).finish_non_exhaustive()
+    }
+}
+
+/// Creates a node key in the data directory, unless there is one. Returns whether it was created.
+///
+/// # Errors
+/// [`KeyFileError`] when it cannot be written.
+pub fn create_node_key(data_dir: &Path) -> Result<bool, KeyFileError> {
+    let path = data_dir.join(NODE_KEY_FILE);
+    if fs::exists(&path).unwrap_or(true) {
+        return Ok(false);
+    }
+    files::create(&path, NODE_KEY_KIND, &FileSecret::generate(), None)?;
+    Ok(true)
+}
+
+/// Reads the node key.
+///
+/// # Errors
+/// [`KeyFileError`], by cause.
+pub fn load_node_key(data_dir: &Path) -> Result<SecretSigningKey, KeyFileError> {
+    let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
+    Ok(SecretSigningKey::from_seed(secret.expose()))
+}
+
+/// The libp2p name of a node key.
+///
+/// # Panics
+/// Never: a public key that came from a secret one is a point of the curve.
+#[must_use]
+pub fn peer_id(node: NodeId) -> PeerId {
+    peer_id_of(node).expect("the public key of a secret key is a valid point")
+}
+
+impl Identity {
+    /// Loads the node key and the exchange keys, which it makes where there are none, and signs a first record
+    /// without addresses. Blocking.
+    ///
+    /// # Errors
+    /// [`IdentityError`], by cause.
+    pub fn open(data_dir: &Path, profile: Profile, clock: ClockMs) -> Result<Self, IdentityError> {
+        let signing = load_node_key(data_dir)?;
+        let ring_path = data_dir.join(EXCHANGE_KEYS_FILE);
+        let mut ring = load_ring(&ring_path)?;
+        let now_ms = clock();
+        if ring.advance(now_ms) {
+            store_ring(&ring_path, &ring)?;
+        }
+        let record = Arc::new(sign_record(&signing, &profile, &ring, &[], now_ms, 0));
+        Ok(Self {
+            signing,
+            ring_path,
+            clock,
+            profile,
+            ring: RwLock::new(ring),
+            record: RwLock::new(record),
+            refreshing: Mutex::default(),
+        })
+    }
+
+    /// The node's name: its Ed25519 public key.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.signing.node_id()
+    }
+
+    /// The seed, for the libp2p identity.
+    #[must_use]
+    pub fn seed(&self) -> Zeroizing<[u8; 32]> {
+        self.signing.expose_seed()
+    }
+
+    /// The secret of one of this node's exchange keys, unless it is erased or an hour past its expiry.
+    #[must_use]
+    pub fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
+    }
+
+    /// The current signed record.
+    #[must_use]
+    pub fn current_record(&self) -> Arc<Signed<NodeRecord>> {
+        self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Rotates exchange keys that are due and signs a new record if keys or addresses changed or half of the
+    /// record's life is over. Returns whether there is a new record. Blocking: it may write a file.
+    ///
+    /// # Errors
+    /// [`IdentityError::Ring`] when the keys could not be kept on disk; the node then goes on with them in memory
+    /// only, and tries again at the next call.
+    pub fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
+        let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = (self.clock)();
+        let mut ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let rotated = ring.advance(now_ms);
+        let stored = if rotated || last.unsaved { store_ring(&self.ring_path, &ring) } else { Ok(()) };
+        last.unsaved = stored.is_err();
+        let record = self.current_record();
+        let addresses = publishable(addresses);
+        let aged = now_ms < record.issued_ms || now_ms - record.issued_ms >= RECORD_REFRESH_MS;
+        let due = rotated || aged || last.addresses != addresses;
+        if due {
+            let sequence = record.sequence + 1;
+            let signed = sign_record(&self.signing, &self.profile, &ring, &addresses, now_ms, sequence);
+            *self.ring.write().unwrap_or_else(PoisonError::into_inner) = ring;
+            *self.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(signed);
+            last.addresses = addresses;
+        }
+        stored.map(|()| due)
+    }
+}
+
+fn load_ring(path: &Path) -> Result<KeyRing, IdentityError> {
+    use io::Read as _;
+    let failed = |source| IdentityError::Ring { action: "read", path: path.to_owned(), source };
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(KeyRing::default()),
+        Err(error) => return Err(failed(error)),
+    };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(KeyFileError::Permissions { path: path.to_owned(), mode }.into());
+        }
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(MAX_RING_BYTES).read_to_string(&mut text).map_err(failed)?;
+    KeyRing::parse(&text).ok_or_else(|| {
+        failed(io::Error::other("it is damaged; remove it, and new keys are made at the next start"))
+    })
+}
+
+fn store_ring(path: &Path, ring: &KeyRing) -> Result<(), IdentityError> {
+    files::replace_private(path, ring.render().as_bytes()).map_err(|source| IdentityError::Ring {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The addresses worth telling others: loopback ones only when there are no others (a network on one machine).
+fn publishable(addresses: &[Multiaddr]) -> Vec<String> {
+    let is_loopback = |text: &String| text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/");
+    let mut texts: Vec<String> = Vec::new();
+    for text in addresses.iter().map(ToString::to_string) {
+        if text.len() <= MAX_RECORD_TEXT_BYTES && !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    if !texts.iter().all(is_loopback) {
+        texts.retain(|text| !is_loopback(text));
+    }
+    texts.truncate(MAX_RECORD_LIST);
+    texts
+}
+
+/// The sequence rises over restarts too, without being kept: it is at least the time.
+fn sign_record(
+    signing: &SecretSigningKey,
+    profile: &Profile,
+    ring: &KeyRing,
+    addresses: &[String],
+    now_ms: u64,
+    least_sequence: u64,
+) -> Signed<NodeRecord> {
+    let record = NodeRecord {
+        version: VERSION,
+        node: signing.node_id(),
+        sequence: now_ms.max(least_sequence),
+        addresses: addresses.to_vec(),
+        keys: ring.published(now_ms),
+        models: profile.models.clone(),
+        limits: profile.limits,
+        versions: vec![VERSION],
+        software: profile.software.clone(),
+        issued_ms: now_ms,
+        expires_ms: now_ms.saturating_add(RECORD_LIFETIME_MS),
+    };
+    Signed::sign(record, signing)
+}
+
+impl NodeIdentity for Identity {
+    fn signing_key(&self) -> &SecretSigningKey {
+        &self.signing
+    }
+
+    fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
+        Identity::exchange_secret(self, key, now_ms)
+    }
+
+    fn record(&self) -> SignedBytes {
+        self.current_record().bytes().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::fs::PermissionsExt as _,
+        sync::atomic::{AtomicU64, Ordering},
+    };
+
+    use baton_proto::{ids::ModelId, receipt::EngineKind};
+
+    use super::*;
+
+    const HOUR: u64 = 3600 * 1000;
+    const START: u64 = 400_000 * HOUR;
+
+    struct Node {
+        folder: tempfile::TempDir,
+        time: Arc<AtomicU64>,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            assert!(create_node_key(folder.path()).unwrap());
+            Self { folder, time: Arc::new(AtomicU64::new(START)) }
+        }
+
+        fn open(&self) -> Identity {
+            let time = self.time.clone();
+            Identity::open(self.folder.path(), profile(), Arc::new(move || time.load(Ordering::SeqCst)))
+                .unwrap()
+        }
+
+        fn set(&self, now_ms: u64) {
+            self.time.store(now_ms, Ordering::SeqCst);
+        }
+    }
+
+    fn profile() -> Profile {
+        let offer = ModelOffer {
+            model: ModelId([3; 32]),
+            name: "echo".to_owned(),
+            engine: EngineKind::Echo,
+            context_tokens: 4096,
+            input_price: 1,
+            output_price: 2,
+        };
+        let limits = NodeLimits { slots: 2, queue: 4, turns_per_minute: 60, max_output_tokens: 512 };
+        Profile { models: vec![offer], limits, software: "baton-node/0.1.0".to_owned() }
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<Multiaddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_record_verifies_and_offers_a_key_whose_secret_the_node_holds() {
+        let node = Node::new();
+        let identity = node.open();
+        identity.refresh(&addresses(&["/ip4/10.0.0.1/tcp/4001"])).unwrap();
+        let record = Signed::<NodeRecord>::verify_encoded(&identity.current_record().encode()).unwrap();
+        assert_eq!(record.node, identity.node_id());
+        assert_eq!(record.addresses, ["/ip4/10.0.0.1/tcp/4001"]);
+        assert_eq!((record.models.clone(), record.limits), (profile().models, profile().limits));
+        let key = record.current_key(START).unwrap();
+        assert_eq!(identity.exchange_secret(&key, START).unwrap().public_key(), key);
+        assert!(identity.exchange_secret(&ExchangeKey([9; 32]), START).is_none());
+    }
+
+    #[test]
+    fn the_node_key_is_private_kept_and_never_overwritten() {
+        let node = Node::new();
+        let path = node.folder.path().join(NODE_KEY_FILE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let before = fs::read(&path).unwrap();
+        assert!(!create_node_key(node.folder.path()).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(peer_id_of(node.open().node_id()), Some(peer_id(node.open().node_id())));
+    }
+
+    #[test]
+    fn a_restart_keeps_the_exchange_keys_in_a_private_file() {
+        let node = Node::new();
+        let first = node.open().current_record().keys.clone();
+        node.set(START + HOUR);
+        let again = node.open();
+        assert_eq!(again.current_record().keys, first);
+        assert!(again.exchange_secret(&first[0].key, START).is_some());
+        let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
+        assert_eq!(fs::metadata(ring).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn records_follow_time_keys_and_addresses_with_rising_sequence() {
+        let node = Node::new();
+        let identity = node.open();
+        let here = addresses(&["/ip4/10.0.0.1/tcp/1"]);
+        assert!(identity.refresh(&here).unwrap());
+        assert!(!identity.refresh(&here).unwrap(), "nothing changed");
+        let mut last = identity.current_record();
+        let moved = addresses(&["/ip4/10.0.0.2/tcp/1"]);
+        assert!(identity.refresh(&moved).unwrap(), "another address");
+        for hours in 1..60 {
+            node.set(START + hours * HOUR);
+            identity.refresh(&moved).unwrap();
+            let record = identity.current_record();
+            assert!(record.current_key(START + hours * HOUR).is_ok(), "{hours}");
+            if record.issued_ms != last.issued_ms {
+                assert!(record.sequence > last.sequence && record.issued_ms < last.expires_ms, "{hours}");
+                last = record;
+            }
+        }
+        let sequence = node.open().current_record().sequence;
+        assert!(sequence >= last.sequence, "also over a restart");
+    }
+
+    #[test]
+    fn old_secrets_leave_memory_and_file() {
+        let node = Node::new();
+        let identity = node.open();
+        let old = identity.current_record().keys[0].key;
+        let secret = hex::encode(&*identity.exchange_secret(&old, START).unwrap().expose());
+        let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
+        assert!(fs::read_to_string(&ring).unwrap().contains(&secret));
+        node.set(START + 25 * HOUR + 1);
+        identity.refresh(&[]).unwrap();
+        assert!(identity.exchange_secret(&old, START).is_none());
+        assert!(!fs::read_to_string(&ring).unwrap().contains(&secret));
+    }
+
+    #[test]
+    fn a_full_disk_is_told_and_the_node_goes_on_with_fresh_keys() {
+        let node = Node::new();
+        let identity = node.open();
+        let folder = node.folder.path().join("away");
+        let broken = Identity { ring_path: folder.join("ring"), ..identity };
+        node.set(START + 13 * HOUR);
+        assert!(matches!(broken.refresh(&[]), Err(IdentityError::Ring { action: "write", .. })));
+        let record = broken.current_record();
+        let key = record.current_key(START + 13 * HOUR).unwrap();
+        assert!(broken.exchange_secret(&key, START + 13 * HOUR).is_some());
+        fs::create_dir(&folder).unwrap();
+        assert!(!broken.refresh(&[]).unwrap(), "the same record");
+        assert!(fs::read_to_string(folder.join("ring")).unwrap().starts_with("baton-exchange-keys"));
+    }
+
+    #[test]
+    fn refuses_rings_that_are_damaged_or_readable_by_others() {
+        let node = Node::new();
+        node.open();
+        let path = node.folder.path().join(EXCHANGE_KEYS_FILE);
+        let open = || Identity::open(node.folder.path(), profile(), Arc::new(|| START));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(open(), Err(IdentityError::NodeKey(KeyFileError::Permissions { mode: 0o644, .. }))));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "nonsense").unwrap();
+        assert!(open().unwrap_err().to_string().contains("remove it"));
+    }
+
+    #[test]
+    fn loopback_is_published_only_where_there_is_nothing_else() {
+        let loopback = addresses(&["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1", "/ip4/127.0.0.1/tcp/1"]);
+        assert_eq!(publishable(&loopback), ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1"]);
+        let mixed = addresses(&["/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1"]);
+        assert_eq!(publishable(&mixed), ["/ip4/10.0.0.1/tcp/1"]);
+        let many: Vec<_> =
+            (1..100).map(|port| format!("/ip4/10.0.0.1/tcp/{port}").parse().unwrap()).collect();
+        assert_eq!(publishable(&many).len(), MAX_RECORD_LIST);
+    }
+}

@@ -1,0 +1,244 @@
+//! The node's X25519 exchange keys over time: which is current, which comes next, when each is erased. Pure but
+//! for the randomness of new keys; [`Identity`](super::Identity) keeps it on disk and gives it the time.
+
+use std::fmt::Write as _;
+
+use baton_keys::{exchange::ExchangeSecret, ids::ExchangeKey};
+use baton_proto::{
+    limits::{EXCHANGE_KEY_GRACE_MS, MAX_EXCHANGE_KEY_LIFETIME_MS},
+    node_record::KeyWindow,
+};
+use zeroize::Zeroizing;
+
+/// A key takes over so long after the one before. Half of a key's life, so that a client with a record from just
+/// before the change still holds a key that is good for the other half.
+pub const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
+/// Most keys kept: two current, one ahead, one in its grace, and room for a clock that was set back.
+const MAX_KEYS: usize = 8;
+const HEADER: &str = "baton-exchange-keys-v1";
+
+#[derive(Clone, Debug)]
+struct RingKey {
+    secret: ExchangeSecret,
+    window: KeyWindow,
+}
+
+impl RingKey {
+    fn generate(from_ms: u64) -> Self {
+        let secret = ExchangeSecret::generate();
+        let until_ms = from_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
+        let window = KeyWindow { key: secret.public_key(), from_ms, until_ms };
+        Self { secret, window }
+    }
+
+    fn holds(&self, now_ms: u64) -> bool {
+        self.window.from_ms <= now_ms && now_ms <= self.window.until_ms
+    }
+}
+
+/// The exchange keys of a node, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRing(Vec<RingKey>);
+
+impl KeyRing {
+    /// Erases what is over, makes a new current key where there is none that is young enough, and the next one
+    /// ahead of its time. Returns whether anything changed.
+    pub fn advance(&mut self, now_ms: u64) -> bool {
+        let before: Vec<_> = self.0.iter().map(|key| key.window).collect();
+        // A key from beyond the next rotations was made under a clock that has since been set back.
+        let latest = now_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
+        self.0.retain(|key| {
+            let erased_ms = key.window.until_ms.saturating_add(EXCHANGE_KEY_GRACE_MS);
+            now_ms <= erased_ms && key.window.from_ms <= latest
+        });
+        let young = |key: &RingKey| key.holds(now_ms) && now_ms - key.window.from_ms < ROTATE_AFTER_MS;
+        let current_from = match self.0.iter().rfind(|key| young(key)) {
+            Some(key) => key.window.from_ms,
+            None => {
+                self.0.push(RingKey::generate(now_ms));
+                now_ms
+            }
+        };
+        if !self.0.iter().any(|key| key.window.from_ms > now_ms) {
+            self.0.push(RingKey::generate(current_from.saturating_add(ROTATE_AFTER_MS)));
+        }
+        self.0.sort_by_key(|key| key.window.from_ms);
+        if self.0.len() > MAX_KEYS {
+            self.0.drain(..self.0.len() - MAX_KEYS);
+        }
+        before != self.0.iter().map(|key| key.window).collect::<Vec<_>>()
+    }
+
+    /// What the node record says: the current key first, then the ones ahead. Older keys that still hold are
+    /// served, not advertised.
+    #[must_use]
+    pub fn published(&self, now_ms: u64) -> Vec<KeyWindow> {
+        let current = self.0.iter().rfind(|key| key.holds(now_ms));
+        let ahead = self.0.iter().filter(|key| key.window.from_ms > now_ms);
+        current.into_iter().chain(ahead).map(|key| key.window).collect()
+    }
+
+    /// The secret of a published key, until an hour after its expiry, for turns already under way.
+    #[must_use]
+    pub fn secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<&ExchangeSecret> {
+        self.0
+            .iter()
+            .find(|entry| entry.window.key == *key)
+            .filter(|entry| now_ms <= entry.window.until_ms.saturating_add(EXCHANGE_KEY_GRACE_MS))
+            .map(|entry| &entry.secret)
+    }
+
+    /// The text of the ring's file: a header, then `from until secret` a line (milliseconds, hex).
+    #[must_use]
+    pub fn render(&self) -> Zeroizing<String> {
+        // Room for every line at once: a text that grew would leave copies of secrets behind.
+        let mut text = Zeroizing::new(String::with_capacity(64 + self.0.len() * 128));
+        let _ = writeln!(text, "{HEADER}");
+        for RingKey { secret, window } in &self.0 {
+            let secret = Zeroizing::new(hex::encode(&*secret.expose()));
+            let _ = writeln!(text, "{} {} {}", window.from_ms, window.until_ms, *secret);
+        }
+        text
+    }
+
+    /// Reads [`KeyRing::render`]'s text; `None` when it is anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next() != Some(HEADER) {
+            return None;
+        }
+        let keys = lines.map(parse_line).collect::<Option<Vec<_>>>()?;
+        (keys.len() <= MAX_KEYS && keys.is_sorted_by_key(|key| key.window.from_ms)).then_some(Self(keys))
+    }
+}
+
+fn parse_line(line: &str) -> Option<RingKey> {
+    let mut words = line.split(' ');
+    let (from_ms, until_ms) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
+    let mut bytes = Zeroizing::new([0u8; 32]);
+    hex::decode_to_slice(words.next()?, &mut bytes[..]).ok()?;
+    let lifetime = until_ms.checked_sub(from_ms)?;
+    if words.next().is_some() || lifetime > MAX_EXCHANGE_KEY_LIFETIME_MS {
+        return None;
+    }
+    let secret = ExchangeSecret::from_bytes(&bytes);
+    Some(RingKey { window: KeyWindow { key: secret.public_key(), from_ms, until_ms }, secret })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3600 * 1000;
+    const START: u64 = 1_000_000 * HOUR;
+
+    fn ring_at(now_ms: u64) -> KeyRing {
+        let mut ring = KeyRing::default();
+        assert!(ring.advance(now_ms));
+        ring
+    }
+
+    #[test]
+    fn starts_with_a_current_key_and_the_next_one_ahead() {
+        let ring = ring_at(START);
+        let published = ring.published(START);
+        let windows: Vec<_> = published.iter().map(|key| (key.from_ms, key.until_ms)).collect();
+        assert_eq!(windows, [(START, START + 24 * HOUR), (START + 12 * HOUR, START + 36 * HOUR)]);
+        assert_ne!(published[0].key, published[1].key);
+    }
+
+    #[test]
+    fn changes_nothing_before_the_next_key_takes_over() {
+        let mut ring = ring_at(START);
+        for hours in 0..12 {
+            assert!(!ring.advance(START + hours * HOUR), "{hours}");
+        }
+    }
+
+    #[test]
+    fn the_published_next_key_becomes_current_and_the_old_one_still_opens() {
+        let mut ring = ring_at(START);
+        let first = ring.published(START);
+        let later = START + 12 * HOUR;
+        assert!(ring.advance(later));
+        let second = ring.published(later);
+        assert_eq!(second[0], first[1], "the key that was announced");
+        assert_eq!(second[1].from_ms, START + 24 * HOUR);
+        assert!(ring.secret(&first[0].key, later).is_some());
+    }
+
+    #[test]
+    fn a_record_from_any_moment_names_a_usable_key_for_twelve_hours() {
+        let mut ring = ring_at(START);
+        for quarter in 0..400 {
+            let now = START + quarter * HOUR / 4;
+            ring.advance(now);
+            let published = ring.published(now);
+            assert!(published[0].from_ms <= now, "{quarter}");
+            assert!(published[0].until_ms > now + 12 * HOUR, "{quarter}");
+            assert!(published.iter().all(|key| ring.secret(&key.key, now).is_some()));
+        }
+    }
+
+    #[test]
+    fn secrets_are_erased_an_hour_after_expiry_and_not_before() {
+        let mut ring = ring_at(START);
+        let old = ring.published(START)[0].key;
+        let last = START + 25 * HOUR;
+        ring.advance(last);
+        assert!(ring.secret(&old, last).is_some());
+        assert!(ring.secret(&old, last + 1).is_none(), "refused even before it is erased");
+        assert!(ring.advance(last + 1));
+        assert!(!ring.0.iter().any(|key| key.window.key == old));
+    }
+
+    #[test]
+    fn after_a_long_sleep_everything_is_new() {
+        let mut ring = ring_at(START);
+        let old = ring.published(START);
+        let later = START + 1000 * HOUR;
+        assert!(ring.advance(later));
+        let new = ring.published(later);
+        assert_eq!((new[0].from_ms, new[1].from_ms), (later, later + 12 * HOUR));
+        assert!(old.iter().all(|key| ring.secret(&key.key, later).is_none()));
+        assert_eq!(ring.0.len(), 2);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_and_forth_leaves_a_bounded_usable_ring() {
+        let mut ring = ring_at(START);
+        for round in 0..50u64 {
+            let now = if round % 2 == 0 { START - round * HOUR } else { START + round * HOUR };
+            ring.advance(now);
+            assert!(ring.0.len() <= MAX_KEYS);
+            assert!(ring.published(now).first().is_some_and(|key| key.from_ms <= now && now < key.until_ms));
+        }
+    }
+
+    #[test]
+    fn a_rendered_ring_is_read_back_and_nothing_else_is() {
+        let ring = ring_at(START);
+        let text = ring.render();
+        let read = KeyRing::parse(&text).unwrap();
+        assert_eq!(read.published(START), ring.published(START));
+        let key = ring.published(START)[0].key;
+        assert_eq!(*read.secret(&key, START).unwrap().expose(), *ring.secret(&key, START).unwrap().expose());
+        let long_lived = format!("{HEADER}\n0 86400001 {}\n", "11".repeat(32));
+        let backwards = format!("{HEADER}\n5 4 {}\n", "11".repeat(32));
+        for text in
+            ["", "x", HEADER, &text.replace(' ', "  "), &long_lived, &backwards, &text[..text.len() - 2]]
+        {
+            assert_eq!(KeyRing::parse(text).is_some_and(|ring| !ring.0.is_empty()), false, "{text}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let ring = ring_at(START);
+        let shown = format!("{ring:?}");
+        for key in &ring.0 {
+            assert!(!shown.contains(&hex::encode(&*key.secret.expose())));
+        }
+    }
+}

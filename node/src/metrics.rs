@@ -1,0 +1,464 @@
+//! Counts of what the node does, in the OpenMetrics text form.
+//!
+//! The turn service reports through [`ServiceObserver`], the store through [`WatchedStore`], the rest is looked at
+//! when somebody asks. Labels have few, fixed values: no session, peer or text ever becomes one.
+
+mod watched_store;
+
+use std::{
+    sync::atomic::{AtomicI64, AtomicU64},
+    time::Duration,
+};
+
+use baton_mesh::MeshStats;
+use baton_proto::{ErrorCode, wire::StoreState};
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::service::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
+pub use watched_store::WatchedStore;
+
+/// The media type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = [(&'static str, &'static str); 1];
+type Labels2 = [(&'static str, &'static str); 2];
+type Count = Counter<u64, AtomicU64>;
+type Level = Gauge<i64, AtomicI64>;
+
+/// From a hundredth of a second, a cached answer of a small model, to five minutes, a long one of a large model.
+const SECONDS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+
+/// What is read only when somebody asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Snapshot {
+    /// The mesh's counts.
+    pub mesh: MeshStats,
+    /// Peers in the table.
+    pub peers_known: usize,
+    /// Peers with a connection.
+    pub peers_connected: usize,
+    /// Whether the store answered lately.
+    pub store_up: bool,
+    /// Whether the node takes turns.
+    pub ready: bool,
+}
+
+/// Turns since the start, for the status page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TurnCounts {
+    /// Committed.
+    pub committed: u64,
+    /// Admitted and failed.
+    pub failed: u64,
+    /// Refused before anything ran.
+    pub refused: u64,
+    /// Running now.
+    pub running: u64,
+    /// Waiting now.
+    pub waiting: u64,
+}
+
+/// All counts of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Labels, Count>,
+    turns: Family<Labels, Count>,
+    refused: Family<Labels, Count>,
+    attached: Count,
+    tokens: Family<Labels, Count>,
+    charged: Count,
+    first_token: Histogram,
+    turn_time: Histogram,
+    queue_time: Histogram,
+    running: Level,
+    waiting: Level,
+    blobs: Family<Labels2, Count>,
+    stored: Family<Labels, Count>,
+    store_time: Histogram,
+    store_bytes: Family<Labels, Count>,
+    store_calls: Family<Labels2, Count>,
+    store_up: Level,
+    ready: Level,
+    peers: Family<Labels, Level>,
+    mesh: Family<Labels, Level>,
+    resident: Level,
+    uptime: Level,
+    committed_total: Count,
+    failed_total: Count,
+    refused_total: Count,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+impl Metrics {
+    /// All counts at zero.
+    #[must_use]
+    pub fn new(slots: u32, queue: u32) -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("baton"),
+            requests: Family::default(),
+            turns: Family::default(),
+            refused: Family::default(),
+            attached: Counter::default(),
+            tokens: Family::default(),
+            charged: Counter::default(),
+            first_token: seconds(),
+            turn_time: seconds(),
+            queue_time: seconds(),
+            running: Gauge::default(),
+            waiting: Gauge::default(),
+            blobs: Family::default(),
+            stored: Family::default(),
+            store_time: seconds(),
+            store_bytes: Family::default(),
+            store_calls: Family::default(),
+            store_up: Gauge::default(),
+            ready: Gauge::default(),
+            peers: Family::default(),
+            mesh: Family::default(),
+            resident: Gauge::default(),
+            uptime: Gauge::default(),
+            committed_total: Counter::default(),
+            failed_total: Counter::default(),
+            refused_total: Counter::default(),
+        };
+        metrics.register_turns(slots, queue);
+        metrics.register_surroundings();
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    fn register_turns(&mut self, slots: u32, queue: u32) {
+        let Self { registry, .. } = self;
+        registry.register("requests", "First frames of substreams, by kind", self.requests.clone());
+        registry.register(
+            "turns",
+            "Admitted turns that ended, by outcome: committed, abandoned or an error code",
+            self.turns.clone(),
+        );
+        registry.register(
+            "refused",
+            "Requests refused before anything ran, by error code",
+            self.refused.clone(),
+        );
+        registry.register(
+            "turns_attached",
+            "Connections that joined a running turn or were answered from the journal",
+            self.attached.clone(),
+        );
+        registry.register("tokens", "Tokens of committed turns, by direction", self.tokens.clone());
+        registry.register(
+            "charged_micro_units",
+            "Charged for turns, in millionths of a unit",
+            self.charged.clone(),
+        );
+        let time = Unit::Seconds;
+        registry.register_with_unit(
+            "first_token",
+            "From admission to the first token",
+            time.clone(),
+            self.first_token.clone(),
+        );
+        registry.register_with_unit(
+            "turn",
+            "From admission until the turn was signed",
+            time.clone(),
+            self.turn_time.clone(),
+        );
+        registry.register_with_unit(
+            "turn_queue",
+            "From admission to the start of generation",
+            time,
+            self.queue_time.clone(),
+        );
+        registry.register("turns_running", "Turns being served now", self.running.clone());
+        registry.register("turns_waiting", "Turns waiting for a slot now", self.waiting.clone());
+        for (name, help, value) in [
+            ("slots", "Turns that may be served at once", slots),
+            ("queue_limit", "Turns that may wait for a slot", queue),
+        ] {
+            let gauge = Level::default();
+            gauge.set(value.into());
+            registry.register(name, help, gauge);
+        }
+    }
+
+    fn register_surroundings(&mut self) {
+        let Self { registry, .. } = self;
+        registry.register(
+            "blobs",
+            "Blobs of histories, by source and whether the bytes were right",
+            self.blobs.clone(),
+        );
+        registry.register("stored", "What became of storing new blobs", self.stored.clone());
+        registry.register_with_unit(
+            "store_wait",
+            "From sealing a blob until the store had it",
+            Unit::Seconds,
+            self.store_time.clone(),
+        );
+        registry.register_with_unit(
+            "store_transfer",
+            "Blob bytes sent to (up) and read from (down) the store",
+            Unit::Bytes,
+            self.store_bytes.clone(),
+        );
+        registry.register("store_calls", "Calls of the store, by kind and result", self.store_calls.clone());
+        registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
+        registry.register("ready", "1 when the node takes turns", self.ready.clone());
+        registry.register("peers", "Peers known and connected", self.peers.clone());
+        registry.register(
+            "mesh",
+            "Connections now, and what the mesh refused since the start",
+            self.mesh.clone(),
+        );
+        registry.register_with_unit("resident_memory", "Memory in use", Unit::Bytes, self.resident.clone());
+        registry.register_with_unit("uptime", "Since the start", Unit::Seconds, self.uptime.clone());
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The program", build);
+    }
+
+    /// A series that appears only with its first event hides the rate of that event.
+    fn begin_at_zero(&self) {
+        for outcome in ["committed", "abandoned"] {
+            drop(self.turns.get_or_create(&[("outcome", outcome)]));
+        }
+        for direction in ["input", "output"] {
+            drop(self.tokens.get_or_create(&[("direction", direction)]));
+        }
+        for direction in ["up", "down"] {
+            drop(self.store_bytes.get_or_create(&[("direction", direction)]));
+        }
+        for state in ["stored", "pending", "given_up"] {
+            drop(self.stored.get_or_create(&[("state", state)]));
+        }
+        for source in ["inline", "journal", "cache", "store", "peer"] {
+            drop(self.blobs.get_or_create(&[("source", source), ("content", "right")]));
+        }
+    }
+
+    /// Everything, as OpenMetrics text.
+    #[must_use]
+    pub fn render(&self, now: &Snapshot, uptime: Duration) -> String {
+        let level = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.store_up.set(now.store_up.into());
+        self.ready.set(now.ready.into());
+        self.uptime.set(level(uptime.as_secs()));
+        self.resident.set(level(resident_bytes().unwrap_or(0)));
+        for (state, count) in [("known", now.peers_known), ("connected", now.peers_connected)] {
+            self.peers.get_or_create(&[("state", state)]).set(level(count as u64));
+        }
+        let mesh = now.mesh;
+        for (what, count) in [
+            ("connections", mesh.connections),
+            ("dials_failed", mesh.dials_failed),
+            ("inbound_refused", mesh.inbound_refused),
+            ("turns_accepted", mesh.turns_accepted),
+            ("turns_refused_queue", mesh.turns_refused_queue),
+            ("turns_refused_quota", mesh.turns_refused_quota),
+        ] {
+            self.mesh.get_or_create(&[("what", what)]).set(level(count));
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a string does not fail");
+        text
+    }
+
+    /// Turns since the start.
+    #[must_use]
+    pub fn turn_counts(&self) -> TurnCounts {
+        TurnCounts {
+            committed: self.committed_total.get(),
+            failed: self.failed_total.get(),
+            refused: self.refused_total.get(),
+            running: u64::try_from(self.running.get()).unwrap_or(0),
+            waiting: u64::try_from(self.waiting.get()).unwrap_or(0),
+        }
+    }
+
+    /// A call of the store ended; `bytes` went up or down with it.
+    pub(crate) fn store_called(&self, call: &'static str, result: &'static str, bytes: usize) {
+        self.store_calls.get_or_create(&[("call", call), ("result", result)]).inc();
+        let direction = if call == "put" { "up" } else { "down" };
+        self.store_bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
+    }
+}
+
+fn source_name(source: BlobSource) -> &'static str {
+    match source {
+        BlobSource::Inline => "inline",
+        BlobSource::Journal => "journal",
+        BlobSource::Cache => "cache",
+        BlobSource::Store => "store",
+        BlobSource::Peer => "peer",
+    }
+}
+
+impl ServiceObserver for Metrics {
+    fn requested(&self, kind: RequestKind) {
+        let kind = match kind {
+            RequestKind::Turn => "turn",
+            RequestKind::Status => "status",
+            RequestKind::Ack => "ack",
+            RequestKind::Abort => "abort",
+            RequestKind::FetchBlob => "fetch_blob",
+            RequestKind::NodeRecord => "node_record",
+            RequestKind::Relay => "relay",
+        };
+        self.requests.get_or_create(&[("kind", kind)]).inc();
+    }
+
+    fn turn_attached(&self) {
+        self.attached.inc();
+    }
+
+    fn refused(&self, code: ErrorCode) {
+        self.refused.get_or_create(&[("code", code.name())]).inc();
+        self.refused_total.inc();
+    }
+
+    fn failed(&self, code: ErrorCode) {
+        self.turns.get_or_create(&[("outcome", code.name())]).inc();
+        self.failed_total.inc();
+    }
+
+    fn finished(&self, turn: &TurnSummary) {
+        self.turns.get_or_create(&[("outcome", "committed")]).inc();
+        self.committed_total.inc();
+        self.tokens.get_or_create(&[("direction", "input")]).inc_by(turn.input_tokens.into());
+        self.tokens.get_or_create(&[("direction", "output")]).inc_by(turn.output_tokens.into());
+        self.charged.inc_by(turn.price);
+        self.queue_time.observe(f64::from(turn.queue_ms) / 1000.0);
+        self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
+        if turn.first_token_ms > 0 {
+            self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
+        }
+    }
+
+    fn abandoned(&self) {
+        self.turns.get_or_create(&[("outcome", "abandoned")]).inc();
+    }
+
+    fn blob_used(&self, source: BlobSource) {
+        self.blobs.get_or_create(&[("source", source_name(source)), ("content", "right")]).inc();
+    }
+
+    fn blob_wrong(&self, source: BlobSource) {
+        self.blobs.get_or_create(&[("source", source_name(source)), ("content", "wrong")]).inc();
+    }
+
+    fn stored(&self, state: &StoreState, after: Duration) {
+        let state = match state {
+            StoreState::Stored { .. } => {
+                self.store_time.observe(after.as_secs_f64());
+                "stored"
+            }
+            StoreState::Pending => "pending",
+            StoreState::GivenUp => "given_up",
+        };
+        self.stored.get_or_create(&[("state", state)]).inc();
+    }
+
+    fn load(&self, running: usize, waiting: usize) {
+        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
+        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+}
+
+/// Resident memory of this process, where the system says it (Linux).
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(metrics: &Metrics) -> String {
+        metrics.render(
+            &Snapshot { peers_connected: 3, ready: true, ..Snapshot::default() },
+            Duration::from_secs(5),
+        )
+    }
+
+    #[test]
+    fn counts_turns_by_outcome_and_shows_help_and_units() {
+        let metrics = Metrics::new(2, 16);
+        let turn = TurnSummary {
+            input_tokens: 100,
+            output_tokens: 20,
+            queue_ms: 5,
+            first_token_ms: 70,
+            total_ms: 900,
+            price: 11,
+        };
+        metrics.finished(&turn);
+        metrics.finished(&turn);
+        metrics.failed(ErrorCode::BlobUnavailable);
+        metrics.refused(ErrorCode::Busy);
+        metrics.load(2, 7);
+        metrics.blob_used(BlobSource::Store);
+        metrics.blob_wrong(BlobSource::Peer);
+        metrics.stored(&StoreState::GivenUp, Duration::from_secs(60));
+        metrics.store_called("put", "ok", 4096);
+        let text = render(&metrics);
+        for line in [
+            "baton_turns_total{outcome=\"committed\"} 2",
+            "baton_turns_total{outcome=\"BlobUnavailable\"} 1",
+            "baton_refused_total{code=\"Busy\"} 1",
+            "baton_tokens_total{direction=\"input\"} 200",
+            "baton_charged_micro_units_total 22",
+            "baton_first_token_seconds_count 2",
+            "baton_first_token_seconds_bucket{le=\"0.1\"} 2",
+            "baton_turns_running 2",
+            "baton_turns_waiting 7",
+            "baton_slots 2",
+            "baton_blobs_total{source=\"store\",content=\"right\"} 1",
+            "baton_blobs_total{source=\"peer\",content=\"wrong\"} 1",
+            "baton_stored_total{state=\"given_up\"} 1",
+            "baton_store_transfer_bytes_total{direction=\"up\"} 4096",
+            "baton_peers{state=\"connected\"} 3",
+            "baton_ready 1",
+            "baton_uptime_seconds 5",
+            "# UNIT baton_first_token_seconds seconds",
+            "# HELP baton_turns_waiting Turns waiting for a slot now.",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains(&format!("baton_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
+        assert!(text.ends_with("# EOF\n"));
+        let counts = metrics.turn_counts();
+        assert_eq!((counts.committed, counts.failed, counts.refused, counts.running), (2, 1, 1, 2));
+    }
+
+    #[test]
+    fn every_series_has_help_and_labels_stay_few() {
+        let metrics = Metrics::new(1, 1);
+        for code in ErrorCode::ALL {
+            metrics.failed(*code);
+            metrics.refused(*code);
+        }
+        let text = render(&metrics);
+        let helps = text.lines().filter(|line| line.starts_with("# HELP ")).count();
+        let types = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+        assert_eq!(helps, types);
+        assert!(text.lines().count() < 60 * 4 + 2 * ErrorCode::ALL.len(), "{}", text.lines().count());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_in_use_is_known_on_linux() {
+        assert!(resident_bytes().unwrap() > 100 * 1024);
+    }
+}

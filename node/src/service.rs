@@ -1,0 +1,325 @@
+//! The turn service: everything between an accepted substream and its last frame.
+//!
+//! It owns admission, the turns that run, the reply logs that streams follow, the blob cache and the tasks that
+//! store blobs. `main` builds it from [`ServiceDeps`] and runs it; the turn itself is in [`crate::turn`]. It keeps no
+//! table of sessions: what it remembers is the journal, and any other node can serve the next turn. It must never
+//! write text of a conversation anywhere but into a sealed record or a sealed reply.
+
+pub(crate) mod connection;
+pub mod limits;
+pub mod observer;
+pub mod pause;
+mod questions;
+mod rate;
+pub(crate) mod reply;
+pub(crate) mod running;
+pub(crate) mod slots;
+pub(crate) mod storing;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_keys::{
+    SecretSigningKey,
+    contexts::LOG_PSEUDONYM,
+    exchange::ExchangeSecret,
+    secret::{kdf, random_bytes},
+};
+use baton_mesh::{Incoming, MeshHandle, TurnStream};
+use baton_proto::{
+    ErrorCode, SignedBytes,
+    ids::{ExchangeKey, ModelId, NodeId, SessionId},
+    store::{BlobStore, HeadIndex},
+};
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{engine::Engine, journal::Journal, turn::blobs::BlobCache};
+pub use limits::{Price, ServiceLimits};
+pub use observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary};
+pub use pause::{PausePoints, Step};
+use rate::Rates;
+use running::Running;
+use slots::Slots;
+
+/// Milliseconds since the Unix epoch, from wherever the caller takes them.
+pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The node's keys and what it says of itself.
+pub trait NodeIdentity: Send + Sync {
+    /// The Ed25519 key, which is also the libp2p identity.
+    fn signing_key(&self) -> &SecretSigningKey;
+    /// The secret of one of the node's exchange keys, while turns sealed to it may still be opened.
+    fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret>;
+    /// The current signed [`NodeRecord`](baton_proto::node_record::NodeRecord).
+    fn record(&self) -> SignedBytes;
+}
+
+/// The key that shortens session ids in logs: without it nobody can match a log line to a session.
+#[derive(Clone)]
+pub struct LogKey([u8; 32]);
+
+impl LogKey {
+    /// From an operator's secret: `KDF("log-pseudonym", secret)`.
+    #[must_use]
+    pub fn from_secret(secret: &[u8; 32]) -> Self {
+        Self(kdf(LOG_PSEUDONYM, &[secret]))
+    }
+
+    /// A key for this process only: log lines of two runs cannot be matched.
+    #[must_use]
+    pub fn random() -> Self {
+        Self::from_secret(&random_bytes())
+    }
+
+    /// Eight hex characters that stand for a session in this operator's logs.
+    #[must_use]
+    pub fn short(&self, session: &SessionId) -> String {
+        let hash = blake3::keyed_hash(&self.0, &session.0);
+        hex::encode(hash.as_bytes().first_chunk::<4>().expect("a hash has 32 bytes"))
+    }
+}
+
+impl std::fmt::Debug for LogKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogKey(redacted)")
+    }
+}
+
+/// What a service is made of.
+pub struct ServiceDeps {
+    /// The models served here.
+    pub engines: Vec<Arc<dyn Engine>>,
+    /// Where blobs are stored and read.
+    pub store: Arc<dyn BlobStore>,
+    /// Where heads are found for requests without a locator.
+    pub heads: Option<Arc<dyn HeadIndex>>,
+    /// The node's keys.
+    pub identity: Arc<dyn NodeIdentity>,
+    /// What was promised and signed.
+    pub journal: Journal,
+    /// Bounds.
+    pub limits: ServiceLimits,
+    /// The wall clock.
+    pub clock: ClockMs,
+    /// Where counts go.
+    pub observer: Arc<dyn ServiceObserver>,
+    /// Other nodes, asked for blobs that the store does not have yet.
+    pub peers: Option<MeshHandle>,
+    /// Shortens session ids in logs.
+    pub log_key: LogKey,
+    /// Where to stop a turn, for tests that kill the process.
+    pub pause: PausePoints,
+}
+
+/// Why a service ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// A task panicked; its own message stands in the log. The process should end.
+    #[error("a task of the turn service panicked; see the message before")]
+    TaskPanicked,
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] crate::journal::JournalError),
+}
+
+/// Everything that the tasks of the service share.
+pub(crate) struct Core {
+    pub(crate) engines: Vec<Arc<dyn Engine>>,
+    pub(crate) store: Arc<dyn BlobStore>,
+    pub(crate) heads: Option<Arc<dyn HeadIndex>>,
+    pub(crate) identity: Arc<dyn NodeIdentity>,
+    pub(crate) journal: Journal,
+    pub(crate) limits: ServiceLimits,
+    clock: ClockMs,
+    pub(crate) observer: Arc<dyn ServiceObserver>,
+    pub(crate) peers: Option<MeshHandle>,
+    pub(crate) log_key: LogKey,
+    pub(crate) pause: PausePoints,
+    /// This node's name.
+    pub(crate) node: NodeId,
+    /// Frames of any kind, by peer.
+    pub(crate) frame_rates: Mutex<Rates<NodeId>>,
+    /// Turns, by peer.
+    pub(crate) turn_rates: Mutex<Rates<NodeId>>,
+    /// Turns, by session.
+    pub(crate) session_rates: Mutex<Rates<SessionId>>,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) running: Arc<Running>,
+    pub(crate) cache: BlobCache,
+    /// Limits how many PUTs run at once.
+    pub(crate) puts: Arc<tokio::sync::Semaphore>,
+    connections: TaskTracker,
+    turns: TaskTracker,
+    storing: TaskTracker,
+    /// No new turns.
+    pub(crate) draining: CancellationToken,
+    /// Every turn ends now.
+    pub(crate) ending: CancellationToken,
+    /// Every substream ends now.
+    pub(crate) closing: CancellationToken,
+    panicked: CancellationToken,
+}
+
+impl Core {
+    /// The time now.
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// The engine that serves a model here.
+    pub(crate) fn engine(&self, model: &ModelId) -> Result<Arc<dyn Engine>, ErrorCode> {
+        let found = self.engines.iter().find(|engine| engine.info().model_id == *model);
+        found.cloned().ok_or(ErrorCode::ModelUnavailable)
+    }
+
+    /// Runs a turn as a task of its own: it outlives the stream that asked for it.
+    pub(crate) fn spawn_turn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.turns.spawn(watched(self.panicked.clone(), task));
+    }
+
+    /// Runs a task that stores a blob: it outlives the turn.
+    pub(crate) fn spawn_storing(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let ending = self.ending.clone();
+        let until_end = async move {
+            // What is not stored by then is in the journal and stored at the next start.
+            let _ = ending.run_until_cancelled_owned(task).await;
+        };
+        self.storing.spawn(watched(self.panicked.clone(), until_end));
+    }
+}
+
+/// Locks, going on after a panic elsewhere: every critical section here leaves its data whole, and a panic ends
+/// the process anyway.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the service's main task of a panic.
+struct PanicAlarm(CancellationToken);
+
+impl Drop for PanicAlarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.cancel();
+        }
+    }
+}
+
+async fn watched(panicked: CancellationToken, task: impl Future<Output = ()>) {
+    let _alarm = PanicAlarm(panicked);
+    task.await;
+}
+
+/// The turn service of one node. Clones share it.
+#[derive(Clone)]
+pub struct NodeService {
+    core: Arc<Core>,
+}
+
+impl NodeService {
+    /// A service; nothing runs yet.
+    #[must_use]
+    pub fn new(deps: ServiceDeps) -> Self {
+        let ServiceDeps { engines, store, heads, identity, journal, limits, .. } = deps;
+        let node = identity.signing_key().node_id();
+        let core = Core {
+            engines,
+            store,
+            heads,
+            journal,
+            clock: deps.clock,
+            observer: deps.observer,
+            peers: deps.peers,
+            log_key: deps.log_key,
+            pause: deps.pause,
+            node,
+            identity,
+            frame_rates: Mutex::new(Rates::new(limits.frames_per_minute)),
+            turn_rates: Mutex::new(Rates::new(limits.turns_per_minute)),
+            session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
+            slots: Slots::new(limits.slots, limits.queue),
+            running: Arc::default(),
+            cache: BlobCache::new(limits.cache_bytes),
+            puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
+            connections: TaskTracker::new(),
+            turns: TaskTracker::new(),
+            storing: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            ending: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            panicked: CancellationToken::new(),
+            limits,
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    /// Serves until `shutdown`, then refuses new turns, lets running ones finish within
+    /// [`ServiceLimits::drain_grace`], ends the others, and joins every task. Also drains when the mesh stops.
+    ///
+    /// First it stores again what the journal holds unstored from an earlier run.
+    ///
+    /// # Errors
+    /// [`ServiceError`]; the process should end then, with a failure.
+    pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken) -> Result<(), ServiceError> {
+        storing::store_again(&self.core).await?;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.core.panicked.cancelled() => return Err(ServiceError::TaskPanicked),
+                () = shutdown.cancelled() => break,
+                next = incoming.next() => match next {
+                    Some((_, stream)) => self.serve(stream),
+                    None => break,
+                },
+            }
+        }
+        self.drain(incoming).await
+    }
+
+    /// Serves one substream in a task of its own. [`NodeService::run`] does this for every accepted one; a
+    /// simulation may call it with streams of its own.
+    pub fn serve(&self, stream: TurnStream) {
+        let task = connection::serve(self.core.clone(), stream);
+        self.core.connections.spawn(watched(self.core.panicked.clone(), task));
+    }
+
+    async fn drain(self, mut incoming: Incoming) -> Result<(), ServiceError> {
+        let core = &self.core;
+        core.draining.cancel();
+        core.turns.close();
+        core.connections.close();
+        core.storing.close();
+        let deadline = Instant::now() + core.limits.drain_grace;
+        let mut accepting = true;
+        let finished = loop {
+            tokio::select! {
+                biased;
+                () = core.panicked.cancelled() => return Err(ServiceError::TaskPanicked),
+                () = core.turns.wait() => break true,
+                () = tokio::time::sleep_until(deadline) => break false,
+                next = incoming.next(), if accepting => match next {
+                    Some((_, stream)) => self.serve(stream),
+                    None => accepting = false,
+                },
+            }
+        };
+        drop(incoming);
+        if finished {
+            // The last frames are still on their way, and a store that answers soon is worth a wait.
+            let rest = async {
+                core.connections.wait().await;
+                core.storing.wait().await;
+            };
+            let _ = tokio::time::timeout_at(deadline, rest).await;
+        }
+        core.ending.cancel();
+        core.turns.wait().await;
+        // What ended just now has a last frame to say so.
+        let _ = tokio::time::timeout(limits::LAST_FRAMES_WAIT, core.connections.wait()).await;
+        core.closing.cancel();
+        core.connections.wait().await;
+        core.storing.wait().await;
+        core.journal.flush().await?;
+        if core.panicked.is_cancelled() { Err(ServiceError::TaskPanicked) } else { Ok(()) }
+    }
+}

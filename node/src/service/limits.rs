@@ -1,0 +1,122 @@
+//! The bounds of the turn service, with their reasons. Those that an operator may have a reason to change are in
+//! [`ServiceLimits`].
+
+use std::{collections::BTreeMap, time::Duration};
+
+use baton_proto::ids::ModelId;
+
+/// PUTs that run at once; a blob is at most 2 MiB, so this bounds their memory to 32 MiB. Others wait, and their
+/// blobs stay in the journal meanwhile.
+pub(crate) const MAX_CONCURRENT_PUTS: usize = 16;
+
+/// Token frames that the engine may be ahead of the fastest reader: enough to hide a scheduling delay, few enough
+/// that a slow reader soon slows the engine.
+pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
+
+/// Bytes of frames kept of a running turn, so that a second connection can attach and see all of it. The largest
+/// answer (32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens) takes below 5 MiB.
+pub(crate) const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Peers and sessions whose rates are remembered. When full, those that were quiet longest are forgotten, which
+/// gives them their burst back.
+pub(crate) const MAX_RATE_ENTRIES: usize = 4096;
+
+/// What is told to wait before trying a busy node again, in milliseconds: about one short answer.
+pub(crate) const BUSY_RETRY_MS: u32 = 1000;
+
+/// How long a turn waits for an abandoned attempt at the same session to end: that one stops within a token.
+pub(crate) const TAKE_OVER_WAIT: Duration = Duration::from_secs(2);
+
+/// How long the last frames of ended turns may take to leave at shutdown.
+pub(crate) const LAST_FRAMES_WAIT: Duration = Duration::from_secs(1);
+
+/// Connected peers that are asked for a blob which the store does not give.
+pub(crate) const MAX_PEERS_ASKED: usize = 4;
+
+/// How long one peer may take to hand over a blob.
+pub(crate) const PEER_FETCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long all tries to get one blob may take together: a store that has it answers far sooner.
+pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Waits between tries of the store: a blob just written may be missing for some seconds.
+pub(crate) const STORE_RETRIES: [Duration; 4] = [
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_millis(900),
+    Duration::from_millis(1400),
+];
+
+/// Price of a model's tokens, in millionths of the node's unit for a thousand of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Price {
+    /// Input tokens.
+    pub input: u64,
+    /// Output tokens.
+    pub output: u64,
+}
+
+/// Bounds that an operator sets.
+#[derive(Debug, Clone)]
+pub struct ServiceLimits {
+    /// Turns served at once.
+    pub slots: usize,
+    /// Turns that may wait for a slot; beyond it they are refused as Busy.
+    pub queue: usize,
+    /// Turns a minute from one peer. A relayer is one peer for all of its users.
+    pub turns_per_minute: u32,
+    /// Frames of any kind a minute from one peer.
+    pub frames_per_minute: u32,
+    /// Turns a minute of one session.
+    pub session_turns_per_minute: u32,
+    /// Most tokens of an answer.
+    pub max_output_tokens: u32,
+    /// Prices by model; a model without one is free.
+    pub prices: BTreeMap<ModelId, Price>,
+    /// How long a peer may take to send its request.
+    pub request_timeout: Duration,
+    /// How long a reader may take no frame before its stream is given up.
+    pub reader_stall: Duration,
+    /// How long a turn without any reader goes on, so that a retry of the same request can attach.
+    pub attach_grace: Duration,
+    /// How long the end of a turn waits for the store before it says Pending.
+    pub store_wait: Duration,
+    /// How long the node tries to store a blob before it gives up.
+    pub store_give_up: Duration,
+    /// Wait before the first repetition of a failed PUT; doubles up to ten seconds.
+    pub store_backoff: Duration,
+    /// Bytes of blobs kept in memory.
+    pub cache_bytes: usize,
+    /// How long running turns may take to finish at shutdown.
+    pub drain_grace: Duration,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            slots: 1,
+            queue: 16,
+            turns_per_minute: 120,
+            frames_per_minute: 1200,
+            session_turns_per_minute: 60,
+            max_output_tokens: 4096,
+            prices: BTreeMap::new(),
+            request_timeout: Duration::from_secs(15),
+            reader_stall: Duration::from_secs(60),
+            attach_grace: Duration::from_secs(10),
+            store_wait: Duration::from_secs(2),
+            store_give_up: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
+            store_backoff: Duration::from_millis(500),
+            cache_bytes: 64 * 1024 * 1024,
+            drain_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+impl ServiceLimits {
+    /// The price of a model.
+    #[must_use]
+    pub fn price(&self, model: &ModelId) -> Price {
+        self.prices.get(model).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,80 @@
+//! Where a turn can be stopped for good, so that a test can kill the process at exactly that step.
+
+use std::sync::Arc;
+
+/// Steps of a turn, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The turn is admitted and in the journal; Accepted was sent.
+    Accepted,
+    /// The window is fetched and verified.
+    Fetched,
+    /// The first tokens were sent.
+    MidToken,
+    /// Record, receipt, link and blob exist in memory.
+    Sealed,
+    /// They are in the journal, flushed; nothing signed has left.
+    Journaled,
+    /// Link and receipt were sent to the client.
+    ReceiptSent,
+    /// The PUT is under way.
+    PutSent,
+    /// The store has answered; the journal does not know yet.
+    PutDone,
+}
+
+impl Step {
+    /// All steps, in their order.
+    pub const ALL: [Step; 8] = [
+        Self::Accepted,
+        Self::Fetched,
+        Self::MidToken,
+        Self::Sealed,
+        Self::Journaled,
+        Self::ReceiptSent,
+        Self::PutSent,
+        Self::PutDone,
+    ];
+}
+
+type Reached = Arc<dyn Fn(Step) + Send + Sync>;
+
+/// What to do at a step; by default nothing, at the cost of one comparison.
+#[derive(Clone, Default)]
+pub struct PausePoints {
+    at: Option<(Step, Reached)>,
+}
+
+impl PausePoints {
+    /// Calls `reached` when a turn comes to `step`, and never lets that turn go on.
+    #[must_use]
+    pub fn at(step: Step, reached: impl Fn(Step) + Send + Sync + 'static) -> Self {
+        Self { at: Some((step, Arc::new(reached))) }
+    }
+
+    /// Whether turns are stopped anywhere.
+    pub(crate) fn is_set(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Whether a turn stops at this step.
+    pub(crate) fn stops_at(&self, step: Step) -> bool {
+        self.at.as_ref().is_some_and(|(wanted, _)| *wanted == step)
+    }
+
+    /// Returns at once, or never.
+    pub(crate) async fn pass(&self, step: Step) {
+        if let Some((wanted, reached)) = &self.at
+            && *wanted == step
+        {
+            reached(step);
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl std::fmt::Debug for PausePoints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PausePoints").field(&self.at.as_ref().map(|(step, _)| step)).finish()
+    }
+}

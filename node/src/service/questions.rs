@@ -1,0 +1,79 @@
+//! What is asked and said about turns, apart from serving them: status, acknowledgement, abort, blobs.
+
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ack::{Abort, StatusRequest, TurnAck},
+    ids::BlobDigest,
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS},
+    wire::{NodeFrame, TurnStatus},
+};
+
+use super::Core;
+use crate::{
+    journal::{EntryState, TurnKey},
+    turn::Refusal,
+};
+
+type Answer = Result<NodeFrame, Refusal>;
+
+/// What became of an attempt.
+pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
+    let asked = Signed::<StatusRequest>::verify(bytes)?;
+    if asked.node != core.node {
+        return Err(ErrorCode::WrongAudience.into());
+    }
+    check_recent(asked.time_ms, core.now_ms())?;
+    let key = TurnKey { session_id: asked.session_id, turn_id: asked.turn_id, attempt: asked.attempt };
+    // Looked at first: a turn that ends in between is in the journal by then.
+    let runs = core.running.find(&key).is_some();
+    let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
+    let status = match entry.map(|entry| entry.state) {
+        Some(EntryState::Sealed(sealed)) => {
+            TurnStatus::Sealed { committed: Box::new(sealed.committed), store: sealed.store }
+        }
+        Some(EntryState::Aborted) => TurnStatus::Aborted,
+        Some(EntryState::Accepted) if runs => TurnStatus::Accepted,
+        // It ended before it was sealed and nobody works on it: another attempt is due.
+        Some(EntryState::Accepted) | None => return Err(ErrorCode::StatusUnknown.into()),
+    };
+    Ok(NodeFrame::Status(status))
+}
+
+fn check_recent(time_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
+    if time_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+        Err(ErrorCode::NotYetValid)
+    } else if now_ms.saturating_sub(time_ms) > MAX_AUTH_LIFETIME_MS {
+        Err(ErrorCode::Expired)
+    } else {
+        Ok(())
+    }
+}
+
+/// The client accepted a turn. It may come late and more than once.
+pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
+    let ack = Signed::<TurnAck>::verify(bytes)?;
+    let named = (ack.link_hash, ack.receipt_hash);
+    let kept = core.journal.acknowledge(ack.session_id, ack.blob_digest, named, ack.bytes().clone()).await;
+    kept.map_err(Refusal::of_journal)??;
+    Ok(NodeFrame::Done)
+}
+
+/// The client gives an attempt up. One that is not known here is none the worse for it.
+pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
+    let abort = Signed::<Abort>::verify(bytes)?;
+    let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
+    core.journal.abort(key).await.map_err(Refusal::of_journal)??;
+    if let Some(job) = core.running.find(&key) {
+        job.abort();
+    }
+    Ok(NodeFrame::Done)
+}
+
+/// A stored blob, from the journal or the cache.
+pub(crate) async fn blob(core: &Core, digest: BlobDigest) -> Answer {
+    if let Some(bytes) = core.journal.blob(digest).await.map_err(Refusal::of_journal)? {
+        return Ok(NodeFrame::Blob(bytes));
+    }
+    let cached = core.cache.get(&digest).ok_or(ErrorCode::BlobUnavailable)?;
+    Ok(NodeFrame::Blob(cached.to_vec()))
+}

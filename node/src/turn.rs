@@ -1,0 +1,256 @@
+//! One turn, from its request to its last frame. [`run`] is the spine and reads like a list; each step is a module.
+//!
+//! Called by the service for every turn request. Before Accepted a refusal is one plain frame; after it everything
+//! travels sealed. Nothing signed leaves before it is in the journal.
+
+mod admission;
+pub(crate) mod blobs;
+mod commit;
+mod events;
+mod generate;
+mod history;
+mod window;
+
+use std::sync::Arc;
+
+use baton_keys::exchange::TurnSecret;
+use baton_mesh::{FrameError, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed,
+    memory::{MemEnvelope, MemoryItem},
+    turn::Payload,
+    wire::{NodeFrame, ReplyEvent, TurnRequest},
+};
+use tokio::time::Instant;
+
+use crate::{
+    journal::{JournalError, SealedEntry},
+    service::{Core, Step, connection, limits::BUSY_RETRY_MS, reply::Reply, running::Job},
+};
+use admission::{Admitted, Again, Ticket};
+use events::Events;
+
+/// Why a request is refused, and when it may come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Why.
+    pub(crate) code: ErrorCode,
+    /// Wait at least so long before trying here again; 0 says nothing.
+    pub(crate) retry_after_ms: u32,
+}
+
+impl From<ErrorCode> for Refusal {
+    fn from(code: ErrorCode) -> Self {
+        let retry_after_ms = if code == ErrorCode::Busy { BUSY_RETRY_MS } else { 0 };
+        Self { code, retry_after_ms }
+    }
+}
+
+impl Refusal {
+    /// The journal failed; the operator is told, the peer only that.
+    pub(crate) fn of_journal(error: JournalError) -> Self {
+        tracing::error!(%error, "the journal failed");
+        ErrorCode::Internal.into()
+    }
+
+    /// As it goes out.
+    pub(crate) fn frame(self) -> NodeFrame {
+        NodeFrame::Refused { code: self.code, retry_after_ms: self.retry_after_ms }
+    }
+}
+
+/// What a request holds once it is opened.
+pub(crate) struct Opened {
+    /// Keys, messages, sampling.
+    pub(crate) payload: Payload,
+    /// Seals the reply.
+    pub(crate) secret: TurnSecret,
+    /// Memory items that a relayer added, best first.
+    pub(crate) memory: Vec<MemoryItem>,
+    /// Most tokens that they may take.
+    pub(crate) memory_tokens: u32,
+}
+
+/// Serves a turn request on its substream. The turn itself is a task of its own, which the stream follows.
+pub(crate) async fn serve(
+    core: &Arc<Core>,
+    stream: TurnStream,
+    request: TurnRequest,
+) -> Result<(), FrameError> {
+    let admitted = Box::pin(admission::admit(core, stream.remote(), request)).await;
+    let reply = match admitted {
+        Err(refusal) => return connection::refuse(core, stream, refusal).await,
+        Ok(Admitted::Attach(job)) => {
+            core.observer.turn_attached();
+            job.reply.clone()
+        }
+        Ok(Admitted::Sealed(again)) => match answer_again(core, &again) {
+            Ok(reply) => reply,
+            Err(code) => return connection::refuse(core, stream, code.into()).await,
+        },
+        Ok(Admitted::New(ticket)) => {
+            let reply = ticket.guard.job.reply.clone();
+            let reader = reply.attach();
+            core.spawn_turn(Box::pin(run(core.clone(), *ticket)));
+            return reader.follow(stream, core.limits.reader_stall).await;
+        }
+    };
+    reply.attach().follow(stream, core.limits.reader_stall).await
+}
+
+/// Answers a turn that was sealed before: the same link and receipt under a fresh nonce, without its tokens.
+fn answer_again(core: &Core, again: &Again) -> Result<Arc<Reply>, ErrorCode> {
+    let (_, secret) = again.payload.open(&again.exchange, &again.auth)?;
+    core.observer.turn_attached();
+    let reply = Reply::new();
+    let mut events = Events::accept(reply.clone(), &secret, &again.auth.auth_hash())?;
+    say_sealed(&mut events, &again.sealed)?;
+    reply.finish();
+    Ok(reply)
+}
+
+fn say_sealed(events: &mut Events, sealed: &SealedEntry) -> Result<(), ErrorCode> {
+    events.send(ReplyEvent::Committed(Box::new(sealed.committed.clone())))?;
+    events.send_last(ReplyEvent::Store(sealed.store))
+}
+
+/// The spine of a turn.
+async fn run(core: Arc<Core>, ticket: Ticket) {
+    let job = ticket.guard.job.clone();
+    let session = core.log_key.short(&ticket.auth.session_id);
+    let accepted = tokio::select! {
+        biased;
+        code = stopped(&core, &job) => Err(code.into()),
+        accepted = accept(&core, &ticket) => accepted,
+    };
+    let (opened, mut events) = match accepted {
+        Ok(Some(accepted)) => accepted,
+        Ok(None) => return,
+        Err(refusal) => {
+            core.observer.refused(refusal.code);
+            tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
+            // A log of one frame cannot be full.
+            let _ = job.reply.push(&refusal.frame());
+            return;
+        }
+    };
+    core.observer.turn_started();
+    let answered = tokio::select! {
+        biased;
+        code = stopped(&core, &job) => Err(code),
+        answered = answer(&core, &ticket, &opened, &mut events) => answered,
+    };
+    // From here on the turn is not stopped: what is signed is journaled, and what is journaled is sent.
+    let committed = match answered {
+        Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events).await,
+        Err(code) => Err(code),
+    };
+    // A reply that is full or already ended has nobody left to tell.
+    let _ = committed.or_else(|code| events.fail(code));
+    // Whoever hears of the end finds session and slot free.
+    drop(ticket);
+    if let Err(code) = committed {
+        core.observer.failed(code);
+        tracing::info!(session, code = code.name(), "a turn failed");
+    }
+    let (running, waiting) = core.slots.load();
+    core.observer.load(running, waiting);
+}
+
+/// Waits for a reason to end a turn that is not sealed yet.
+async fn stopped(core: &Core, job: &Job) -> ErrorCode {
+    tokio::select! {
+        () = core.ending.cancelled() => ErrorCode::Busy,
+        () = job.stop.cancelled() => {
+            if job.is_aborted() { ErrorCode::Aborted } else { ErrorCode::Busy }
+        }
+        // A turn that a test stops stays stopped, also without a reader.
+        () = job.reply.abandoned(core.limits.attach_grace), if !core.pause.is_set() => {
+            core.observer.abandoned();
+            ErrorCode::Busy
+        }
+    }
+}
+
+/// Opens the request, notes it in the journal, and says Accepted. `None` when it turns out to be sealed already
+/// and was answered.
+async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>, Events)>, Refusal> {
+    let auth = &ticket.auth;
+    let opened = open(core, ticket)?;
+    let key = ticket.guard.job.key;
+    let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
+    let sealed = noted.map_err(Refusal::of_journal)??;
+    let mut events = Events::accept(ticket.guard.job.reply.clone(), &opened.secret, &auth.auth_hash())?;
+    if let Some(sealed) = sealed {
+        say_sealed(&mut events, &sealed)?;
+        return Ok(None);
+    }
+    core.pause.pass(Step::Accepted).await;
+    Ok(Some((Arc::new(opened), events)))
+}
+
+/// The key exchange: opens the payload, and the memory if there is any.
+fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
+    let auth = &ticket.auth;
+    let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
+    // A schema would need its text, and alternatives a place in the reply; neither exists in this version.
+    let unsupported = payload.sampling.json_schema.is_some() || payload.sampling.logprobs > 0;
+    if unsupported || payload.resume_tokens.len() > auth.max_output_tokens as usize {
+        return Err(ErrorCode::PayloadRejected);
+    }
+    let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
+    if let Some(bytes) = &ticket.memory {
+        let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
+        opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
+        opened.memory_tokens = envelope.budget_tokens;
+    }
+    let fence = opened.payload.grant.record_key.record_key().memory_fence();
+    let forged = |item: &MemoryItem| item.text.contains(&fence) || item.source.contains(&fence);
+    // Nobody can guess the fence, so an item that has it comes from somebody who was granted this turn's key.
+    if opened.memory.iter().any(forged) { Err(ErrorCode::MemUnauthorized) } else { Ok(opened) }
+}
+
+/// Whatever is wrong with an envelope has one of its own codes.
+fn memory_code(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::MemExpired | ErrorCode::MemTooLarge => code,
+        ErrorCode::FrameTooLarge => ErrorCode::MemTooLarge,
+        _ => ErrorCode::MemUnauthorized,
+    }
+}
+
+/// Everything up to the finished answer.
+async fn answer(
+    core: &Arc<Core>,
+    ticket: &Ticket,
+    opened: &Arc<Opened>,
+    events: &mut Events,
+) -> Result<commit::Answered, ErrorCode> {
+    wait_for_slot(core, ticket, events).await?;
+    let history = history::load(core, &ticket.auth, opened.payload.grant.clone(), &ticket.inline).await?;
+    core.pause.pass(Step::Fetched).await;
+    let turns = history.turns;
+    let asked = window::ask(core, ticket, opened, turns).await?;
+    let started = Instant::now();
+    let answer = generate::generate(core, ticket, opened, &asked, events).await?;
+    Ok(commit::Answered {
+        base: history.base,
+        prev_blob: history.prev_blob,
+        asked,
+        answer,
+        queue: started - ticket.began,
+    })
+}
+
+async fn wait_for_slot(core: &Core, ticket: &Ticket, events: &mut Events) -> Result<(), ErrorCode> {
+    let mut ahead = ticket.place.ahead();
+    while ahead > 0 {
+        let (running, waiting) = core.slots.load();
+        core.observer.load(running, waiting);
+        events.send(ReplyEvent::Waiting(ahead))?;
+        ahead = ticket.place.moved(ahead).await;
+    }
+    let (running, waiting) = core.slots.load();
+    core.observer.load(running, waiting);
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Whether a turn may run at all: the checks before anything costs more than a hash or a signature, cheapest
+//! first, in the order of the protocol.
+
+use std::sync::Arc;
+
+use baton_keys::{contexts::AUTH_HASH, exchange::ExchangeSecret};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ids::{AuthHash, NodeId},
+    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_PAYLOAD_BYTES},
+    turn::{SealedPayload, TurnAuth},
+    wire::{InlineBlob, TurnRequest},
+};
+use tokio::time::{Instant, timeout};
+
+use super::Refusal;
+use crate::{
+    engine::Engine,
+    journal::{EntryState, SealedEntry, TurnKey},
+    service::{
+        Core,
+        limits::TAKE_OVER_WAIT,
+        lock,
+        running::{Begin, Job, JobGuard},
+        slots::Place,
+    },
+};
+
+/// What becomes of a request.
+pub(crate) enum Admitted {
+    /// It runs already.
+    Attach(Arc<Job>),
+    /// It was sealed before.
+    Sealed(Box<Again>),
+    /// It is to run.
+    New(Box<Ticket>),
+}
+
+/// A request whose turn was sealed before.
+pub(crate) struct Again {
+    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) payload: SealedPayload,
+    pub(crate) exchange: ExchangeSecret,
+    pub(crate) sealed: Box<SealedEntry>,
+}
+
+/// A turn that may run. Dropping it gives up its place and its session.
+pub(crate) struct Ticket {
+    /// The verified authorisation.
+    pub(crate) auth: Signed<TurnAuth>,
+    /// The payload, not opened yet.
+    pub(crate) payload: SealedPayload,
+    /// Blobs that came along.
+    pub(crate) inline: Vec<InlineBlob>,
+    /// The memory envelope, not checked yet.
+    pub(crate) memory: Option<SignedBytes>,
+    /// Opens the payload.
+    pub(crate) exchange: ExchangeSecret,
+    /// Answers.
+    pub(crate) engine: Arc<dyn Engine>,
+    /// When it was admitted.
+    pub(crate) began: Instant,
+    /// Its place in line. Declared before the guard: whoever sees the turn gone finds its slot free.
+    pub(crate) place: Place,
+    /// Its place among the running turns.
+    pub(crate) guard: JobGuard,
+}
+
+/// What the seen-set says.
+enum Seen {
+    New,
+    Running(Arc<Job>),
+    Sealed(Box<SealedEntry>),
+}
+
+/// Checks a request.
+pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) -> Result<Admitted, Refusal> {
+    let now_ms = core.now_ms();
+    check_sizes(&request)?;
+    lock(&core.turn_rates)
+        .take(peer, now_ms)
+        .map_err(|retry_after_ms| Refusal { code: ErrorCode::RateLimited, retry_after_ms })?;
+    let claimed = Signed::<TurnAuth>::peek(&request.auth)?;
+    if claimed.audience != core.node {
+        return Err(ErrorCode::WrongAudience.into());
+    }
+    claimed.check_time(now_ms)?;
+    let seen = look_up(core, &claimed, &request).await?;
+    if let Seen::Running(job) = seen {
+        return Ok(Admitted::Attach(job));
+    }
+    let auth = Signed::<TurnAuth>::verify(request.auth)?;
+    let exchange = core.identity.exchange_secret(&auth.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
+    if let Seen::Sealed(sealed) = seen {
+        return Ok(Admitted::Sealed(Box::new(Again { auth, payload: request.payload, exchange, sealed })));
+    }
+    check_quota(core, &auth, now_ms)?;
+    let engine = core.engine(&auth.model)?;
+    if core.draining.is_cancelled() {
+        return Err(ErrorCode::Busy.into());
+    }
+    let guard = match begin(core, &auth).await? {
+        Ok(guard) => guard,
+        Err(job) => return Ok(Admitted::Attach(job)),
+    };
+    let place = core.slots.enter().map_err(|_| ErrorCode::Busy)?;
+    Ok(Admitted::New(Box::new(Ticket {
+        auth,
+        payload: request.payload,
+        inline: request.inline,
+        memory: request.memory,
+        exchange,
+        engine,
+        began: Instant::now(),
+        place,
+        guard,
+    })))
+}
+
+fn check_sizes(request: &TurnRequest) -> Result<(), ErrorCode> {
+    let fits = request.payload.0.len() <= MAX_PAYLOAD_BYTES
+        && request.inline.len() <= MAX_INLINE_BLOBS
+        && request.inline.iter().all(|blob| blob.0.len() <= MAX_BLOB_BYTES);
+    if fits { Ok(()) } else { Err(ErrorCode::FrameTooLarge) }
+}
+
+fn key_of(auth: &TurnAuth) -> TurnKey {
+    TurnKey { session_id: auth.session_id, turn_id: auth.turn_id, attempt: auth.attempt }
+}
+
+/// The seen-set: the turns that run, and the journal. The authorisation is not verified yet, so nothing is
+/// written here; one that equals a known one was verified then, since the hash covers its signature.
+async fn look_up(core: &Core, auth: &TurnAuth, request: &TurnRequest) -> Result<Seen, Refusal> {
+    let key = key_of(auth);
+    let hash = AuthHash(request.auth.hash(AUTH_HASH));
+    let intact = request.payload.hash() == auth.payload_hash;
+    if let Some(job) = core.running.find(&key) {
+        let same = job.auth_hash == hash && intact;
+        return if same { Ok(Seen::Running(job)) } else { Err(ErrorCode::IdempotencyConflict.into()) };
+    }
+    let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
+    let Some(entry) = entry else {
+        if auth.issued_ms < core.journal.begins_ms() {
+            return Err(ErrorCode::Replayed.into());
+        }
+        return if intact { Ok(Seen::New) } else { Err(ErrorCode::PayloadRejected.into()) };
+    };
+    if entry.auth_hash != hash || !intact {
+        return Err(ErrorCode::IdempotencyConflict.into());
+    }
+    match entry.state {
+        // It ended before it was sealed, with the process or by a failure: it may run again.
+        EntryState::Accepted => Ok(Seen::New),
+        EntryState::Sealed(sealed) => Ok(Seen::Sealed(sealed)),
+        EntryState::Aborted => Err(ErrorCode::Aborted.into()),
+    }
+}
+
+fn check_quota(core: &Core, auth: &TurnAuth, now_ms: u64) -> Result<(), Refusal> {
+    lock(&core.session_rates)
+        .take(auth.session_id, now_ms)
+        .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
+    if auth.max_output_tokens > core.limits.max_output_tokens {
+        return Err(ErrorCode::QuotaExceeded.into());
+    }
+    Ok(())
+}
+
+/// Takes the session. An attempt that its client left is ended for a new one.
+async fn begin(core: &Arc<Core>, auth: &Signed<TurnAuth>) -> Result<Result<JobGuard, Arc<Job>>, Refusal> {
+    let (key, hash) = (key_of(auth), auth.auth_hash());
+    let busy = match core.running.begin(key, hash) {
+        Begin::New(guard) => return Ok(Ok(guard)),
+        Begin::Same(job) => return Ok(Err(job)),
+        Begin::Conflict => return Err(ErrorCode::IdempotencyConflict.into()),
+        Begin::SessionBusy(job) => job,
+    };
+    if !busy.reply.is_orphaned() {
+        return Err(ErrorCode::Busy.into());
+    }
+    busy.stop.cancel();
+    timeout(TAKE_OVER_WAIT, core.running.ended(&busy)).await.map_err(|_| ErrorCode::Busy)?;
+    match core.running.begin(key, hash) {
+        Begin::New(guard) => Ok(Ok(guard)),
+        Begin::Same(job) => Ok(Err(job)),
+        Begin::Conflict => Err(ErrorCode::IdempotencyConflict.into()),
+        Begin::SessionBusy(_) => Err(ErrorCode::Busy.into()),
+    }
+}

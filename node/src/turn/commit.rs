@@ -1,0 +1,198 @@
+//! The end of a turn: seal, journal, then sign off to the client, then store.
+//!
+//! The order is the promise: what was journaled is never sealed again, and nothing signed leaves before it is on
+//! the disk.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_proto::{
+    ErrorCode,
+    commit::{Place, SealedTurn, seal_turn},
+    limits::VERSION,
+    link::BlobRef,
+    receipt::{
+        Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_memory,
+        commit_output,
+    },
+    record::Record,
+    segment::Segment,
+    wire::{ReplyEvent, StoreState},
+};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Opened,
+    admission::Ticket,
+    events::Events,
+    generate::Answer,
+    window::{Asked, price_of},
+};
+use crate::{
+    engine,
+    journal::{PutPlan, SealedEntry},
+    service::{Core, Step, TurnSummary, storing},
+};
+
+/// An answer, and where it goes in the chain.
+pub(crate) struct Answered {
+    /// The segment that it is appended to.
+    pub(crate) base: Segment,
+    /// The blob of the turn before.
+    pub(crate) prev_blob: Option<BlobRef>,
+    /// What was asked.
+    pub(crate) asked: Asked,
+    /// What was answered.
+    pub(crate) answer: Answer,
+    /// From admission to the start of generation.
+    pub(crate) queue: Duration,
+}
+
+/// Whole milliseconds, as receipts count them.
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Seals, journals, says Committed, stores, and says what the store said.
+///
+/// # Errors
+/// Before Committed: whatever prevented it; nothing signed has left then.
+pub(crate) async fn commit(
+    core: &Arc<Core>,
+    ticket: &Ticket,
+    opened: &Arc<Opened>,
+    answered: Answered,
+    events: &mut Events,
+) -> Result<(), ErrorCode> {
+    let receipt = receipt(core, ticket, opened, &answered);
+    let summary = TurnSummary {
+        input_tokens: receipt.tokens.input,
+        output_tokens: receipt.tokens.output - receipt.tokens.resumed,
+        queue_ms: receipt.timings.queue_ms,
+        first_token_ms: receipt.timings.first_token_ms,
+        total_ms: millis(ticket.began.elapsed()),
+        price: receipt.price,
+    };
+    let sealed = seal(core, ticket, opened, answered, receipt).await?;
+    core.pause.pass(Step::Sealed).await;
+    let (key, digest) = (ticket.guard.job.key, sealed.blob_digest);
+    let plan = plan(ticket, opened, &sealed);
+    let entry = SealedEntry {
+        committed: sealed.committed(),
+        link_hash: sealed.link.link_hash(),
+        receipt_hash: sealed.receipt.receipt_hash(),
+        store: StoreState::Pending,
+        plan,
+        ack: None,
+    };
+    let committed = Box::new(entry.committed.clone());
+    let journaled = core.journal.seal(key, ticket.auth.auth_hash(), entry, sealed.blob).await;
+    journaled.map_err(|error| super::Refusal::of_journal(error).code)??;
+    core.pause.pass(Step::Journaled).await;
+
+    // The turn is done, whatever becomes of its reader.
+    core.observer.finished(&summary);
+    tracing::info!(
+        session = core.log_key.short(&ticket.auth.session_id),
+        input = summary.input_tokens,
+        output = summary.output_tokens,
+        total_ms = summary.total_ms,
+        "a turn was committed"
+    );
+    events.send(ReplyEvent::Committed(committed))?;
+    if core.pause.stops_at(Step::ReceiptSent) {
+        events.delivered().await;
+        core.pause.pass(Step::ReceiptSent).await;
+    }
+    let stored = storing::start(core, storing::Task { key, digest, plan, uncertain: false });
+    let state = match timeout(core.limits.store_wait, stored).await {
+        Ok(Ok(state)) => state,
+        // It takes longer, or the service ends and the next start goes on.
+        Ok(Err(_)) | Err(_) => StoreState::Pending,
+    };
+    events.send_last(ReplyEvent::Store(state))
+}
+
+fn plan(ticket: &Ticket, opened: &Opened, sealed: &SealedTurn) -> PutPlan {
+    let storage = &opened.payload.storage;
+    PutPlan {
+        epochs: if sealed.closes_segment { storage.closed_epochs } else { storage.open_epochs },
+        send_object_to: storage.send_object_to,
+        n_shards: ticket.auth.n_shards,
+    }
+}
+
+fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -> Receipt {
+    let (auth, payload, answer) = (&ticket.auth, &opened.payload, &answered.answer);
+    let asked = &answered.asked;
+    let record_key = payload.grant.record_key.record_key();
+    let used = opened.memory.get(..asked.memory_used).unwrap_or_default();
+    let resumed = auth.resume.map_or(0, |prefix| prefix.token_count);
+    // A proxied engine's counts are its server's; they may not exceed what the client allowed.
+    let output = answer.output_tokens.max(resumed).min(auth.max_output_tokens.max(resumed));
+    let input = if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { asked.input_tokens };
+    let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
+    let first_token = answer.first_token_at.map_or(0, |at| millis(at - ticket.began));
+    Receipt {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        auth_hash: auth.auth_hash(),
+        node: core.node,
+        model: auth.model,
+        engine: engine_kind(ticket.engine.info().kind),
+        sampling: auth.sampling,
+        seed: payload.sampling.seed,
+        window_from: asked.window_from,
+        tokens: TokenCounts { input, output, memory: asked.memory_tokens, resumed },
+        memory_items: u16::try_from(used.len()).unwrap_or(u16::MAX),
+        commitments: Commitments {
+            input: commit_input(&record_key, &payload.system, asked.window_from, &payload.messages),
+            output: commit_output(&record_key, &answer.text, answer.finish),
+            memory: commit_memory(&record_key, used),
+        },
+        audit_root: audit_root(&answer.leaves),
+        timings: Timings {
+            queue_ms: millis(answered.queue),
+            prefill_ms: u32::try_from(answer.stats.prefill_ms).unwrap_or(u32::MAX),
+            first_token_ms: first_token,
+            decode_ms: answer.first_token_at.map_or(0, |at| millis(Instant::now() - at)),
+        },
+        price,
+        time_ms: core.now_ms(),
+    }
+}
+
+fn engine_kind(kind: engine::EngineKind) -> EngineKind {
+    match kind {
+        engine::EngineKind::Native => EngineKind::Native,
+        engine::EngineKind::Proxied => EngineKind::Proxied,
+        engine::EngineKind::Echo => EngineKind::Echo,
+    }
+}
+
+/// Seals record and blob and signs link and receipt, off the reactor: a blob may be two megabytes.
+async fn seal(
+    core: &Arc<Core>,
+    ticket: &Ticket,
+    opened: &Arc<Opened>,
+    answered: Answered,
+    receipt: Receipt,
+) -> Result<SealedTurn, ErrorCode> {
+    let (identity, auth, opened) = (core.identity.clone(), ticket.auth.clone(), opened.clone());
+    let sealing = tokio::task::spawn_blocking(move || {
+        let Answered { base, prev_blob, answer, .. } = answered;
+        let payload = &opened.payload;
+        let record = Record::of_turn(
+            payload.kind,
+            payload.supersedes_from,
+            &payload.messages,
+            &answer.text,
+            answer.finish,
+        );
+        let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
+        seal_turn(&auth, Place { base: &base, prev_blob }, keys, &record, receipt, identity.signing_key())
+    });
+    sealing.await.map_err(|_| ErrorCode::Internal)?
+}

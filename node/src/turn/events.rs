@@ -1,0 +1,80 @@
+//! The sealed reply: every event becomes one chunk of a stream whose order and end cannot be forged.
+
+use std::sync::Arc;
+
+use baton_keys::{exchange::TurnSecret, seal::StreamSealer, secret::random_bytes};
+use baton_proto::{
+    ErrorCode, codec,
+    ids::AuthHash,
+    wire::{NodeFrame, ReplyEvent},
+};
+use zeroize::Zeroize as _;
+
+use crate::service::reply::{Reply, ReplyFull};
+
+/// The writing end of a turn's reply.
+pub(crate) struct Events {
+    reply: Arc<Reply>,
+    sealer: StreamSealer,
+    ended: bool,
+}
+
+impl From<ReplyFull> for ErrorCode {
+    fn from(ReplyFull: ReplyFull) -> Self {
+        tracing::error!("a reply exceeds its limit");
+        Self::Internal
+    }
+}
+
+impl Events {
+    /// Says Accepted, with a nonce that no other run has.
+    pub(crate) fn accept(
+        reply: Arc<Reply>,
+        secret: &TurnSecret,
+        auth_hash: &AuthHash,
+    ) -> Result<Self, ErrorCode> {
+        let nonce = random_bytes();
+        let sealer = secret.reply_sealer(&nonce, &auth_hash.0);
+        reply.push(&NodeFrame::Accepted { nonce })?;
+        Ok(Self { reply, sealer, ended: false })
+    }
+
+    fn seal(&mut self, mut event: ReplyEvent, last: bool) -> Result<(), ErrorCode> {
+        if self.ended {
+            return Err(ErrorCode::Internal);
+        }
+        self.ended = last;
+        let encoded = codec::encode_secret(&event);
+        if let ReplyEvent::Tokens { ids, text, .. } = &mut event {
+            ids.zeroize();
+            text.zeroize();
+        }
+        self.reply.push(&NodeFrame::Chunk(self.sealer.seal(&encoded, last)))?;
+        Ok(())
+    }
+
+    /// Sends an event.
+    pub(crate) fn send(&mut self, event: ReplyEvent) -> Result<(), ErrorCode> {
+        self.seal(event, false)
+    }
+
+    /// Waits until a reader is near enough for another event: the way by which a slow reader slows the engine.
+    pub(crate) async fn paced(&self) {
+        self.reply.paced().await;
+    }
+
+    /// Sends the last event.
+    pub(crate) fn send_last(&mut self, event: ReplyEvent) -> Result<(), ErrorCode> {
+        self.seal(event, true)
+    }
+
+    /// Ends the reply of a turn for which nothing was signed.
+    pub(crate) fn fail(&mut self, code: ErrorCode) -> Result<(), ErrorCode> {
+        self.seal(ReplyEvent::Failed { code }, true)
+    }
+
+    /// Waits until a reader has everything.
+    pub(crate) async fn delivered(&self) {
+        self.reply.delivered().await;
+    }
+}

@@ -1,0 +1,272 @@
+//! Generation: the engine's events become sealed reply events, one at a time, and the answer's text, counts and
+//! audit tree build up beside.
+
+use baton_proto::{
+    ErrorCode, Signed, codec,
+    ids::{AuthHash, RunningHash},
+    limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, PROGRESS_TOKENS, VERSION},
+    receipt::{AuditLeaf, ProgressNote, running_hash_start, running_hash_step},
+    record::{FinishReason, Record, RecordKind},
+    wire::ReplyEvent,
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::{
+    Opened,
+    admission::Ticket,
+    events::Events,
+    window::{Asked, engine_code},
+};
+use crate::{
+    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats},
+    service::{Core, Step},
+};
+
+/// A finished answer.
+pub(crate) struct Answer {
+    /// Its text, that of a resume prefix included.
+    pub(crate) text: Zeroizing<String>,
+    /// Why it ended.
+    pub(crate) finish: FinishReason,
+    /// Tokens, those of a resume prefix included.
+    pub(crate) output_tokens: u32,
+    /// Leaves of the audit tree.
+    pub(crate) leaves: Vec<AuditLeaf>,
+    /// The engine's own figures.
+    pub(crate) stats: GenerateStats,
+    /// When the first token came.
+    pub(crate) first_token_at: Option<Instant>,
+}
+
+/// Counts and hashes tokens as they come.
+struct Tally {
+    auth_hash: AuthHash,
+    hash: RunningHash,
+    count: u32,
+    leaf_from: u32,
+    leaves: Vec<AuditLeaf>,
+}
+
+impl Tally {
+    /// Takes one token; gives the hash to note where a leaf is full.
+    fn step(&mut self, token: u32) -> Option<(u32, RunningHash)> {
+        self.hash = running_hash_step(&self.hash, token);
+        self.count += 1;
+        if self.count - self.leaf_from < PROGRESS_TOKENS {
+            return None;
+        }
+        self.close_leaf();
+        Some((self.count, self.hash))
+    }
+
+    fn close_leaf(&mut self) {
+        if self.count > self.leaf_from {
+            self.leaves.push(AuditLeaf {
+                first_token: self.leaf_from,
+                count: self.count - self.leaf_from,
+                running_hash: self.hash,
+                // The engines here do not attest logits.
+                logits_hash: [0; 32],
+            });
+            self.leaf_from = self.count;
+        }
+    }
+}
+
+/// Stops an engine's job when the turn ends for whatever reason.
+struct StopOnDrop(CancellationToken);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Generates the answer. Cancel safe in that a dropped call stops the engine within a token.
+///
+/// # Errors
+/// As the engine's, in wire codes; [`ErrorCode::FrameTooLarge`] when the messages leave no room in a record.
+pub(crate) async fn generate(
+    core: &Core,
+    ticket: &Ticket,
+    opened: &Opened,
+    asked: &Asked,
+    events: &mut Events,
+) -> Result<Answer, ErrorCode> {
+    let room = answer_room(opened)?;
+    let payload = &opened.payload;
+    let auth_hash = ticket.auth.auth_hash();
+    let record_key = payload.grant.record_key.record_key();
+    let mut tally = Tally {
+        auth_hash,
+        hash: running_hash_start(&record_key, &auth_hash),
+        count: 0,
+        leaf_from: 0,
+        leaves: Vec::new(),
+    };
+    if payload.kind == RecordKind::Tombstone || ticket.auth.max_output_tokens == 0 {
+        return Ok(without_text(FinishReason::None));
+    }
+    for token in &payload.resume_tokens {
+        tally.step(*token);
+    }
+    let stop = StopOnDrop(CancellationToken::new());
+    let handle = start(ticket, opened, asked, stop.0.clone())?;
+    let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
+    listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
+    listener.listen(handle, &stop.0, events).await
+}
+
+fn without_text(finish: FinishReason) -> Answer {
+    Answer {
+        text: Zeroizing::default(),
+        finish,
+        output_tokens: 0,
+        leaves: Vec::new(),
+        stats: GenerateStats::default(),
+        first_token_at: None,
+    }
+}
+
+/// Bytes that the answer may have so that message and record keep their limits.
+fn answer_room(opened: &Opened) -> Result<usize, ErrorCode> {
+    let payload = &opened.payload;
+    let finish = FinishReason::Length;
+    let record = Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, "", finish);
+    let taken = codec::encode_secret(&record).len() + 4;
+    let left = MAX_RECORD_BUCKET.checked_sub(taken).ok_or(ErrorCode::FrameTooLarge)?;
+    Ok(left.min(MAX_MESSAGE_BYTES))
+}
+
+fn start(
+    ticket: &Ticket,
+    opened: &Opened,
+    asked: &Asked,
+    cancel: CancellationToken,
+) -> Result<GenerateHandle, ErrorCode> {
+    let sampling = &opened.payload.sampling;
+    let job = GenerateJob {
+        prompt: asked.prompt.clone(),
+        sampling: engine::Sampling {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            repetition_penalty: sampling.repetition_penalty,
+            seed: sampling.seed,
+            stop: sampling.stop.clone(),
+            max_tokens: asked.max_tokens,
+        },
+        resume_tokens: opened.payload.resume_tokens.clone(),
+        cancel,
+    };
+    ticket.engine.generate(job).map_err(|error| engine_code(&error))
+}
+
+struct Listener<'a> {
+    core: &'a Core,
+    tally: Tally,
+    text: Zeroizing<String>,
+    room: usize,
+    first_token_at: Option<Instant>,
+}
+
+impl Listener<'_> {
+    async fn listen(
+        mut self,
+        mut handle: GenerateHandle,
+        stop: &CancellationToken,
+        events: &mut Events,
+    ) -> Result<Answer, ErrorCode> {
+        let mut cut = false;
+        while let Some(event) = handle.next().await {
+            match event {
+                EngineEvent::Started { .. } => {}
+                EngineEvent::Resumed { text } => {
+                    let text = Zeroizing::new(text);
+                    if text.len() > self.room {
+                        return Err(ErrorCode::PayloadRejected);
+                    }
+                    self.text.push_str(&text);
+                }
+                EngineEvent::Token { .. } if cut => {}
+                EngineEvent::Token { index, ids, text } => {
+                    let text = Zeroizing::new(text);
+                    if self.text.len() + text.len() > self.room {
+                        // The record is full: the answer ends before this token.
+                        cut = true;
+                        stop.cancel();
+                        continue;
+                    }
+                    self.take(index, ids, text, events).await?;
+                }
+                EngineEvent::Done { finish, stats } => return self.finish(finish, stats, cut),
+                EngineEvent::Failed(error) => {
+                    tracing::warn!(%error, "an engine failed");
+                    return Err(engine_code(&error));
+                }
+            }
+        }
+        // The engine promises an end; its thread is gone.
+        Err(ErrorCode::Internal)
+    }
+
+    async fn take(
+        &mut self,
+        index: u32,
+        ids: Vec<u32>,
+        mut text: Zeroizing<String>,
+        events: &mut Events,
+    ) -> Result<(), ErrorCode> {
+        self.first_token_at.get_or_insert_with(Instant::now);
+        self.text.push_str(&text);
+        let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
+        events.paced().await;
+        events.send(ReplyEvent::Tokens { index, ids, text: std::mem::take(&mut *text) })?;
+        for (token_count, running_hash) in notes {
+            let note = ProgressNote {
+                version: VERSION,
+                node: self.core.node,
+                auth_hash: self.tally.auth_hash,
+                token_count,
+                running_hash,
+                time_ms: self.core.now_ms(),
+            };
+            let signed = Signed::sign(note, self.core.identity.signing_key());
+            events.send(ReplyEvent::Progress(signed.bytes().clone()))?;
+        }
+        if self.core.pause.stops_at(Step::MidToken) {
+            events.delivered().await;
+            self.core.pause.pass(Step::MidToken).await;
+        }
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        finish: engine::FinishReason,
+        stats: GenerateStats,
+        cut: bool,
+    ) -> Result<Answer, ErrorCode> {
+        let finish = match finish {
+            _ if cut => FinishReason::Length,
+            engine::FinishReason::Stop => FinishReason::Stop,
+            engine::FinishReason::StopString => FinishReason::StopString,
+            engine::FinishReason::Length => FinishReason::Length,
+            // Only a turn that was stopped cancels its job, and then nobody reads this.
+            engine::FinishReason::Cancelled => return Err(ErrorCode::Busy),
+        };
+        self.tally.close_leaf();
+        // A proxied engine reports a count and no ids.
+        let output_tokens = if self.tally.count > 0 { self.tally.count } else { stats.output_tokens };
+        Ok(Answer {
+            text: self.text,
+            finish,
+            output_tokens,
+            leaves: self.tally.leaves,
+            stats,
+            first_token_at: self.first_token_at,
+        })
+    }
+}

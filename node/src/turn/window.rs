@@ -1,0 +1,193 @@
+//! What the model is asked: verified history, memory and new messages, cut to the model's context and the
+//! client's price.
+
+use std::sync::Arc;
+
+use baton_proto::{
+    ErrorCode,
+    chain::{HistoryTurn, effective},
+    record::{Message, RecordKind, Role},
+    turn::TurnAuth,
+};
+
+use super::{Opened, admission::Ticket};
+use crate::{
+    engine::{Engine, EngineError},
+    prompt::{self, ChatMessage, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
+    service::{Core, Price},
+};
+
+/// A prompt, and what the receipt says of it.
+pub(crate) struct Asked {
+    /// The prompt.
+    pub(crate) prompt: Prompt,
+    /// First seq of the history in it; the turn's own if there is none.
+    pub(crate) window_from: u64,
+    /// Tokens of the prompt; an estimate for a proxied engine.
+    pub(crate) input_tokens: u32,
+    /// Those of memory among them.
+    pub(crate) memory_tokens: u32,
+    /// Memory items used, the best ones.
+    pub(crate) memory_used: usize,
+    /// Tokens that the answer may have, by cap and price.
+    pub(crate) max_tokens: u32,
+}
+
+/// Builds the prompt, off the reactor: counting tokens is work.
+///
+/// # Errors
+/// [`ErrorCode::ContextOverflow`], [`ErrorCode::QuotaExceeded`] when the price cap does not even cover the prompt,
+/// [`ErrorCode::PayloadRejected`] when the model's template refuses the messages.
+pub(crate) async fn ask(
+    core: &Core,
+    ticket: &Ticket,
+    opened: &Arc<Opened>,
+    turns: Vec<HistoryTurn>,
+) -> Result<Asked, ErrorCode> {
+    let (engine, opened) = (ticket.engine.clone(), opened.clone());
+    let auth = TurnAuth::clone(&ticket.auth);
+    let price = core.limits.price(&auth.model);
+    let fitted = tokio::task::spawn_blocking(move || {
+        let asked = fit(engine.as_ref(), &auth, &opened, &turns)?;
+        let max_tokens = affordable(&auth, price, asked.input_tokens)?;
+        Ok(Asked { max_tokens, ..asked })
+    });
+    fitted.await.map_err(|_| ErrorCode::Internal)?
+}
+
+fn fit(
+    engine: &dyn Engine,
+    auth: &TurnAuth,
+    opened: &Opened,
+    turns: &[HistoryTurn],
+) -> Result<Asked, ErrorCode> {
+    let payload = &opened.payload;
+    let system: Vec<_> = payload.system.iter().map(chat_message).collect();
+    let new: Vec<_> = payload.messages.iter().map(chat_message).collect();
+    let history = texts(turns, payload.kind, payload.supersedes_from);
+    let memory = memory_block(opened);
+    let count = |prompt: &Prompt| engine.count(prompt).map(|count| count.tokens);
+    let fit_into =
+        |budget| fit_window(&system, &history, memory.as_ref(), &new, budget, count).map_err(overflow);
+
+    let context = engine.info().context_tokens;
+    let with_answer = context.saturating_sub(auth.max_output_tokens.min(context / 2));
+    let resumed = u32::try_from(payload.resume_tokens.len()).unwrap_or(u32::MAX);
+    let bare = context.saturating_sub(resumed.saturating_add(1));
+    // Room for the whole answer if that can be; a long message may take all but one token.
+    let fitted = match fit_into(with_answer.min(bare)) {
+        Err(ErrorCode::ContextOverflow) => fit_into(bare)?,
+        fitted => fitted?,
+    };
+    let memory_tokens = count_memory(engine, &fitted)?.min(auth.memory_tokens);
+    Ok(Asked {
+        window_from: fitted.first_seq.unwrap_or(auth.seq),
+        input_tokens: fitted.tokens,
+        memory_tokens,
+        memory_used: fitted.memory_items_used,
+        prompt: fitted.prompt,
+        max_tokens: 0,
+    })
+}
+
+fn overflow(error: WindowError<EngineError>) -> ErrorCode {
+    match error {
+        WindowError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
+        WindowError::Count(error) => engine_code(&error),
+    }
+}
+
+/// What an engine's error is called on the wire.
+pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
+    match error {
+        EngineError::Busy { .. } | EngineError::ShutDown => ErrorCode::Busy,
+        EngineError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
+        EngineError::InvalidSampling { .. }
+        | EngineError::InvalidResume
+        | EngineError::ResumeUnsupported
+        | EngineError::Template { .. } => ErrorCode::PayloadRejected,
+        EngineError::BackendUnreachable
+        | EngineError::BackendStatus { .. }
+        | EngineError::BackendProtocol { .. }
+        | EngineError::BackendTruncated => ErrorCode::ModelUnavailable,
+        EngineError::Tokenizer
+        | EngineError::Numerics
+        | EngineError::Compute { .. }
+        | EngineError::Panicked => ErrorCode::Internal,
+    }
+}
+
+/// The history that counts: without what later turns supersede, this one included if it is an edit. A summary
+/// still reads what it will stand for.
+fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Option<u64>) -> Vec<TurnText> {
+    let end = match (kind, supersedes_from) {
+        (RecordKind::Edit, Some(from)) => from,
+        _ => u64::MAX,
+    };
+    effective(turns)
+        .into_iter()
+        .filter_map(|position| turns.get(position))
+        .filter(|turn| turn.link.seq < end)
+        .filter_map(|turn| {
+            let messages = turn.record.as_ref()?.messages.iter().map(chat_message).collect();
+            Some(TurnText { seq: turn.link.seq, messages })
+        })
+        .collect()
+}
+
+fn chat_message(message: &Message) -> ChatMessage {
+    let role = match message.role {
+        Role::System => prompt::Role::System,
+        Role::User => prompt::Role::User,
+        Role::Assistant => prompt::Role::Assistant,
+        Role::Tool => prompt::Role::Tool,
+    };
+    let mut converted = ChatMessage::new(role, message.text.as_str());
+    converted.name.clone_from(&message.name);
+    converted.call_id.clone_from(&message.call_id);
+    converted
+}
+
+fn memory_block(opened: &Opened) -> Option<MemoryBlock> {
+    if opened.memory.is_empty() {
+        return None;
+    }
+    let item = |item: &baton_proto::memory::MemoryItem| prompt::MemoryItem {
+        provenance: item.source.clone(),
+        text: item.text.clone(),
+    };
+    Some(MemoryBlock {
+        fence_tag: opened.payload.grant.record_key.record_key().memory_fence(),
+        items: opened.memory.iter().map(item).collect(),
+        max_tokens: opened.memory_tokens,
+    })
+}
+
+/// Tokens that memory takes of a prompt: what it has more than the same prompt without.
+fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, ErrorCode> {
+    if fitted.memory_items_used == 0 {
+        return Ok(0);
+    }
+    let without = Prompt::new(fitted.prompt.messages().to_vec());
+    let without = engine.count(&without).map_err(|error| engine_code(&error))?.tokens;
+    Ok(fitted.tokens.saturating_sub(without))
+}
+
+/// Tokens that the answer may have for what the client pays at the most.
+fn affordable(auth: &TurnAuth, price: Price, input_tokens: u32) -> Result<u32, ErrorCode> {
+    let thousandths = u128::from(auth.max_price) * 1000;
+    let input = u128::from(input_tokens) * u128::from(price.input);
+    let left = thousandths.checked_sub(input).ok_or(ErrorCode::QuotaExceeded)?;
+    match left.checked_div(u128::from(price.output)) {
+        None => Ok(auth.max_output_tokens),
+        Some(0) if auth.max_output_tokens > 0 => Err(ErrorCode::QuotaExceeded),
+        Some(tokens) => Ok(auth.max_output_tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX))),
+    }
+}
+
+/// What a turn costs, in millionths of the node's unit, rounded down.
+pub(crate) fn price_of(price: Price, input_tokens: u32, output_tokens: u32) -> u64 {
+    let thousandths = u128::from(input_tokens) * u128::from(price.input)
+        + u128::from(output_tokens) * u128::from(price.output);
+    u64::try_from(thousandths / 1000).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,211 @@
+//! `baton-node run` as a process: what it prints for programs, whom it answers, what it logs, how it ends.
+
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "cli_support/process.rs"]
+mod process;
+#[path = "cli_support/turn.rs"]
+mod turn;
+
+use std::{fs, net::TcpStream, path::Path};
+
+use process::{ECHO, Node, baton_node, failure, output, text};
+use rustix::process::Signal;
+use serde_json::Value;
+use turn::Client;
+
+fn status(home: &Path, node: &Node) -> (bool, Value) {
+    let output = output(home, &["status", "--json", "--admin", node.admin()]);
+    (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// The port of an address such as `/ip4/127.0.0.1/tcp/4001/p2p/...`.
+fn port(address: &str) -> u16 {
+    address.split('/').nth(4).unwrap().parse().unwrap()
+}
+
+#[test]
+fn tells_programs_when_it_is_ready_and_ends_with_code_0_at_sigterm() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &[]);
+    let ready = node.ready.clone();
+    let listen = ready["listen"][0].as_str().unwrap();
+    assert!(listen.ends_with(&format!("/p2p/{}", ready["peer_id"].as_str().unwrap())), "{listen}");
+    TcpStream::connect(("127.0.0.1", port(listen))).unwrap();
+    assert_eq!(ready["node"].as_str().unwrap().len(), 64);
+    assert_eq!(ready["models"][0]["name"], "echo");
+    assert_eq!(ready["models"][0]["engine"], "echo");
+    assert_eq!(ready["models"][0]["context_tokens"], 4096);
+    assert_eq!(ready["models"][0]["model"].as_str().unwrap().len(), 64);
+
+    let (success, status) = status(home.path(), &node);
+    assert!(!success, "the store does not answer, so the node is not ready");
+    assert_eq!((&status["healthy"], &status["ready"]), (&true.into(), &false.into()));
+    assert_eq!(status["not_ready"], serde_json::json!(["the store does not answer"]));
+    assert_eq!((&status["node"], &status["listen"]), (&ready["node"], &ready["listen"]));
+    let people = output(home.path(), &["status", "--admin", node.admin()]);
+    let said = text(&people.stdout);
+    assert!(
+        said.contains("not ready") && said.contains("0 of 2 slots busy") && !said.contains('\x1b'),
+        "{said}"
+    );
+
+    let (code, log) = node.stop();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("first start") && log.contains("ready") && log.contains("stopped"), "{log}");
+    assert!(!log.contains('\x1b'));
+}
+
+#[test]
+fn a_restart_is_the_same_node_and_two_never_share_a_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let mut first = Node::start(home.path(), &[]);
+    let (code, said) = failure(&mut baton_node(home.path(), &ECHO));
+    assert!(code == 4 && said.contains("another baton-node (process "), "{code}: {said}");
+    first.stop();
+    let mut second = Node::start(home.path(), &[]);
+    assert_eq!(second.ready["node"], first.ready["node"]);
+    let (_, log) = second.stop();
+    assert!(!log.contains("first start"), "{log}");
+}
+
+#[test]
+fn flags_go_before_the_environment_and_the_environment_before_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("node.toml");
+    let data = home.path().join("data");
+    fs::write(
+        &config,
+        format!("data_dir = {data:?}\nslots = 3\nqueue = 3\ndrain_seconds = 0\nadmin = \"none\"\n"),
+    )
+    .unwrap();
+    let mut command = baton_node(home.path(), &[&ECHO[..], &["--slots", "5"]].concat());
+    command.env("BATON_NODE_CONFIG", &config).env("BATON_NODE_SLOTS", "6").env("BATON_NODE_QUEUE", "7");
+    let mut node = Node::spawn(&mut command);
+    let (_, status) = status(home.path(), &node);
+    assert_eq!((&status["slots"], &status["queue"]), (&5.into(), &7.into()));
+    let (_, log) = node.stop();
+    assert!(log.contains(" seconds=0"), "{log}");
+    assert!(data.join("node.key").is_file());
+}
+
+#[test]
+fn without_an_admin_port_it_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let words: Vec<_> = ECHO.iter().map(|word| if *word == "127.0.0.1:0" { "none" } else { word }).collect();
+    let mut node = Node::spawn(&mut baton_node(home.path(), &words));
+    assert_eq!(node.ready["admin"], Value::Null);
+    assert_eq!(node.stop().0, Some(0));
+}
+
+#[test]
+fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
+    let home = tempfile::tempdir().unwrap();
+    let words = [
+        "run",
+        "--log-format",
+        "json",
+        "--admin",
+        "none",
+        "--model",
+        "mine",
+        "--listen",
+        "/ip4/127.0.0.1/tcp/0",
+    ];
+    let (code, said) = failure(&mut baton_node(home.path(), &words));
+    assert_eq!(code, 5);
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let last = lines.last().unwrap();
+    assert_eq!((&last["level"], &last["exit_code"]), (&"ERROR".into(), &5.into()));
+    assert!(last["error"].as_str().unwrap().contains("models list"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &["--log", "trace", "--drain-seconds", "1"]);
+    let client = Client::of(&node.ready).await;
+    let record = client.record().await;
+    assert_eq!(record.node.to_string(), node.ready["node"].as_str().unwrap());
+    assert_eq!(record.limits.slots, 2);
+    assert!(record.addresses[0].starts_with("/ip4/127.0.0.1/tcp/"), "{:?}", record.addresses);
+
+    let reply = client.ask("zanzibar quokka").await.finish().await;
+    assert_eq!(reply.text, "echo: zanzibar quokka");
+    assert!(reply.committed && reply.complete, "{reply:?}");
+    let (_, status) = status(home.path(), &node);
+    assert_eq!(status["turns"]["committed"], 1);
+    let metrics = reqwest::Client::builder().no_proxy().build().unwrap();
+    let metrics =
+        metrics.get(format!("http://{}/metrics", node.admin())).send().await.unwrap().text().await.unwrap();
+    for line in ["baton_turns_total{outcome=\"committed\"} 1", "baton_requests_total{kind=\"turn\"} 1"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+
+    let (code, log) = node.stop();
+    assert_eq!(code, Some(0), "{log}");
+    let folder = home.path().join(".local/share/baton-node");
+    let mut secrets = vec!["zanzibar".to_owned(), "quokka".to_owned()];
+    for file in ["node.key", "exchange.keys"] {
+        let content = fs::read_to_string(folder.join(file)).unwrap();
+        secrets.extend(content.lines().skip(1).map(|line| line.split(' ').next_back().unwrap().to_owned()));
+    }
+    assert_eq!(secrets.len(), 5, "two words, a node key and two exchange keys");
+    for secret in secrets {
+        assert!(!log.contains(&secret) && !metrics.contains(&secret), "{secret} is in the log:\n{log}");
+    }
+    assert!(log.contains("TRACE") || log.contains("DEBUG"), "the log was to be a detailed one:\n{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_turn_is_finished_before_the_node_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "100", "--drain-seconds", "10"]);
+    let client = Client::of(&node.ready).await;
+    let mut turn = client.ask("one two three four five").await;
+    let begun = turn.read_until(|reply| !reply.text.is_empty()).await;
+    assert!(!begun.committed);
+    node.signal(Signal::TERM);
+    let rest = turn.finish().await;
+    assert_eq!(begun.text + &rest.text, "echo: one two three four five");
+    assert!(rest.committed, "{rest:?}");
+    assert_eq!(node.event()["event"], "stopped");
+    let (code, log) = node.wait();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("turns=1"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_it_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "60000", "--drain-seconds", "3600"]);
+    let client = Client::of(&node.ready).await;
+    let mut turn = client.ask("slow").await;
+    assert!(turn.read_until(|reply| reply.accepted).await.accepted);
+    node.signal(Signal::TERM);
+    // Two signals that come together may be taken as one.
+    wait_until_draining(&node).await;
+    node.signal(Signal::INT);
+    let (code, log) = node.wait();
+    assert!(code == Some(1) && log.contains("at once"), "{code:?}: {log}");
+    assert!(!turn.finish().await.complete);
+}
+
+async fn wait_until_draining(node: &Node) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    loop {
+        let url = format!("http://{}/readyz", node.admin());
+        let said = client.get(url).send().await.unwrap().text().await.unwrap();
+        if said.contains("stopping") {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_at_the_step_that_it_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Node::start(home.path(), &["--pause-at", "mid-token", "--echo-delay-ms", "1"]);
+    let client = Client::of(&node.ready).await;
+    let _turn = client.ask("to be stopped").await;
+    assert_eq!(node.event(), serde_json::json!({ "event": "paused", "step": "mid-token" }));
+}

@@ -1,0 +1,136 @@
+//! `baton-node` as a process of its own, in folders of its own, without this machine's environment.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Far above what a start takes on a busy machine; only a fault waits so long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program, with a home of its own.
+pub fn baton_node(home: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton-node"));
+    command.args(words).env_clear().env("HOME", home).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn output(home: &Path, words: &[&str]) -> Output {
+    baton_node(home, words).output().unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs a command that must fail, and returns its exit code and what it said.
+pub fn failure(command: &mut Command) -> (i32, String) {
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "it was to fail: {}", text(&output.stdout));
+    (output.status.code().unwrap(), text(&output.stderr))
+}
+
+/// A node that runs.
+pub struct Node {
+    child: Child,
+    events: Receiver<Value>,
+    log: Option<JoinHandle<String>>,
+    pub ready: Value,
+}
+
+/// Words of a node without a model, on ports that the system chooses, with a store that nobody serves.
+pub const ECHO: [&str; 12] = [
+    "run",
+    "--engine",
+    "echo",
+    "--listen",
+    "/ip4/127.0.0.1/tcp/0",
+    "--mdns",
+    "false",
+    "--admin",
+    "127.0.0.1:0",
+    "--publisher",
+    "http://127.0.0.1:9",
+    "--json",
+];
+
+impl Node {
+    pub fn start(home: &Path, more: &[&str]) -> Self {
+        let words: Vec<&str> = ECHO.iter().chain(more).copied().collect();
+        Self::spawn(&mut baton_node(home, &words))
+    }
+
+    /// Starts the command and waits until the node serves.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, events) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines() {
+                let event = serde_json::from_str(&line.unwrap()).expect("standard output holds events only");
+                if sender.send(event).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).unwrap();
+            log
+        });
+        let mut node = Self { child, events, log: Some(log), ready: Value::Null };
+        node.ready = match node.events.recv_timeout(PATIENCE) {
+            Ok(event) => event,
+            Err(_) => panic!("the node did not start: {}", node.kill()),
+        };
+        assert_eq!(node.ready["event"], "ready");
+        node
+    }
+
+    /// The next event.
+    pub fn event(&self) -> Value {
+        self.events.recv_timeout(PATIENCE).expect("an event")
+    }
+
+    pub fn admin(&self) -> &str {
+        self.ready["admin"].as_str().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end: exit code and log.
+    pub fn wait(&mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        (status.code(), self.log.take().unwrap().join().unwrap())
+    }
+
+    /// Stops it as an operator would.
+    pub fn stop(&mut self) -> (Option<i32>, String) {
+        self.signal(Signal::TERM);
+        assert_eq!(self.event()["event"], "stopped");
+        self.wait()
+    }
+
+    fn kill(&mut self) -> String {
+        let _ = self.child.kill();
+        self.wait().1
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,357 @@
+//! What the service refuses, and with which code.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_node::{engine::echo::EchoConfig, service::Price};
+use baton_proto::{
+    ErrorCode, Signed, codec,
+    ids::{ExchangeKey, LinkHash, ModelId, NodeId, SessionId, TurnId},
+    memory::{MemEnvelope, MemoryItem},
+    turn::{Payload, TurnAuth},
+    wire::{ClientFrame, InlineBlob, NodeFrame},
+};
+use tempfile::{TempDir, tempdir};
+
+use crate::support::{
+    client::{Changes, Client, Prepared, Session, next_frame},
+    node::{Setup, TestNode},
+    now_ms,
+    store::MemoryStore,
+};
+
+struct World {
+    node: TestNode,
+    client: Client,
+    session: Session,
+    store: Arc<MemoryStore>,
+    _folder: TempDir,
+}
+
+async fn world(setup: Setup) -> World {
+    let (store, folder) = (Arc::new(MemoryStore::default()), tempdir().unwrap());
+    let node = TestNode::start(folder.path(), &store, setup).await;
+    World { node, client: Client::start().await, session: Session::new(), store, _folder: folder }
+}
+
+impl World {
+    /// Sends the next turn with changes, and expects this code and no generation.
+    async fn check(&self, changes: Changes<'_>, expected: ErrorCode) {
+        let prepared = self.session.prepare(&self.node, "hello", changes);
+        self.check_prepared(&prepared, expected).await;
+    }
+
+    async fn check_prepared(&self, prepared: &Prepared, expected: ErrorCode) {
+        let jobs = self.node.jobs();
+        let reply = self.client.run(&self.node, prepared).await;
+        assert_eq!(reply.code(), Some(expected), "{reply:?}");
+        assert!(reply.committed().is_none());
+        assert_eq!(self.node.jobs(), jobs, "nothing is generated for {expected:?}");
+    }
+}
+
+fn auth<'a>(change: impl FnOnce(&mut TurnAuth) + 'a) -> Changes<'a> {
+    Changes { auth: Some(Box::new(change)), ..Changes::default() }
+}
+
+fn payload<'a>(change: impl FnOnce(&mut Payload) + 'a) -> Changes<'a> {
+    Changes { payload: Some(Box::new(change)), ..Changes::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_what_is_wrong_with_an_authorisation() {
+    let world = world(Setup::default()).await;
+    let now = now_ms();
+    let cases: Vec<(Changes<'_>, ErrorCode)> = vec![
+        (auth(|auth| auth.version = 2), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.suite = 2), ErrorCode::UnsupportedVersion),
+        (auth(|auth| auth.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
+        (auth(|auth| auth.issued_ms = now + 60_000), ErrorCode::NotYetValid),
+        (auth(|auth| (auth.issued_ms, auth.expires_ms) = (now - 60_000, now - 1)), ErrorCode::Expired),
+        (auth(|auth| auth.expires_ms = auth.issued_ms + 120_001), ErrorCode::Expired),
+        (auth(|auth| auth.issued_ms = now - 30_000), ErrorCode::Replayed),
+        (auth(|auth| auth.session_id = SessionId([9; 32])), ErrorCode::SessionIdMismatch),
+        (auth(|auth| auth.prev_link = LinkHash([9; 32])), ErrorCode::BadGenesis),
+        (auth(|auth| auth.audience_key = ExchangeKey([9; 32])), ErrorCode::KxExpired),
+        (auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
+        (auth(|auth| auth.max_output_tokens = 5000), ErrorCode::QuotaExceeded),
+        (auth(|auth| auth.payload_hash.0[0] ^= 1), ErrorCode::PayloadRejected),
+        (auth(|auth| auth.grant_hash.0[0] ^= 1), ErrorCode::PayloadRejected),
+        (auth(|auth| auth.sampling.0[0] ^= 1), ErrorCode::PayloadRejected),
+        (auth(|auth| auth.attempt = 1), ErrorCode::PayloadRejected),
+        (payload(|payload| payload.sampling.top_p = 0.0), ErrorCode::PayloadRejected),
+        (payload(|payload| payload.sampling.logprobs = 1), ErrorCode::PayloadRejected),
+        (payload(|payload| payload.sampling.json_schema = Some([1; 32])), ErrorCode::PayloadRejected),
+        (payload(|payload| payload.resume_tokens = vec![1]), ErrorCode::PayloadRejected),
+        (payload(|payload| payload.supersedes_from = Some(0)), ErrorCode::BadSequence),
+        (payload(|payload| payload.grant.index = 1), ErrorCode::BadSequence),
+    ];
+    for (changes, expected) in cases {
+        world.check(changes, expected).await;
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_signatures_by_others_and_frames_that_are_none() {
+    let world = world(Setup::default()).await;
+    let mut forged = world.session.prepare(&world.node, "hello", Changes::default());
+    let other = SecretSigningKey::generate();
+    forged.request.auth = Signed::sign(TurnAuth::clone(&forged.auth), &other).bytes().clone();
+    world.check_prepared(&forged, ErrorCode::BadSignature).await;
+
+    let mut crowded = world.session.prepare(&world.node, "hello", Changes::default());
+    crowded.request.inline = vec![InlineBlob(Vec::new()); 3];
+    world.check_prepared(&crowded, ErrorCode::FrameTooLarge).await;
+
+    let relayed = world.session.prepare(&world.node, "hello", Changes::default());
+    let mut trailing = codec::encode(&ClientFrame::Turn(relayed.request.clone()));
+    trailing.push(0);
+    let relay = codec::encode(&ClientFrame::Relay(relayed.request));
+    for (bytes, expected) in [
+        (&trailing[..], ErrorCode::NonCanonical),
+        (&[0xff; 9][..], ErrorCode::NonCanonical),
+        (&relay[..], ErrorCode::UnsupportedVersion),
+    ] {
+        let mut stream = world.client.open_raw(&world.node, bytes).await;
+        let answer = next_frame(&mut stream).await.unwrap();
+        assert_eq!(answer, NodeFrame::Refused { code: expected, retry_after_ms: 0 });
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_the_same_attempt_with_other_content() {
+    let world = world(Setup::default()).await;
+    let turn_id = Some(TurnId([5; 16]));
+    let prepare =
+        |text: &str| world.session.prepare(&world.node, text, Changes { turn_id, ..Changes::default() });
+    let first = prepare("hello");
+    assert!(world.client.run(&world.node, &first).await.committed().is_some());
+    world.check_prepared(&prepare("another"), ErrorCode::IdempotencyConflict).await;
+    let mut swapped = first;
+    swapped.request.payload.0[40] ^= 1;
+    world.check_prepared(&swapped, ErrorCode::IdempotencyConflict).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_late_replay_and_still_answers_for_its_status() {
+    let world = world(Setup::default()).await;
+    let brief = auth(|auth| auth.expires_ms = auth.issued_ms + 400);
+    let prepared = world.session.prepare(&world.node, "hello", brief);
+    let reply = world.client.run(&world.node, &prepared).await;
+    let committed = reply.committed().unwrap();
+    while now_ms() <= prepared.auth.expires_ms {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.check_prepared(&prepared, ErrorCode::Expired).await;
+    let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
+    let baton_proto::wire::TurnStatus::Sealed { committed: kept, .. } = status else { panic!("{status:?}") };
+    assert_eq!(*kept, *committed);
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_a_new_journal_refuses_what_was_issued_before() {
+    let world = world(Setup { journal_begins_later_ms: 20_000, ..Setup::default() }).await;
+    world.check(Changes::default(), ErrorCode::Replayed).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_aborted_attempt_stays_aborted() {
+    let world = world(Setup::default()).await;
+    let prepared = world.session.prepare(&world.node, "hello", Changes::default());
+    assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
+    let abort = ClientFrame::Abort(world.session.abort(&prepared));
+    assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
+    world.check_prepared(&prepared, ErrorCode::Aborted).await;
+    let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
+    assert_eq!(status, baton_proto::wire::TurnStatus::Aborted);
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_ends_the_running_turn() {
+    let echo = EchoConfig { token_delay: Duration::from_millis(50), ..EchoConfig::default() };
+    let world = world(Setup { echo, ..Setup::default() }).await;
+    let prepared = world.session.prepare(&world.node, &"word ".repeat(200), Changes::default());
+    let stream = world.client.open(&world.node, &ClientFrame::Turn(prepared.request.clone())).await;
+    world.node.until(|counts| counts.started == 1).await;
+    let abort = ClientFrame::Abort(world.session.abort(&prepared));
+    assert_eq!(world.client.ask(&world.node, &abort).await, NodeFrame::Done);
+    let reply = crate::support::client::read_reply(stream, &prepared).await;
+    assert_eq!(reply.code(), Some(ErrorCode::Aborted));
+    assert!(reply.complete, "the failure is the stream's last chunk");
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_is_for_the_session_alone_and_for_this_node() {
+    let world = world(Setup::default()).await;
+    let prepared = world.session.prepare(&world.node, "hello", Changes::default());
+    let unknown = world.client.status(&world.node, &world.session, &prepared).await;
+    assert_eq!(unknown, Err(ErrorCode::StatusUnknown));
+    assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
+    let other = Session::new();
+    let stranger = world.client.status(&world.node, &other, &prepared).await;
+    assert_eq!(stranger, Err(ErrorCode::StatusUnknown), "another session's key opens nothing");
+    let mut late = world.session.status_request(&world.node, &prepared);
+    late.body[100] ^= 1;
+    let answer = world.client.ask(&world.node, &ClientFrame::Status(late)).await;
+    assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::BadSignature, retry_after_ms: 0 });
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_window_that_does_not_end_at_the_signed_head() {
+    let mut world = world(Setup::default()).await;
+    for text in ["one", "two"] {
+        world.client.turn(&world.node, &mut world.session, text).await;
+    }
+    let other_head = auth(|auth| auth.prev_link = LinkHash([9; 32]));
+    world.check(other_head, ErrorCode::HeadMismatch).await;
+    let skipped = auth(|auth| auth.seq += 1);
+    let prepared = world.session.prepare(&world.node, "hello", skipped);
+    // The payload was sealed for another seq, so it does not even open.
+    world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_or_missing_head_record_is_not_taken_for_the_head() {
+    use baton_proto::store::HeadIndex as _;
+    let mut world = world(Setup::default()).await;
+    world.client.turn(&world.node, &mut world.session, "one").await;
+    let no_locator = || Changes { no_locator: true, ..Changes::default() };
+    world.check(no_locator(), ErrorCode::BlobUnavailable).await;
+    world.store.publish(world.session.head()).await.unwrap();
+    world.client.turn(&world.node, &mut world.session, "two").await;
+    world.check(no_locator(), ErrorCode::HeadMismatch).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_text_that_exceeds_the_context() {
+    let echo = EchoConfig { context_tokens: 50, ..EchoConfig::default() };
+    let world = world(Setup { echo, ..Setup::default() }).await;
+    let long = world.session.prepare(&world.node, &"word ".repeat(60), Changes::default());
+    world.check_prepared(&long, ErrorCode::ContextOverflow).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
+    let mut setup = Setup::default();
+    let probe = world(Setup::default()).await;
+    setup.limits.prices.insert(probe.node.model, Price { input: 1_000_000, output: 1_000_000 });
+    probe.node.stop().await;
+    let mut world = world(setup).await;
+    world.check(auth(|auth| auth.max_price = 1000), ErrorCode::QuotaExceeded).await;
+    // Two words of system text, five of the message, and two of an answer that is cut there.
+    let changes = auth(|auth| auth.max_price = 9000);
+    let prepared = world.session.prepare(&world.node, "a b c d e", changes);
+    let reply = world.client.run(&world.node, &prepared).await;
+    let accepted = world.session.accept(&prepared, reply.committed().unwrap(), &reply.text(), &[]).unwrap();
+    assert_eq!((reply.text().as_str(), accepted.receipt.price), ("echo: a", 9000));
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_the_rates_of_peers_and_sessions() {
+    let mut setup = Setup::default();
+    setup.limits.turns_per_minute = 2;
+    let first = world(setup).await;
+    for _ in 0..2 {
+        first.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
+    }
+    let prepared = first.session.prepare(&first.node, "hello", Changes::default());
+    let (code, retry_after_ms) = first.client.run(&first.node, &prepared).await.refused.unwrap();
+    assert_eq!(code, ErrorCode::RateLimited);
+    assert!((1..=30_000).contains(&retry_after_ms), "{retry_after_ms}");
+    first.node.stop().await;
+
+    let mut setup = Setup::default();
+    setup.limits.session_turns_per_minute = 1;
+    let second = world(setup).await;
+    second.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
+    second.check(Changes::default(), ErrorCode::QuotaExceeded).await;
+    second.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_one_turn_at_a_time() {
+    let echo = EchoConfig { token_delay: Duration::from_millis(50), ..EchoConfig::default() };
+    let world = world(Setup { echo, ..Setup::default() }).await;
+    let long = world.session.prepare(&world.node, &"word ".repeat(100), Changes::default());
+    let mut stream = world.client.open(&world.node, &ClientFrame::Turn(long.request.clone())).await;
+    for _ in 0..2 {
+        next_frame(&mut stream).await.expect("Accepted and a token");
+    }
+    world.check(Changes::default(), ErrorCode::Busy).await;
+
+    // Once its reader is gone, a new attempt does not have to wait for the grace.
+    drop(stream);
+    let other = Changes { attempt: 1, turn_id: Some(long.auth.turn_id), ..Changes::default() };
+    let mut retry = world.session.prepare(&world.node, "hi", other);
+    let mut reply = world.client.run(&world.node, &retry).await;
+    while reply.code() == Some(ErrorCode::Busy) {
+        // The node has not noticed yet that the stream is gone.
+        let again = Changes {
+            attempt: retry.auth.attempt + 1,
+            turn_id: Some(long.auth.turn_id),
+            ..Changes::default()
+        };
+        retry = world.session.prepare(&world.node, "hi", again);
+        reply = world.client.run(&world.node, &retry).await;
+    }
+    assert!(reply.committed().is_some(), "{reply:?}");
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
+    let world = world(Setup::default()).await;
+    let relayer = SecretSigningKey::generate();
+    let stranger = SecretSigningKey::generate();
+    let allow = || {
+        auth(|auth| {
+            auth.memory_from = Some(relayer.public_key());
+            auth.memory_tokens = 50;
+        })
+    };
+    let items = [MemoryItem { text: "likes figs".into(), source: "a chat".into(), time_ms: 1 }];
+    let ephemeral = ExchangeSecret::generate();
+    let seal = |prepared: &Prepared, key: &SecretSigningKey| {
+        MemEnvelope::seal(&items, &prepared.auth, key, &ephemeral, now_ms()).unwrap()
+    };
+    let first = world.session.prepare(&world.node, "hello", allow());
+    let good = seal(&first, &relayer);
+    let resign = |change: &dyn Fn(&mut MemEnvelope)| {
+        let mut envelope = MemEnvelope::clone(&good);
+        change(&mut envelope);
+        Signed::sign(envelope, &relayer)
+    };
+    let mut unsigned = good.bytes().clone();
+    unsigned.signature.0[0] ^= 1;
+    let cases = [
+        (seal(&first, &stranger).bytes().clone(), ErrorCode::MemUnauthorized),
+        (unsigned, ErrorCode::MemUnauthorized),
+        (resign(&|envelope| envelope.auth_hash.0[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),
+        (resign(&|envelope| envelope.sealed[0] ^= 1).bytes().clone(), ErrorCode::MemUnauthorized),
+        (resign(&|envelope| envelope.expires_ms = 1).bytes().clone(), ErrorCode::MemExpired),
+        (resign(&|envelope| envelope.budget_tokens = 51).bytes().clone(), ErrorCode::MemTooLarge),
+    ];
+    for (envelope, expected) in cases {
+        let mut prepared = world.session.prepare(&world.node, "hello", Changes::default());
+        prepared.request.clone_from(&first.request);
+        prepared.request.memory = Some(envelope);
+        world.check_prepared(&prepared, expected).await;
+    }
+    // None of that used the attempt up.
+    let mut prepared = first;
+    prepared.request.memory = Some(good.bytes().clone());
+    assert!(world.client.run(&world.node, &prepared).await.committed().is_some());
+    world.node.stop().await;
+}

@@ -1,0 +1,13 @@
+//! A small network in one process for the tests of the turn service: nodes with real meshes on 127.0.0.1, a store
+//! in memory with faults, and a client built on `baton-proto` alone.
+
+pub mod client;
+pub mod node;
+pub mod store;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Unix time in milliseconds.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+}

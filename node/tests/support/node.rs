@@ -1,0 +1,268 @@
+//! A node: a real mesh, a real journal, the echo engine.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle};
+use baton_node::{
+    engine::{
+        Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
+        echo::{EchoConfig, EchoEngine},
+    },
+    journal::{Journal, JournalLimits},
+    prompt::Prompt,
+    service::{
+        BlobSource, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
+        ServiceObserver, TurnSummary,
+    },
+};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ids::{ExchangeKey, ModelId, NodeId},
+    node_record::{KeyWindow, NodeLimits, NodeRecord},
+    wire::StoreState,
+};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::{now_ms, store::MemoryStore};
+
+pub struct TestIdentity {
+    signing: SecretSigningKey,
+    exchange: ExchangeSecret,
+}
+
+impl NodeIdentity for TestIdentity {
+    fn signing_key(&self) -> &SecretSigningKey {
+        &self.signing
+    }
+
+    fn exchange_secret(&self, key: &ExchangeKey, _now_ms: u64) -> Option<ExchangeSecret> {
+        (self.exchange.public_key() == *key).then(|| self.exchange.clone())
+    }
+
+    fn record(&self) -> SignedBytes {
+        let now = now_ms();
+        let key = KeyWindow { key: self.exchange.public_key(), from_ms: now, until_ms: now + 3_600_000 };
+        let record = NodeRecord {
+            version: 1,
+            node: self.signing.node_id(),
+            sequence: 1,
+            addresses: Vec::new(),
+            keys: vec![key],
+            models: Vec::new(),
+            limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
+            versions: vec![1],
+            software: "test".to_owned(),
+            issued_ms: now,
+            expires_ms: now + 3_600_000,
+        };
+        Signed::sign(record, &self.signing).bytes().clone()
+    }
+}
+
+/// Counts jobs, and keeps the last prompt as it was rendered.
+pub struct WatchedEngine {
+    inner: EchoEngine,
+    pub jobs: AtomicUsize,
+    pub last_prompt: Mutex<String>,
+}
+
+impl Engine for WatchedEngine {
+    fn info(&self) -> &EngineInfo {
+        self.inner.info()
+    }
+
+    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+        self.inner.count(prompt)
+    }
+
+    fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        self.jobs.fetch_add(1, SeqCst);
+        let rendered: Vec<String> = job.prompt.rendered().map(|(_, text)| text.to_string()).collect();
+        *self.last_prompt.lock().unwrap() = rendered.join("\n");
+        self.inner.generate(job)
+    }
+
+    fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+/// What the service told its observer. Each change can be waited for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub started: usize,
+    pub attached: usize,
+    pub finished: usize,
+    pub failed: Vec<ErrorCode>,
+    pub refused: Vec<ErrorCode>,
+    pub abandoned: usize,
+    pub used: Vec<BlobSource>,
+    pub wrong: Vec<BlobSource>,
+    pub stored: Vec<StoreState>,
+}
+
+pub struct Watcher(pub watch::Sender<Counts>);
+
+impl Watcher {
+    fn note(&self, change: impl FnOnce(&mut Counts)) {
+        self.0.send_modify(change);
+    }
+}
+
+impl ServiceObserver for Watcher {
+    fn turn_started(&self) {
+        self.note(|counts| counts.started += 1);
+    }
+    fn turn_attached(&self) {
+        self.note(|counts| counts.attached += 1);
+    }
+    fn refused(&self, code: ErrorCode) {
+        self.note(|counts| counts.refused.push(code));
+    }
+    fn failed(&self, code: ErrorCode) {
+        self.note(|counts| counts.failed.push(code));
+    }
+    fn finished(&self, _turn: &TurnSummary) {
+        self.note(|counts| counts.finished += 1);
+    }
+    fn abandoned(&self) {
+        self.note(|counts| counts.abandoned += 1);
+    }
+    fn blob_used(&self, source: BlobSource) {
+        self.note(|counts| counts.used.push(source));
+    }
+    fn blob_wrong(&self, source: BlobSource) {
+        self.note(|counts| counts.wrong.push(source));
+    }
+    fn stored(&self, state: &StoreState, _after: Duration) {
+        self.note(|counts| counts.stored.push(*state));
+    }
+}
+
+/// How a node differs from the usual one.
+pub struct Setup {
+    pub seed: u8,
+    pub limits: ServiceLimits,
+    pub echo: EchoConfig,
+    pub pause: PausePoints,
+    /// How long after its start its journal says that it begins.
+    pub journal_begins_later_ms: u64,
+    pub bootstrap: Vec<baton_mesh::Multiaddr>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let limits = ServiceLimits {
+            slots: 2,
+            turns_per_minute: 6000,
+            frames_per_minute: 60_000,
+            session_turns_per_minute: 6000,
+            store_backoff: Duration::from_millis(20),
+            attach_grace: Duration::from_millis(300),
+            drain_grace: Duration::from_secs(5),
+            prices: BTreeMap::new(),
+            ..ServiceLimits::default()
+        };
+        Self {
+            seed: 1,
+            limits,
+            echo: EchoConfig::default(),
+            pause: PausePoints::default(),
+            journal_begins_later_ms: 0,
+            bootstrap: Vec::new(),
+        }
+    }
+}
+
+pub struct TestNode {
+    pub node: NodeId,
+    pub exchange: ExchangeKey,
+    pub model: ModelId,
+    pub mesh: MeshHandle,
+    pub engine: Arc<WatchedEngine>,
+    pub counts: watch::Receiver<Counts>,
+    pub service: NodeService,
+    shutdown: CancellationToken,
+    task: JoinHandle<Result<(), ServiceError>>,
+}
+
+impl TestNode {
+    pub async fn start(folder: &Path, store: &Arc<MemoryStore>, setup: Setup) -> Self {
+        let identity = TestIdentity {
+            signing: SecretSigningKey::from_seed(&[setup.seed; 32]),
+            exchange: ExchangeSecret::from_bytes(&[setup.seed ^ 0x55; 32]),
+        };
+        let (node, exchange) = (identity.signing.node_id(), identity.exchange.public_key());
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let mut config = MeshConfig::server("baton/test (node)", listen);
+        config.bootstrap = setup.bootstrap;
+        let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
+        let engine = Arc::new(WatchedEngine {
+            inner: EchoEngine::new(&setup.echo).unwrap(),
+            jobs: AtomicUsize::new(0),
+            last_prompt: Mutex::default(),
+        });
+        let begins = now_ms() - 1 + setup.journal_begins_later_ms;
+        let journal = Journal::open(folder, JournalLimits::default(), begins).unwrap();
+        let (sender, counts) = watch::channel(Counts::default());
+        let service = NodeService::new(ServiceDeps {
+            engines: vec![engine.clone()],
+            store: store.clone(),
+            heads: Some(store.clone()),
+            identity: Arc::new(identity),
+            journal,
+            limits: setup.limits,
+            clock: Arc::new(now_ms),
+            observer: Arc::new(Watcher(sender)),
+            peers: Some(mesh.clone()),
+            log_key: LogKey::random(),
+            pause: setup.pause,
+        });
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));
+        let model = engine.info().model_id;
+        Self { node, exchange, model, mesh, engine, counts, service, shutdown, task }
+    }
+
+    /// Tells it to stop, without waiting.
+    pub fn drain(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Drains it and waits until every task has ended and its journal is free.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        drop(self.service);
+        self.task.await.unwrap().unwrap();
+        self.mesh.shutdown().await;
+        let engine = self.engine.clone();
+        tokio::task::spawn_blocking(move || engine.shutdown()).await.unwrap();
+    }
+
+    /// Waits until the counts satisfy a condition.
+    pub async fn until(&self, condition: impl FnMut(&Counts) -> bool) {
+        let mut counts = self.counts.clone();
+        tokio::time::timeout(Duration::from_secs(20), counts.wait_for(condition))
+            .await
+            .expect("the node gets there")
+            .unwrap();
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts.borrow().clone()
+    }
+
+    pub fn jobs(&self) -> usize {
+        self.engine.jobs.load(SeqCst)
+    }
+}
