@@ -6,10 +6,12 @@ use baton_proto::{
     ErrorCode, Signed,
     chain::{ChainEnd, base_after, verify_segment},
     codec,
+    commit::Place,
     ids::SessionId,
     limits::{MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES, SEGMENT_BYTES, SEGMENT_TURNS},
     link::{Genesis, Link},
-    record::{Message, Role, SealedRecord},
+    receipt::{Commitments, Receipt, commit_input, commit_output},
+    record::{FinishReason, Message, Record, Role, SealedRecord},
     segment::{Entry, SEGMENT_HEADER_LEN, Segment, is_closed},
 };
 
@@ -273,4 +275,48 @@ fn a_node_refuses_sampling_out_of_range() {
         change(&mut sampling);
         assert_eq!(sampling.check(), Err(ErrorCode::PayloadRejected), "{what}");
     }
+}
+
+/// An answer that no reader would take must not be sealed by an honest node, nor accepted from a hostile one:
+/// the session could never be read again.
+#[test]
+fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
+    let mut session = Session::of_short_turns(15, 1);
+    let answer = "y".repeat(MAX_MESSAGE_BYTES + 1);
+    let node = session.next_node();
+    let asked = session.ask(node, &Script::turn("hello", ""));
+    let served = session.nodes[node].serve(&asked.frame(), &session.store, &answer, FinishReason::Stop);
+    assert_eq!(served.map(|_| ()).unwrap_err(), ErrorCode::FrameTooLarge);
+
+    // The hostile node seals by hand what the library would not.
+    let short =
+        session.nodes[node].serve(&asked.frame(), &session.store, "short", FinishReason::Stop).unwrap();
+    let key = &asked.record_key;
+    let signing = &session.nodes[node].signing;
+    let mut receipt = Receipt::clone(&short.receipt);
+    receipt.commitments = Commitments {
+        input: commit_input(key, &asked.payload.system, receipt.window_from, &asked.payload.messages),
+        output: commit_output(key, &answer, FinishReason::Stop),
+        memory: None,
+    };
+    let receipt = Signed::sign(receipt, signing);
+    let record =
+        Record::of_turn(asked.payload.kind, None, &asked.payload.messages, &answer, FinishReason::Stop);
+    let mut link = short.link.clone().into_value();
+    let sealed = record.seal(key, &link.record_identity()).unwrap();
+    link.record_hash = sealed.hash();
+    link.record_length = u32::try_from(sealed.0.len()).unwrap();
+    link.receipt_hash = receipt.receipt_hash();
+    let link = Signed::sign(link, signing);
+    let Place { base, .. } = asked.place();
+    let mut segment = base.clone();
+    segment.entries.push(Entry { link: link.bytes().clone(), record: sealed });
+    let blob = segment.seal(&asked.blob_key, &key.blob_salt()).unwrap();
+    let mut committed = short.committed();
+    committed.link = link.bytes().clone();
+    committed.receipt = receipt.bytes().clone();
+    committed.blob_digest = baton_proto::link::blob_digest(&blob);
+    committed.blob_length = u32::try_from(blob.len()).unwrap();
+    let got = asked.accept(&session.root, &committed, &answer).map(|_| ());
+    assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
 }
