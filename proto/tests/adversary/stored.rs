@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use baton_keys::{ids::SessionId, session::BlobKey};
 use baton_proto::{
     ErrorCode,
-    chain::{SessionReader, WindowReader},
+    chain::{Need, SessionReader, WindowReader},
     head::HeadOuter,
     ids::LinkHash,
     link::BlobRef,
@@ -399,4 +399,18 @@ fn a_head_found_by_the_index_must_be_the_one_signed() {
     let need = reader.needs()[0];
     let bytes = &session.store[&need.blob.digest];
     assert_eq!(reader.provide(&need, bytes), Err(ErrorCode::PayloadRejected));
+}
+
+/// A reader checks against what it was made with, not against what a need handed back says.
+#[test]
+fn a_need_that_was_changed_on_the_way_does_not_loosen_the_check() {
+    let twenty = &*TWENTY;
+    let mut node = reader(&twenty.next.auth, &twenty.next.payload.grant);
+    let honest = node.needs()[0];
+    let bytes = &twenty.session.done[18].accepted.blob;
+    let swapped = Need { blob: blob_ref(bytes), ..honest };
+    assert_eq!(node.provide(&swapped, bytes), Err(ErrorCode::BlobHashMismatch));
+    let beyond = Need { index: 9, ..honest };
+    let right = &twenty.session.done[19].accepted.blob;
+    assert_eq!(node.provide(&beyond, right), Err(ErrorCode::PayloadRejected));
 }
