@@ -479,7 +479,8 @@ impl Payload {
 /// A first turn reads nothing; any other reads the head's blob first, then closed segments, newest first.
 fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
     let Some(first) = grant.blobs.first() else {
-        return if auth.seq == 0 { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
+        let reads_nothing = auth.seq == 0 && grant.records.is_empty();
+        return if reads_nothing { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
     };
     let descending = grant
         .blobs

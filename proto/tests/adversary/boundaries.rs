@@ -245,9 +245,10 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
     // A first turn reads nothing at all.
     let mut fresh = Session::new(17);
     let first = fresh.ask(0, &Script::turn("hello", ""));
-    let blob = asked.payload.grant.blobs[0].clone();
+    let (blob, record) = (asked.payload.grant.blobs[0].clone(), asked.payload.grant.records[0].clone());
     assert_eq!(check(&first, &|_| ()), Ok(()));
     assert_eq!(check(&first, &|g| g.blobs.push(blob.clone())), Err(ErrorCode::PayloadRejected));
+    assert_eq!(check(&first, &|g| g.records.push(record.clone())), Err(ErrorCode::PayloadRejected));
 }
 
 #[test]
