@@ -425,3 +425,32 @@ fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
     assert_eq!(Signed::<HeadRecord>::verify(over.bytes().clone()).unwrap_err(), ErrorCode::FrameTooLarge);
     assert_eq!(Signed::<HeadRecord>::verify_encoded(&over.encode()).unwrap_err(), ErrorCode::FrameTooLarge);
 }
+
+/// What is shown of an object in a log or a failed assertion holds no conversation and no key.
+#[test]
+fn nothing_secret_shows_in_debug() {
+    const WORDS: &str = "the-words-of-a-person";
+    let message = Message::new(baton_proto::record::Role::User, WORDS);
+    let mut payload = Payload::drawn(&mut Source::new(1));
+    payload.messages = vec![message.clone()];
+    payload.system = vec![message.clone()];
+    payload.sampling.stop = vec![WORDS.into()];
+    payload.grant.record_key = GrantedKey::of_blob(&BlobKey::from_bytes([0xab; 32]));
+    let mut record = Record::drawn(&mut Source::new(1));
+    record.messages = vec![message];
+    let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
+    let tokens = ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into() };
+    let shown = [
+        format!("{payload:?}"),
+        format!("{:?}", payload.sampling),
+        format!("{:?}", payload.grant),
+        format!("{record:?}"),
+        format!("{:?}", NodeFrame::Memory(vec![item])),
+        format!("{tokens:?}"),
+    ];
+    for shown in shown {
+        assert!(!shown.contains(WORDS), "{shown}");
+        assert!(!shown.contains("77777777"), "{shown}");
+        assert!(!shown.contains("171, 171") && !shown.contains("abab"), "{shown}");
+    }
+}
