@@ -1,7 +1,9 @@
 //! `baton-testnet up`: keeps a network running until it is told to stop.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, ensure};
-use baton_keys::files::create_private_folder;
+use baton_keys::files::{create_private_folder, replace_private};
 
 use crate::{
     cli::UpArgs,
@@ -25,18 +27,30 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     };
     output::note(&format!("starting a store and {} nodes", args.nodes));
     let network = Network::start(&folder, args.nodes, options).await?;
-    announce(&network, &args);
+    let config = write_config(&network, &folder)?;
+    announce(&network, &args, &config);
     output::wait_for_signal().await;
     output::note("stopping");
     network.stop().await
 }
 
-fn announce(network: &Network, args: &UpArgs) {
+/// Settings for the client, so that its command line stays short.
+fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
+    let nodes: Vec<String> = network.addresses().iter().map(|address| format!("\"{address}\"")).collect();
+    let (store, shards) = (network.store_url(), network.options.shards);
+    let text =
+        format!("publisher = \"{store}\"\nshards = {shards}\nnode = [\n  {},\n]\n", nodes.join(",\n  "));
+    let path = folder.join("baton.toml");
+    replace_private(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn announce(network: &Network, args: &UpArgs, config: &Path) {
     let store = network.store_url();
-    let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
     if args.json {
+        let nodes: Vec<String> = network.addresses().iter().map(ToString::to_string).collect();
         let ready = serde_json::json!({
-            "event": "ready", "store": store, "shards": args.shards, "nodes": nodes,
+            "event": "ready", "store": store, "shards": args.shards, "nodes": nodes, "config": config,
         });
         output::line(&ready.to_string());
         return;
@@ -47,12 +61,9 @@ fn announce(network: &Network, args: &UpArgs) {
         let process = node.process.id().unwrap_or_default();
         output::line(&format!("node  {} (process {process}, admin http://{admin})", node.node));
     }
-    output::line("\ntalk to it from another terminal:\n");
+    let baton = crate::process::sibling("baton").unwrap_or_else(|_| PathBuf::from("baton"));
     let echo = if args.engine == crate::network::EngineChoice::Echo { " --allow-echo" } else { "" };
-    output::line(&format!(
-        "  baton --publisher {store} --aggregator {store} --shards {} --node {}{echo} chat\n",
-        args.shards,
-        nodes.join(" --node "),
-    ));
+    output::line("\ntalk to it from another terminal:\n");
+    output::line(&format!("  {} --config {} chat{echo}\n", baton.display(), config.display()));
     output::line("Ctrl-C stops everything");
 }
