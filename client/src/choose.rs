@@ -80,7 +80,7 @@ impl NoChoice {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoNodes => {
-                "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or look on this network with --mdns"
+                "give one with --node /ip4/ADDRESS/tcp/PORT/p2p/ID, or start one on this network: baton-node run"
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",

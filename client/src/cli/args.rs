@@ -14,7 +14,7 @@ Examples:
   baton session backup last --out words.txt        24 words that are the session
   baton session restore --words-file words.txt     bring it back on another machine
   baton session verify last --full
-  baton nodes --mdns
+  baton nodes
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
 mdns, model, system, relayer. Flags go before the environment (BATON_*), and that before the file.
@@ -51,7 +51,7 @@ pub struct Arguments {
     /// Shard count of new sessions' blob IDs: that of the store's network [default: 1000].
     #[arg(long, global = true, env = "BATON_SHARDS", value_name = "NUMBER")]
     pub shards: Option<u16>,
-    /// Look for nodes on the local network by multicast.
+    /// Look for nodes on the local network by multicast, also where some are given (without any it does so anyway).
     #[arg(long, global = true, env = "BATON_MDNS")]
     pub mdns: bool,
     /// File with the passphrase of the device key; a new key is sealed under it.

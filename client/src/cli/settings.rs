@@ -100,18 +100,21 @@ impl Settings {
         let home =
             home.ok_or_else(|| Failure::Usage("there is no home folder; give one with --home".to_owned()))?;
         let nodes = if arguments.node.is_empty() { &file.node } else { &arguments.node };
-        let nodes = nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
+        let nodes: Vec<Multiaddr> =
+            nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
+        // Without any node to begin with, the local network is the only place to look.
+        let mdns = arguments.mdns || file.mdns || nodes.is_empty();
         let publisher =
             arguments.publisher.clone().or(file.publisher).unwrap_or_else(|| DEFAULT_STORE.to_owned());
         Ok(Self {
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             home,
             nodes,
+            mdns,
             aggregator: arguments.aggregator.clone().or(file.aggregator).unwrap_or_else(|| publisher.clone()),
             publisher,
             heads: arguments.heads.clone().or(file.heads),
             shards: arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS),
-            mdns: arguments.mdns || file.mdns,
             model: file.model,
             system: file.system,
             relayer: file.relayer,
