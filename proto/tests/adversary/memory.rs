@@ -3,9 +3,13 @@
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes, codec,
+    commit::seal_turn,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
     memory::{MemEnvelope, MemoryItem},
-    receipt::{AuditLeaf, ProgressNote, audit_root, commit_memory, running_hash_start, running_hash_step},
+    receipt::{
+        AuditLeaf, ProgressNote, Receipt, audit_root, commit_memory, running_hash_start, running_hash_step,
+    },
+    record::Record,
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
 
@@ -261,11 +265,36 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
     let mut miscounted = TurnAuth::clone(&asked.auth);
     miscounted.resume.as_mut().unwrap().token_count = 2;
     assert_eq!(reseal(&asked.payload, &miscounted), Err(ErrorCode::PayloadRejected));
+    let capped = |cap| TurnAuth { max_output_tokens: cap, ..TurnAuth::clone(&asked.auth) };
+    assert_eq!(reseal(&asked.payload, &capped(3)), Ok(()));
+    assert_eq!(
+        reseal(&asked.payload, &capped(2)),
+        Err(ErrorCode::PayloadRejected),
+        "longer than the answer may be"
+    );
     assert_ne!(resume_tokens_hash(&[1, 256]), resume_tokens_hash(&[1, 257]));
 
     // The receipt must name the prefix's length, and the client sees it if not.
     let served =
         session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
     assert_eq!(served.receipt.tokens.resumed, 3);
+    // Nor does it take a receipt for an answer shorter than its own beginning.
+    for (output, taken) in [(3, true), (2, false)] {
+        let mut receipt = Receipt::clone(&served.receipt);
+        receipt.tokens.output = output;
+        let record = Record::of_turn(
+            script.kind,
+            script.supersedes_from,
+            &script.messages,
+            &script.answer,
+            script.finish,
+        );
+        let keys = (&asked.record_key, &asked.blob_key);
+        let signing = &session.nodes[node].signing;
+        let claimed = seal_turn(&asked.auth, asked.place(), keys, &record, receipt, signing).unwrap();
+        let got = asked.accept(&session.root, &claimed.committed(), &script.answer).map(|_| ());
+        let expected = if taken { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) };
+        assert_eq!(got, expected, "{output} tokens with 3 of another node");
+    }
     session.turn(&script);
 }
