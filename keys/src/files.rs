@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A key file is a few hundred bytes; more is not one.
-const MAX_FILE_LEN: u64 = 4096;
+const MAX_FILE_LEN: usize = 4096;
 /// Argon2id memory in KiB (RFC 9106's second recommended choice).
 const ARGON2_MEMORY_KIB: u32 = 64 * 1024;
 /// Argon2id passes.
@@ -129,7 +129,7 @@ pub fn create(
 /// # Errors
 /// [`KeyFileError`], by cause.
 pub fn load(path: &Path, kind: &str, passphrase: Option<&str>) -> Result<FileSecret, KeyFileError> {
-    let text = read_private(path)?;
+    let text = read_private(path, kind)?;
     let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
     let (first, second) = text.trim_end().split_once('\n').ok_or_else(format_error)?;
     if first != header(kind) {
@@ -168,7 +168,7 @@ pub fn load(path: &Path, kind: &str, passphrase: Option<&str>) -> Result<FileSec
 /// # Errors
 /// [`KeyFileError`] when it cannot be read.
 pub fn needs_passphrase(path: &Path) -> Result<bool, KeyFileError> {
-    Ok(read_private(path)?.lines().nth(1).is_some_and(|line| line.starts_with("argon2id ")))
+    Ok(read_private(path, "any use")?.lines().nth(1).is_some_and(|line| line.starts_with("argon2id ")))
 }
 
 fn header(kind: &str) -> String {
@@ -193,12 +193,19 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> KeyFileErro
     KeyFileError::Io { action, path: path.to_owned(), source }
 }
 
-fn read_private(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+fn read_private(path: &Path, kind: &str) -> Result<Zeroizing<String>, KeyFileError> {
+    let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
     let file = File::open(path).map_err(|source| io_error("open", path, source))?;
     check_mode(path, &file)?;
-    let mut text = Zeroizing::new(String::new());
-    file.take(MAX_FILE_LEN).read_to_string(&mut text).map_err(|source| io_error("read", path, source))?;
-    Ok(text)
+    // With room for the longest file there is: a buffer that grew would leave copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(MAX_FILE_LEN + 1));
+    // One byte more than a key file has, to see that a longer one is longer.
+    match file.take(MAX_FILE_LEN as u64 + 1).read_to_string(&mut text) {
+        Ok(length) if length <= MAX_FILE_LEN => Ok(text),
+        Ok(_) => Err(format_error()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(format_error()),
+        Err(source) => Err(io_error("read", path, source)),
+    }
 }
 
 #[cfg(unix)]
@@ -219,6 +226,13 @@ fn check_mode(_: &Path, _: &File) -> Result<(), KeyFileError> {
 /// # Errors
 /// The file system's, `AlreadyExists` among them.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = create_new_private(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    sync_parent(path)
+}
+
+fn create_new_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -226,23 +240,27 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
         options.mode(0o600);
     }
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    sync_parent(path)
+    options.open(path)
 }
 
-/// Replaces a private file whole: written beside it, flushed, then renamed over it.
+/// Replaces a private file whole: written beside it, flushed, then renamed over it. A failure leaves the old file
+/// as it was and nothing beside it.
 ///
 /// # Errors
 /// The file system's.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_by(path, |file| file.write_all(bytes))
+}
+
+fn replace_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", hex::encode(random_bytes::<4>())));
     let temporary = path.with_file_name(name);
-    write_private(&temporary, bytes)?;
-    fs::rename(&temporary, path).inspect_err(|_| {
-        // The rename failed; the leftover is removed as far as possible and the rename's error is told.
+    let mut file = create_new_private(&temporary)?;
+    let replaced =
+        write(&mut file).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    replaced.inspect_err(|_| {
+        // The leftover is removed as far as possible, and the first error is the one told.
         let _ = fs::remove_file(&temporary);
     })?;
     sync_parent(path)
@@ -329,6 +347,46 @@ mod tests {
             write_private(&path, body.as_bytes()).unwrap();
             assert!(load(&path, "test", Some("x")).is_err(), "{body}");
         }
+    }
+
+    #[test]
+    fn refuses_a_file_that_is_too_long_instead_of_cutting_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!("baton-key-v1 test\nplain {}", "00".repeat(32));
+        let path_of = |length: usize| {
+            let path = folder.path().join(length.to_string());
+            let blank = "\n".repeat(length - line.len());
+            write_private(&path, format!("{line}{blank}").as_bytes()).unwrap();
+            path
+        };
+        let longest = path_of(MAX_FILE_LEN);
+        assert!(load(&longest, "test", None).is_ok());
+        assert!(!needs_passphrase(&longest).unwrap());
+        let longer = path_of(MAX_FILE_LEN + 1);
+        assert!(matches!(load(&longer, "test", None), Err(KeyFileError::Format { .. })));
+        assert!(matches!(needs_passphrase(&longer), Err(KeyFileError::Format { .. })));
+        let path = folder.path().join("binary");
+        write_private(&path, &[0xff; 9000]).unwrap();
+        assert!(matches!(load(&path, "test", None), Err(KeyFileError::Format { .. })));
+    }
+
+    #[test]
+    fn a_failed_replacement_leaves_the_old_file_and_no_temporary() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        replace_private(&path, b"one").unwrap();
+        let failed = replace_by(&path, |file| {
+            file.write_all(b"tw")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // The rename fails: a folder cannot be replaced by a file.
+        let occupied = folder.path().join("folder");
+        fs::create_dir(&occupied).unwrap();
+        assert!(replace_private(&occupied, b"one").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]

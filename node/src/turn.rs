@@ -195,7 +195,7 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
     // A schema would need its text, and alternatives a place in the reply; neither exists in this version.
     let unsupported = payload.sampling.json_schema.is_some() || payload.sampling.logprobs > 0;
-    if unsupported || payload.resume_tokens.len() > auth.max_output_tokens as usize {
+    if unsupported {
         return Err(ErrorCode::PayloadRejected);
     }
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };

@@ -5,7 +5,10 @@
 //! sequences a `u64` count and the elements; structures their fields in order. There is exactly one encoding of a
 //! value: decoding consumes every byte, and refuses other values of `bool`, `Option` and enum tags.
 
-use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
+use bincode::{
+    config::{Configuration, Fixint, Limit, LittleEndian},
+    enc::write::SizeWriter,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -31,10 +34,20 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
         .expect("wire types always encode")
 }
 
-/// As [`encode`], for values that hold secrets or conversation text.
+/// As [`encode`], for values that hold secrets or conversation text: wiped when dropped.
+///
+/// A buffer that grew would leave copies behind which nobody wipes, so the length is counted first and the value
+/// encoded in place.
 #[must_use]
 pub fn encode_secret<T: Serialize>(value: &T) -> Zeroizing<Vec<u8>> {
-    Zeroizing::new(encode(value))
+    let wire = bincode::config::standard().with_fixed_int_encoding();
+    let mut size = SizeWriter::default();
+    bincode::serde::encode_into_writer(value, &mut size, wire).expect("wire types always encode");
+    let mut bytes = Zeroizing::new(vec![0; size.bytes_written]);
+    let written = bincode::serde::encode_into_slice(value, &mut bytes, wire)
+        .expect("a value encodes the same way twice");
+    debug_assert_eq!(written, bytes.len());
+    bytes
 }
 
 /// Decodes a value from exactly these bytes.
@@ -117,6 +130,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_secret_encodes_as_anything_else_in_a_buffer_of_its_size(
+            texts in proptest::collection::vec((any::<String>(), any::<Option<[u8; 32]>>(), any::<u64>()), 0..20),
+        ) {
+            let secret = encode_secret(&texts);
+            prop_assert_eq!(&secret[..], &encode(&texts)[..]);
+            prop_assert_eq!(secret.capacity(), secret.len());
+        }
+
         #[test]
         fn padding_round_trips_in_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
             let padded = pad(&bytes, 256, 8192).unwrap();

@@ -260,7 +260,9 @@ fn check_receipt(
         && receipt.price <= auth.max_price
         && receipt.tokens.output <= auth.max_output_tokens
         && receipt.tokens.memory <= auth.memory_tokens
-        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count);
+        && (receipt.memory_items > 0 || receipt.tokens.memory == 0)
+        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count)
+        && receipt.tokens.resumed <= receipt.tokens.output;
     let commitments = receipt.commitments.input
         == commit_input(key, expected.system, receipt.window_from, expected.messages)
         && receipt.commitments.output == commit_output(key, answer, finish)

@@ -126,7 +126,9 @@ impl Signed<MemEnvelope> {
     /// The node's side: checks that the client allowed this relayer, for this turn, and opens the items.
     ///
     /// # Errors
-    /// [`ErrorCode::MemUnauthorized`], [`ErrorCode::MemExpired`], [`ErrorCode::MemTooLarge`].
+    /// [`ErrorCode::MemUnauthorized`], also for items that do not open or are not the one encoding of such a list;
+    /// [`ErrorCode::MemExpired`], also for an envelope that would outlive its authorisation or expires before it
+    /// was issued; [`ErrorCode::MemTooLarge`].
     pub fn open(
         &self,
         auth: &Signed<TurnAuth>,
@@ -139,7 +141,10 @@ impl Signed<MemEnvelope> {
         if !meant {
             return Err(ErrorCode::MemUnauthorized);
         }
-        if now_ms > self.expires_ms || self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+        // An envelope lives no longer than the turn that it belongs to, and not backwards.
+        let lifetime = self.issued_ms <= self.expires_ms && self.expires_ms <= auth.expires_ms;
+        let current = now_ms <= self.expires_ms && self.issued_ms <= now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
+        if !lifetime || !current {
             return Err(ErrorCode::MemExpired);
         }
         if self.budget_tokens > auth.memory_tokens {
@@ -149,7 +154,9 @@ impl Signed<MemEnvelope> {
         let secret = MemorySecret::respond(node_secret, &self.ephemeral, &binding)
             .map_err(|WeakKey| ErrorCode::MemUnauthorized)?;
         let opened = secret.open(&self.sealed).map_err(|OpenError| ErrorCode::MemUnauthorized)?;
-        let items: Vec<MemoryItem> = codec::decode(&opened, MAX_MEMORY_BYTES)?;
+        // One code for whatever is wrong inside, as for what does not open.
+        let items: Vec<MemoryItem> =
+            codec::decode(&opened, MAX_MEMORY_BYTES).map_err(|_| ErrorCode::MemUnauthorized)?;
         check_items(&items)?;
         Ok(items)
     }

@@ -485,7 +485,9 @@ impl Payload {
             }
         };
         let authorised = grant.hash() == auth.grant_hash && self.sampling.digest() == auth.sampling;
-        if !resumes || !authorised {
+        // A beginning that is longer than the whole answer may be would leave the node nothing to sign.
+        let room = self.resume_tokens.len() <= auth.max_output_tokens as usize;
+        if !resumes || !room || !authorised {
             return Err(ErrorCode::PayloadRejected);
         }
         check_blob_order(grant, auth)

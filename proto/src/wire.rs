@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::ErrorCode,
     ids::{BlobDigest, BlobId},
+    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_PAYLOAD_BYTES},
     memory::MemoryItem,
     record::FinishReason,
     signed::SignedBytes,
@@ -35,6 +36,22 @@ pub struct TurnRequest {
     pub inline: Vec<InlineBlob>,
     /// The signed [`MemEnvelope`](crate::memory::MemEnvelope), if a relayer added one.
     pub memory: Option<SignedBytes>,
+}
+
+impl TurnRequest {
+    /// Checks the sizes of what the request carries, which costs nothing: for nodes and relayers, right after
+    /// decoding.
+    ///
+    /// # Errors
+    /// [`ErrorCode::FrameTooLarge`] for more inline blobs or a larger payload than allowed,
+    /// [`ErrorCode::BlobTooLarge`] for an inline blob that is larger than any stored one.
+    pub fn check(&self) -> Result<(), ErrorCode> {
+        if self.payload.0.len() > MAX_PAYLOAD_BYTES || self.inline.len() > MAX_INLINE_BLOBS {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        let fits = self.inline.iter().all(|blob| blob.0.len() <= MAX_BLOB_BYTES);
+        if fits { Ok(()) } else { Err(ErrorCode::BlobTooLarge) }
+    }
 }
 
 /// What a client, a relayer or another node sends. One per substream.
@@ -173,5 +190,29 @@ impl std::fmt::Debug for ReplyEvent {
             Self::Store(state) => write!(f, "Store({state:?})"),
             Self::Failed { code } => write!(f, "Failed({code:?})"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signed::SignatureBytes;
+
+    fn request(payload: usize, inline: &[usize]) -> TurnRequest {
+        TurnRequest {
+            auth: SignedBytes { body: Vec::new(), signature: SignatureBytes([0; 64]) },
+            payload: SealedPayload(vec![0; payload]),
+            inline: inline.iter().map(|length| InlineBlob(vec![0; *length])).collect(),
+            memory: None,
+        }
+    }
+
+    #[test]
+    fn refuses_requests_that_carry_more_than_allowed() {
+        assert_eq!(request(0, &[]).check(), Ok(()));
+        assert_eq!(request(MAX_PAYLOAD_BYTES, &[MAX_BLOB_BYTES; MAX_INLINE_BLOBS]).check(), Ok(()));
+        assert_eq!(request(MAX_PAYLOAD_BYTES + 1, &[]).check(), Err(ErrorCode::FrameTooLarge));
+        assert_eq!(request(0, &[0; MAX_INLINE_BLOBS + 1]).check(), Err(ErrorCode::FrameTooLarge));
+        assert_eq!(request(0, &[0, MAX_BLOB_BYTES + 1]).check(), Err(ErrorCode::BlobTooLarge));
     }
 }

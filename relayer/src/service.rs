@@ -157,10 +157,15 @@ async fn read_request(stream: &mut TurnStream) -> Result<TurnRequest, Broken> {
         Err(baton_mesh::FrameError::TooLarge(_)) => return Err(Broken::Refuse(ErrorCode::FrameTooLarge)),
         Ok(None) | Err(_) => return Err(Broken::Gone),
     };
-    match codec::decode(&frame, MAX_FRAME_BYTES).map_err(Broken::Refuse)? {
-        ClientFrame::Relay(request) => Ok(request),
+    relay_request(&frame).map_err(Broken::Refuse)
+}
+
+/// Decodes a request to relay. What no node would take goes no further than here.
+fn relay_request(frame: &[u8]) -> Result<TurnRequest, ErrorCode> {
+    match codec::decode(frame, MAX_FRAME_BYTES)? {
+        ClientFrame::Relay(request) => request.check().map(|()| request),
         // A relayer serves no turns itself; a client that asks so has the wrong address.
-        _ => Err(Broken::Refuse(ErrorCode::WrongAudience)),
+        _ => Err(ErrorCode::WrongAudience),
     }
 }
 
@@ -211,4 +216,33 @@ fn propagate_panic(ended: Result<(), tokio::task::JoinError>) {
 /// Eight hex characters of a transport identity, for the operator's log.
 fn short(node: &NodeId) -> String {
     node.to_string().chars().take(8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::{
+        SignedBytes, limits::MAX_BLOB_BYTES, signed::SignatureBytes, turn::SealedPayload, wire::InlineBlob,
+    };
+
+    use super::*;
+
+    #[test]
+    fn takes_only_requests_to_relay_within_their_limits() {
+        let request = |inline: Vec<InlineBlob>| TurnRequest {
+            auth: SignedBytes { body: vec![1], signature: SignatureBytes([2; 64]) },
+            payload: SealedPayload(vec![3]),
+            inline,
+            memory: None,
+        };
+        let read = |frame: &ClientFrame| relay_request(&codec::encode(frame));
+        let good = request(vec![InlineBlob(vec![4]), InlineBlob(vec![5])]);
+        assert_eq!(read(&ClientFrame::Relay(good.clone())), Ok(good.clone()));
+        assert_eq!(read(&ClientFrame::Turn(good)), Err(ErrorCode::WrongAudience));
+        assert_eq!(read(&ClientFrame::NodeRecord), Err(ErrorCode::WrongAudience));
+        assert_eq!(relay_request(&[0xff; 9]), Err(ErrorCode::NonCanonical));
+        let crowded = request(vec![InlineBlob(Vec::new()); 3]);
+        assert_eq!(read(&ClientFrame::Relay(crowded)), Err(ErrorCode::FrameTooLarge));
+        let large = request(vec![InlineBlob(vec![0; MAX_BLOB_BYTES + 1])]);
+        assert_eq!(read(&ClientFrame::Relay(large)), Err(ErrorCode::BlobTooLarge));
+    }
 }

@@ -7,7 +7,6 @@ use baton_keys::{contexts::AUTH_HASH, exchange::ExchangeSecret};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
     ids::{AuthHash, NodeId},
-    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_PAYLOAD_BYTES},
     turn::{SealedPayload, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };
@@ -76,7 +75,7 @@ enum Seen {
 /// Checks a request.
 pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) -> Result<Admitted, Refusal> {
     let now_ms = core.now_ms();
-    check_sizes(&request)?;
+    request.check()?;
     lock(&core.turn_rates)
         .take(peer, now_ms)
         .map_err(|retry_after_ms| Refusal { code: ErrorCode::RateLimited, retry_after_ms })?;
@@ -115,13 +114,6 @@ pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) 
         place,
         guard,
     })))
-}
-
-fn check_sizes(request: &TurnRequest) -> Result<(), ErrorCode> {
-    let fits = request.payload.0.len() <= MAX_PAYLOAD_BYTES
-        && request.inline.len() <= MAX_INLINE_BLOBS
-        && request.inline.iter().all(|blob| blob.0.len() <= MAX_BLOB_BYTES);
-    if fits { Ok(()) } else { Err(ErrorCode::FrameTooLarge) }
 }
 
 fn key_of(auth: &TurnAuth) -> TurnKey {

@@ -7,6 +7,7 @@ use baton_node::{engine::echo::EchoConfig, service::Price};
 use baton_proto::{
     ErrorCode, Signed, codec,
     ids::{ExchangeKey, LinkHash, ModelId, NodeId, SessionId, TurnId},
+    limits::MAX_BLOB_BYTES,
     memory::{MemEnvelope, MemoryItem},
     turn::{Payload, TurnAuth},
     wire::{ClientFrame, InlineBlob, NodeFrame},
@@ -103,6 +104,8 @@ async fn refuses_signatures_by_others_and_frames_that_are_none() {
     let mut crowded = world.session.prepare(&world.node, "hello", Changes::default());
     crowded.request.inline = vec![InlineBlob(Vec::new()); 3];
     world.check_prepared(&crowded, ErrorCode::FrameTooLarge).await;
+    crowded.request.inline = vec![InlineBlob(vec![0; MAX_BLOB_BYTES + 1])];
+    world.check_prepared(&crowded, ErrorCode::BlobTooLarge).await;
 
     let relayed = world.session.prepare(&world.node, "hello", Changes::default());
     let mut trailing = codec::encode(&ClientFrame::Turn(relayed.request.clone()));

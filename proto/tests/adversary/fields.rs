@@ -310,6 +310,7 @@ fn receipt_changes() -> Vec<Change<Receipt>> {
         ("tokens.output", |r| r.tokens.output += 1, BadNodeSignature),
         ("tokens.output above the cap", |r| r.tokens.output = 5000, BadNodeSignature),
         ("tokens.memory above the cap", |r| r.tokens.memory = 513, BadNodeSignature),
+        ("tokens.memory of no items", |r| r.tokens.memory = 1, BadNodeSignature),
         ("tokens.resumed", |r| r.tokens.resumed += 1, BadNodeSignature),
         ("memory_items", |r| r.memory_items += 1, BadNodeSignature),
         ("commitments.input", |r| r.commitments.input.0[0] ^= 1, BadNodeSignature),

@@ -1,11 +1,18 @@
 //! Memory envelopes, receipts' commitments, progress notes and resumed answers.
 
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_keys::{
+    SecretSigningKey,
+    exchange::{ExchangeSecret, MemorySecret},
+};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes, codec,
+    commit::seal_turn,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
     memory::{MemEnvelope, MemoryItem},
-    receipt::{AuditLeaf, ProgressNote, audit_root, commit_memory, running_hash_start, running_hash_step},
+    receipt::{
+        AuditLeaf, ProgressNote, Receipt, audit_root, commit_memory, running_hash_start, running_hash_step,
+    },
+    record::Record,
     turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
 };
 
@@ -52,7 +59,7 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     assert_eq!(open(&asked, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
 
     // Every field, under the old signature and signed again by the relayer itself.
-    let cases: [(&str, Change, ErrorCode, ErrorCode); 10] = [
+    let cases: [(&str, Change, ErrorCode, ErrorCode); 12] = [
         ("version", |e| e.version = 2, UnsupportedVersion, UnsupportedVersion),
         ("auth_hash", |e| e.auth_hash.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
         ("relayer", |e| e.relayer.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
@@ -63,6 +70,13 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         ("budget", |e| e.budget_tokens += 1, MemUnauthorized, MemTooLarge),
         ("issued in the future", |e| e.issued_ms += 30_001, MemUnauthorized, MemExpired),
         ("expired", |e| e.expires_ms = EPOCH_MS - 1, MemUnauthorized, MemExpired),
+        ("outlives the authorisation", |e| e.expires_ms += 1, MemUnauthorized, MemExpired),
+        (
+            "expires before it was issued",
+            |e| (e.issued_ms, e.expires_ms) = (EPOCH_MS + 2, EPOCH_MS + 1),
+            MemUnauthorized,
+            MemExpired,
+        ),
     ];
     for (field, change, unsigned, resigned) in cases {
         let mut envelope = MemEnvelope::clone(honest);
@@ -80,6 +94,36 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         refused += 1;
     }
     eprintln!("MemEnvelope: {} refusals", refused + 2 * cases.len() + 5);
+}
+
+/// What the relayer sealed is not a list of items, or not the one encoding of it.
+#[test]
+fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
+    let mut session = Session::of_short_turns(9, 1);
+    let asked = session.ask(0, &with_memory());
+    let honest = MemEnvelope::clone(asked.envelope.as_ref().unwrap());
+    let binding = [honest.auth_hash.0, honest.relayer.0, honest.node.0].concat();
+    let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
+    let binding: [u8; 96] = binding.try_into().unwrap();
+    let sealed = |bytes: &[u8]| {
+        let secret = MemorySecret::initiate(&ephemeral, &asked.auth.audience_key, &binding).unwrap();
+        let envelope =
+            MemEnvelope { ephemeral: ephemeral.public_key(), sealed: secret.seal(bytes), ..honest.clone() };
+        let signed = Signed::sign(envelope, &session.relayer);
+        open(&asked, &session, 0, signed.bytes())
+    };
+    let good = codec::encode(&asked.memory);
+    assert_eq!(sealed(&good), Ok(2));
+    for (what, bytes) in [
+        ("nothing", Vec::new()),
+        ("a byte missing", good[..good.len() - 1].to_vec()),
+        ("a byte more", [&good[..], &[0]].concat()),
+        ("text that is none", vec![0xff; 40]),
+    ] {
+        assert_eq!(sealed(&bytes), Err(ErrorCode::MemUnauthorized), "{what}");
+    }
+    let many = codec::encode(&vec![item("short"); MAX_MEMORY_ITEMS + 1]);
+    assert_eq!(sealed(&many), Err(ErrorCode::MemTooLarge));
 }
 
 #[test]
@@ -261,11 +305,36 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
     let mut miscounted = TurnAuth::clone(&asked.auth);
     miscounted.resume.as_mut().unwrap().token_count = 2;
     assert_eq!(reseal(&asked.payload, &miscounted), Err(ErrorCode::PayloadRejected));
+    let capped = |cap| TurnAuth { max_output_tokens: cap, ..TurnAuth::clone(&asked.auth) };
+    assert_eq!(reseal(&asked.payload, &capped(3)), Ok(()));
+    assert_eq!(
+        reseal(&asked.payload, &capped(2)),
+        Err(ErrorCode::PayloadRejected),
+        "longer than the answer may be"
+    );
     assert_ne!(resume_tokens_hash(&[1, 256]), resume_tokens_hash(&[1, 257]));
 
     // The receipt must name the prefix's length, and the client sees it if not.
     let served =
         session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
     assert_eq!(served.receipt.tokens.resumed, 3);
+    // Nor does it take a receipt for an answer shorter than its own beginning.
+    for (output, taken) in [(3, true), (2, false)] {
+        let mut receipt = Receipt::clone(&served.receipt);
+        receipt.tokens.output = output;
+        let record = Record::of_turn(
+            script.kind,
+            script.supersedes_from,
+            &script.messages,
+            &script.answer,
+            script.finish,
+        );
+        let keys = (&asked.record_key, &asked.blob_key);
+        let signing = &session.nodes[node].signing;
+        let claimed = seal_turn(&asked.auth, asked.place(), keys, &record, receipt, signing).unwrap();
+        let got = asked.accept(&session.root, &claimed.committed(), &script.answer).map(|_| ());
+        let expected = if taken { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) };
+        assert_eq!(got, expected, "{output} tokens with 3 of another node");
+    }
     session.turn(&script);
 }
