@@ -42,7 +42,7 @@ verify_vectors() {
 step "install what is missing" need_tools
 step "python for the verifier" need_python
 step "build" cargo build --locked --workspace --all-targets
-step "fetch the model" "$bin/baton-node" models pull smollm2-135m
+step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
 step "tests" cargo test --locked --workspace
 step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo

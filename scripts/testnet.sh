@@ -16,5 +16,5 @@ fi
 echo "building (some minutes the first time)" >&2
 cargo build --release --locked --bins
 bin=${CARGO_TARGET_DIR:-target}/release
-"$bin/baton-node" models pull smollm2-135m
+"$bin/baton-node" models pull smollm2-135m-instruct
 exec "$bin/baton-testnet" "$command" "$@"

@@ -1,1 +1,44 @@
-//! The Baton client: library and the baton command.
+//! The Baton client: sessions that belong to their user, driven turn by turn over nodes that keep nothing.
+//!
+//! [`Client`] owns a home folder with a device key and one sealed journal per session, a network handle, and what it
+//! knows of nodes. [`Client::turn`] picks a node, hands it exactly the keys of the window and the new turn, and takes
+//! the answer only after rebuilding record, link and blob byte for byte from its own text. The command `baton`,
+//! the relayer, the gateway and the testnet are its callers.
+//!
+//! What it must never do: let a root or a root's derivatives other than a grant leave the process, show a turn as done
+//! that it did not rebuild, or forget a message that was journaled.
+
+mod attempt;
+
+pub mod choose;
+mod client;
+mod config;
+mod duty;
+mod error;
+mod event;
+mod exchange;
+mod head;
+mod journal;
+mod nodes;
+mod request;
+mod retry;
+mod session;
+mod settle;
+mod state;
+pub mod transfer;
+mod turn;
+mod wait;
+mod walk;
+
+pub use baton_keys::{session::SessionRoot, words::WordsError};
+pub use baton_mesh::Multiaddr;
+pub use client::{Client, NewSession, SessionInfo, TurnView, home_needs_passphrase};
+pub use config::{ClientConfig, Clock, Timeouts, system_clock};
+pub use error::ClientError;
+pub use event::{
+    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, Relayer, ResumeOptions, TurnEvent, TurnInput,
+    TurnOutcome,
+};
+pub use head::HeadStatus;
+pub use nodes::NodeInfo;
+pub use walk::{Problem, VerifyReport};

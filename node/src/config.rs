@@ -146,7 +146,7 @@ impl Settings {
         let publisher = chosen.publisher.unwrap_or_else(|| DEFAULT_STORE_URL.to_owned());
         let aggregator = chosen.aggregator.unwrap_or_else(|| publisher.clone());
         let settings = Self {
-            model_dir: chosen.model_dir.unwrap_or_else(|| data_dir.join("models")),
+            model_dir: chosen.model_dir.unwrap_or_else(default_model_dir),
             data_dir,
             config,
             listen: chosen.listen.unwrap_or_else(default_listen),
@@ -226,6 +226,18 @@ pub fn default_data_dir() -> PathBuf {
     }
 }
 
+/// `$XDG_CACHE_HOME/baton/models`, or `.cache/baton/models` in the home directory, or `baton-models` here: one folder
+/// for all nodes of a user, since the files are large and checked by their hashes.
+#[must_use]
+pub fn default_model_dir() -> PathBuf {
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (folder("XDG_CACHE_HOME"), folder("HOME")) {
+        (Some(cache), _) => cache.join("baton/models"),
+        (None, Some(home)) => home.join(".cache/baton/models"),
+        (None, None) => Path::new("baton-models").to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,7 +258,7 @@ mod tests {
         assert_eq!(settings.listen, default_listen());
         assert_eq!(settings.engine, EngineChoice::Native);
         assert_eq!(settings.admin, AdminSetting::At("127.0.0.1:9464".parse().unwrap()));
-        assert_eq!(settings.model_dir, settings.data_dir.join("models"));
+        assert_eq!(settings.model_dir, default_model_dir());
         assert_eq!(settings.heads, HeadsSetting::At(DEFAULT_STORE_URL.to_owned()));
         assert!(settings.mdns && !settings.json);
     }

@@ -28,7 +28,7 @@ async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String,
     let (mut ids, mut text) = (Vec::new(), String::new());
     while let Some(event) = handle.next().await {
         match event {
-            EngineEvent::Started { .. } => {}
+            EngineEvent::Started { .. } | EngineEvent::Resumed { .. } => {}
             EngineEvent::Token { ids: more, text: piece, .. } => {
                 ids.extend(more);
                 text += &piece;

@@ -79,6 +79,8 @@ async fn read(mut handle: GenerateHandle, resumed: usize) -> Result<Answer, Engi
     loop {
         match handle.next().await.expect("a last event always comes") {
             EngineEvent::Started { input_tokens } => input = Some(input_tokens),
+            // What the prefix says is asked for where it matters; here only what follows it counts.
+            EngineEvent::Resumed { .. } => assert!(resumed > 0 && ids.is_empty()),
             EngineEvent::Token { index, ids: more, text: piece } => {
                 assert_eq!(index as usize, resumed + ids.len(), "no token twice, none missing");
                 ids.extend(more);

@@ -177,13 +177,14 @@ impl WindowReader {
     }
 
     /// Takes the bytes of a blob, from whatever source. After an error the need still stands, and another source
-    /// may be tried.
+    /// may be tried. Only the need's position counts: what the bytes must be is what this reader was made with.
     ///
     /// # Errors
     /// [`ErrorCode::BlobHashMismatch`] for other bytes than signed for; [`ErrorCode::PayloadRejected`] and the
     /// codec's when the right bytes do not open.
     pub fn provide(&mut self, need: &Need, bytes: &[u8]) -> Result<(), ErrorCode> {
-        need.blob.check(bytes)?;
+        let own = self.needs.get(need.index).ok_or(ErrorCode::PayloadRejected)?;
+        own.blob.check(bytes)?;
         let granted = self.grant.blobs.get(need.index).ok_or(ErrorCode::PayloadRejected)?;
         let opened = Segment::open(bytes, &granted.key.blob_key(), &self.session_id, granted.segment)?;
         if let Some(slot) = self.segments.get_mut(need.index) {

@@ -63,7 +63,8 @@ impl SealedTurn {
 /// Seals and signs a turn. The order matters: record, receipt (signed), link (names both, signed), blob.
 ///
 /// # Errors
-/// [`ErrorCode::FrameTooLarge`] when the record does not fit, [`ErrorCode::BlobTooLarge`].
+/// As [`Record::check`], so that no turn is signed that no reader would take; [`ErrorCode::FrameTooLarge`] when
+/// the record does not fit, [`ErrorCode::BlobTooLarge`].
 pub fn seal_turn(
     auth: &Signed<TurnAuth>,
     place: Place<'_>,
@@ -72,6 +73,7 @@ pub fn seal_turn(
     receipt: Receipt,
     node: &SecretSigningKey,
 ) -> Result<SealedTurn, ErrorCode> {
+    record.check(auth.seq)?;
     let mut link = Link {
         version: VERSION,
         session_id: auth.session_id,
@@ -183,7 +185,8 @@ pub struct AcceptedTurn {
 ///
 /// # Errors
 /// [`ErrorCode::BadNodeSignature`]; [`ErrorCode::ReceiptMismatch`] when link or receipt are not of the turn asked
-/// for; [`ErrorCode::BlobMismatch`] when record or blob are not what the client's own text gives.
+/// for; [`ErrorCode::BlobMismatch`] when record or blob are not what the client's own text gives, or when the
+/// record breaks a limit (an answer too long, say): it could never be read again.
 pub fn accept_turn(
     root: &SessionRoot,
     expected: &Expected<'_>,
@@ -198,7 +201,10 @@ pub fn accept_turn(
     let identity = link.record_identity();
     let record_key = root.record_key(&identity);
     check_receipt(&receipt, &record_key, expected, answer, committed.finish)?;
-    let sealed = record.seal(&record_key, &identity).map_err(|_| ErrorCode::BlobMismatch)?;
+    let sealed = record
+        .check(identity.seq)
+        .and_then(|()| record.seal(&record_key, &identity))
+        .map_err(|_| ErrorCode::BlobMismatch)?;
     if sealed.hash() != link.record_hash || sealed.0.len() != link.record_length as usize {
         return Err(ErrorCode::BlobMismatch);
     }

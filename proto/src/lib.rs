@@ -9,6 +9,7 @@ pub mod chain;
 pub mod codec;
 pub mod commit;
 pub mod error;
+pub mod export;
 pub mod head;
 pub mod ids;
 pub mod limits;

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How the next token is chosen. All numbers are finite; the digest of the encoding is signed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 is greedy; at most 5.
     pub temperature: f32,
@@ -47,6 +47,22 @@ pub struct Sampling {
     pub json_schema: Option<[u8; 32]>,
     /// Alternatives to report for each token; 0 is none, at most 20.
     pub logprobs: u8,
+}
+
+impl std::fmt::Debug for Sampling {
+    /// Without the stop strings: they are the client's words.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sampling")
+            .field("temperature", &self.temperature)
+            .field("top_p", &self.top_p)
+            .field("top_k", &self.top_k)
+            .field("repetition_penalty", &self.repetition_penalty)
+            .field("seed", &self.seed)
+            .field("stop", &self.stop.len())
+            .field("json_schema", &self.json_schema.is_some())
+            .field("logprobs", &self.logprobs)
+            .finish()
+    }
 }
 
 impl Default for Sampling {
@@ -479,7 +495,8 @@ impl Payload {
 /// A first turn reads nothing; any other reads the head's blob first, then closed segments, newest first.
 fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
     let Some(first) = grant.blobs.first() else {
-        return if auth.seq == 0 { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
+        let reads_nothing = auth.seq == 0 && grant.records.is_empty();
+        return if reads_nothing { Ok(()) } else { Err(ErrorCode::PayloadRejected) };
     };
     let descending = grant
         .blobs

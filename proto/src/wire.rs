@@ -134,7 +134,7 @@ pub enum TurnStatus {
 }
 
 /// One event of a reply, sealed in the STREAM shape. The last one has the stream's final flag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyEvent {
     /// Still waiting for a slot; so many turns are ahead.
     Waiting(u32),
@@ -158,4 +158,20 @@ pub enum ReplyEvent {
         /// Why.
         code: ErrorCode,
     },
+}
+
+impl std::fmt::Debug for ReplyEvent {
+    /// Without the answer: neither its text nor its token ids, which are the same.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Waiting(ahead) => write!(f, "Waiting({ahead})"),
+            Self::Tokens { index, ids, text } => {
+                write!(f, "Tokens(from {index}, {} ids, {} bytes)", ids.len(), text.len())
+            }
+            Self::Progress(_) => f.write_str("Progress(..)"),
+            Self::Committed(committed) => write!(f, "Committed({:?})", committed.blob_digest),
+            Self::Store(state) => write!(f, "Store({state:?})"),
+            Self::Failed { code } => write!(f, "Failed({code:?})"),
+        }
+    }
 }

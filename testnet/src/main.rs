@@ -1,3 +1,5 @@
-//! A whole Baton network in one command: demo, faults, bench.
+//! The `baton-testnet` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    baton_testnet::main()
+}

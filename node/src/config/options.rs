@@ -86,7 +86,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("heads", Kind::Text, "", "the publisher's URL", "a URL as for publisher, or \"none\""),
     entry("shards", Kind::Number(4, 2048), "1000", "", ""),
     entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
-    entry("model_dir", Kind::Text, "", "models in the data directory", "a folder"),
+    entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
     entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
     entry("proxied_url", Kind::Text, "", "", URL),
     entry("proxied_model", Kind::Text, "", "", "a model's name"),

@@ -1,0 +1,134 @@
+//! What the command does, on top of the library: flags, settings, output, and one module per subcommand.
+
+pub mod args;
+mod chat;
+mod nodes;
+pub mod out;
+mod repl;
+mod session;
+pub mod settings;
+
+use std::{process, time::Duration};
+
+use baton_client::{Client, ClientError};
+use baton_proto::ids::SessionId;
+
+use args::{Arguments, Command};
+use out::Out;
+use settings::{Environment, Settings};
+
+/// How long the end of the program waits for acknowledgements, the head and the node's word on storing. What is not done
+/// then is in the journal.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Why the command ends early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The client's own error.
+    Client(ClientError),
+    /// Something about the call itself.
+    Usage(String),
+    /// A verification that found problems; they are shown already.
+    Unverified,
+    /// Interrupted by the user.
+    Interrupted,
+    /// Input or output.
+    Io(std::io::Error),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Failure {
+    /// Tells the user; the exit code.
+    pub fn report(&self, out: &Out) -> u8 {
+        match self {
+            Self::Client(error) => {
+                out.error(error.name(), &error.to_string(), error.hint());
+                error.exit_code()
+            }
+            Self::Usage(text) => {
+                out.error("Usage", text, Some("baton --help"));
+                2
+            }
+            Self::Unverified => 5,
+            Self::Interrupted => 130,
+            // Whoever reads our output has enough of it.
+            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+            Self::Io(error) => {
+                out.error("Io", &error.to_string(), None);
+                1
+            }
+        }
+    }
+}
+
+/// Runs one call of the command.
+pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
+    let settings = Settings::gather(&arguments, environment)?;
+    match arguments.command {
+        Command::Chat(chat) => chat::run(&settings, chat, out).await,
+        Command::Session { command } => session::run(&settings, command, out).await,
+        Command::Nodes => nodes::run(&settings, out).await,
+    }
+}
+
+/// Does something with an open client, and closes it properly whatever came of it.
+async fn with_client<T>(
+    settings: &Settings,
+    network: bool,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let client = Client::open(settings.client(network)?).await?;
+    let result = work(&client).await;
+    let grace = if network { GRACE } else { Duration::ZERO };
+    client.shutdown(grace).await;
+    result
+}
+
+/// The session that a text names: all of its id, the beginning of it, or `last`.
+async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure> {
+    let sessions = client.sessions().await?;
+    if text == "last" {
+        let last = sessions.first().map(|session| session.id);
+        return last.ok_or_else(|| ClientError::UnknownSession(text.to_owned()).into());
+    }
+    let wanted = text.to_lowercase();
+    let mut found = sessions.iter().filter(|session| session.id.to_string().starts_with(&wanted));
+    match (found.next(), found.next()) {
+        (Some(session), None) => Ok(session.id),
+        (Some(_), Some(_)) => {
+            Err(Failure::Usage(format!("several sessions begin with {text}; give more of it")))
+        }
+        (None, _) => Err(ClientError::UnknownSession(text.to_owned()).into()),
+    }
+}
+
+/// A random seed for a session's sampling, where the user named none.
+fn random_seed() -> u64 {
+    u64::from_le_bytes(baton_keys::secret::random_bytes())
+}
+
+/// Writes a file that only its owner may read; an existing one is not overwritten.
+fn write_private(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
+    baton_keys::files::write_private(path, bytes)
+        .map_err(|source| ClientError::File { action: "create", path: path.to_owned(), source }.into())
+}
+
+/// Ends the process at a second Ctrl-C, when the first is being acted upon.
+fn leave_at_second_interrupt() {
+    tokio::spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            process::exit(130);
+        }
+    });
+}

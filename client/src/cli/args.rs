@@ -1,0 +1,189 @@
+//! The command line. Every setting may also come from the environment or the settings file.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
+  baton chat last                                  go on with the last session
+  baton chat --message 'Hello' --json              one turn; the last line is JSON
+  echo 'Summarise this' | baton chat --message -   the message from standard input
+  baton session list
+  baton session backup last --out words.txt        24 words that are the session
+  baton session restore --words-file words.txt     bring it back on another machine
+  baton session verify last --full
+  baton nodes --mdns
+
+Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
+mdns, model, system, relayer. Flags go before the environment (BATON_*), and that before the file.
+
+Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
+not verify; 6 the store or head index failed; 7 the session is unknown, busy or unfinished; 8 the home folder or its
+key; 130 interrupted.";
+
+/// Talk to language models over nodes that keep nothing: the conversation is yours, sealed and verifiable.
+#[derive(Debug, Parser)]
+#[command(name = "baton", version, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Folder of the device key and the sessions [default: ~/.local/share/baton].
+    #[arg(long, global = true, env = "BATON_HOME", value_name = "FOLDER")]
+    pub home: Option<PathBuf>,
+    /// Settings file [default: ~/.config/baton/config.toml].
+    #[arg(long, global = true, env = "BATON_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A node to begin with, such as /ip4/192.0.2.1/tcp/4001/p2p/ID; may be repeated.
+    #[arg(long, global = true, env = "BATON_NODE", value_name = "MULTIADDR", value_delimiter = ',')]
+    pub node: Vec<String>,
+    /// Base URL of the store's publisher [default: http://127.0.0.1:31415].
+    #[arg(long, global = true, env = "BATON_PUBLISHER", value_name = "URL")]
+    pub publisher: Option<String>,
+    /// Base URL of the store's aggregator [default: the publisher's].
+    #[arg(long, global = true, env = "BATON_AGGREGATOR", value_name = "URL")]
+    pub aggregator: Option<String>,
+    /// Base URL of the head index [default: the publisher's].
+    #[arg(long, global = true, env = "BATON_HEADS", value_name = "URL")]
+    pub heads: Option<String>,
+    /// Shard count of new sessions' blob IDs: that of the store's network [default: 1000].
+    #[arg(long, global = true, env = "BATON_SHARDS", value_name = "NUMBER")]
+    pub shards: Option<u16>,
+    /// Look for nodes on the local network by multicast.
+    #[arg(long, global = true, env = "BATON_MDNS")]
+    pub mdns: bool,
+    /// File with the passphrase of the device key; a new key is sealed under it.
+    #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Talk: a prompt, or one message with --message.
+    Chat(ChatArguments),
+    /// List, show, verify, move, back up and delete sessions.
+    Session {
+        /// What to do with sessions.
+        #[command(subcommand)]
+        command: SessionCommand,
+    },
+    /// List the nodes that are found, with their models.
+    Nodes,
+}
+
+/// How to talk.
+#[derive(Debug, Args)]
+pub struct ChatArguments {
+    /// The session: its id, the beginning of it, or `last`; a new one if none.
+    pub session: Option<String>,
+    /// Say this, print the answer and end; `-` reads it from standard input.
+    #[arg(long, short, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Name or id of the model [default: any, rather a node's own engine].
+    #[arg(long, env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// Pinned system text: of a new session, or from now on.
+    #[arg(long, env = "BATON_SYSTEM", value_name = "TEXT")]
+    pub system: Option<String>,
+    /// A relayer that adds memory, such as /ip4/192.0.2.1/tcp/4002/p2p/ID.
+    #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
+    pub relayer: Option<String>,
+    /// Ask this node and no other (its id in hex, as `baton nodes` shows it).
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
+    /// Let test engines serve, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+    /// Randomness of the answer, from 0 (none) to 5 [default: 0.7].
+    #[arg(long, value_name = "NUMBER")]
+    pub temperature: Option<f32>,
+    /// Seed of the randomness [default: a random one for each turn].
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// Most tokens of an answer.
+    #[arg(long, value_name = "NUMBER")]
+    pub max_tokens: Option<u32>,
+    /// Give up a message that was not answered earlier, instead of finishing it first.
+    #[arg(long)]
+    pub drop_pending: bool,
+}
+
+/// What to do with sessions. SESSION is an id, the beginning of one, or `last`.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// List the sessions of this home.
+    List,
+    /// Show the conversation.
+    Show {
+        /// The session.
+        session: String,
+    },
+    /// Check every link, signature, record and blob.
+    Verify {
+        /// The session; none with --file.
+        #[arg(required_unless_present = "file")]
+        session: Option<String>,
+        /// Check the Walrus ID of every blob, not only of closed segments.
+        #[arg(long)]
+        full: bool,
+        /// Check an exported file instead, offline.
+        #[arg(long, value_name = "FILE", conflicts_with = "session")]
+        file: Option<PathBuf>,
+    },
+    /// Write the session to a file that anyone can verify. It is as secret as the conversation.
+    Export {
+        /// The session.
+        session: String,
+        /// The file (made with mode 0600); `-` is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// Include the root, so that the session can be imported and continued.
+        #[arg(long)]
+        with_root: bool,
+    },
+    /// Take a session from an export with its root.
+    Import {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Delete a session here, and mark it deleted in the head index.
+    Delete {
+        /// The session.
+        session: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show the 24 words that are the session, or write them to a file.
+    Backup {
+        /// The session.
+        session: String,
+        /// The file (made with mode 0600).
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Bring a session back from its 24 words; asked for at a prompt where no file is given.
+    Restore {
+        /// File with the words.
+        #[arg(long, value_name = "FILE")]
+        words_file: Option<PathBuf>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

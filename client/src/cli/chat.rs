@@ -1,0 +1,243 @@
+//! `baton chat`: one message, or a prompt ([`super::repl`]); and how a turn looks while it runs.
+
+use std::io::Read as _;
+
+use baton_client::{Client, ClientError, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{
+    ids::{NodeId, SessionId},
+    record::{Message, Role},
+    turn::Sampling,
+};
+use serde_json::json;
+
+use super::{
+    Failure,
+    args::ChatArguments,
+    find_session, leave_at_second_interrupt,
+    out::{Out, short},
+    random_seed, repl,
+    settings::{self, Settings},
+    with_client,
+};
+
+/// Most bytes read from standard input as one message; the library names the exact limit.
+const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
+/// Lively, and still on the subject.
+const DEFAULT_TEMPERATURE: f32 = 0.7;
+
+/// How turns are asked for in this call.
+pub struct Talk {
+    template: TurnInput,
+    seed: Option<u64>,
+    /// System text of new sessions.
+    pub system: Option<String>,
+}
+
+impl Talk {
+    fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
+        let mut template = TurnInput::new(Vec::new());
+        template.model = arguments.model.clone().or_else(|| settings.model.clone());
+        template.allow_echo = arguments.allow_echo;
+        let relayer = arguments.relayer.as_ref().or(settings.relayer.as_ref());
+        template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
+        if let Some(only) = &arguments.only {
+            let node = only.parse::<NodeId>();
+            template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
+        }
+        if let Some(tokens) = arguments.max_tokens {
+            template.max_output_tokens = tokens;
+        }
+        template.sampling = Sampling {
+            temperature: arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE),
+            ..Sampling::default()
+        };
+        if template.sampling.check().is_err() {
+            return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
+        }
+        let system = arguments.system.clone().or_else(|| settings.system.clone());
+        Ok(Self { template, seed: arguments.seed, system })
+    }
+
+    /// An ordinary turn.
+    pub fn input(&self, messages: Vec<Message>) -> TurnInput {
+        let mut input = TurnInput { messages, ..self.template.clone() };
+        input.sampling.seed = self.seed.unwrap_or_else(random_seed);
+        input
+    }
+
+    /// How a pending turn is finished.
+    pub fn resume(&self) -> ResumeOptions {
+        ResumeOptions::of(&self.template)
+    }
+
+    /// Begins a session.
+    pub async fn new_session(&self, client: &Client) -> Result<SessionId, ClientError> {
+        let new = self.system.as_ref().map_or_else(NewSession::default, NewSession::with_system);
+        client.new_session(new).await
+    }
+}
+
+pub async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
+    let talk = Talk::from(settings, &arguments)?;
+    with_client(settings, true, async |client| match &arguments.message {
+        Some(message) => one_shot(client, &talk, &arguments, message, out).await,
+        None if out.json() => Err(Failure::Usage("--json needs --message".to_owned())),
+        None => repl::run(client, &talk, &arguments, out).await,
+    })
+    .await
+}
+
+async fn one_shot(
+    client: &Client,
+    talk: &Talk,
+    arguments: &ChatArguments,
+    message: &str,
+    out: &Out,
+) -> Result<(), Failure> {
+    let text = if message == "-" { read_stdin()? } else { message.to_owned() };
+    if text.trim().is_empty() {
+        return Err(ClientError::EmptyMessage.into());
+    }
+    let session = open_session(client, talk, arguments).await?;
+    if arguments.drop_pending {
+        client.abandon(session).await?;
+    }
+    let mut view = View::new(out);
+    if client.session(session).await?.pending {
+        out.note("finishing an earlier message first");
+        let resumed = cancellable(client.resume(session, talk.resume(), |event| view.show(event))).await?;
+        if let Some(outcome) = resumed {
+            view.finish(&outcome);
+        }
+        view = View::new(out);
+    }
+    let input = talk.input(vec![Message::new(Role::User, text)]);
+    let result = cancellable(client.turn(session, input, |event| view.show(event))).await;
+    if result.is_err() {
+        view.end_line();
+        leave_at_second_interrupt();
+        if client.session(session).await.is_ok_and(|info| info.pending) {
+            out.note(&format!("the message is kept; it is finished first by: baton chat {session}"));
+        }
+    }
+    let outcome = result?;
+    view.finish(&outcome);
+    if out.json() {
+        out.value(&summary(&outcome, &view.model))?;
+    }
+    Ok(())
+}
+
+/// The session named, with its system text replaced if one was given; or a new one.
+pub async fn open_session(
+    client: &Client,
+    talk: &Talk,
+    arguments: &ChatArguments,
+) -> Result<SessionId, Failure> {
+    let Some(named) = &arguments.session else { return Ok(talk.new_session(client).await?) };
+    let session = find_session(client, named).await?;
+    if let Some(system) = &arguments.system {
+        client.set_system(session, vec![Message::new(Role::System, system)]).await?;
+    }
+    Ok(session)
+}
+
+/// A turn that Ctrl-C ends; the message stays in the journal.
+pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        result = turn => Ok(result?),
+    }
+}
+
+fn read_stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(MAX_STDIN_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// A turn on the screen.
+pub struct View<'a> {
+    out: &'a Out,
+    /// The model's name, as offered.
+    pub model: String,
+    shown: bool,
+}
+
+impl<'a> View<'a> {
+    pub fn new(out: &'a Out) -> Self {
+        Self { out, model: String::new(), shown: false }
+    }
+
+    /// Shows an event. The output may be gone; the turn goes on all the same.
+    pub fn show(&mut self, event: TurnEvent) {
+        match event {
+            TurnEvent::Attempt { node, model, .. } => {
+                self.out.note(&format!("node {} · {model}", short(&node)));
+                self.model = model;
+            }
+            TurnEvent::Memory(items) => self.out.note(&format!("{} memories added", items.len())),
+            TurnEvent::Waiting(ahead) => self.out.note(&format!("waiting; {ahead} ahead")),
+            TurnEvent::Text(text) if !self.out.json() => {
+                self.shown = true;
+                let _ = self.out.text(&text);
+            }
+            TurnEvent::AttemptFailed { node, reason, .. } => {
+                self.end_line();
+                self.out.warn(&format!("node {} failed: {reason}", short(&node)));
+            }
+            TurnEvent::Restarted => self.out.note("the answer so far is void; it starts anew"),
+            TurnEvent::Text(_) | TurnEvent::Admitted | TurnEvent::Accepted => {}
+        }
+    }
+
+    /// The last line of a turn: who served it, and that it was verified.
+    pub fn finish(&mut self, outcome: &TurnOutcome) {
+        self.end_line();
+        let tokens = outcome.receipt.tokens;
+        self.out.good(&format!(
+            "✓ verified · turn {} · node {} · {} + {} tokens",
+            outcome.seq,
+            short(&outcome.node),
+            tokens.input,
+            tokens.output
+        ));
+    }
+
+    /// Ends a line that text left open.
+    pub fn end_line(&mut self) {
+        if self.shown {
+            let _ = self.out.line("");
+            self.shown = false;
+        }
+    }
+}
+
+/// The JSON of a finished turn.
+fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
+    let receipt = &outcome.receipt;
+    json!({
+        "session": outcome.session.to_string(),
+        "seq": outcome.seq,
+        "node": outcome.node.to_string(),
+        "text": outcome.text,
+        // A turn that does not rebuild is never returned.
+        "verified": true,
+        "finish": format!("{:?}", outcome.finish),
+        "attempt": outcome.attempt,
+        "receipt": {
+            "hash": receipt.receipt_hash().to_string(),
+            "model": receipt.model.to_string(),
+            "model_name": model,
+            "engine": format!("{:?}", receipt.engine).to_lowercase(),
+            "input_tokens": receipt.tokens.input,
+            "output_tokens": receipt.tokens.output,
+            "memory_tokens": receipt.tokens.memory,
+            "seed": receipt.seed,
+            "price": receipt.price,
+            "first_token_ms": receipt.timings.first_token_ms,
+            "decode_ms": receipt.timings.decode_ms,
+        },
+    })
+}

@@ -1,0 +1,303 @@
+//! The prompt of `baton chat`. Its history of lines is in memory only: what was said is in the sealed journal.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use baton_client::{Client, ClientError, TurnInput};
+use baton_proto::{
+    ids::SessionId,
+    record::{Message, RecordKind, Role},
+};
+use rustyline::{Editor, error::ReadlineError, history::MemHistory};
+
+use super::{
+    Failure,
+    args::ChatArguments,
+    chat::{Talk, View, cancellable, open_session},
+    find_session,
+    out::Out,
+    session::{show_list, show_report},
+};
+
+const HELP: &str = "\
+/new            begin a session
+/sessions       list the sessions
+/switch ID      go on with another session (an id, its beginning, or last)
+/edit TEXT      say your last message differently
+/regenerate     ask for the last answer again
+/retry          finish a message that was not answered
+/drop           give up a message that was not answered
+/verify [full]  check the session against the store
+/help           this list
+/quit           leave (also Ctrl-D); Ctrl-C ends a running answer";
+
+/// What a line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Say(&'a str),
+    New,
+    Sessions,
+    Switch(&'a str),
+    Edit(&'a str),
+    Regenerate,
+    Retry,
+    Drop,
+    Verify { full: bool },
+    Help,
+    Quit,
+    Nothing,
+    Unknown(&'a str),
+}
+
+fn parse(line: &str) -> Line<'_> {
+    let line = line.trim();
+    let Some(command) = line.strip_prefix('/') else {
+        return if line.is_empty() { Line::Nothing } else { Line::Say(line) };
+    };
+    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    match (name, rest.trim()) {
+        ("new", "") => Line::New,
+        ("sessions", "") => Line::Sessions,
+        ("switch", id) if !id.is_empty() => Line::Switch(id),
+        ("edit", text) if !text.is_empty() => Line::Edit(text),
+        ("regenerate", "") => Line::Regenerate,
+        ("retry", "") => Line::Retry,
+        ("drop", "") => Line::Drop,
+        ("verify", "") => Line::Verify { full: false },
+        ("verify", "full") => Line::Verify { full: true },
+        ("help", _) => Line::Help,
+        ("quit" | "exit", "") => Line::Quit,
+        // A message may begin with two slashes to begin with one.
+        _ if command.starts_with('/') => Line::Say(command),
+        _ => Line::Unknown(line),
+    }
+}
+
+/// Where lines come from: a terminal with editing, or a pipe.
+enum Input {
+    Terminal(Box<Editor<(), MemHistory>>),
+    Pipe,
+}
+
+impl Input {
+    fn open() -> Self {
+        if std::io::stdin().is_terminal()
+            && let Ok(editor) = Editor::with_history(rustyline::Config::default(), MemHistory::new())
+        {
+            return Self::Terminal(Box::new(editor));
+        }
+        Self::Pipe
+    }
+
+    /// The next line; none at the end. Blocking.
+    fn next(&mut self) -> std::io::Result<Option<String>> {
+        match self {
+            Self::Terminal(editor) => loop {
+                match editor.readline("> ") {
+                    Ok(line) => {
+                        // A full history only forgets its oldest line.
+                        let _ = editor.add_history_entry(&line);
+                        return Ok(Some(line));
+                    }
+                    // At the prompt Ctrl-C clears the line, as in a shell.
+                    Err(ReadlineError::Interrupted) => {}
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(ReadlineError::Io(error)) => return Err(error),
+                    Err(error) => return Err(std::io::Error::other(error)),
+                }
+            },
+            Self::Pipe => {
+                let mut line = String::new();
+                let read = std::io::stdin().lock().read_line(&mut line)?;
+                Ok((read > 0).then_some(line))
+            }
+        }
+    }
+}
+
+/// The prompt, from opening to the last line.
+pub async fn run(client: &Client, talk: &Talk, arguments: &ChatArguments, out: &Out) -> Result<(), Failure> {
+    let session = open_session(client, talk, arguments).await?;
+    let mut repl = Repl { client, talk, out, session };
+    if arguments.drop_pending {
+        client.abandon(session).await?;
+    }
+    repl.greet().await?;
+    let mut input = Input::open();
+    let is_pipe = matches!(input, Input::Pipe);
+    loop {
+        let read = tokio::task::spawn_blocking(move || {
+            let line = input.next();
+            (input, line)
+        });
+        let (back, line) = tokio::select! {
+            read = read => read.map_err(|_| ClientError::TaskEnded)?,
+            // At a terminal the line editor takes Ctrl-C itself.
+            _ = tokio::signal::ctrl_c(), if is_pipe => return Err(Failure::Interrupted),
+        };
+        input = back;
+        let Some(line) = line? else { return Ok(()) };
+        match repl.act(parse(&line)).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            // A script must learn that a turn failed; a person reads it and goes on.
+            Err(failure) if is_pipe => return Err(failure),
+            Err(failure) => {
+                failure.report(out);
+            }
+        }
+    }
+}
+
+struct Repl<'a> {
+    client: &'a Client,
+    talk: &'a Talk,
+    out: &'a Out,
+    session: SessionId,
+}
+
+impl Repl<'_> {
+    /// Tells where we are, what the head index says, and finishes what was left unanswered.
+    async fn greet(&mut self) -> Result<(), Failure> {
+        let info = self.client.session(self.session).await?;
+        let id: String = info.id.to_string().chars().take(8).collect();
+        self.out.note(&format!("session {id} · {} turns · /help", info.turns));
+        if info.turns > 0
+            && let Err(error) = self.client.check_head(self.session).await
+        {
+            self.out.warn(&format!("head index: {error}"));
+            if let Some(hint) = error.hint() {
+                self.out.note(&format!("  {hint}"));
+            }
+        }
+        if info.pending {
+            self.out.note("an earlier message was not answered; finishing it");
+            if let Err(failure) = self.retry().await {
+                failure.report(self.out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what a line asks for; false to leave.
+    async fn act(&mut self, line: Line<'_>) -> Result<bool, Failure> {
+        match line {
+            Line::Nothing => {}
+            Line::Quit => return Ok(false),
+            Line::Help => self.out.line(HELP)?,
+            Line::Unknown(text) => self.out.warn(&format!("there is no {text}; /help lists the commands")),
+            Line::Say(text) => self.turn(self.talk.input(vec![Message::new(Role::User, text)])).await?,
+            Line::Edit(text) => self.replace(Some(text)).await?,
+            Line::Regenerate => self.replace(None).await?,
+            Line::Retry => self.retry().await?,
+            Line::Drop => {
+                self.client.abandon(self.session).await?;
+                self.out.note("given up");
+            }
+            Line::Sessions => show_list(self.client, self.out).await?,
+            Line::New => {
+                let new = self.talk.new_session(self.client).await?;
+                self.move_to(new).await?;
+            }
+            Line::Switch(id) => {
+                let session = find_session(self.client, id).await?;
+                self.move_to(session).await?;
+            }
+            Line::Verify { full } => {
+                let report = cancellable(self.client.verify(self.session, full)).await?;
+                show_report(&report, self.out)?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn move_to(&mut self, session: SessionId) -> Result<(), Failure> {
+        // First the new one, so that a session in use elsewhere leaves us where we are.
+        self.client.session(session).await?;
+        if session != self.session {
+            self.client.release(self.session);
+        }
+        self.session = session;
+        Box::pin(self.greet()).await
+    }
+
+    async fn turn(&self, input: TurnInput) -> Result<(), Failure> {
+        let mut view = View::new(self.out);
+        let result = cancellable(self.client.turn(self.session, input, |event| view.show(event))).await;
+        self.ended(result.map(Some), &mut view).await
+    }
+
+    async fn retry(&self) -> Result<(), Failure> {
+        let mut view = View::new(self.out);
+        let options = self.talk.resume();
+        let result = cancellable(self.client.resume(self.session, options, |event| view.show(event))).await;
+        self.ended(result, &mut view).await
+    }
+
+    async fn ended(
+        &self,
+        result: Result<Option<baton_client::TurnOutcome>, Failure>,
+        view: &mut View<'_>,
+    ) -> Result<(), Failure> {
+        match result {
+            Ok(Some(outcome)) => view.finish(&outcome),
+            Ok(None) => self.out.note("nothing is left unanswered"),
+            // Whoever cancels does not want the answer any more.
+            Err(Failure::Interrupted) => {
+                view.end_line();
+                self.client.abandon(self.session).await?;
+                self.out.note("cancelled");
+            }
+            Err(failure) => {
+                view.end_line();
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says the last message again, or differently: a turn that replaces the last one.
+    async fn replace(&self, text: Option<&str>) -> Result<(), Failure> {
+        let history = self.client.history(self.session).await?;
+        let last = history.last().and_then(|view| Some((view.turn.link.seq, view.turn.record.as_ref()?)));
+        let Some((seq, record)) = last else {
+            self.out.warn("nothing was said yet");
+            return Ok(());
+        };
+        let mut messages = record.messages.clone();
+        messages.retain(|message| message.role != Role::Assistant);
+        if let Some(text) = text {
+            messages = vec![Message::new(Role::User, text)];
+        }
+        let mut input = self.talk.input(messages);
+        input.kind = RecordKind::Edit;
+        // An edit of an edit replaces what that one replaced, too.
+        input.supersedes_from = Some(record.supersedes_from.unwrap_or(seq).min(seq));
+        self.turn(input).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_messages_unless_they_name_a_command() {
+        let cases = [
+            ("hello /new", Line::Say("hello /new")),
+            ("  ", Line::Nothing),
+            ("/new", Line::New),
+            ("/new now", Line::Unknown("/new now")),
+            ("/switch", Line::Unknown("/switch")),
+            ("/switch ab12", Line::Switch("ab12")),
+            ("/edit say it again", Line::Edit("say it again")),
+            ("/verify full", Line::Verify { full: true }),
+            ("/verify fully", Line::Unknown("/verify fully")),
+            ("//etc/hosts is a file", Line::Say("/etc/hosts is a file")),
+            ("/etc", Line::Unknown("/etc")),
+            ("/quit", Line::Quit),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+}

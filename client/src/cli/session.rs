@@ -1,0 +1,301 @@
+//! `baton session`.
+
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    path::Path,
+};
+
+use baton_client::{Client, ClientError, SessionInfo, SessionRoot, VerifyReport, transfer};
+use baton_proto::record::Role;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{
+    Failure,
+    args::SessionCommand,
+    find_session,
+    out::{Out, short},
+    settings::{Settings, read_bounded},
+    with_client, write_private,
+};
+
+pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
+    match command {
+        SessionCommand::List => {
+            with_client(settings, false, async |client| show_list(client, out).await).await
+        }
+        SessionCommand::Show { session } => {
+            with_client(settings, false, async |client| show(client, &session, out).await).await
+        }
+        SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
+        SessionCommand::Verify { session, full, .. } => {
+            let named = session.ok_or_else(|| Failure::Usage("name a session".to_owned()))?;
+            with_client(settings, true, async |client| verify(client, &named, full, out).await).await
+        }
+        SessionCommand::Export { session, out: file, with_root } => {
+            with_client(settings, false, async |client| {
+                let id = find_session(client, &session).await?;
+                let text = client.export(id, with_root).await?;
+                if file == Path::new("-") {
+                    return Ok(out.line(&text)?);
+                }
+                write_private(&file, text.as_bytes())?;
+                out.note(&format!("written to {}; it is as secret as the conversation", file.display()));
+                Ok(())
+            })
+            .await
+        }
+        SessionCommand::Import { file } => {
+            let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
+            with_client(settings, true, async |client| told(client, client.import(&text).await?, out).await)
+                .await
+        }
+        SessionCommand::Delete { session, yes } => {
+            with_client(settings, true, async |client| delete(client, &session, yes, out).await).await
+        }
+        SessionCommand::Backup { session, out: file } => {
+            with_client(settings, false, async |client| backup(client, &session, file.as_deref(), out).await)
+                .await
+        }
+        SessionCommand::Restore { words_file } => {
+            let words = words(words_file.as_deref())?;
+            let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
+            with_client(settings, true, async |client| told(client, client.recover(&root).await?, out).await)
+                .await
+        }
+    }
+}
+
+/// The sessions, a line each.
+pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
+    let sessions = client.sessions().await?;
+    if out.json() {
+        let list: Vec<_> = sessions.iter().map(describe).collect();
+        return Ok(out.value(&json!({ "sessions": list }))?);
+    }
+    if sessions.is_empty() {
+        out.note("no sessions yet; begin one with baton chat");
+    }
+    for session in &sessions {
+        let node = session.last_node.as_ref().map_or_else(|| "-".to_owned(), short);
+        let mut remarks = Vec::new();
+        if session.pending {
+            remarks.push("unanswered message".to_owned());
+        }
+        if session.unstored > 0 {
+            remarks.push(format!("{} blobs not yet stored", session.unstored));
+        }
+        out.line(&format!(
+            "{}  {:>5} turns  last node {node}  {}",
+            session.id,
+            session.turns,
+            remarks.join(", ")
+        ))?;
+    }
+    Ok(())
+}
+
+fn describe(session: &SessionInfo) -> serde_json::Value {
+    json!({
+        "session": session.id.to_string(),
+        "turns": session.turns,
+        "head": session.head.to_string(),
+        "created_ms": session.created_ms,
+        "last_ms": session.last_ms,
+        "last_node": session.last_node.map(|node| node.to_string()),
+        "pending": session.pending,
+        "unstored": session.unstored,
+    })
+}
+
+async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let history = client.history(id).await?;
+    let mut turns = Vec::new();
+    for view in &history {
+        let link = &view.turn.link;
+        let Some(record) = &view.turn.record else { continue };
+        if out.json() {
+            let messages: Vec<_> = record
+                .messages
+                .iter()
+                .map(|message| json!({ "role": role(message.role), "text": message.text }))
+                .collect();
+            turns.push(json!({
+                "seq": link.seq,
+                "kind": format!("{:?}", record.kind).to_lowercase(),
+                "supersedes_from": record.supersedes_from,
+                "node": link.author.to_string(),
+                "link": link.link_hash().to_string(),
+                "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
+                "stored": view.stored,
+                "messages": messages,
+            }));
+            continue;
+        }
+        out.note(&format!("turn {} · node {}", link.seq, short(&link.author)));
+        for message in &record.messages {
+            out.text(&format!("{}: {}\n", role(message.role), message.text))?;
+        }
+    }
+    if out.json() {
+        out.value(&json!({ "session": id.to_string(), "turns": turns }))?;
+    }
+    Ok(())
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "you",
+        Role::Assistant => "model",
+        Role::Tool => "tool",
+    }
+}
+
+async fn verify(client: &Client, named: &str, full: bool, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let report = super::chat::cancellable(client.verify(id, full)).await?;
+    show_report(&report, out)?;
+    match client.check_head(id).await {
+        Ok(_) | Err(ClientError::Store(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if report.is_good() { Ok(()) } else { Err(Failure::Unverified) }
+}
+
+/// What a verification found.
+pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        let problems: Vec<_> = report
+            .problems
+            .iter()
+            .map(|problem| json!({ "seq": problem.seq, "code": problem.code.name() }))
+            .collect();
+        return Ok(out.value(&json!({
+            "verified": report.is_good(),
+            "turns": report.turns,
+            "segments": report.segments,
+            "blobs_checked": report.blobs_checked,
+            "ids_checked": report.ids_checked,
+            "from_store": report.from_store,
+            "from_own": report.from_own,
+            "receipts_checked": report.receipts_checked,
+            "receipts_missing": report.receipts_missing,
+            "problems": problems,
+        }))?);
+    }
+    for problem in &report.problems {
+        out.warn(&format!("turn {}: {}", problem.seq, problem.code));
+    }
+    let line = format!(
+        "{} turns in {} segments ({} from the store, {} from this machine), {} blobs and {} blob IDs checked, \
+         {} receipts checked, {} not kept",
+        report.turns,
+        report.segments,
+        report.from_store,
+        report.from_own,
+        report.blobs_checked,
+        report.ids_checked,
+        report.receipts_checked,
+        report.receipts_missing,
+    );
+    if report.is_good() {
+        out.good(&format!("✓ verified: {line}"))
+    } else {
+        out.warn(&line)
+    }
+    Ok(())
+}
+
+async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> {
+    let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
+    let export = transfer::parse(&text)?;
+    let checked = tokio::task::spawn_blocking(move || transfer::verify_export(&export, full));
+    let report = checked.await.map_err(|_| ClientError::TaskEnded)?.map_err(ClientError::from)?;
+    if out.json() {
+        out.value(&json!({
+            "verified": true,
+            "head": report.head.to_string(),
+            "turns": report.turns,
+            "segments": report.segments,
+            "receipts_checked": report.receipts_checked,
+            "acks_checked": report.acks_checked,
+        }))?;
+    } else {
+        out.good(&format!(
+            "✓ verified: {} turns in {} segments, {} receipts and {} acknowledgements",
+            report.turns, report.segments, report.receipts_checked, report.acks_checked
+        ));
+    }
+    Ok(())
+}
+
+async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    if !yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::Usage(
+                "nothing is deleted without --yes where nobody can be asked".to_owned(),
+            ));
+        }
+        out.warn(&format!("delete session {id}? Type yes:"));
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer)?;
+        if answer.trim() != "yes" {
+            out.note("nothing was deleted");
+            return Ok(());
+        }
+    }
+    client.delete(id).await?;
+    out.note("deleted");
+    Ok(())
+}
+
+async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let root = client.backup(id).await?;
+    let words = root.to_words();
+    match file {
+        Some(file) => {
+            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
+            out.note(&format!("written to {}; whoever has it has the session", file.display()));
+        }
+        None if std::io::stdout().is_terminal() => {
+            out.warn("whoever has these words has the session; write them down and clear the screen");
+            out.line(&words)?;
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
+    }
+    Ok(())
+}
+
+fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    if let Some(file) = file {
+        return read(file, 4096);
+    }
+    if std::io::stdin().is_terminal() {
+        return Ok(Zeroizing::new(rpassword::prompt_password("The 24 words (not shown): ")?));
+    }
+    let mut text = Zeroizing::new(String::new());
+    std::io::stdin().lock().read_line(&mut text)?;
+    Ok(text)
+}
+
+/// Tells of a session that came from elsewhere.
+async fn told(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
+    let info = client.session(id).await?;
+    if out.json() {
+        out.value(&describe(&info))?;
+    } else {
+        out.good(&format!("✓ session {id} is here, verified, with {} turns", info.turns));
+        out.note(&format!("go on with: baton chat {}", id.to_string().chars().take(8).collect::<String>()));
+    }
+    Ok(())
+}
+
+fn read(path: &Path, limit: u64) -> Result<Zeroizing<String>, Failure> {
+    read_bounded(path, limit)
+        .map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source }.into())
+}

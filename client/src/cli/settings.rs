@@ -1,0 +1,243 @@
+//! Flags, environment and settings file, put together: the only place of this crate that reads the environment.
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+};
+
+use baton_client::{ClientConfig, ClientError, Multiaddr, Relayer, home_needs_passphrase};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use super::{Failure, args::Arguments};
+
+/// The embedded store's usual address.
+const DEFAULT_STORE: &str = "http://127.0.0.1:31415";
+/// Walrus's mainnet and testnet.
+const DEFAULT_SHARDS: u16 = 1000;
+/// Largest settings file that is read.
+const MAX_CONFIG_BYTES: u64 = 64 * 1024;
+
+/// What the environment says beside the flags' own variables.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+    /// `XDG_CONFIG_HOME`.
+    pub config: Option<PathBuf>,
+    /// `XDG_DATA_HOME`.
+    pub data: Option<PathBuf>,
+    /// `NO_COLOR` is set and not empty.
+    pub no_color: bool,
+    /// `BATON_LOG`: a filter for diagnostics on standard error.
+    pub log: Option<String>,
+}
+
+impl Environment {
+    /// Reads it.
+    pub fn read() -> Self {
+        let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self {
+            home: path("HOME"),
+            config: path("XDG_CONFIG_HOME"),
+            data: path("XDG_DATA_HOME"),
+            no_color: path("NO_COLOR").is_some(),
+            log: std::env::var("BATON_LOG").ok(),
+        }
+    }
+
+    fn config_file(&self) -> Option<PathBuf> {
+        let folder = self.config.clone().or_else(|| Some(self.home.as_ref()?.join(".config")))?;
+        Some(folder.join("baton/config.toml"))
+    }
+
+    fn data_folder(&self) -> Option<PathBuf> {
+        let folder = self.data.clone().or_else(|| Some(self.home.as_ref()?.join(".local/share")))?;
+        Some(folder.join("baton"))
+    }
+}
+
+/// The settings file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    home: Option<PathBuf>,
+    node: Vec<String>,
+    publisher: Option<String>,
+    aggregator: Option<String>,
+    heads: Option<String>,
+    shards: Option<u16>,
+    mdns: bool,
+    model: Option<String>,
+    system: Option<String>,
+    relayer: Option<String>,
+}
+
+/// Settings of one call.
+#[derive(Debug)]
+pub struct Settings {
+    home: PathBuf,
+    nodes: Vec<Multiaddr>,
+    publisher: String,
+    aggregator: String,
+    heads: Option<String>,
+    shards: u16,
+    mdns: bool,
+    passphrase: Option<Zeroizing<String>>,
+    /// Default model.
+    pub model: Option<String>,
+    /// Default system text of new sessions.
+    pub system: Option<String>,
+    /// Default relayer.
+    pub relayer: Option<String>,
+}
+
+impl Settings {
+    /// Puts them together.
+    pub fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
+        let file = read_file(arguments.config.as_deref(), environment)?;
+        let home = arguments.home.clone().or(file.home).or_else(|| environment.data_folder());
+        let home =
+            home.ok_or_else(|| Failure::Usage("there is no home folder; give one with --home".to_owned()))?;
+        let nodes = if arguments.node.is_empty() { &file.node } else { &arguments.node };
+        let nodes = nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
+        let publisher =
+            arguments.publisher.clone().or(file.publisher).unwrap_or_else(|| DEFAULT_STORE.to_owned());
+        Ok(Self {
+            passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
+            home,
+            nodes,
+            aggregator: arguments.aggregator.clone().or(file.aggregator).unwrap_or_else(|| publisher.clone()),
+            publisher,
+            heads: arguments.heads.clone().or(file.heads),
+            shards: arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS),
+            mdns: arguments.mdns || file.mdns,
+            model: file.model,
+            system: file.system,
+            relayer: file.relayer,
+        })
+    }
+
+    /// The client's configuration; without the network it looks for nobody.
+    pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
+        let heads = self.heads.as_deref();
+        let mut config =
+            ClientConfig::with_http(Some(&self.home), &self.publisher, &self.aggregator, heads, self.shards)?;
+        config.passphrase.clone_from(&self.passphrase);
+        if network {
+            config.bootstrap.clone_from(&self.nodes);
+            config.mdns = self.mdns;
+        }
+        Ok(config)
+    }
+}
+
+fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Failure> {
+    let path = named.map(Path::to_owned).or_else(|| environment.config_file());
+    let Some(path) = path else { return Ok(File::default()) };
+    let text = match read_bounded(&path, MAX_CONFIG_BYTES) {
+        Ok(text) => text,
+        // Only a file that was asked for must be there.
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(File::default());
+        }
+        Err(source) => return Err(ClientError::File { action: "read", path, source }.into()),
+    };
+    toml::from_str(&text)
+        .map_err(|error| Failure::Usage(format!("the settings file {}: {}", path.display(), error.message())))
+}
+
+/// Reads a text file of at most so many bytes.
+pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String>> {
+    use std::io::Read as _;
+    let mut text = Zeroizing::new(String::new());
+    let read = std::fs::File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+    if read as u64 > limit {
+        return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
+    }
+    Ok(text)
+}
+
+fn passphrase(file: Option<&Path>, home: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
+    if let Some(path) = file {
+        let text = read_bounded(path, 4096).map_err(|source| ClientError::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        })?;
+        let line = text.lines().next().unwrap_or_default();
+        if line.is_empty() {
+            return Err(Failure::Usage(format!("the passphrase file {} is empty", path.display())));
+        }
+        return Ok(Some(Zeroizing::new(line.to_owned())));
+    }
+    if home_needs_passphrase(home)? && std::io::stdin().is_terminal() {
+        return Ok(Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the device key: ")?)));
+    }
+    Ok(None)
+}
+
+fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
+    text.parse().map_err(|error| {
+        Failure::Usage(format!(
+            "{flag} {text}: {error}; an address looks like /ip4/192.0.2.1/tcp/4001/p2p/ID"
+        ))
+    })
+}
+
+/// A relayer from its address, which must carry its identity.
+pub fn relayer(text: &str) -> Result<Relayer, Failure> {
+    let mut addr = address("--relayer", text)?;
+    let peer = addr.to_string().rsplit_once("/p2p/").map(|(_, id)| id.to_owned());
+    let node = peer
+        .and_then(|id| id.parse::<baton_mesh::PeerId>().ok())
+        .and_then(|peer| baton_mesh::node_id_of(&peer))
+        .ok_or_else(|| Failure::Usage("--relayer needs an address that ends with /p2p/ID".to_owned()))?;
+    addr.pop();
+    Ok(Relayer { node, addrs: vec![addr] })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn gather(folder: &Path, file: &str, flags: &[&str]) -> Result<Settings, Failure> {
+        let path = folder.join("config.toml");
+        std::fs::write(&path, file).unwrap();
+        let config = path.display().to_string();
+        let arguments = Arguments::parse_from([&["baton", "--config", &config], flags, &["nodes"]].concat());
+        let environment = Environment { home: Some(folder.to_owned()), ..Environment::default() };
+        Settings::gather(&arguments, &environment)
+    }
+
+    #[test]
+    fn flags_go_before_the_file_and_the_file_before_defaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings =
+            gather(folder.path(), "publisher = 'http://file'\nshards = 10", &["--shards", "20"]).unwrap();
+        assert_eq!((settings.publisher.as_str(), settings.shards), ("http://file", 20));
+        assert_eq!(settings.aggregator, "http://file");
+        assert_eq!(settings.home, folder.path().join(".local/share/baton"));
+        let defaults = gather(folder.path(), "", &[]).unwrap();
+        assert_eq!((defaults.publisher.as_str(), defaults.shards), (DEFAULT_STORE, 1000));
+    }
+
+    #[test]
+    fn refuses_unknown_settings_and_bad_addresses() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(gather(folder.path(), "pubisher = 'x'", &[]), Err(Failure::Usage(_))));
+        assert!(matches!(gather(folder.path(), "", &["--node", "localhost:4001"]), Err(Failure::Usage(_))));
+        assert!(matches!(relayer("/ip4/127.0.0.1/tcp/1"), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn a_relayer_is_named_by_its_address() {
+        let node = baton_keys::SecretSigningKey::generate().node_id();
+        let peer = baton_mesh::peer_id_of(node).unwrap();
+        let parsed = relayer(&format!("/ip4/127.0.0.1/tcp/1/p2p/{peer}")).unwrap();
+        assert_eq!(parsed.node, node);
+        assert_eq!(parsed.addrs, ["/ip4/127.0.0.1/tcp/1".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,469 @@
+//! The client: its home, its sessions, its network, and the tasks that finish things in the background.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use baton_keys::{
+    files::{self, FileSecret},
+    session::SessionRoot,
+};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle};
+use baton_proto::{
+    ErrorCode, Signed,
+    chain::HistoryTurn,
+    ids::{DeviceId, LinkHash, NodeId, SessionId},
+    link::BranchPoint,
+    memory::MemoryItem,
+    receipt::Receipt,
+    record::Message,
+};
+use baton_walrus_client::ShardCount;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use zeroize::Zeroizing;
+
+use crate::{
+    config::ClientConfig,
+    error::ClientError,
+    journal::{self, EXTENSION, file_error},
+    nodes::{Directory, NodeInfo},
+    session::{self, Session},
+    state::{Entry, Opened, State},
+};
+
+/// Name of the device key in the home folder.
+const DEVICE_KEY: &str = "device.key";
+/// What the device key is, in its file.
+const DEVICE_KEY_KIND: &str = "client-device";
+/// Folder of the journals in the home folder.
+const SESSIONS: &str = "sessions";
+
+/// A client. Clones share everything.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: ClientConfig,
+    /// Seals the session roots on the disk.
+    secret: FileSecret,
+    folder: Option<PathBuf>,
+    open: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) cancel: CancellationToken,
+    owns_mesh: bool,
+}
+
+/// A session as a listing shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The session.
+    pub id: SessionId,
+    /// Accepted turns.
+    pub turns: u64,
+    /// Hash of the last link; the genesis' before the first turn.
+    pub head: LinkHash,
+    /// When it was begun here, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When the last turn was accepted, in milliseconds since the Unix epoch.
+    pub last_ms: Option<u64>,
+    /// The node of the last turn.
+    pub last_node: Option<NodeId>,
+    /// Whether a turn was begun and not finished.
+    pub pending: bool,
+    /// Text of the pending turn's answer that had arrived; display only.
+    pub pending_text: String,
+    /// Turns whose blob is not known to be stored, those that a later blob holds too left out.
+    pub unstored: u64,
+    /// What was found wrong with the head index lately: a rollback or a fork.
+    pub trouble: Option<ErrorCode>,
+}
+
+/// An accepted turn with what is known about it.
+#[derive(Debug, Clone)]
+pub struct TurnView {
+    /// Link and text.
+    pub turn: HistoryTurn,
+    /// What the node claims; absent in a session recovered from its root.
+    pub receipt: Option<Signed<Receipt>>,
+    /// Items of a relayer's memory that the node used; only this client keeps them.
+    pub memory: Vec<MemoryItem>,
+    /// Whether the blob is known to be stored.
+    pub stored: bool,
+    /// Whether the author has the acknowledgement.
+    pub acked: bool,
+}
+
+/// How a new session begins.
+#[derive(Debug, Clone, Default)]
+pub struct NewSession {
+    /// Pinned system text: travels with every turn, is never cut and never stored.
+    pub system: Vec<Message>,
+    /// The parent, if the session is a branch.
+    pub branch: Option<BranchPoint>,
+    /// A root of the caller's; a random one if none.
+    pub root: Option<SessionRoot>,
+}
+
+impl NewSession {
+    /// A session with one system message.
+    #[must_use]
+    pub fn with_system(text: impl Into<String>) -> Self {
+        let system = vec![Message::new(baton_proto::record::Role::System, text)];
+        Self { system, ..Self::default() }
+    }
+}
+
+impl Client {
+    /// Opens the home folder (making it and the device key where they are not there) and starts the network.
+    ///
+    /// # Errors
+    /// [`ClientError::KeyFile`] for a wrong passphrase or permissions, [`ClientError::File`],
+    /// [`ClientError::Mesh`].
+    pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
+        let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
+        let (secret, folder) = match home {
+            None => (FileSecret::generate(), None),
+            Some(home) => tokio::task::spawn_blocking(move || open_home(&home, passphrase))
+                .await
+                .map_err(|_| ClientError::TaskEnded)??,
+        };
+        let (mesh, owns_mesh) = match &config.mesh {
+            Some(mesh) => (mesh.clone(), false),
+            None => (start_mesh(&config).await?, true),
+        };
+        let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
+        let expected = config.bootstrap.len();
+        let directory = Directory::new(mesh, config.clock.clone(), config.timeouts, expected, may_find);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config,
+                secret,
+                folder,
+                open: Mutex::new(HashMap::new()),
+                directory: Arc::new(directory),
+                tasks: TaskTracker::new(),
+                cancel: CancellationToken::new(),
+                owns_mesh,
+            }),
+        })
+    }
+
+    /// Waits up to `grace` for what is under way in the background (acknowledgements, blob IDs, head records, stores),
+    /// then stops it and the network. What was not finished is in the journals and is taken up at the next start.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.inner.tasks.close();
+        let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
+        self.inner.cancel.cancel();
+        self.inner.tasks.wait().await;
+        let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
+        // A write of a turn that was dropped midway may still run; the files are free only after it.
+        let closed = tokio::task::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        if closed.await.is_err() {
+            tracing::warn!("the sessions were not closed properly");
+        }
+        if self.inner.owns_mesh {
+            let _ = self.inner.directory.mesh().shutdown().await;
+        }
+    }
+
+    /// The network handle, for callers that need it themselves.
+    #[must_use]
+    pub fn mesh(&self) -> &MeshHandle {
+        self.inner.directory.mesh()
+    }
+
+    /// The nodes that were found, with their verified records; waits for the first up to the discovery timeout.
+    pub async fn nodes(&self) -> Vec<NodeInfo> {
+        let mut nodes = self.inner.directory.refresh().await;
+        nodes.sort_by_key(|node| node.record.node);
+        nodes
+    }
+
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// [`ClientError::SessionExists`] for a root that is here already, [`ClientError::File`],
+    /// [`ClientError::MessageTooLong`] for system text that fits no turn.
+    pub async fn new_session(&self, new: NewSession) -> Result<SessionId, ClientError> {
+        crate::turn::check_texts(&new.system)?;
+        let root = new.root.unwrap_or_else(SessionRoot::generate);
+        let opened = Opened {
+            n_shards: self.inner.config.shards.get(),
+            branch: new.branch,
+            device_id: new_device(),
+            created_ms: self.now_ms(),
+            system: new.system,
+        };
+        self.create(root, opened, Vec::new()).await
+    }
+
+    /// Makes a session with entries that follow its opening.
+    pub(crate) async fn create(
+        &self,
+        root: SessionRoot,
+        opened: Opened,
+        entries: Vec<Entry>,
+    ) -> Result<SessionId, ClientError> {
+        let id = root.session_id();
+        let client = self.clone();
+        let created = tokio::task::spawn_blocking(move || {
+            if client.find(&id)?.is_some() {
+                return Err(ClientError::SessionExists(id));
+            }
+            let folder = client.inner.folder.as_deref().map(|folder| (folder, &client.inner.secret));
+            Session::create(folder, root, opened, entries)
+        });
+        let session = created.await.map_err(|_| ClientError::TaskEnded)??;
+        self.lock().insert(id, Arc::new(session));
+        Ok(id)
+    }
+
+    /// The sessions of this home, the last used first.
+    ///
+    /// # Errors
+    /// [`ClientError::File`]. A journal that cannot be read is left out, and logged.
+    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, ClientError> {
+        let client = self.clone();
+        let listed = tokio::task::spawn_blocking(move || client.list()).await;
+        listed.map_err(|_| ClientError::TaskEnded)?
+    }
+
+    fn list(&self) -> Result<Vec<SessionInfo>, ClientError> {
+        let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
+        let mut infos: Vec<SessionInfo> = open.iter().map(|session| info(session)).collect();
+        for path in self.journals()? {
+            let state = match session::peek(&path, &self.inner.secret) {
+                Ok(state) => state,
+                Err(error) => {
+                    tracing::warn!(%error, "a session is left out of the listing");
+                    continue;
+                }
+            };
+            if infos.iter().all(|info| info.id != state.session_id) {
+                infos.push(state_info(&state, None));
+            }
+        }
+        infos.sort_by_key(|info| std::cmp::Reverse((info.last_ms.unwrap_or(info.created_ms), info.id)));
+        Ok(infos)
+    }
+
+    /// What is known of a session.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownSession`], and as opening its journal.
+    pub async fn session(&self, id: SessionId) -> Result<SessionInfo, ClientError> {
+        Ok(info(&*self.opened(id).await?))
+    }
+
+    /// The accepted turns of a session, oldest first.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn history(&self, id: SessionId) -> Result<Vec<TurnView>, ClientError> {
+        let session = self.opened(id).await?;
+        Ok(session.read(|state| {
+            let turns = state.history.iter().zip(&state.meta);
+            let view = |(turn, meta): (&HistoryTurn, &crate::state::TurnMeta)| TurnView {
+                turn: turn.clone(),
+                receipt: meta.receipt.clone(),
+                memory: meta.memory.clone(),
+                stored: meta.stored,
+                acked: meta.acked,
+            };
+            turns.map(view).collect()
+        }))
+    }
+
+    /// Replaces the pinned system text of a session, from the next turn on.
+    ///
+    /// # Errors
+    /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
+    pub async fn set_system(&self, id: SessionId, system: Vec<Message>) -> Result<(), ClientError> {
+        crate::turn::check_texts(&system)?;
+        let session = self.opened(id).await?;
+        let _permit = session.begin()?;
+        if session.read(|state| state.pending.is_some()) {
+            return Err(ClientError::PendingTurn);
+        }
+        session.record(vec![Entry::System(system)]).await
+    }
+
+    /// A session's root: whoever has it has the session.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn backup(&self, id: SessionId) -> Result<SessionRoot, ClientError> {
+        Ok(self.opened(id).await?.read(|state| state.root.clone()))
+    }
+
+    /// Lets go of a session's file, so that another process may open it. Does nothing while a turn is under way.
+    pub fn release(&self, id: SessionId) {
+        let mut open = self.lock();
+        if let Some(session) = open.get(&id).filter(|session| session.begin().is_ok()) {
+            session.close();
+            open.remove(&id);
+        }
+    }
+
+    /// Deletes a session: tells the head index (as far as it can be reached), then removes the journal. Blobs in the
+    /// store run out by themselves.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while a turn is under way, and as [`Client::session`].
+    pub async fn delete(&self, id: SessionId) -> Result<(), ClientError> {
+        let session = self.opened(id).await?;
+        let _permit = session.begin()?;
+        self.ensure_head_id(&session).await?;
+        session.deleted.store(true, std::sync::atomic::Ordering::SeqCst);
+        if let Err(error) = self.publish_head(&session, true).await {
+            tracing::warn!(%error, "the head index was not told of a deletion");
+        }
+        let removed = session.clone();
+        tokio::task::spawn_blocking(move || removed.remove()).await.map_err(|_| ClientError::TaskEnded)??;
+        self.lock().remove(&id);
+        Ok(())
+    }
+
+    /// The open session, opened if it was not, with its unfinished duties taken up.
+    pub(crate) async fn opened(&self, id: SessionId) -> Result<Arc<Session>, ClientError> {
+        if let Some(session) = self.lock().get(&id) {
+            return Ok(session.clone());
+        }
+        let client = self.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            let mut open = client.lock();
+            // Somebody else may have been first; the file's lock would refuse a second writer.
+            if let Some(session) = open.get(&id) {
+                return Ok((session.clone(), false));
+            }
+            let session = Arc::new(Session::open(&path, &client.inner.secret)?);
+            open.insert(id, session.clone());
+            Ok::<_, ClientError>((session, true))
+        });
+        let (session, first) = opened.await.map_err(|_| ClientError::TaskEnded)??;
+        if first {
+            self.spawn_duties(session.clone());
+        }
+        Ok(session)
+    }
+
+    /// The journal of a session. Blocking.
+    fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
+        if let Some(session) = self.lock().get(id)
+            && self.inner.folder.is_none()
+        {
+            // A session in memory is found by being open.
+            return Ok(Some(PathBuf::from(session.id.to_string())));
+        }
+        for path in self.journals()? {
+            match journal::read_root(&path, &self.inner.secret) {
+                Ok(root) if root.session_id() == *id => return Ok(Some(path)),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a journal cannot be read"),
+            }
+        }
+        Ok(None)
+    }
+
+    fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
+        let Some(folder) = &self.inner.folder else { return Ok(Vec::new()) };
+        let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
+        let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.inner.config.clock)()
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+/// A fresh device id; each session has its own, so that they cannot be linked by it.
+pub(crate) fn new_device() -> DeviceId {
+    DeviceId(baton_keys::secret::random_bytes())
+}
+
+/// A session's shard count, as configured for new ones or bound by its genesis.
+pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
+    ShardCount::new(state.opened.n_shards).map_err(|error| ClientError::Config(error.to_string()))
+}
+
+fn info(session: &Session) -> SessionInfo {
+    session.read(|state| state_info(state, session.trouble()))
+}
+
+fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionInfo {
+    let unstored = (0..state.next_seq())
+        .filter(|seq| !state.is_superseded(*seq) && state.turn(*seq).is_some_and(|(_, meta)| !meta.stored))
+        .count() as u64;
+    let pending = state.pending.as_ref();
+    SessionInfo {
+        id: state.session_id,
+        turns: state.next_seq(),
+        head: state.prev_link(),
+        created_ms: state.opened.created_ms,
+        last_ms: state.meta.last().map(|meta| meta.accepted_ms),
+        last_node: state.history.last().map(|turn| turn.link.author),
+        pending: pending.is_some(),
+        pending_text: pending
+            .and_then(|pending| pending.attempts.last())
+            .map(|attempt| attempt.received.clone())
+            .unwrap_or_default(),
+        unstored,
+        trouble,
+    }
+}
+
+fn open_home(
+    home: &Path,
+    passphrase: Option<Zeroizing<String>>,
+) -> Result<(FileSecret, Option<PathBuf>), ClientError> {
+    let passphrase = passphrase.as_deref().map(String::as_str);
+    files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
+    let folder = home.join(SESSIONS);
+    files::create_private_folder(&folder).map_err(|source| file_error("make", &folder, source))?;
+    let path = home.join(DEVICE_KEY);
+    if !path.exists() {
+        files::create(&path, DEVICE_KEY_KIND, &FileSecret::generate(), passphrase)?;
+    }
+    // Also right after creation: what counts is what the disk says.
+    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Some(folder)))
+}
+
+/// Whether the device key of a home asks for a passphrase; false where there is none yet.
+///
+/// # Errors
+/// [`ClientError::KeyFile`] when it cannot be read.
+pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
+    let path = home.join(DEVICE_KEY);
+    if path.exists() { Ok(files::needs_passphrase(&path)?) } else { Ok(false) }
+}
+
+/// A network identity of its own for every start, so that nodes cannot link a client's sessions by it.
+async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
+    let mut settings = MeshConfig::dialer(concat!("baton/", env!("CARGO_PKG_VERSION"), " (client)"));
+    settings.listen = config.listen.clone();
+    settings.bootstrap = config.bootstrap.clone();
+    settings.mdns = config.mdns;
+    let (mesh, incoming) = Mesh::spawn(Zeroizing::new(baton_keys::secret::random_bytes()), settings).await?;
+    drop(incoming);
+    Ok(mesh)
+}

@@ -1,0 +1,143 @@
+//! What a client is told at its start. Binaries read it from flags and files; nothing else here reads the clock.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use baton_mesh::{MeshHandle, Multiaddr};
+use baton_proto::{
+    store::{BlobStore, HeadIndex},
+    turn::StoragePolicy,
+};
+use baton_walrus_client::{HttpStore, ShardCount};
+use zeroize::Zeroizing;
+
+use crate::error::ClientError;
+
+/// Milliseconds since the Unix epoch, from wherever the program takes its time.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The system's clock.
+#[must_use]
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+/// How long the client waits for others.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For the first usable node to appear.
+    pub discovery: Duration,
+    /// For a substream to open, and for a short question to be answered.
+    pub open: Duration,
+    /// For a node to admit or refuse a turn, the fetching of its history included.
+    pub admit: Duration,
+    /// Between two events of a reply; covers the reading of a long prompt by a slow node.
+    pub idle: Duration,
+    /// How long the author of a turn stores it alone, before the client does.
+    pub author_stores: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            discovery: Duration::from_secs(8),
+            open: Duration::from_secs(10),
+            admit: Duration::from_secs(60),
+            idle: Duration::from_secs(180),
+            author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
+        }
+    }
+}
+
+/// Configuration of a [`Client`](crate::Client).
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// Folder of the device key and the journals (made with mode 0700). None keeps sessions in memory only.
+    pub home: Option<PathBuf>,
+    /// Passphrase of the device key; a new key is sealed under it.
+    pub passphrase: Option<Zeroizing<String>>,
+    /// Shard count of new sessions' blob IDs: 1000 for Walrus itself.
+    pub shards: ShardCount,
+    /// Addresses to listen on; none for a client that only dials.
+    pub listen: Vec<Multiaddr>,
+    /// Nodes to begin with, best with a `/p2p/` suffix.
+    pub bootstrap: Vec<Multiaddr>,
+    /// Whether to find nodes on the local network by multicast.
+    pub mdns: bool,
+    /// A running mesh to use instead of starting one; `listen`, `bootstrap` and `mdns` are then unused.
+    pub mesh: Option<MeshHandle>,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// Where head records are.
+    pub heads: Arc<dyn HeadIndex>,
+    /// How blobs are stored.
+    pub storage: StoragePolicy,
+    /// The time.
+    pub clock: Clock,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+}
+
+impl ClientConfig {
+    /// A client with a store and a head index of the caller's, no nodes yet and the system's clock.
+    #[must_use]
+    pub fn new(
+        home: Option<&Path>,
+        store: Arc<dyn BlobStore>,
+        heads: Arc<dyn HeadIndex>,
+        shards: ShardCount,
+    ) -> Self {
+        Self {
+            home: home.map(Path::to_owned),
+            passphrase: None,
+            shards,
+            listen: Vec::new(),
+            bootstrap: Vec::new(),
+            mdns: false,
+            mesh: None,
+            store,
+            heads,
+            storage: StoragePolicy::default(),
+            clock: system_clock(),
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    /// A client of a store over HTTP. `heads` is the store with the head index, the publisher if none.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`] for a URL or shard count that cannot be used.
+    pub fn with_http(
+        home: Option<&Path>,
+        publisher: &str,
+        aggregator: &str,
+        heads: Option<&str>,
+        shards: u16,
+    ) -> Result<Self, ClientError> {
+        let shards = ShardCount::new(shards).map_err(|error| ClientError::Config(error.to_string()))?;
+        let mut builder = HttpStore::builder(publisher, aggregator, shards);
+        if let Some(heads) = heads {
+            builder = builder.heads(heads);
+        }
+        let store = builder.build().map_err(|error| ClientError::Config(error.to_string()))?;
+        let store = Arc::new(store);
+        Ok(Self::new(home, store.clone(), store, shards))
+    }
+}
+
+impl std::fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("home", &self.home)
+            .field("shards", &self.shards)
+            .field("bootstrap", &self.bootstrap)
+            .field("mdns", &self.mdns)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,271 @@
+//! What can go wrong for a client, by what its user can do about it. Each error has a stable name, a hint that
+//! names the next step, and an exit code of the command. None carries text of a conversation.
+
+use std::{io, path::PathBuf};
+
+use baton_keys::{files::KeyFileError, words::WordsError};
+use baton_mesh::MeshError;
+use baton_proto::{
+    ErrorCode,
+    ids::{NodeId, SessionId},
+    store::StoreError,
+};
+
+use crate::choose::NoChoice;
+
+/// An error of the client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The device key file.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// A file of the client's home.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A journal that is not whole before its last entry.
+    #[error("the journal {path} is damaged at entry {entry}")]
+    JournalDamaged {
+        /// The file.
+        path: PathBuf,
+        /// The first entry that does not open.
+        entry: u64,
+    },
+    /// Another process has the session open.
+    #[error("session {0} is open in another process")]
+    InUse(SessionId),
+    /// No such session here.
+    #[error("no session {0} in this home")]
+    UnknownSession(String),
+    /// The session is here already.
+    #[error("session {0} is in this home already")]
+    SessionExists(SessionId),
+    /// A turn of the session is under way.
+    #[error("a turn of this session is under way")]
+    Busy,
+    /// A turn that was begun earlier is not finished.
+    #[error("an earlier turn of this session is not finished")]
+    PendingTurn,
+    /// The session's file was let go of while something still wanted to write it.
+    #[error("the session was closed")]
+    Closed,
+    /// The session was deleted.
+    #[error("the session was deleted")]
+    Deleted,
+    /// Nothing was said.
+    #[error("the message is empty")]
+    EmptyMessage,
+    /// Too much was said at once.
+    #[error("the message has {bytes} bytes; at most {limit} fit one turn")]
+    MessageTooLong {
+        /// Bytes offered.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// No node can serve the turn.
+    #[error(transparent)]
+    NoNode(#[from] NoChoice),
+    /// Every attempt failed.
+    #[error("the turn failed after {attempts} attempts, the last at node {node}: {reason}")]
+    TurnFailed {
+        /// Attempts made.
+        attempts: u32,
+        /// Node of the last one.
+        node: NodeId,
+        /// Its code, where the node or the client's checks named one.
+        code: Option<ErrorCode>,
+        /// What happened.
+        reason: String,
+    },
+    /// A check of the protocol failed.
+    #[error("{0}")]
+    Protocol(ErrorCode),
+    /// The blob store or the head index.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// The head index has nothing for this session.
+    #[error("the head index has no record of this session")]
+    HeadMissing,
+    /// Another device has continued the session.
+    #[error("another device continued this session up to turn {theirs}; here it ends at turn {ours}")]
+    Behind {
+        /// Last turn here.
+        ours: u64,
+        /// Last turn in the index.
+        theirs: u64,
+    },
+    /// The network could not be started.
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    /// A setting that cannot be used.
+    #[error("{0}")]
+    Config(String),
+    /// Backup words.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// A file that is not an export, or one that does not verify.
+    #[error("the export cannot be used: {0}")]
+    Export(String),
+    /// A background computation panicked, or the runtime ends.
+    #[error("a background task ended early")]
+    TaskEnded,
+}
+
+impl From<ErrorCode> for ClientError {
+    fn from(code: ErrorCode) -> Self {
+        Self::Protocol(code)
+    }
+}
+
+impl ClientError {
+    /// The protocol's code behind the error, if there is one.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Protocol(code) => Some(*code),
+            Self::TurnFailed { code, .. } => *code,
+            _ => None,
+        }
+    }
+
+    /// A stable name for machines.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::KeyFile(_) => "KeyFile",
+            Self::File { .. } => "File",
+            Self::JournalDamaged { .. } => "JournalDamaged",
+            Self::InUse(_) => "InUse",
+            Self::UnknownSession(_) => "UnknownSession",
+            Self::SessionExists(_) => "SessionExists",
+            Self::Busy => "Busy",
+            Self::PendingTurn => "PendingTurn",
+            Self::Closed => "Closed",
+            Self::Deleted => "Deleted",
+            Self::EmptyMessage => "EmptyMessage",
+            Self::MessageTooLong { .. } => "MessageTooLong",
+            Self::NoNode(_) => "NoNode",
+            Self::TurnFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
+            Self::Protocol(code) => code.name(),
+            Self::Store(_) => "Store",
+            Self::HeadMissing => "HeadMissing",
+            Self::Behind { .. } => "Behind",
+            Self::Mesh(_) => "Mesh",
+            Self::Config(_) => "Config",
+            Self::Words(_) => "Words",
+            Self::Export(_) => "Export",
+            Self::TaskEnded => "TaskEnded",
+        }
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        if let Some(code) = self.code() {
+            return code_hint(code);
+        }
+        Some(match self {
+            Self::KeyFile(KeyFileError::PassphraseNeeded { .. } | KeyFileError::WrongPassphrase { .. }) => {
+                "give the passphrase with --passphrase-file or at the prompt"
+            }
+            Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
+            Self::JournalDamaged { .. } => {
+                "restore the session from its words or an export: baton session restore"
+            }
+            Self::InUse(_) => "close the other baton, or choose another session",
+            Self::UnknownSession(_) => "list the sessions: baton session list",
+            Self::SessionExists(_) => "delete it first if it is to be replaced: baton session delete",
+            Self::Busy => "wait for the turn to end",
+            Self::PendingTurn => {
+                "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)"
+            }
+            Self::Closed => "open it again",
+            Self::Deleted => "start a new session",
+            Self::EmptyMessage => "say something",
+            Self::MessageTooLong { .. } => "send it in parts",
+            Self::NoNode(why) => why.hint(),
+            Self::TurnFailed { .. } => {
+                "the message is kept; check that the node runs and is reachable, then try again"
+            }
+            Self::Store(_) => "check --publisher and --aggregator, and that the store runs",
+            Self::HeadMissing => "check --heads; a session that never had a turn has no head",
+            Self::Behind { .. } => "take over its turns: baton session restore",
+            Self::Mesh(_) => "check the listen addresses and the --node addresses",
+            Self::Config(_) => "baton --help shows the settings",
+            Self::Words(_) => "compare with the paper: 24 words, in order",
+            Self::Export(_) => "check that it is the whole file that baton session export wrote",
+            Self::TaskEnded | Self::Protocol(_) => return None,
+        })
+    }
+
+    /// The command's exit code. 1 is everything without a code of its own, 2 wrong usage, 3 no node, 4 a turn
+    /// that failed, 5 a failed verification, 6 the store, 7 the session, 8 the home folder or its key.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if let Some(code) = self.code()
+            && is_integrity(code)
+        {
+            return 5;
+        }
+        match self {
+            Self::EmptyMessage | Self::MessageTooLong { .. } | Self::Config(_) | Self::Words(_) => 2,
+            Self::NoNode(_) => 3,
+            Self::TurnFailed { .. } => 4,
+            Self::Protocol(_) | Self::Export(_) => 5,
+            Self::Store(_) | Self::HeadMissing => 6,
+            Self::UnknownSession(_)
+            | Self::SessionExists(_)
+            | Self::Busy
+            | Self::PendingTurn
+            | Self::InUse(_)
+            | Self::Behind { .. }
+            | Self::Closed
+            | Self::Deleted => 7,
+            Self::KeyFile(_) | Self::File { .. } | Self::JournalDamaged { .. } => 8,
+            Self::Mesh(_) | Self::TaskEnded => 1,
+        }
+    }
+}
+
+/// Whether a code means that somebody's bytes were not what was signed.
+fn is_integrity(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::ReceiptMismatch
+            | ErrorCode::BlobMismatch
+            | ErrorCode::RollbackDetected
+            | ErrorCode::ForkDetected
+            | ErrorCode::ChainBroken
+            | ErrorCode::RecordHashMismatch
+            | ErrorCode::BlobHashMismatch
+            | ErrorCode::BlobIdMismatch
+            | ErrorCode::BadNodeSignature
+    )
+}
+
+fn code_hint(code: ErrorCode) -> Option<&'static str> {
+    Some(match code {
+        ErrorCode::Busy | ErrorCode::RateLimited => "wait a little, or give another node with --node",
+        ErrorCode::ModelUnavailable => "see what is served: baton nodes",
+        ErrorCode::ContextOverflow => "shorten the message or the system text, or choose a larger --model",
+        ErrorCode::Expired | ErrorCode::NotYetValid => "check this machine's clock",
+        ErrorCode::QuotaExceeded => "lower --max-tokens, or try another node",
+        ErrorCode::BlobUnavailable => "check that the store runs: baton session verify",
+        ErrorCode::RollbackDetected => {
+            "the head index lost or hid turns; this device's copy is newer and stays"
+        }
+        ErrorCode::ForkDetected => "another device wrote the same turn; export this session before going on",
+        ErrorCode::UnsupportedVersion => "update baton, or the node",
+        ErrorCode::ReceiptMismatch | ErrorCode::BlobMismatch | ErrorCode::StreamTruncated => {
+            "the answer was not accepted; the message is kept, try another node"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,196 @@
+//! What a caller asks for in a turn, and what it is told while the turn runs and afterwards.
+
+use baton_mesh::Multiaddr;
+use baton_proto::{
+    ErrorCode, Signed,
+    ids::{BlobDigest, LinkHash, NodeId, SessionId, TurnId},
+    memory::MemoryItem,
+    receipt::{EngineKind, Receipt},
+    record::{FinishReason, Message, RecordKind, Role},
+    turn::Sampling,
+};
+
+pub use crate::request::InlinePolicy;
+
+/// Most tokens of an answer where the caller names no number.
+pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
+/// Most tokens of added memory where the caller names no number.
+pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
+
+/// A relayer that adds memory to a turn which it cannot read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relayer {
+    /// Its identity: signs the memory envelopes, and is its libp2p identity too.
+    pub node: NodeId,
+    /// Where it is.
+    pub addrs: Vec<Multiaddr>,
+}
+
+/// A turn as the caller asks for it. `TurnInput::user("text")` is an ordinary one.
+#[derive(Debug, Clone)]
+pub struct TurnInput {
+    /// The new messages, at least one with text.
+    pub messages: Vec<Message>,
+    /// What the turn is.
+    pub kind: RecordKind,
+    /// First seq that it replaces, for kinds other than an ordinary turn.
+    pub supersedes_from: Option<u64>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Most tokens of the answer; a node's own lower limit holds.
+    pub max_output_tokens: u32,
+    /// Name or hex id of the model, or any.
+    pub model: Option<String>,
+    /// This node and no other.
+    pub node: Option<NodeId>,
+    /// Whether test engines that only repeat the message may serve.
+    pub allow_echo: bool,
+    /// The relayer that the turn goes through.
+    pub relayer: Option<Relayer>,
+    /// Most tokens of memory that the relayer may add.
+    pub memory_tokens: u32,
+    /// Whether the request says where the history is; if not, the node finds it by the session id.
+    pub with_locator: bool,
+    /// Which blobs go along.
+    pub inline: InlinePolicy,
+    /// Most attempts; at least 1.
+    pub max_attempts: u32,
+}
+
+impl TurnInput {
+    /// An ordinary turn with these messages.
+    #[must_use]
+    pub fn new(messages: Vec<Message>) -> Self {
+        Self {
+            messages,
+            kind: RecordKind::Turn,
+            supersedes_from: None,
+            sampling: Sampling::default(),
+            max_output_tokens: DEFAULT_OUTPUT_TOKENS,
+            model: None,
+            node: None,
+            allow_echo: false,
+            relayer: None,
+            memory_tokens: DEFAULT_MEMORY_TOKENS,
+            with_locator: true,
+            inline: InlinePolicy::default(),
+            max_attempts: crate::retry::MAX_ATTEMPTS,
+        }
+    }
+
+    /// An ordinary turn with one message of the user's.
+    #[must_use]
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::new(vec![Message::new(Role::User, text)])
+    }
+}
+
+/// How a pending turn is to be finished; the turn itself is in the journal.
+#[derive(Debug, Clone)]
+pub struct ResumeOptions {
+    /// As in [`TurnInput`].
+    pub model: Option<String>,
+    /// As in [`TurnInput`].
+    pub node: Option<NodeId>,
+    /// As in [`TurnInput`].
+    pub allow_echo: bool,
+    /// As in [`TurnInput`].
+    pub relayer: Option<Relayer>,
+    /// As in [`TurnInput`].
+    pub memory_tokens: u32,
+    /// As in [`TurnInput`].
+    pub with_locator: bool,
+    /// As in [`TurnInput`].
+    pub inline: InlinePolicy,
+    /// As in [`TurnInput`].
+    pub max_attempts: u32,
+}
+
+impl Default for ResumeOptions {
+    fn default() -> Self {
+        Self::of(&TurnInput::new(Vec::new()))
+    }
+}
+
+impl ResumeOptions {
+    /// The same as a turn was asked with.
+    #[must_use]
+    pub fn of(input: &TurnInput) -> Self {
+        Self {
+            model: input.model.clone(),
+            node: input.node,
+            allow_echo: input.allow_echo,
+            relayer: input.relayer.clone(),
+            memory_tokens: input.memory_tokens,
+            with_locator: input.with_locator,
+            inline: input.inline,
+            max_attempts: input.max_attempts,
+        }
+    }
+}
+
+/// What happens while a turn runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEvent {
+    /// An attempt is sent.
+    Attempt {
+        /// Its number, from 0.
+        attempt: u32,
+        /// The node.
+        node: NodeId,
+        /// The model's name.
+        model: String,
+        /// What produces the tokens.
+        engine: EngineKind,
+    },
+    /// The relayer added these items, best first.
+    Memory(Vec<MemoryItem>),
+    /// The node admitted the turn.
+    Admitted,
+    /// So many turns are ahead at the node.
+    Waiting(u32),
+    /// Text of the answer. Display only, until the turn is accepted.
+    Text(String),
+    /// An attempt failed; another follows if there is one to make.
+    AttemptFailed {
+        /// Its number.
+        attempt: u32,
+        /// The node.
+        node: NodeId,
+        /// The code, where there is one.
+        code: Option<ErrorCode>,
+        /// What happened, without any content.
+        reason: String,
+    },
+    /// Text shown so far is void: the answer starts anew.
+    Restarted,
+    /// The turn was rebuilt, compared and accepted.
+    Accepted,
+}
+
+/// A turn that the client rebuilt and accepted.
+#[derive(Debug, Clone)]
+pub struct TurnOutcome {
+    /// The session.
+    pub session: SessionId,
+    /// The turn's position in the chain.
+    pub seq: u64,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The attempt that was accepted.
+    pub attempt: u32,
+    /// The node that served it.
+    pub node: NodeId,
+    /// The answer.
+    pub text: String,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// Hash of the signed link.
+    pub link_hash: LinkHash,
+    /// BLAKE3 of the turn's blob.
+    pub blob_digest: BlobDigest,
+    /// What the node claims, signed.
+    pub receipt: Signed<Receipt>,
+    /// What the relayer added, as far as the node used it.
+    pub memory: Vec<MemoryItem>,
+}

@@ -1,0 +1,84 @@
+//! Frames to and from a node: one substream, one request, bounded waits. Decodes, and judges nothing.
+
+use std::time::Duration;
+
+use baton_mesh::{FrameError, MeshHandle, Multiaddr, OpenError, TurnStream};
+use baton_proto::{
+    ErrorCode, codec,
+    ids::NodeId,
+    limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
+    wire::{ClientFrame, NodeFrame},
+};
+use tokio::time::Instant;
+
+/// Why an exchange with a peer ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// The substream did not open.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The substream failed or stalled.
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    /// The peer ended the substream without an answer.
+    #[error("the node ended the exchange")]
+    Ended,
+    /// The peer refused.
+    #[error("the node refused: {code}")]
+    Refused {
+        /// Why.
+        code: ErrorCode,
+        /// Wait so long before trying there again; 0 says nothing.
+        retry_after_ms: u32,
+    },
+    /// The peer sent something else than was asked for.
+    #[error("the node broke the protocol: {0}")]
+    Broken(ErrorCode),
+}
+
+/// Opens a substream and sends one request on it.
+pub(crate) async fn send(
+    mesh: &MeshHandle,
+    node: NodeId,
+    addrs: &[Multiaddr],
+    frame: &ClientFrame,
+    wait: Duration,
+) -> Result<TurnStream, ExchangeError> {
+    let bytes = codec::encode(frame);
+    if bytes.len() > MAX_FRAME_BYTES {
+        return Err(ExchangeError::Broken(ErrorCode::FrameTooLarge));
+    }
+    let mut stream = mesh.open(node, addrs, Instant::now() + wait).await?;
+    // A request of a few megabytes takes longer on a slow line than opening does.
+    stream.send_by(&bytes, Instant::now() + wait + Duration::from_millis(bytes.len() as u64 / 32)).await?;
+    Ok(stream)
+}
+
+/// The next frame; none at the end of the substream.
+pub(crate) async fn receive(
+    stream: &mut TurnStream,
+    wait: Duration,
+) -> Result<Option<NodeFrame>, ExchangeError> {
+    match stream.recv_by(MAX_NODE_FRAME_BYTES, Instant::now() + wait).await? {
+        None => Ok(None),
+        Some(bytes) => codec::decode(&bytes, MAX_NODE_FRAME_BYTES).map(Some).map_err(ExchangeError::Broken),
+    }
+}
+
+/// Asks one question and takes the one answer; a refusal is an error.
+pub(crate) async fn ask(
+    mesh: &MeshHandle,
+    node: NodeId,
+    addrs: &[Multiaddr],
+    frame: &ClientFrame,
+    wait: Duration,
+) -> Result<NodeFrame, ExchangeError> {
+    let mut stream = send(mesh, node, addrs, frame, wait).await?;
+    match receive(&mut stream, wait).await? {
+        None => Err(ExchangeError::Ended),
+        Some(NodeFrame::Refused { code, retry_after_ms }) => {
+            Err(ExchangeError::Refused { code, retry_after_ms })
+        }
+        Some(answer) => Ok(answer),
+    }
+}

@@ -1,0 +1,167 @@
+//! The session's head in the index: published after each turn, and compared with what is known here. The index is not
+//! trusted: its record is signed by the session's own head key, so the worst it can do is to show an older one.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use baton_keys::session::{SessionRoot, head_index_key};
+use baton_proto::{
+    ErrorCode, Signed,
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
+    store::StoreError,
+};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    session::Session,
+    state::{Entry, PublishedHead, State},
+};
+
+/// Life of a head record: a session that rests for a year is still found by its root.
+const HEAD_LIFETIME_MS: u64 = 365 * 24 * 3600 * 1000;
+/// Life of this device's lease on the session; informative until sessions have several writers.
+const LEASE_MS: u64 = 24 * 3600 * 1000;
+
+/// What the head index says of a session, compared with what is known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadStatus {
+    /// It has the head known here.
+    Current,
+    /// It has an earlier head, because the later one is not published yet.
+    Unpublished,
+    /// It has nothing, and nothing was published.
+    None,
+}
+
+/// A head record with both parts opened.
+pub(crate) struct FoundHead {
+    pub(crate) sequence: u64,
+    pub(crate) outer: HeadOuter,
+    pub(crate) inner: HeadInner,
+}
+
+impl Client {
+    /// Compares the head index with what is known here.
+    ///
+    /// # Errors
+    /// [`ErrorCode::RollbackDetected`] when it shows an older head than the one published,
+    /// [`ErrorCode::ForkDetected`] when it shows another turn in the place of one known here,
+    /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when it cannot be asked.
+    pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
+        let session = self.opened(id).await?;
+        let found = self.resolve(&session.read(|state| state.root.clone())).await?;
+        let status = session.read(|state| compare(state, found.as_ref()));
+        session.set_trouble(match &status {
+            Err(ClientError::Protocol(code)) => Some(*code),
+            _ => None,
+        });
+        status
+    }
+
+    /// Publishes the session's head, unless there is none yet.
+    pub(crate) async fn publish_head(
+        &self,
+        session: &Arc<Session>,
+        tombstone: bool,
+    ) -> Result<(), ClientError> {
+        // A second round follows a record that is newer by number but not by content.
+        for _ in 0..2 {
+            if session.deleted.load(Ordering::SeqCst) && !tombstone {
+                return Ok(());
+            }
+            let now = self.now_ms();
+            let Some((record, published)) = session.read(|state| next_record(state, tombstone, now)) else {
+                return Ok(());
+            };
+            match self.inner.config.heads.publish(record.encode()).await {
+                Ok(()) => {
+                    let PublishedHead { sequence, seq, link_hash } = published;
+                    return session.record(vec![Entry::Head { sequence, seq, link_hash }]).await;
+                }
+                Err(StoreError::HeadSuperseded) => self.catch_up(session).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::HeadSuperseded.into())
+    }
+
+    /// The index holds a record with a higher number: takes its number if it is of the same chain.
+    async fn catch_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        let root = session.read(|state| state.root.clone());
+        let Some(found) = self.resolve(&root).await? else { return Ok(()) };
+        let same_chain = session.read(|state| compare_chain(state, &found.outer));
+        if let Err(error) = same_chain {
+            session.set_trouble(error.code());
+            return Err(error);
+        }
+        let head =
+            Entry::Head { sequence: found.sequence, seq: found.outer.seq, link_hash: found.outer.link_hash };
+        session.record(vec![head]).await
+    }
+
+    /// The record in the index, checked and opened.
+    pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+        let key = head_index_key(&root.head_signing_key().public_key());
+        let Some(bytes) = self.inner.config.heads.resolve(key).await? else { return Ok(None) };
+        let record = Signed::<HeadRecord>::verify_encoded(&bytes)?;
+        if record.index_key() != key {
+            return Err(ErrorCode::BadSignature.into());
+        }
+        let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
+        Ok(Some(FoundHead { sequence: record.sequence, outer, inner }))
+    }
+}
+
+/// The next head record of a session; none without a turn whose blob ID is known.
+fn next_record(state: &State, tombstone: bool, now_ms: u64) -> Option<(Signed<HeadRecord>, PublishedHead)> {
+    let outer = state.head_outer()?;
+    let (turn, _) = state.last()?;
+    let inner = HeadInner {
+        turn_id: turn.link.turn_id,
+        attempt: turn.link.attempt,
+        author: turn.link.author,
+        devices: vec![DeviceLease {
+            device: state.opened.device_id,
+            expires_ms: now_ms.saturating_add(LEASE_MS),
+        }],
+        tombstone,
+    };
+    let sequence = state.head.map_or(0, |head| head.sequence.saturating_add(1));
+    let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
+    let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
+    Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
+}
+
+/// Compares what the index shows with what is known.
+fn compare(state: &State, found: Option<&FoundHead>) -> Result<HeadStatus, ClientError> {
+    let Some(found) = found else {
+        // What was published does not vanish by itself before a year is over.
+        return match state.head {
+            Some(_) => Err(ErrorCode::RollbackDetected.into()),
+            None => Ok(HeadStatus::None),
+        };
+    };
+    if let Some(known) = state.head
+        && (found.sequence < known.sequence || found.outer.seq < known.seq)
+    {
+        return Err(ErrorCode::RollbackDetected.into());
+    }
+    if found.inner.tombstone {
+        return Err(ClientError::Deleted);
+    }
+    compare_chain(state, &found.outer)?;
+    let ours = state.next_seq().checked_sub(1);
+    Ok(if ours == Some(found.outer.seq) { HeadStatus::Current } else { HeadStatus::Unpublished })
+}
+
+/// Whether the turn that a head names is one of this chain.
+fn compare_chain(state: &State, outer: &HeadOuter) -> Result<(), ClientError> {
+    match state.turn(outer.seq) {
+        Some((turn, _)) if turn.link.link_hash() == outer.link_hash => Ok(()),
+        Some(_) => Err(ErrorCode::ForkDetected.into()),
+        None => {
+            let ours = state.next_seq().saturating_sub(1);
+            Err(ClientError::Behind { ours, theirs: outer.seq })
+        }
+    }
+}

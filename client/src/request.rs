@@ -1,0 +1,239 @@
+//! Builds what is sent for one attempt: window, grant, sealed payload and signed authorisation. Pure but for fresh
+//! randomness. It grants the window's keys and nothing more.
+
+use baton_keys::{
+    exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
+    session::RecordKey,
+};
+use baton_proto::{
+    ErrorCode, Signed,
+    chain::effective,
+    ids::PublicKey,
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_OUTPUT_TOKENS, MAX_READ_BLOBS, VERSION},
+    link::BlobRef,
+    record::RecordKind,
+    segment::Segment,
+    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
+    wire::{InlineBlob, TurnRequest},
+};
+
+use crate::{
+    choose::Choice,
+    state::{PendingTurn, State},
+};
+
+/// Bytes of text that are granted for each token of the model's context: English has about four.
+const WINDOW_BYTES_PER_TOKEN: usize = 4;
+
+/// Which blobs a request brings along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InlinePolicy {
+    /// Those that are not known to be stored.
+    #[default]
+    Unstored,
+    /// None: the node has to fetch them.
+    Never,
+    /// The latest two, stored or not.
+    Always,
+}
+
+/// What an attempt asks for beside the turn itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// The relayer that may add memory.
+    pub(crate) memory_from: Option<PublicKey>,
+    /// Most tokens of added memory.
+    pub(crate) memory_tokens: u32,
+    /// Whether the request says where the blobs are.
+    pub(crate) with_locator: bool,
+    /// Which blobs go along.
+    pub(crate) inline: InlinePolicy,
+    /// How the new blob is stored.
+    pub(crate) storage: StoragePolicy,
+}
+
+/// An attempt, ready to be journaled and sent.
+pub(crate) struct Prepared {
+    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) request: TurnRequest,
+    /// Opens the reply.
+    pub(crate) secret: TurnSecret,
+    /// The key of the turn's record, for the running hash of its tokens.
+    pub(crate) record_key: RecordKey,
+}
+
+/// Builds an attempt at a node.
+pub(crate) fn prepare(
+    state: &State,
+    turn: &PendingTurn,
+    attempt: u32,
+    choice: &Choice,
+    terms: &Terms,
+    now_ms: u64,
+) -> Result<Prepared, ErrorCode> {
+    let base = state.base();
+    let (grant, record_key) = grant(state, turn, attempt, choice, &base, terms.with_locator)?;
+    let inline = inline_blobs(state, &grant, terms.inline)?;
+    let seq = state.next_seq();
+    let prev_blob = if terms.with_locator { head_blob(state)? } else { None };
+    let max_output_tokens = output_cap(turn.max_output_tokens, choice);
+    let payload = Payload {
+        version: VERSION,
+        grant,
+        kind: turn.kind,
+        supersedes_from: turn.supersedes_from,
+        system: state.system.to_vec(),
+        messages: turn.messages.clone(),
+        sampling: turn.sampling.clone(),
+        storage: terms.storage,
+        resume_tokens: Vec::new(),
+    };
+    let signing = state.root.signing_key();
+    let mut auth = TurnAuth {
+        version: VERSION,
+        suite: SUITE_V1,
+        session_id: state.session_id,
+        session_key: signing.public_key(),
+        head_key: state.root.head_signing_key().public_key(),
+        device_id: state.opened.device_id,
+        seq,
+        turn_id: turn.turn_id,
+        attempt,
+        prev_link: state.prev_link(),
+        prev_blob,
+        n_shards: state.opened.n_shards,
+        branch: state.opened.branch,
+        audience: choice.node,
+        audience_key: choice.key,
+        // Known once the payload is sealed, whose key is bound to the fields above.
+        payload_hash: baton_proto::ids::PayloadHash([0; 32]),
+        model: choice.offer.model,
+        sampling: turn.sampling.digest(),
+        max_output_tokens,
+        max_price: price_cap(choice, max_output_tokens),
+        memory_from: terms.memory_from,
+        memory_tokens: terms.memory_from.map_or(0, |_| terms.memory_tokens),
+        grant_hash: payload.grant.hash(),
+        resume: None,
+        issued_ms: now_ms,
+        expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
+    };
+    payload.check(&auth)?;
+    let (sealed, secret) =
+        SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
+    auth.payload_hash = sealed.hash();
+    let auth = Signed::sign(auth, &signing);
+    let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory: None };
+    Ok(Prepared { auth, request, secret, record_key })
+}
+
+/// The blob of the last turn, which its next link names; its ID must be computed by now.
+fn head_blob(state: &State) -> Result<Option<BlobRef>, ErrorCode> {
+    match state.next_seq().checked_sub(1) {
+        None => Ok(None),
+        Some(last) => state.blob_ref(last).map(Some).ok_or(ErrorCode::BlobIdMismatch),
+    }
+}
+
+fn output_cap(wanted: u32, choice: &Choice) -> u32 {
+    let node = if choice.max_output_tokens == 0 { MAX_OUTPUT_TOKENS } else { choice.max_output_tokens };
+    wanted.min(node).min(MAX_OUTPUT_TOKENS)
+}
+
+/// The most that the turn can cost at the offered prices: a full context and a full answer.
+fn price_cap(choice: &Choice, max_output_tokens: u32) -> u64 {
+    let input = u64::from(choice.offer.context_tokens).saturating_mul(choice.offer.input_price);
+    let output = u64::from(max_output_tokens).saturating_mul(choice.offer.output_price);
+    input.saturating_add(output).div_ceil(1000)
+}
+
+fn grant(
+    state: &State,
+    turn: &PendingTurn,
+    attempt: u32,
+    choice: &Choice,
+    base: &Segment,
+    with_locator: bool,
+) -> Result<(Grant, RecordKey), ErrorCode> {
+    let identity = state.identity(base, turn.turn_id, attempt, choice.node);
+    let record_key = state.root.record_key(&identity);
+    let blob_key = state.root.blob_key(base.segment, &record_key.blob_salt());
+    let budget = (choice.offer.context_tokens as usize).saturating_mul(WINDOW_BYTES_PER_TOKEN);
+    // A summary has to read what it replaces; an edit must not.
+    let replaced_from = turn.supersedes_from.filter(|_| turn.kind != RecordKind::Summary);
+    let window = window(state, replaced_from, budget);
+    let mut blobs = Vec::new();
+    for end in state.segment_ends(MAX_READ_BLOBS) {
+        let (last, _) = state.turn(end).ok_or(ErrorCode::BadSequence)?;
+        // The head's blob always; an older segment only if the window reaches into it.
+        if !blobs.is_empty() && window.first().is_none_or(|oldest| end < *oldest) {
+            break;
+        }
+        let salt = state.root.record_key(&last.link.record_identity()).blob_salt();
+        let blob = state.blob_ref(end).ok_or(ErrorCode::BlobIdMismatch)?;
+        blobs.push(ReadBlob {
+            segment: last.link.segment,
+            blob: with_locator.then_some(blob),
+            key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
+        });
+    }
+    let oldest_segment = blobs.last().map_or(0, |blob| blob.segment);
+    let records = window
+        .into_iter()
+        .filter_map(|seq| state.turn(seq))
+        .filter(|(turn, _)| turn.link.segment >= oldest_segment)
+        .map(|(turn, _)| ReadRecord {
+            seq: turn.link.seq,
+            key: GrantedKey::of_record(&state.root.record_key(&turn.link.record_identity())),
+        })
+        .collect();
+    let index = u8::try_from(base.entries.len()).map_err(|_| ErrorCode::BadSequence)?;
+    let grant = Grant {
+        segment: base.segment,
+        index,
+        record_key: GrantedKey::of_record(&record_key),
+        blob_key: GrantedKey::of_blob(&blob_key),
+        blobs,
+        records,
+    };
+    Ok((grant, record_key))
+}
+
+/// Turns that the node may read, oldest first: those that count, the latest of them, until their text fills the
+/// budget.
+fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> {
+    let mut kept = Vec::new();
+    let mut bytes = 0usize;
+    for position in effective(&state.history).into_iter().rev() {
+        let Some(turn) = state.history.get(position) else { continue };
+        if replaced_from.is_some_and(|from| turn.link.seq >= from) {
+            continue;
+        }
+        if bytes >= budget {
+            break;
+        }
+        let messages = turn.record.iter().flat_map(|record| &record.messages);
+        bytes = bytes.saturating_add(messages.map(|message| message.text.len()).sum());
+        kept.push(turn.link.seq);
+    }
+    kept.reverse();
+    kept
+}
+
+/// Bytes of up to two of the granted blobs, the newest first.
+fn inline_blobs(state: &State, grant: &Grant, policy: InlinePolicy) -> Result<Vec<InlineBlob>, ErrorCode> {
+    if policy == InlinePolicy::Never {
+        return Ok(Vec::new());
+    }
+    let mut inline = Vec::new();
+    for end in state.segment_ends(grant.blobs.len()) {
+        let stored = state.turn(end).is_some_and(|(_, meta)| meta.stored);
+        if policy == InlinePolicy::Always || !stored {
+            inline.push(InlineBlob(state.rebuild(end)?));
+        }
+        if inline.len() == MAX_INLINE_BLOBS {
+            break;
+        }
+    }
+    Ok(inline)
+}

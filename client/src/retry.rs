@@ -1,0 +1,184 @@
+//! What follows a failed attempt: a pure decision by the failure and by what was tried.
+
+use std::time::Duration;
+
+use baton_proto::{ErrorCode, Retry};
+use zeroize::Zeroizing;
+
+use crate::exchange::ExchangeError;
+
+/// Attempts at one turn where the caller names no number: a few nodes that just went away and a moment of load.
+pub const MAX_ATTEMPTS: u32 = 6;
+/// Pause before the same node is asked again, where it named none.
+const DEFAULT_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause within one turn; whoever asks for more is asked again later, or never.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct AttemptFailure {
+    /// The code, where the node or the client's own checks named one.
+    pub(crate) code: Option<ErrorCode>,
+    /// What happened.
+    pub(crate) reason: String,
+    /// The node asked to wait so long.
+    pub(crate) retry_after_ms: u32,
+    /// The node said itself that nothing was signed, so there is nothing to ask it about.
+    pub(crate) nothing_signed: bool,
+    /// The reply was lost rather than wrong: its author may have sealed the turn.
+    pub(crate) lost: bool,
+    /// Text that was shown.
+    pub(crate) shown: Shown,
+}
+
+/// Text of an answer that did not end well; never in a log.
+#[derive(Default)]
+pub(crate) struct Shown(pub(crate) Zeroizing<String>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shown({} bytes)", self.0.len())
+    }
+}
+
+impl AttemptFailure {
+    /// A check of the client's that the node's answer did not pass.
+    pub(crate) fn check(code: ErrorCode) -> Self {
+        Self {
+            code: Some(code),
+            reason: code.to_string(),
+            retry_after_ms: 0,
+            nothing_signed: false,
+            lost: false,
+            shown: Shown::default(),
+        }
+    }
+
+    /// The reply ended, or stalled, before its last chunk.
+    pub(crate) fn lost(reason: String) -> Self {
+        Self { reason, lost: true, ..Self::check(ErrorCode::StreamTruncated) }
+    }
+
+    /// The node's own word that the turn failed.
+    pub(crate) fn node(code: ErrorCode, retry_after_ms: u32) -> Self {
+        Self { retry_after_ms, nothing_signed: true, ..Self::check(code) }
+    }
+}
+
+impl From<ExchangeError> for AttemptFailure {
+    fn from(error: ExchangeError) -> Self {
+        let reason = error.to_string();
+        match error {
+            ExchangeError::Refused { code, retry_after_ms } => Self::node(code, retry_after_ms),
+            ExchangeError::Broken(code) => Self::check(code),
+            // The substream never opened, so the node never saw the turn.
+            ExchangeError::Open(_) => {
+                Self { code: None, reason, nothing_signed: true, ..Self::check(ErrorCode::Internal) }
+            }
+            ExchangeError::Frame(_) | ExchangeError::Ended => Self::lost(reason),
+        }
+    }
+}
+
+/// What to do after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextStep {
+    /// Another attempt; the node that failed only if there is no other.
+    Elsewhere,
+    /// Another attempt, at the same node if it is still the best, after a pause.
+    Here(Duration),
+    /// Fetch the node's record again, then another attempt.
+    RenewRecord,
+    /// Check the store, put missing blobs back, bring them along, then another attempt.
+    RepairStore,
+    /// Say where the history is, and publish the head again, then another attempt.
+    Locate,
+    /// The turn itself is wrong: no attempt can succeed.
+    GiveUp,
+}
+
+/// Decides. `seen_before` says whether the same code already ended an earlier attempt of this turn, after which
+/// a cure that did not help is not tried again.
+pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_before: bool) -> NextStep {
+    let Some(code) = failure.code else { return NextStep::Elsewhere };
+    let pause = Duration::from_millis(u64::from(failure.retry_after_ms)).clamp(DEFAULT_PAUSE, MAX_PAUSE);
+    match code {
+        ErrorCode::BlobUnavailable | ErrorCode::HeadMismatch if !with_locator && !seen_before => {
+            NextStep::Locate
+        }
+        ErrorCode::BlobUnavailable | ErrorCode::BlobHashMismatch | ErrorCode::BlobIdMismatch
+            if !seen_before =>
+        {
+            NextStep::RepairStore
+        }
+        ErrorCode::KxExpired if !seen_before => NextStep::RenewRecord,
+        // Both are about somebody's clock; one fresh authorisation is worth a try.
+        ErrorCode::Expired | ErrorCode::NotYetValid if seen_before => NextStep::Elsewhere,
+        ErrorCode::RateLimited => NextStep::Elsewhere,
+        // A node may say of the chain that it is broken when its own copy is; the client has checked it.
+        ErrorCode::BadNodeSignature if !failure.nothing_signed => NextStep::Elsewhere,
+        code => match code.retry() {
+            Retry::Here if seen_before => NextStep::Elsewhere,
+            Retry::Here => NextStep::Here(pause),
+            Retry::Elsewhere => NextStep::Elsewhere,
+            // What the client itself found wrong with an answer is the node's fault, not the turn's.
+            Retry::Never if !failure.nothing_signed => NextStep::Elsewhere,
+            Retry::Never => NextStep::GiveUp,
+        },
+    }
+}
+
+/// Pause before a node is asked again that already failed in this turn, because there is no other.
+pub(crate) fn pause_before_repeat(attempt: u32, retry_after_ms: u32) -> Duration {
+    let grown = DEFAULT_PAUSE * 2u32.saturating_pow(attempt.min(5));
+    grown.max(Duration::from_millis(u64::from(retry_after_ms))).min(MAX_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_the_codes_advice_and_cures_once() {
+        use ErrorCode as C;
+        let cases = [
+            (AttemptFailure::node(C::Busy, 0), true, false, NextStep::Elsewhere),
+            (AttemptFailure::node(C::ModelUnavailable, 0), true, false, NextStep::Elsewhere),
+            (AttemptFailure::node(C::Internal, 0), true, true, NextStep::Elsewhere),
+            (AttemptFailure::node(C::KxExpired, 0), true, false, NextStep::RenewRecord),
+            (AttemptFailure::node(C::KxExpired, 0), true, true, NextStep::Elsewhere),
+            (AttemptFailure::node(C::BlobUnavailable, 0), true, false, NextStep::RepairStore),
+            (AttemptFailure::node(C::BlobUnavailable, 0), true, true, NextStep::Elsewhere),
+            (AttemptFailure::node(C::BlobHashMismatch, 0), true, false, NextStep::RepairStore),
+            (AttemptFailure::node(C::BlobUnavailable, 0), false, false, NextStep::Locate),
+            (AttemptFailure::node(C::HeadMismatch, 0), false, false, NextStep::Locate),
+            (AttemptFailure::node(C::HeadMismatch, 0), true, false, NextStep::Elsewhere),
+            (
+                AttemptFailure::node(C::MemExpired, 900),
+                true,
+                false,
+                NextStep::Here(Duration::from_millis(900)),
+            ),
+            (AttemptFailure::node(C::Expired, 0), true, false, NextStep::Here(DEFAULT_PAUSE)),
+            (AttemptFailure::node(C::Expired, 0), true, true, NextStep::Elsewhere),
+            (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::GiveUp),
+            (AttemptFailure::node(C::PayloadRejected, 0), true, false, NextStep::GiveUp),
+            (AttemptFailure::check(C::ReceiptMismatch), true, false, NextStep::Elsewhere),
+            (AttemptFailure::check(C::BlobMismatch), true, true, NextStep::Elsewhere),
+            (AttemptFailure::check(C::BadNodeSignature), true, false, NextStep::Elsewhere),
+            (AttemptFailure::check(C::NonCanonical), true, false, NextStep::Elsewhere),
+            (ExchangeError::Ended.into(), true, false, NextStep::Elsewhere),
+        ];
+        for (failure, with_locator, seen, expected) in cases {
+            assert_eq!(next_step(&failure, with_locator, seen), expected, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn pauses_are_bounded() {
+        let failure = AttemptFailure::node(ErrorCode::MemExpired, u32::MAX);
+        assert_eq!(next_step(&failure, true, false), NextStep::Here(MAX_PAUSE));
+        assert_eq!(pause_before_repeat(30, u32::MAX), MAX_PAUSE);
+    }
+}

@@ -1,0 +1,152 @@
+//! One open session: its journal and its state under one short lock, and the permits that keep turns in order.
+//!
+//! The lock is held for a journal append at the most and never across an await; appends run on a blocking thread.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+};
+
+use baton_keys::{files::FileSecret, session::SessionRoot};
+use baton_proto::{ErrorCode, ids::SessionId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    error::ClientError,
+    journal::{self, Journal},
+    state::{Entry, Opened, State},
+};
+
+struct Shelf {
+    journal: Option<Journal>,
+    state: State,
+}
+
+/// An open session.
+pub(crate) struct Session {
+    /// Its id.
+    pub(crate) id: SessionId,
+    shelf: Mutex<Shelf>,
+    turns: Arc<Semaphore>,
+    /// One computation of a blob ID at a time, so that a turn waits for the one under way instead of a second.
+    pub(crate) ids: Semaphore,
+    /// One round of background duties at a time.
+    pub(crate) duties: Semaphore,
+    trouble: Mutex<Option<ErrorCode>>,
+    /// Set before a deletion is published, so that nothing publishes a living head after it.
+    pub(crate) deleted: AtomicBool,
+}
+
+impl Session {
+    /// Starts a session with these first entries after its opening.
+    pub(crate) fn create(
+        folder: Option<(&Path, &FileSecret)>,
+        root: SessionRoot,
+        opened: Opened,
+        entries: Vec<Entry>,
+    ) -> Result<Self, ClientError> {
+        let mut first = vec![Entry::Opened(opened.clone()).encode()];
+        first.extend(entries.iter().map(Entry::encode));
+        let mut state = State::new(root.clone(), opened);
+        for entry in entries {
+            state.apply(entry)?;
+        }
+        let journal = Journal::create(folder, &root, &first)?;
+        Ok(Self::with(journal, state))
+    }
+
+    /// Opens a session's file for writing.
+    pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
+        let (journal, contents) = Journal::open(path, secret)?;
+        Ok(Self::with(journal, replay(path, contents)?))
+    }
+
+    fn with(journal: Journal, state: State) -> Self {
+        Self {
+            id: state.session_id,
+            shelf: Mutex::new(Shelf { journal: Some(journal), state }),
+            turns: Arc::new(Semaphore::new(1)),
+            ids: Semaphore::new(1),
+            duties: Semaphore::new(1),
+            trouble: Mutex::new(None),
+            deleted: AtomicBool::new(false),
+        }
+    }
+
+    /// What was last found wrong with the head index.
+    pub(crate) fn trouble(&self) -> Option<ErrorCode> {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers what a look at the head index found.
+    pub(crate) fn set_trouble(&self, found: Option<ErrorCode>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Leave to change the chain; one at a time.
+    pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, ClientError> {
+        self.turns.clone().try_acquire_owned().map_err(|_| ClientError::Busy)
+    }
+
+    /// Looks at the state.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.lock().state)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shelf> {
+        // State changes only after a successful append, in steps that cannot panic midway.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes entries, flushed, and applies them. When it returns an error none of them counts.
+    ///
+    /// Not undone by cancellation: once begun, the entries are written and applied.
+    pub(crate) async fn record(self: &Arc<Self>, entries: Vec<Entry>) -> Result<(), ClientError> {
+        self.write(entries, true).await
+    }
+
+    /// As [`Session::record`] but not flushed, for what a crash may take.
+    pub(crate) async fn note(self: &Arc<Self>, entry: Entry) -> Result<(), ClientError> {
+        self.write(vec![entry], false).await
+    }
+
+    async fn write(self: &Arc<Self>, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
+        let session = self.clone();
+        tokio::task::spawn_blocking(move || session.write_blocking(entries, flush))
+            .await
+            .map_err(|_| ClientError::TaskEnded)?
+    }
+
+    fn write_blocking(&self, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
+        let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
+        let mut shelf = self.lock();
+        let journal = shelf.journal.as_mut().ok_or(ClientError::Closed)?;
+        journal.append(&encoded, flush)?;
+        for entry in entries {
+            shelf.state.apply(entry)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the file, after a write under way; later ones are refused. Blocking.
+    pub(crate) fn close(&self) {
+        drop(self.lock().journal.take());
+    }
+
+    /// Removes the session's file; nothing can be written any more.
+    pub(crate) fn remove(&self) -> Result<(), ClientError> {
+        let journal = self.lock().journal.take();
+        journal.map_or(Ok(()), Journal::remove)
+    }
+}
+
+/// A session's state from its file, without opening it for writing.
+pub(crate) fn peek(path: &Path, secret: &FileSecret) -> Result<State, ClientError> {
+    replay(path, journal::read(path, secret)?)
+}
+
+fn replay(path: &Path, contents: journal::Contents) -> Result<State, ClientError> {
+    let entries = contents.entries.len() as u64;
+    State::replay(contents.root, &contents.entries)
+        .map_err(|_| ClientError::JournalDamaged { path: path.to_owned(), entry: entries })
+}

@@ -1,0 +1,120 @@
+//! What became of an attempt whose reply was lost: asks its author, and takes a turn that it sealed.
+//!
+//! The text then comes out of the blob, which the client opens with its own root and rebuilds like any other turn.
+
+use std::sync::Arc;
+
+use baton_proto::{
+    ErrorCode, Signed,
+    ack::StatusRequest,
+    commit::AcceptedTurn,
+    ids::NodeId,
+    limits::{MAX_BLOB_BYTES, VERSION},
+    link::{BlobRef, Link, blob_digest},
+    memory::MemoryItem,
+    segment::{Segment, blob_salt},
+    turn::TurnAuth,
+    wire::{ClientFrame, Committed, NodeFrame, StoreState, TurnStatus},
+};
+
+use crate::{attempt::accept, client::Client, exchange, session::Session, state::State};
+
+/// An accepted turn and the memory that went into it.
+pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
+
+impl Client {
+    /// Asks the author of an attempt; the turn, if it was sealed there and rebuilds. The error is a reason without
+    /// content; whatever it is, a new attempt may be made.
+    pub(crate) async fn settle(
+        &self,
+        session: &Arc<Session>,
+        auth: &Signed<TurnAuth>,
+    ) -> Result<Option<Settled>, String> {
+        let node = auth.audience;
+        let (committed, store) = match self.status(session, auth).await? {
+            TurnStatus::Sealed { committed, store } => (*committed, store),
+            TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
+        };
+        let bytes = match self.fetch_from(node, &committed).await {
+            Some(bytes) => bytes,
+            None => self.fetch_stored(&committed, store).await.ok_or("the sealed blob was not found")?,
+        };
+        let settled = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
+        settled.map(Some).map_err(|code| code.to_string())
+    }
+
+    async fn status(&self, session: &Session, auth: &Signed<TurnAuth>) -> Result<TurnStatus, String> {
+        let now = self.now_ms();
+        let request = session.read(|state| {
+            let signing = state.root.signing_key();
+            let request = StatusRequest {
+                version: VERSION,
+                session_id: state.session_id,
+                session_key: signing.public_key(),
+                turn_id: auth.turn_id,
+                attempt: auth.attempt,
+                node: auth.audience,
+                time_ms: now,
+            };
+            Signed::sign(request, &signing)
+        });
+        let frame = ClientFrame::Status(request.bytes().clone());
+        match self.ask(auth.audience, &frame).await {
+            Ok(NodeFrame::Status(status)) => Ok(status),
+            Ok(_) => Err("the node answered something else".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Asks a node one question.
+    pub(crate) async fn ask(
+        &self,
+        node: NodeId,
+        frame: &ClientFrame,
+    ) -> Result<NodeFrame, exchange::ExchangeError> {
+        let directory = &self.inner.directory;
+        let wait = self.inner.config.timeouts.open;
+        exchange::ask(directory.mesh(), node, &directory.addrs(node), frame, wait).await
+    }
+
+    async fn fetch_from(&self, node: NodeId, committed: &Committed) -> Option<Vec<u8>> {
+        let frame = ClientFrame::FetchBlob(committed.blob_digest);
+        match self.ask(node, &frame).await {
+            Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
+            _ => None,
+        }
+    }
+
+    async fn fetch_stored(&self, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
+        let StoreState::Stored { blob_id, .. } = store else { return None };
+        let bytes = self.inner.config.store.get(blob_id, MAX_BLOB_BYTES).await.ok()?;
+        (blob_digest(&bytes) == committed.blob_digest).then_some(bytes)
+    }
+}
+
+fn open_and_accept(
+    state: &State,
+    auth: &Signed<TurnAuth>,
+    committed: &Committed,
+    bytes: &[u8],
+) -> Result<Settled, ErrorCode> {
+    let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
+    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let reference = BlobRef {
+        blob_id: baton_proto::ids::BlobId([0; 32]),
+        digest: committed.blob_digest,
+        length: committed.blob_length,
+    };
+    reference.check(bytes)?;
+    let key = state.root.blob_key(link.segment, &blob_salt(bytes)?);
+    let segment = Segment::open(bytes, &key, &state.session_id, link.segment)?;
+    let last = segment.entries.last().ok_or(ErrorCode::BadSequence)?;
+    let identity = link.record_identity();
+    let record = last.record.open(&state.root.record_key(&identity), &identity)?;
+    let answer = record.answer().ok_or(ErrorCode::BlobMismatch)?;
+    let known = pending.attempts.iter().find(|attempt| attempt.auth.attempt == auth.attempt);
+    let mut memory = known.map(|attempt| attempt.memory.clone()).unwrap_or_default();
+    let accepted = accept(state, &pending.turn, auth, committed, answer, &memory)?;
+    memory.truncate(usize::from(accepted.receipt.memory_items));
+    Ok((accepted, memory))
+}

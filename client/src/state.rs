@@ -1,0 +1,455 @@
+//! What a client knows of one session: the entries of its journal, and the state that replaying them gives.
+//!
+//! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
+//! the disk.
+
+use std::sync::Arc;
+
+use baton_keys::session::{RecordIdentity, SessionRoot};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ack::TurnAck,
+    chain::{HistoryTurn, base_after, rebuild_blob},
+    codec,
+    head::{HeadOuter, SegmentRef},
+    ids::{BlobDigest, BlobId, DeviceId, LinkHash, NodeId, SessionId, TurnId},
+    limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS},
+    link::{BlobRef, BranchPoint, Genesis, Link},
+    memory::MemoryItem,
+    receipt::Receipt,
+    record::{Message, RecordKind},
+    segment::{self, Segment},
+    turn::{Sampling, TurnAuth},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// How a session began here.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Opened {
+    pub(crate) n_shards: u16,
+    pub(crate) branch: Option<BranchPoint>,
+    pub(crate) device_id: DeviceId,
+    pub(crate) created_ms: u64,
+    pub(crate) system: Vec<Message>,
+}
+
+/// A turn that was begun, as the user asked for it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct PendingTurn {
+    pub(crate) turn_id: TurnId,
+    pub(crate) kind: RecordKind,
+    pub(crate) supersedes_from: Option<u64>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) sampling: Sampling,
+    pub(crate) max_output_tokens: u32,
+    pub(crate) begun_ms: u64,
+}
+
+/// An attempt at a turn, journaled before it is sent.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct AttemptEntry {
+    pub(crate) attempt: u32,
+    pub(crate) auth: SignedBytes,
+}
+
+/// A turn that was rebuilt and accepted, or recovered from the store.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct TurnEntry {
+    /// The signed link and the sealed record, as in the blob. The record's text is in here alone.
+    pub(crate) entry: segment::Entry,
+    pub(crate) blob_digest: BlobDigest,
+    pub(crate) blob_length: u32,
+    pub(crate) accepted_ms: u64,
+    /// Absent in a session recovered from its root.
+    pub(crate) proof: Option<Proof>,
+    pub(crate) memory: Vec<MemoryItem>,
+}
+
+/// What both sides signed about a turn, which is not in the blobs.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Proof {
+    pub(crate) auth: SignedBytes,
+    pub(crate) receipt: SignedBytes,
+    pub(crate) ack: Option<SignedBytes>,
+}
+
+/// One entry of a journal.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum Entry {
+    /// Always the first.
+    Opened(Opened),
+    /// The pinned system text changed.
+    System(Vec<Message>),
+    /// A turn was begun.
+    Pending(PendingTurn),
+    /// An attempt is about to be sent.
+    Attempt(AttemptEntry),
+    /// Text of an attempt that arrived so far; display only.
+    Received { attempt: u32, text: String },
+    /// Items that a relayer said it added to an attempt.
+    Memory { attempt: u32, items: Vec<MemoryItem> },
+    /// An attempt ended without anything signed, as its node itself said.
+    Refused { attempt: u32 },
+    /// An attempt whose reply the client found wrong: its author is not believed about it again.
+    Rejected { attempt: u32 },
+    /// The pending turn was accepted, or a turn recovered.
+    Turn(Box<TurnEntry>),
+    /// The pending turn was given up.
+    Abandoned,
+    /// The Walrus ID of a turn's blob was computed.
+    BlobId { seq: u64, id: BlobId },
+    /// The author has the acknowledgement.
+    Acked { seq: u64 },
+    /// The store has a turn's blob.
+    Stored { seq: u64, end_epoch: Option<u64> },
+    /// The store turned out not to have a turn's blob.
+    Lost { seq: u64 },
+    /// A head record was published, or found at recovery.
+    Head { sequence: u64, seq: u64, link_hash: LinkHash },
+}
+
+impl Entry {
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        codec::encode_secret(self)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
+        codec::decode(bytes, MAX_OBJECT_BYTES)
+    }
+
+    /// The turn that the entry is about, if it is about one.
+    pub(crate) fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.seq),
+            Self::BlobId { seq, .. }
+            | Self::Acked { seq }
+            | Self::Stored { seq, .. }
+            | Self::Lost { seq } => Some(*seq),
+            _ => None,
+        }
+    }
+
+    /// What the link of an accepted turn continues.
+    pub(crate) fn turn_prev_link(&self) -> Option<LinkHash> {
+        match self {
+            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.prev_link),
+            _ => None,
+        }
+    }
+}
+
+/// What is known of an accepted turn besides link and record.
+#[derive(Clone)]
+pub(crate) struct TurnMeta {
+    pub(crate) entry: segment::Entry,
+    pub(crate) digest: BlobDigest,
+    pub(crate) length: u32,
+    pub(crate) blob_id: Option<BlobId>,
+    pub(crate) accepted_ms: u64,
+    pub(crate) auth: Option<Signed<TurnAuth>>,
+    pub(crate) receipt: Option<Signed<Receipt>>,
+    pub(crate) ack: Option<Signed<TurnAck>>,
+    pub(crate) acked: bool,
+    pub(crate) stored: bool,
+    pub(crate) end_epoch: Option<u64>,
+    pub(crate) memory: Vec<MemoryItem>,
+    /// Pinned system text that the turn was sent with; unknown in a recovered session.
+    pub(crate) system: Option<Arc<Vec<Message>>>,
+}
+
+/// An attempt of the pending turn.
+#[derive(Clone)]
+pub(crate) struct PendingAttempt {
+    pub(crate) auth: Signed<TurnAuth>,
+    pub(crate) received: String,
+    pub(crate) memory: Vec<MemoryItem>,
+    /// The node itself said that nothing was signed.
+    pub(crate) refused: bool,
+    /// The client found its reply wrong.
+    pub(crate) rejected: bool,
+}
+
+/// A pending turn with its attempts.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) turn: PendingTurn,
+    pub(crate) attempts: Vec<PendingAttempt>,
+}
+
+/// The last head record that is known to be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedHead {
+    pub(crate) sequence: u64,
+    pub(crate) seq: u64,
+    pub(crate) link_hash: LinkHash,
+}
+
+/// A session's state.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) root: SessionRoot,
+    pub(crate) session_id: SessionId,
+    pub(crate) opened: Opened,
+    pub(crate) system: Arc<Vec<Message>>,
+    /// Accepted turns, oldest first; each with its record.
+    pub(crate) history: Vec<HistoryTurn>,
+    /// Parallel to `history`.
+    pub(crate) meta: Vec<TurnMeta>,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) head: Option<PublishedHead>,
+}
+
+impl State {
+    /// A session's first state.
+    pub(crate) fn new(root: SessionRoot, opened: Opened) -> Self {
+        let system = Arc::new(opened.system.clone());
+        Self {
+            session_id: root.session_id(),
+            root,
+            opened,
+            system,
+            history: Vec::new(),
+            meta: Vec::new(),
+            pending: None,
+            head: None,
+        }
+    }
+
+    /// The state that a journal's entries give.
+    pub(crate) fn replay(root: SessionRoot, entries: &[Zeroizing<Vec<u8>>]) -> Result<Self, ErrorCode> {
+        let (first, rest) = entries.split_first().ok_or(ErrorCode::NonCanonical)?;
+        let Entry::Opened(opened) = Entry::decode(first)? else { return Err(ErrorCode::NonCanonical) };
+        let mut state = Self::new(root, opened);
+        for entry in rest {
+            state.apply(Entry::decode(entry)?)?;
+        }
+        Ok(state)
+    }
+
+    /// Applies one entry.
+    pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+        match entry {
+            Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
+            Entry::System(system) => self.system = Arc::new(system),
+            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
+            Entry::Attempt(entry) => {
+                let auth = Signed::<TurnAuth>::verify(entry.auth)?;
+                let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
+                pending.attempts.push(PendingAttempt {
+                    auth,
+                    received: String::new(),
+                    memory: Vec::new(),
+                    refused: false,
+                    rejected: false,
+                });
+            }
+            Entry::Received { attempt, text } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.received.push_str(&text);
+                }
+            }
+            Entry::Memory { attempt, items } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.memory = items;
+                }
+            }
+            Entry::Refused { attempt } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.refused = true;
+                }
+            }
+            Entry::Rejected { attempt } => {
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.rejected = true;
+                }
+            }
+            Entry::Turn(turn) => self.push_turn(*turn)?,
+            Entry::Abandoned => self.pending = None,
+            Entry::BlobId { seq, id } => self.meta_mut(seq)?.blob_id = Some(id),
+            Entry::Acked { seq } => self.meta_mut(seq)?.acked = true,
+            Entry::Stored { seq, end_epoch } => {
+                let meta = self.meta_mut(seq)?;
+                meta.stored = true;
+                meta.end_epoch = end_epoch;
+            }
+            Entry::Lost { seq } => self.meta_mut(seq)?.stored = false,
+            Entry::Head { sequence, seq, link_hash } => {
+                self.head = Some(PublishedHead { sequence, seq, link_hash });
+            }
+        }
+        Ok(())
+    }
+
+    fn push_turn(&mut self, turn: TurnEntry) -> Result<(), ErrorCode> {
+        let link = Signed::<Link>::verify(turn.entry.link.clone())?;
+        if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
+            return Err(ErrorCode::ChainBroken);
+        }
+        let identity = link.record_identity();
+        let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
+        let (mut auth, mut receipt, mut ack) = (None, None, None);
+        if let Some(proof) = turn.proof {
+            auth = Some(Signed::verify(proof.auth)?);
+            receipt = Some(Signed::verify(proof.receipt)?);
+            ack = proof.ack.map(Signed::verify).transpose()?;
+        }
+        // The link names the blob before it, ID included.
+        if let (Some(previous), Some(blob)) = (self.meta.last_mut(), link.prev_blob) {
+            previous.blob_id = Some(blob.blob_id);
+        }
+        let acked = ack.is_none();
+        // System text changes only between turns, so what holds now held when the turn was sent.
+        let system = receipt.is_some().then(|| self.system.clone());
+        self.history.push(HistoryTurn { link, record: Some(record) });
+        self.meta.push(TurnMeta {
+            entry: turn.entry,
+            digest: turn.blob_digest,
+            length: turn.blob_length,
+            blob_id: None,
+            accepted_ms: turn.accepted_ms,
+            auth,
+            receipt,
+            ack,
+            acked,
+            stored: false,
+            end_epoch: None,
+            memory: turn.memory,
+            system,
+        });
+        self.pending = None;
+        Ok(())
+    }
+
+    fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {
+        let index = usize::try_from(seq).map_err(|_| ErrorCode::BadSequence)?;
+        self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
+    }
+
+    fn attempt_mut(&mut self, attempt: u32) -> Option<&mut PendingAttempt> {
+        self.pending.as_mut()?.attempts.iter_mut().find(|known| known.auth.attempt == attempt)
+    }
+
+    pub(crate) fn turn(&self, seq: u64) -> Option<(&HistoryTurn, &TurnMeta)> {
+        let index = usize::try_from(seq).ok()?;
+        Some((self.history.get(index)?, self.meta.get(index)?))
+    }
+
+    /// Position of the next turn.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.history.len() as u64
+    }
+
+    /// The last accepted turn.
+    pub(crate) fn last(&self) -> Option<(&HistoryTurn, &TurnMeta)> {
+        Some((self.history.last()?, self.meta.last()?))
+    }
+
+    pub(crate) fn genesis(&self) -> Genesis {
+        Genesis {
+            session_key: self.root.signing_key().public_key(),
+            n_shards: self.opened.n_shards,
+            branch: self.opened.branch,
+        }
+    }
+
+    /// Hash that the next link continues.
+    pub(crate) fn prev_link(&self) -> LinkHash {
+        self.history.last().map_or_else(|| self.genesis().link_hash(), |turn| turn.link.link_hash())
+    }
+
+    /// Where a turn's blob is; none until its ID is computed.
+    pub(crate) fn blob_ref(&self, seq: u64) -> Option<BlobRef> {
+        let (_, meta) = self.turn(seq)?;
+        Some(BlobRef { blob_id: meta.blob_id?, digest: meta.digest, length: meta.length })
+    }
+
+    /// A segment as far as it goes.
+    pub(crate) fn segment(&self, number: u64) -> Segment {
+        let turns = self.history.iter().zip(&self.meta);
+        // Segments are runs, so the search begins where the number does.
+        let entries = turns
+            .skip(self.history.partition_point(|turn| turn.link.segment < number))
+            .take_while(|(turn, _)| turn.link.segment == number)
+            .map(|(_, meta)| meta.entry.clone())
+            .collect();
+        Segment { entries, ..Segment::empty(self.session_id, number) }
+    }
+
+    /// The segment that the next turn goes to, with what it holds so far.
+    pub(crate) fn base(&self) -> Segment {
+        match self.history.last() {
+            Some(last) => base_after(self.segment(last.link.segment)),
+            None => Segment::empty(self.session_id, 0),
+        }
+    }
+
+    /// The bytes of the blob as it was after a turn, rebuilt from this session's own text.
+    pub(crate) fn rebuild(&self, seq: u64) -> Result<Vec<u8>, ErrorCode> {
+        let (turn, meta) = self.turn(seq).ok_or(ErrorCode::BadSequence)?;
+        let segment = self.segment(turn.link.segment);
+        let bytes = rebuild_blob(&self.root, &segment, &turn.link, usize::from(turn.link.index) + 1)?;
+        let reference = BlobRef { blob_id: BlobId([0; 32]), digest: meta.digest, length: meta.length };
+        reference.check(&bytes)?;
+        Ok(bytes)
+    }
+
+    /// Last turns of the latest segments, newest first: at most so many.
+    pub(crate) fn segment_ends(&self, most: usize) -> Vec<u64> {
+        let mut ends = Vec::new();
+        let mut next = self.history.len().checked_sub(1);
+        while let Some(turn) = next.and_then(|index| self.history.get(index)) {
+            if ends.len() == most {
+                break;
+            }
+            ends.push(turn.link.seq);
+            let first = self.history.partition_point(|other| other.link.segment < turn.link.segment);
+            next = first.checked_sub(1);
+        }
+        ends
+    }
+
+    /// Whether a later turn's blob holds this one's entries too.
+    pub(crate) fn is_superseded(&self, seq: u64) -> bool {
+        let next = seq.checked_add(1).and_then(|next| self.turn(next));
+        match (self.turn(seq), next) {
+            (Some((turn, _)), Some((next, _))) => turn.link.segment == next.link.segment,
+            _ => false,
+        }
+    }
+
+    /// The outer part of the head record; none before the first turn, and until the last blob's ID is computed.
+    pub(crate) fn head_outer(&self) -> Option<HeadOuter> {
+        let (turn, _) = self.last()?;
+        let mut blobs = Vec::new();
+        for end in self.segment_ends(MAX_READ_BLOBS) {
+            let (last, _) = self.turn(end)?;
+            blobs.push(SegmentRef { segment: last.link.segment, blob: self.blob_ref(end)? });
+        }
+        Some(HeadOuter {
+            n_shards: self.opened.n_shards,
+            branch: self.opened.branch,
+            seq: turn.link.seq,
+            link_hash: turn.link.link_hash(),
+            blobs,
+        })
+    }
+
+    /// Identity of the next turn's record at a node.
+    pub(crate) fn identity(
+        &self,
+        base: &Segment,
+        turn_id: TurnId,
+        attempt: u32,
+        author: NodeId,
+    ) -> RecordIdentity {
+        RecordIdentity {
+            session_id: self.session_id,
+            segment: base.segment,
+            seq: self.next_seq(),
+            turn_id,
+            attempt,
+            author,
+        }
+    }
+}

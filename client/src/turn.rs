@@ -1,0 +1,378 @@
+//! A turn, from the caller's message to the accepted answer: the spine of the client.
+//!
+//! Every step that others could hold the client to is in the journal, flushed, before it is taken: the message, each
+//! attempt, the accepted turn. Text shown before acceptance is display only.
+
+use std::sync::Arc;
+
+use baton_proto::{
+    ErrorCode, Signed,
+    ack::TurnAck,
+    ids::{NodeId, TurnId},
+    limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, VERSION},
+    record::{Message, check_supersedes},
+    turn::TurnAuth,
+};
+
+use crate::{
+    attempt::{self, Context, Events, Finished},
+    choose::Wish,
+    client::Client,
+    error::ClientError,
+    event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    request::{self, Terms},
+    retry::{AttemptFailure, NextStep, next_step, pause_before_repeat},
+    session::Session,
+    state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
+};
+
+/// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
+const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
+
+/// What is remembered over the attempts of one turn.
+struct Progress {
+    tried: Vec<NodeId>,
+    codes: Vec<ErrorCode>,
+    with_locator: bool,
+    inline: InlinePolicy,
+    last: Option<(NodeId, AttemptFailure)>,
+    attempts: u32,
+}
+
+impl Client {
+    /// Says something in a session and waits for the answer, accepted and journaled. Background work (storing,
+    /// acknowledging, publishing the head) goes on afterwards.
+    ///
+    /// Cancel safe: a dropped call leaves the turn pending in the journal, to be finished with
+    /// [`Client::resume`] or given up with [`Client::abandon`]; the node is told by the closed substream.
+    ///
+    /// # Errors
+    /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
+    /// [`ClientError::Busy`]; [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays
+    /// pending unless the failure's code says that no attempt can succeed.
+    pub async fn turn(
+        &self,
+        session: baton_proto::ids::SessionId,
+        input: TurnInput,
+        mut on_event: impl FnMut(TurnEvent) + Send,
+    ) -> Result<TurnOutcome, ClientError> {
+        check_input(&input)?;
+        let session = self.opened(session).await?;
+        let _permit = session.begin()?;
+        if session.read(|state| state.pending.is_some()) {
+            return Err(ClientError::PendingTurn);
+        }
+        let next = session.read(crate::state::State::next_seq);
+        check_supersedes(input.kind, input.supersedes_from, next)?;
+        let pending = PendingTurn {
+            turn_id: TurnId(baton_keys::secret::random_bytes()),
+            kind: input.kind,
+            supersedes_from: input.supersedes_from,
+            messages: input.messages.clone(),
+            sampling: input.sampling.clone(),
+            max_output_tokens: input.max_output_tokens,
+            begun_ms: self.now_ms(),
+        };
+        session.record(vec![Entry::Pending(pending)]).await?;
+        Box::pin(self.drive(&session, &ResumeOptions::of(&input), &mut on_event)).await
+    }
+
+    /// Finishes a pending turn, if there is one: asks the authors of its attempts what became of them, and takes a
+    /// turn that one of them sealed; otherwise makes new attempts.
+    ///
+    /// # Errors
+    /// As [`Client::turn`].
+    pub async fn resume(
+        &self,
+        session: baton_proto::ids::SessionId,
+        options: ResumeOptions,
+        mut on_event: impl FnMut(TurnEvent) + Send,
+    ) -> Result<Option<TurnOutcome>, ClientError> {
+        let session = self.opened(session).await?;
+        let _permit = session.begin()?;
+        if session.read(|state| state.pending.is_none()) {
+            return Ok(None);
+        }
+        self.ensure_head_id(&session).await?;
+        let asked = session.read(attempt::attempts_to_ask);
+        for auth in asked.into_iter().rev() {
+            match Box::pin(self.settle(&session, &auth)).await {
+                Ok(Some((finished, memory))) => {
+                    on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
+                    return self
+                        .finish(&session, &auth, finished, memory, None, &mut on_event)
+                        .await
+                        .map(Some);
+                }
+                Ok(None) => {}
+                Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
+            }
+        }
+        Box::pin(self.drive(&session, &options, &mut on_event)).await.map(Some)
+    }
+
+    /// Gives up a pending turn, if there is one; its attempts are aborted in the background.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while it runs, and as opening the session.
+    pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
+        let session = self.opened(session).await?;
+        let _permit = session.begin()?;
+        self.give_up(&session).await
+    }
+
+    async fn give_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        let attempts = session.read(attempt::open_attempts);
+        if session.read(|state| state.pending.is_none()) {
+            return Ok(());
+        }
+        session.record(vec![Entry::Abandoned]).await?;
+        self.spawn_aborts(session, attempts, None);
+        Ok(())
+    }
+
+    /// Makes attempts at the pending turn until one is accepted, none can succeed, or enough were made.
+    async fn drive(
+        &self,
+        session: &Arc<Session>,
+        options: &ResumeOptions,
+        events: &mut Events<'_>,
+    ) -> Result<TurnOutcome, ClientError> {
+        // The next authorisation signs the ID of the last blob; it was begun when that turn was accepted.
+        self.ensure_head_id(session).await?;
+        let mut progress = Progress {
+            tried: Vec::new(),
+            codes: Vec::new(),
+            with_locator: options.with_locator,
+            inline: options.inline,
+            last: None,
+            attempts: 0,
+        };
+        while progress.attempts < options.max_attempts.max(1) {
+            let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
+                Ok(made) => made,
+                // Without any node at all the first failure says more than that there is no second one.
+                Err(ClientError::NoNode(_)) if progress.last.is_some() => break,
+                Err(error) => return Err(error),
+            };
+            progress.attempts += 1;
+            let failure = match result {
+                Ok(Finished { accepted, memory, rest }) => {
+                    return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
+                }
+                Err(failure) => failure,
+            };
+            // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
+            // sealed must begin with what it sent.
+            if failure.lost
+                && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth)).await
+                && let Some(unseen) =
+                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.0.as_str()))
+            {
+                if !unseen.is_empty() {
+                    events(TurnEvent::Text(unseen.to_owned()));
+                }
+                return self.finish(session, &auth, accepted, memory, None, events).await;
+            }
+            self.after_failure(session, &auth, failure, &mut progress, events).await?;
+        }
+        Err(match progress.last {
+            Some((node, failure)) => failed(progress.attempts, node, &failure),
+            None => ClientError::NoNode(crate::choose::NoChoice::NoNodes),
+        })
+    }
+
+    /// One attempt: chooses a node, journals, sends and follows. The outer error is the client's own.
+    async fn attempt(
+        &self,
+        session: &Arc<Session>,
+        options: &ResumeOptions,
+        progress: &mut Progress,
+        events: &mut Events<'_>,
+    ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
+        let directory = &self.inner.directory;
+        let last_model =
+            session.read(|state| state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model)));
+        let wish = Wish {
+            model: options.model.as_deref(),
+            node: options.node,
+            allow_echo: options.allow_echo,
+            last_model,
+            tried: &progress.tried,
+            now_ms: self.now_ms(),
+        };
+        let (choice, _in_flight) = Box::pin(directory.choose(&wish)).await?;
+        if progress.tried.contains(&choice.node) {
+            let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
+            tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
+        }
+        let terms = Terms {
+            memory_from: options.relayer.as_ref().map(|relayer| relayer.node.public_key()),
+            memory_tokens: options.memory_tokens,
+            with_locator: progress.with_locator,
+            inline: progress.inline,
+            storage: self.inner.config.storage,
+        };
+        let now = self.now_ms();
+        let (turn, prepared) = session.read(|state| {
+            let pending = state.pending.as_ref().ok_or(ErrorCode::StatusUnknown)?;
+            let attempt = u32::try_from(pending.attempts.len()).map_err(|_| ErrorCode::BadSequence)?;
+            let prepared = request::prepare(state, &pending.turn, attempt, &choice, &terms, now)?;
+            Ok::<_, ErrorCode>((pending.turn.clone(), prepared))
+        })?;
+        let auth = prepared.auth.clone();
+        let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
+        session.record(vec![Entry::Attempt(entry)]).await?;
+        events(TurnEvent::Attempt {
+            attempt: auth.attempt,
+            node: choice.node,
+            model: choice.offer.name.clone(),
+            engine: choice.offer.engine,
+        });
+        let context = Context {
+            session,
+            directory,
+            timeouts: self.inner.config.timeouts,
+            relayer: options.relayer.as_ref(),
+        };
+        let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
+        Ok((auth, result))
+    }
+
+    /// Decides what follows a failed attempt, and prepares it.
+    async fn after_failure(
+        &self,
+        session: &Arc<Session>,
+        auth: &Signed<TurnAuth>,
+        failure: AttemptFailure,
+        progress: &mut Progress,
+        events: &mut Events<'_>,
+    ) -> Result<(), ClientError> {
+        let node = auth.audience;
+        let (code, reason) = (failure.code, failure.reason.clone());
+        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason });
+        if !failure.shown.0.is_empty() {
+            events(TurnEvent::Restarted);
+        }
+        if failure.nothing_signed {
+            session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?;
+        } else if !failure.lost {
+            session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?;
+        }
+        let seen = code.is_some_and(|code| progress.codes.contains(&code));
+        let step = next_step(&failure, progress.with_locator, seen);
+        progress.codes.extend(code);
+        match step {
+            NextStep::Elsewhere => {
+                self.inner.directory.failed(node, u64::from(failure.retry_after_ms));
+                progress.tried.push(node);
+            }
+            NextStep::Here(pause) => tokio::time::sleep(pause).await,
+            NextStep::RenewRecord => self.inner.directory.renew(node).await,
+            NextStep::RepairStore => {
+                progress.inline = InlinePolicy::Always;
+                self.repair(session).await;
+            }
+            NextStep::Locate => {
+                progress.with_locator = true;
+                if let Err(error) = self.publish_head(session, false).await {
+                    tracing::warn!(%error, "the head record could not be published again");
+                }
+            }
+            NextStep::GiveUp => {
+                self.give_up(session).await?;
+                return Err(failed(progress.attempts, node, &failure));
+            }
+        }
+        progress.last = Some((node, failure));
+        Ok(())
+    }
+
+    /// Journals an accepted turn, tells the caller, and leaves the rest to the background.
+    async fn finish(
+        &self,
+        session: &Arc<Session>,
+        auth: &Signed<TurnAuth>,
+        accepted: baton_proto::commit::AcceptedTurn,
+        memory: Vec<baton_proto::memory::MemoryItem>,
+        rest: Option<attempt::Rest>,
+        events: &mut Events<'_>,
+    ) -> Result<TurnOutcome, ClientError> {
+        let now = self.now_ms();
+        let others = session.read(attempt::open_attempts);
+        let ack = session.read(|state| {
+            let signing = state.root.signing_key();
+            let ack = TurnAck {
+                version: VERSION,
+                session_id: state.session_id,
+                session_key: signing.public_key(),
+                seq: accepted.link.seq,
+                link_hash: accepted.link.link_hash(),
+                blob_digest: accepted.blob_digest,
+                receipt_hash: accepted.receipt.receipt_hash(),
+                time_ms: now,
+            };
+            Signed::sign(ack, &signing)
+        });
+        let entry = accepted.segment.entries.last().ok_or(ErrorCode::BadSequence)?.clone();
+        let turn = TurnEntry {
+            entry,
+            blob_digest: accepted.blob_digest,
+            blob_length: u32::try_from(accepted.blob.len()).map_err(|_| ErrorCode::BlobTooLarge)?,
+            accepted_ms: now,
+            proof: Some(Proof {
+                auth: auth.bytes().clone(),
+                receipt: accepted.receipt.bytes().clone(),
+                ack: Some(ack.bytes().clone()),
+            }),
+            memory: memory.clone(),
+        };
+        session.record(vec![Entry::Turn(Box::new(turn))]).await?;
+        self.inner.directory.served(auth.audience);
+        events(TurnEvent::Accepted);
+        self.spawn_aborts(session, others, Some(auth.attempt));
+        self.spawn_after_turn(session.clone(), accepted.link.seq, rest);
+        Ok(TurnOutcome {
+            session: session.id,
+            seq: accepted.link.seq,
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            node: auth.audience,
+            text: accepted.record.answer().unwrap_or_default().to_owned(),
+            finish: accepted.record.finish,
+            link_hash: accepted.link.link_hash(),
+            blob_digest: accepted.blob_digest,
+            receipt: accepted.receipt,
+            memory,
+        })
+    }
+}
+
+fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {
+    ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone() }
+}
+
+fn check_input(input: &TurnInput) -> Result<(), ClientError> {
+    if input.messages.iter().all(|message| message.text.trim().is_empty()) {
+        return Err(ClientError::EmptyMessage);
+    }
+    input.sampling.check()?;
+    check_texts(&input.messages)
+}
+
+/// Checks messages against the limits of a turn, so that nothing is journaled that no node can take.
+pub(crate) fn check_texts(messages: &[Message]) -> Result<(), ClientError> {
+    let bytes: usize = messages.iter().map(|message| message.text.len()).sum();
+    let longest = messages.iter().map(|message| message.text.len()).max().unwrap_or(0);
+    if longest > MAX_MESSAGE_BYTES {
+        return Err(ClientError::MessageTooLong { bytes: longest, limit: MAX_MESSAGE_BYTES });
+    }
+    if bytes > MAX_INPUT_BYTES {
+        return Err(ClientError::MessageTooLong { bytes, limit: MAX_INPUT_BYTES });
+    }
+    // One place is kept for the answer.
+    if messages.len() >= MAX_MESSAGES {
+        return Err(ClientError::Protocol(ErrorCode::FrameTooLarge));
+    }
+    Ok(messages.iter().try_for_each(Message::check)?)
+}

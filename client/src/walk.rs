@@ -1,0 +1,300 @@
+//! Walks a session's chain with its root: to verify it against the store, to recover it from its head alone, and
+//! to gather it for an export. The chain's own reader decides what is valid; this fetches.
+
+use std::sync::Arc;
+
+use baton_keys::session::SessionRoot;
+use baton_proto::{
+    ErrorCode,
+    chain::{SessionReader, VerifiedSegment, rebuild_blob},
+    head::HeadOuter,
+    ids::{NodeId, SessionId},
+    limits::MAX_BLOB_BYTES,
+    link::{BlobRef, blob_digest},
+    wire::{ClientFrame, NodeFrame},
+};
+use baton_walrus_client::ShardCount;
+
+use crate::{
+    client::{Client, shards},
+    error::ClientError,
+    session::Session,
+};
+
+/// What [`Client::verify`] found. Without problems, every turn's link, node signature, record and place was checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Turns checked.
+    pub turns: u64,
+    /// Segments checked.
+    pub segments: u64,
+    /// Blobs whose BLAKE3 was compared, in-segment ones rebuilt.
+    pub blobs_checked: u64,
+    /// Blobs whose Walrus ID was computed and compared.
+    pub ids_checked: u64,
+    /// Segments whose bytes came from the store.
+    pub from_store: u64,
+    /// Segments that the store did not have, or had wrong, checked from this client's own copy.
+    pub from_own: u64,
+    /// Receipts checked against their links.
+    pub receipts_checked: u64,
+    /// Turns without a receipt, as after a recovery from the root.
+    pub receipts_missing: u64,
+    /// What was found wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong. A blob that is merely missing in the store is counted in `from_own` and is no
+    /// problem of the chain.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Something that is not as it was signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Problem {
+    /// The turn whose blob, ID or receipt it is.
+    pub seq: u64,
+    /// What.
+    pub code: ErrorCode,
+}
+
+/// Where a session's bytes may come from beside the store.
+struct Sources<'a> {
+    session: Option<&'a Arc<Session>>,
+    author: Option<NodeId>,
+}
+
+/// A segment as it was found.
+struct Found {
+    bytes: Vec<u8>,
+    own: bool,
+    /// The store had other bytes under the ID.
+    wrong_in_store: bool,
+}
+
+impl Client {
+    /// Verifies a session: every link, signature and record, every blob's BLAKE3 (in-segment ones are rebuilt), and the
+    /// Walrus IDs of closed segments; with `full` the ID of every blob. Segments are taken from the store, or from this
+    /// client's own copy where the store does not have them.
+    ///
+    /// # Errors
+    /// Those of the chain when a segment does not verify at all ([`ClientError::Protocol`]); single wrong blobs,
+    /// IDs and receipts are in the report.
+    pub async fn verify(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
+        let session = self.opened(id).await?;
+        self.ensure_head_id(&session).await?;
+        let mut report = VerifyReport::default();
+        let (root, outer, shards) = session
+            .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
+        let Some(outer) = outer else { return Ok(report) };
+        let sources = Sources { session: Some(&session), author: None };
+        let segments = self.walk(&root, &outer, &sources, &mut report).await?;
+        let checked = tokio::task::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
+        let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
+        session.read(|state| check_receipts(state, &mut report));
+        Ok(report)
+    }
+
+    /// Brings a session back from its root alone: finds the head in the index, walks the chain in the store and verifies
+    /// all of it. Receipts, authorisations and acknowledgements are not in the store, so they stay unknown.
+    ///
+    /// # Errors
+    /// [`ClientError::HeadMissing`], [`ClientError::Deleted`], [`ClientError::SessionExists`] when it is here as far
+    /// as the index knows, [`ErrorCode::RollbackDetected`] or [`ErrorCode::ForkDetected`] when it is here and the
+    /// index disagrees, and the chain's.
+    pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
+        let id = root.session_id();
+        match self.check_head(id).await {
+            Err(ClientError::UnknownSession(_)) => {}
+            // Another device went on: the longer chain holds the one known here, or the walk finds a fork.
+            Err(ClientError::Behind { .. }) => return self.take_over(id, root).await,
+            Ok(_) => return Err(ClientError::SessionExists(id)),
+            Err(error) => return Err(error),
+        }
+        let found = self.resolve(root).await?.ok_or(ClientError::HeadMissing)?;
+        if found.inner.tombstone {
+            return Err(ClientError::Deleted);
+        }
+        let (opened, entries) = self.gather(root, &found, None).await?;
+        self.create(root.clone(), opened, entries).await
+    }
+
+    async fn gather(
+        &self,
+        root: &SessionRoot,
+        found: &crate::head::FoundHead,
+        session: Option<&Arc<Session>>,
+    ) -> Result<(crate::state::Opened, Vec<crate::state::Entry>), ClientError> {
+        let sources = Sources { session, author: Some(found.inner.author) };
+        let mut report = VerifyReport::default();
+        let segments = self.walk(root, &found.outer, &sources, &mut report).await?;
+        let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, self.now_ms());
+        let mut entries = crate::transfer::entries(root, &segments, &Default::default(), self.now_ms())?;
+        entries.push(crate::state::Entry::Head {
+            sequence: found.sequence,
+            seq: found.outer.seq,
+            link_hash: found.outer.link_hash,
+        });
+        Ok((opened, entries))
+    }
+
+    /// Appends the turns of another device to a session that is their prefix.
+    async fn take_over(&self, id: SessionId, root: &SessionRoot) -> Result<SessionId, ClientError> {
+        let session = self.opened(id).await?;
+        let _permit = session.begin()?;
+        let found = self.resolve(root).await?.ok_or(ClientError::HeadMissing)?;
+        let (_, entries) = self.gather(root, &found, Some(&session)).await?;
+        let known = session.read(|state| {
+            if state.pending.is_some() { Err(ClientError::PendingTurn) } else { Ok(state.next_seq()) }
+        })?;
+        let ours = session.read(|state| state.prev_link());
+        let fresh: Vec<_> =
+            entries.into_iter().filter(|entry| entry.seq().is_none_or(|seq| seq >= known)).collect();
+        // The first new turn must continue ours; otherwise both devices wrote the same turn.
+        let continues =
+            fresh.iter().find_map(crate::state::Entry::turn_prev_link).is_some_and(|prev| prev == ours);
+        if !continues {
+            session.set_trouble(Some(ErrorCode::ForkDetected));
+            return Err(ErrorCode::ForkDetected.into());
+        }
+        session.record(fresh).await?;
+        Ok(id)
+    }
+
+    /// The verified segments of a session, oldest first.
+    pub(crate) async fn own_segments(
+        &self,
+        session: &Arc<Session>,
+    ) -> Result<Vec<VerifiedSegment>, ClientError> {
+        self.ensure_head_id(session).await?;
+        let session = session.clone();
+        let walked = tokio::task::spawn_blocking(move || {
+            session.read(|state| {
+                let outer = state.head_outer().ok_or(ErrorCode::BadSequence)?;
+                let mut reader = SessionReader::new(&state.root, &outer)?;
+                for end in state.segment_ends(usize::MAX) {
+                    reader.provide(&state.rebuild(end)?)?;
+                }
+                reader.finish()
+            })
+        });
+        Ok(walked.await.map_err(|_| ClientError::TaskEnded)??)
+    }
+
+    /// Walks from a head to the genesis.
+    async fn walk(
+        &self,
+        root: &SessionRoot,
+        outer: &HeadOuter,
+        sources: &Sources<'_>,
+        report: &mut VerifyReport,
+    ) -> Result<Vec<VerifiedSegment>, ClientError> {
+        let mut reader = SessionReader::new(root, outer)?;
+        let mut wrong = Vec::new();
+        while let Some(need) = reader.need() {
+            let found = self.fetch(&need, sources).await?;
+            if found.own {
+                report.from_own += 1;
+            } else {
+                report.from_store += 1;
+            }
+            if found.wrong_in_store {
+                wrong.push(need.digest);
+            }
+            // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
+            let provided = tokio::task::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
+            reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
+        }
+        let segments = reader.finish()?;
+        let ends = segments.iter().filter(|segment| wrong.contains(&segment.blob.digest));
+        let seqs = ends.filter_map(|segment| Some(segment.turns.last()?.link.seq));
+        report.problems.extend(seqs.map(|seq| Problem { seq, code: ErrorCode::BlobHashMismatch }));
+        report.segments = segments.len() as u64;
+        report.turns = segments.iter().map(|segment| segment.turns.len() as u64).sum();
+        report.blobs_checked = report.turns;
+        Ok(segments)
+    }
+
+    /// Bytes that are as signed: from the store, this client's own copy, or the last turn's author.
+    async fn fetch(&self, need: &BlobRef, sources: &Sources<'_>) -> Result<Found, ClientError> {
+        let stored = self.inner.config.store.get(need.blob_id, MAX_BLOB_BYTES).await;
+        let mut wrong_in_store = false;
+        let failure = match stored {
+            Ok(bytes) if need.check(&bytes).is_ok() => {
+                return Ok(Found { bytes, own: false, wrong_in_store: false });
+            }
+            Ok(_) => {
+                wrong_in_store = true;
+                ClientError::Protocol(ErrorCode::BlobHashMismatch)
+            }
+            Err(error) => error.into(),
+        };
+        if let Some(session) = sources.session {
+            let rebuilt = session.read(|state| {
+                let seq = state.meta.iter().position(|meta| meta.digest == need.digest)?;
+                state.rebuild(seq as u64).ok()
+            });
+            if let Some(bytes) = rebuilt {
+                return Ok(Found { bytes, own: true, wrong_in_store });
+            }
+        }
+        if let Some(author) = sources.author
+            && let Ok(NodeFrame::Blob(bytes)) = self.ask(author, &ClientFrame::FetchBlob(need.digest)).await
+            && blob_digest(&bytes) == need.digest
+        {
+            return Ok(Found { bytes, own: true, wrong_in_store });
+        }
+        Err(failure)
+    }
+}
+
+/// Computes Walrus IDs and compares them with those that links name; the head's blob with the ID known here.
+fn check_ids(
+    root: &SessionRoot,
+    segments: &[VerifiedSegment],
+    shards: ShardCount,
+    full: bool,
+    mut report: VerifyReport,
+) -> VerifyReport {
+    let mut check = |seq: u64, bytes: &[u8], named: baton_proto::ids::BlobId| {
+        report.ids_checked += 1;
+        if baton_walrus_client::blob_id(bytes, shards) != Ok(named) {
+            report.problems.push(Problem { seq, code: ErrorCode::BlobIdMismatch });
+        }
+    };
+    for segment in segments {
+        let total = segment.turns.len();
+        for (index, turn) in segment.turns.iter().enumerate() {
+            let is_last = index + 1 == total;
+            let wanted = full || (is_last && segment.segment.is_closed());
+            // In a segment the next turn's link names the blob; its last blob is the one it was read from.
+            let named = match segment.turns.get(index + 1) {
+                Some(next) => next.link.prev_blob.map(|blob| blob.blob_id),
+                None => Some(segment.blob.blob_id),
+            };
+            if let (true, Some(named)) = (wanted, named)
+                && let Ok(bytes) = rebuild_blob(root, &segment.segment, &turn.link, index + 1)
+            {
+                check(turn.link.seq, &bytes, named);
+            }
+        }
+    }
+    report
+}
+
+fn check_receipts(state: &crate::state::State, report: &mut VerifyReport) {
+    for (turn, meta) in state.history.iter().zip(&state.meta) {
+        let Some(receipt) = &meta.receipt else {
+            report.receipts_missing += 1;
+            continue;
+        };
+        report.receipts_checked += 1;
+        if let Err(code) = baton_proto::commit::check_receipt_of_link(&turn.link, receipt.bytes().clone()) {
+            report.problems.push(Problem { seq: turn.link.seq, code });
+        }
+    }
+}

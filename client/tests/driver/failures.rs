@@ -1,0 +1,265 @@
+//! Nodes that refuse, lie, or go away.
+
+use std::time::Duration;
+
+use baton_client::{ClientError, ResumeOptions, TurnEvent, TurnInput};
+use baton_proto::ErrorCode;
+
+use crate::{GRACE, World, events_of, fake::Act, say, session};
+
+/// Codes with which attempts failed.
+fn codes(events: &[TurnEvent]) -> Vec<Option<ErrorCode>> {
+    let failed = events.iter().filter_map(|event| match event {
+        TurnEvent::AttemptFailed { code, .. } => Some(*code),
+        _ => None,
+    });
+    failed.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_turn_is_served_elsewhere() {
+    let world = World::new(2).await;
+    world.nodes[0].script([Act::Refuse(ErrorCode::Busy)]);
+    world.nodes[1].script([Act::Refuse(ErrorCode::Busy), Act::Serve]);
+    let client = world.client().await;
+    let session = session(&client).await;
+    let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+    let outcome = result.unwrap();
+    assert_eq!(outcome.attempt, 2);
+    assert_eq!(codes(&events), [Some(ErrorCode::Busy), Some(ErrorCode::Busy)]);
+    let nodes: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            TurnEvent::Attempt { node, .. } => Some(*node),
+            _ => None,
+        })
+        .collect();
+    assert_ne!(nodes[0], nodes[1], "the second attempt goes elsewhere");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dishonest_or_broken_answer_is_never_accepted() {
+    let cases = [
+        (Act::Truncate, ErrorCode::StreamTruncated),
+        (Act::RepeatToken, ErrorCode::StreamTruncated),
+        (Act::WrongReceipt, ErrorCode::ReceiptMismatch),
+        (Act::WrongNote, ErrorCode::ReceiptMismatch),
+        (Act::WrongText, ErrorCode::BlobMismatch),
+        (Act::WrongDigest, ErrorCode::BlobMismatch),
+        (Act::Fail(ErrorCode::Internal), ErrorCode::Internal),
+    ];
+    let world = World::new(1).await;
+    let client = world.client().await;
+    for (act, code) in cases {
+        let session = session(&client).await;
+        world.nodes[0].script([act]);
+        let input = TurnInput { max_attempts: 1, ..TurnInput::user("hello") };
+        let (result, events) = events_of(&client, session, input).await;
+        let error = result.unwrap_err();
+        assert_eq!(error.code(), Some(code), "{act:?}");
+        assert_eq!(codes(&events), [Some(code)], "{act:?}");
+        assert!(events.contains(&TurnEvent::Restarted), "{act:?}: shown text is void");
+        assert!(!events.contains(&TurnEvent::Accepted), "{act:?}");
+        assert_eq!(client.history(session).await.unwrap().len(), 0, "{act:?}");
+        let info = client.session(session).await.unwrap();
+        assert!(info.pending, "{act:?}: the message is kept");
+
+        let again = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        assert_eq!(again.text, "hello (0)", "{act:?}");
+        assert_eq!(again.attempt, 1, "{act:?}");
+    }
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attempt_is_followed_by_another_and_aborted() {
+    let world = World::new(2).await;
+    for node in &world.nodes {
+        node.script([Act::WrongReceipt]);
+    }
+    let client = world.client().await;
+    let session = session(&client).await;
+    let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+    let outcome = result.unwrap();
+    assert_eq!((outcome.attempt, codes(&events).len()), (2, 2));
+    client.shutdown(GRACE).await;
+    let mut aborted: Vec<_> =
+        world.nodes.iter().flat_map(|node| node.seen(|seen| seen.aborts.clone())).collect();
+    aborted.sort();
+    assert_eq!(aborted, [(outcome.turn_id, 0), (outcome.turn_id, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_that_forbids_retry_ends_the_turn() {
+    let world = World::new(2).await;
+    for node in &world.nodes {
+        node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
+    }
+    let client = world.client().await;
+    let session = session(&client).await;
+    let error = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap_err();
+    assert!(matches!(
+        &error,
+        ClientError::TurnFailed { attempts: 1, code: Some(ErrorCode::ContextOverflow), .. }
+    ));
+    assert!(error.hint().unwrap().contains("shorten"));
+    assert!(!client.session(session).await.unwrap().pending);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_was_sealed_but_not_delivered_is_taken_from_its_author() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    say(&client, session, "one").await;
+    world.nodes[0].script([Act::SealAndVanish]);
+    let outcome = say(&client, session, "two").await;
+    assert_eq!((outcome.attempt, outcome.text.as_str()), (0, "two (1)"));
+    assert_eq!(world.nodes[0].seen(|seen| (seen.turns.len(), seen.statuses)), (2, 1));
+    assert_eq!(say(&client, session, "three").await.text, "three (2)");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_crash_the_sealed_turn_is_found_and_the_unsealed_one_asked_again() {
+    for (act, attempt, asked) in [(Act::SealAndVanish, 0, 1), (Act::Hang, 1, 2)] {
+        let world = World::new(1).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        world.nodes[0].script([act]);
+        if act == Act::Hang {
+            // The future is dropped while the node is silent: a crash as far as the journal is concerned.
+            tokio::select! {
+                _ = client.turn(session, TurnInput::user("hello"), |_| {}) => panic!("the node hangs"),
+                () = world.nodes[0].hangs() => {}
+            }
+        } else {
+            // Found at once, so nothing is left to a restart but the proof that the journal holds it.
+            say(&client, session, "hello").await;
+        }
+        client.shutdown(GRACE).await;
+        let client = world.client().await;
+        if act == Act::Hang {
+            let info = client.session(session).await.unwrap();
+            assert!(info.pending);
+            let refused = client.turn(session, TurnInput::user("other"), |_| {}).await.unwrap_err();
+            assert!(matches!(refused, ClientError::PendingTurn));
+        }
+        let resumed = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap();
+        assert_eq!(resumed.is_some(), act == Act::Hang);
+        let history = client.history(session).await.unwrap();
+        assert_eq!(history.len(), 1);
+        assert_eq!(history[0].turn.link.attempt, attempt);
+        assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), asked);
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_turn_sealed_while_the_client_was_away_is_taken_at_its_return() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    world.nodes[0].script([Act::SealAndVanish]);
+    // Only the journal's attempt survives: the turn is dropped at its first event after sending.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let mut tell = Some(tell);
+    let turn = client.turn(session, TurnInput::user("hello"), move |event| {
+        if matches!(event, TurnEvent::Text(_))
+            && let Some(tell) = tell.take()
+        {
+            let _ = tell.send(());
+        }
+    });
+    tokio::select! {
+        biased;
+        _ = told => {}
+        _ = turn => {}
+    }
+    client.shutdown(GRACE).await;
+    let client = world.client().await;
+    let before = client.session(session).await.unwrap();
+    let resumed = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap();
+    assert_eq!(resumed.is_some(), before.pending);
+    let history = client.history(session).await.unwrap();
+    assert_eq!(history.len(), 1);
+    assert_eq!(history[0].turn.record.as_ref().unwrap().answer(), Some("hello (0)"));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_acknowledgement_is_sent_again_at_the_next_start() {
+    let world = World::new(1).await;
+    world.nodes[0].seen(|seen| seen.lose_acks = 3);
+    let client = world.client().await;
+    let session = session(&client).await;
+    let outcome = say(&client, session, "hello").await;
+    client.shutdown(GRACE).await;
+    assert_eq!(world.nodes[0].seen(|seen| seen.acks.len()), 0);
+    let client = world.client().await;
+    assert!(!client.history(session).await.unwrap()[0].acked);
+    client.shutdown(GRACE).await;
+    let ack = world.nodes[0].seen(|seen| seen.acks.clone());
+    assert_eq!((ack.len(), ack[0].link_hash), (1, outcome.link_hash));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_node_the_error_says_how_to_give_one() {
+    let world = World::new(0).await;
+    let mut config = world.config(world.home.path());
+    config.timeouts.discovery = Duration::from_millis(50);
+    let client = baton_client::Client::open(config).await.unwrap();
+    let session = session(&client).await;
+    let error = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap_err();
+    assert_eq!((error.name(), error.exit_code()), ("NoNode", 3));
+    assert!(error.hint().unwrap().contains("--node"));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_messages_that_are_empty_or_too_long_before_anything_is_sent() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let empty = client.turn(session, TurnInput::user(" \n\t"), |_| {}).await.unwrap_err();
+    assert!(matches!(empty, ClientError::EmptyMessage));
+    let long = client.turn(session, TurnInput::user("x".repeat(1_000_000)), |_| {}).await.unwrap_err();
+    assert!(matches!(long, ClientError::MessageTooLong { bytes: 1_000_000, limit: 524_288 }));
+    assert_eq!((empty.exit_code(), long.exit_code()), (2, 2));
+    assert!(!client.session(session).await.unwrap().pending);
+    assert_eq!(world.nodes[0].seen(|seen| seen.turns.len()), 0);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_turn_at_once_is_refused_as_busy() {
+    let world = World::new(1).await;
+    world.nodes[0].script([Act::Hang]);
+    let client = world.client().await;
+    let session = session(&client).await;
+    tokio::select! {
+        _ = client.turn(session, TurnInput::user("first"), |_| {}) => panic!("the node hangs"),
+        () = async {
+            world.nodes[0].hangs().await;
+            let second = client.turn(session, TurnInput::user("second"), |_| {}).await.unwrap_err();
+            assert!(matches!(second, ClientError::Busy));
+        } => {}
+    }
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_went_away_costs_an_attempt() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    assert_eq!(client.nodes().await.len(), 2);
+    world.nodes[0].stop().await;
+    for turn in 0..4 {
+        let outcome = say(&client, session, "hello").await;
+        assert_eq!((outcome.seq, outcome.node), (turn, world.nodes[1].id()));
+    }
+    client.shutdown(GRACE).await;
+}

@@ -1,0 +1,401 @@
+//! A node that speaks the turn protocol over a real mesh, and fails as its script says. Its model answers with what it
+//! was told and how many earlier turns it could read.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use baton_client::Multiaddr;
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed,
+    ack::{StatusRequest, TurnAck},
+    chain::{Window, WindowReader, effective},
+    codec,
+    commit::{Place, SealedTurn, seal_turn},
+    head::HeadRecord,
+    ids::{AuditRoot, BlobDigest, ModelId, NodeId, TurnId},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
+    link::blob_digest,
+    memory::{MemEnvelope, MemoryItem},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    receipt::{
+        Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, audit_root, commit_input,
+        commit_memory, commit_output, running_hash_start, running_hash_step,
+    },
+    record::{FinishReason, Record},
+    store::PutOptions,
+    turn::{Payload, TurnAuth},
+    wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+};
+use tokio::sync::watch;
+
+use crate::store::Stores;
+
+/// What the node does with the next turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Serve,
+    Refuse(ErrorCode),
+    /// Ends the substream after some text.
+    Truncate,
+    /// Says after some text that it failed.
+    Fail(ErrorCode),
+    /// Signs a receipt for another model.
+    WrongReceipt,
+    /// Seals another text than it sent.
+    WrongText,
+    /// Names another blob than it sealed.
+    WrongDigest,
+    /// Sends a token twice.
+    RepeatToken,
+    /// Signs a progress note over other tokens.
+    WrongNote,
+    /// Seals and journals, and goes away before it says so.
+    SealAndVanish,
+    /// Says after committing that it cannot store, and does not.
+    GiveUpStoring,
+    /// Says after committing that it is still storing, and does not.
+    NeverStore,
+    /// Sends some text and then nothing.
+    Hang,
+}
+
+#[derive(Default)]
+pub struct Seen {
+    pub turns: Vec<TurnAuth>,
+    pub inlined: Vec<usize>,
+    pub acks: Vec<TurnAck>,
+    pub aborts: Vec<(TurnId, u32)>,
+    pub statuses: usize,
+    /// Acknowledgements to lose before one is taken.
+    pub lose_acks: usize,
+}
+
+struct State {
+    script: VecDeque<Act>,
+    sealed: HashMap<(TurnId, u32), SealedTurn>,
+    blobs: HashMap<BlobDigest, Vec<u8>>,
+    seen: Seen,
+}
+
+struct Shared {
+    signing: SecretSigningKey,
+    exchange: ExchangeSecret,
+    engine: EngineKind,
+    stores: Stores,
+    state: Mutex<State>,
+    /// Rises with every turn that began to hang.
+    hanging: watch::Sender<u32>,
+}
+
+#[derive(Clone)]
+pub struct FakeNode {
+    shared: Arc<Shared>,
+    mesh: MeshHandle,
+}
+
+pub const MODEL: &str = "parrot";
+
+pub fn now_ms() -> u64 {
+    baton_client::system_clock()()
+}
+
+impl FakeNode {
+    pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
+        let signing = SecretSigningKey::generate();
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let config = MeshConfig::server("fake node", listen);
+        let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let shared = Arc::new(Shared {
+            signing,
+            exchange: ExchangeSecret::generate(),
+            engine,
+            stores: stores.into(),
+            state: Mutex::new(State {
+                script: VecDeque::new(),
+                sealed: HashMap::new(),
+                blobs: HashMap::new(),
+                seen: Seen::default(),
+            }),
+            hanging: watch::channel(0).0,
+        });
+        let serving = shared.clone();
+        tokio::spawn(async move {
+            while let Some((_, stream)) = incoming.next().await {
+                tokio::spawn(serve(serving.clone(), stream));
+            }
+        });
+        Self { shared, mesh }
+    }
+
+    pub fn id(&self) -> NodeId {
+        self.shared.signing.node_id()
+    }
+
+    pub fn addrs(&self) -> Vec<Multiaddr> {
+        self.mesh.bootstrap_addrs()
+    }
+
+    pub fn script(&self, acts: impl IntoIterator<Item = Act>) {
+        self.shared.state.lock().unwrap().script.extend(acts);
+    }
+
+    pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.shared.state.lock().unwrap().seen)
+    }
+
+    /// Waits until a turn hangs.
+    pub async fn hangs(&self) {
+        let mut hanging = self.shared.hanging.subscribe();
+        hanging.wait_for(|count| *count > 0).await.unwrap();
+    }
+
+    pub async fn stop(&self) {
+        self.mesh.shutdown().await;
+    }
+}
+
+async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
+    // A client that went away is part of many tests.
+    let _ = stream.send(&codec::encode(frame)).await;
+}
+
+async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
+    let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
+    let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
+        ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
+        ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
+        ClientFrame::Relay(_) => NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 },
+        ClientFrame::Status(bytes) => status(&shared, &Signed::verify(bytes).unwrap()),
+        ClientFrame::Ack(bytes) => {
+            let ack = Signed::<TurnAck>::verify(bytes).unwrap();
+            let mut state = shared.state.lock().unwrap();
+            if state.seen.lose_acks > 0 {
+                state.seen.lose_acks -= 1;
+                return;
+            }
+            state.seen.acks.push(ack.into_value());
+            NodeFrame::Done
+        }
+        ClientFrame::Abort(bytes) => {
+            let abort = Signed::<baton_proto::ack::Abort>::verify(bytes).unwrap();
+            shared.state.lock().unwrap().seen.aborts.push((abort.turn_id, abort.attempt));
+            NodeFrame::Done
+        }
+        ClientFrame::FetchBlob(digest) => {
+            let found = shared.state.lock().unwrap().blobs.get(&digest).cloned();
+            found.map_or(
+                NodeFrame::Refused { code: ErrorCode::BlobUnavailable, retry_after_ms: 0 },
+                NodeFrame::Blob,
+            )
+        }
+    };
+    send(&mut stream, &answer).await;
+    let _ = stream.close().await;
+}
+
+fn record(shared: &Shared) -> Signed<NodeRecord> {
+    let now = now_ms();
+    let until = now + 3_600_000;
+    let record = NodeRecord {
+        version: VERSION,
+        node: shared.signing.node_id(),
+        sequence: now,
+        addresses: Vec::new(),
+        keys: vec![KeyWindow { key: shared.exchange.public_key(), from_ms: now - 1000, until_ms: until }],
+        models: vec![ModelOffer {
+            model: ModelId([7; 32]),
+            name: MODEL.to_owned(),
+            engine: shared.engine,
+            context_tokens: 4096,
+            input_price: 1,
+            output_price: 2,
+        }],
+        limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        versions: vec![VERSION],
+        software: "fake".to_owned(),
+        issued_ms: now,
+        expires_ms: until,
+    };
+    Signed::sign(record, &shared.signing)
+}
+
+fn status(shared: &Shared, request: &StatusRequest) -> NodeFrame {
+    let mut state = shared.state.lock().unwrap();
+    state.seen.statuses += 1;
+    match state.sealed.get(&(request.turn_id, request.attempt)) {
+        None => NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 },
+        Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {
+            committed: Box::new(sealed.committed()),
+            store: StoreState::Pending,
+        }),
+    }
+}
+
+async fn window(
+    shared: &Shared,
+    auth: &TurnAuth,
+    request: &TurnRequest,
+    payload: &Payload,
+) -> Result<Window, ErrorCode> {
+    let located = if auth.seq > 0 && auth.prev_blob.is_none() {
+        let found = shared
+            .stores
+            .heads
+            .resolve(head_index_key(&auth.head_key))
+            .await
+            .map_err(|_| ErrorCode::BlobUnavailable)?;
+        let head = Signed::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
+        Some(head.open_outer(&auth.session_id)?)
+    } else {
+        None
+    };
+    let mut reader = WindowReader::new(auth, payload.grant.clone(), located.as_ref())?;
+    for need in reader.needs() {
+        let inlined = request.inline.iter().find(|blob| blob_digest(&blob.0) == need.blob.digest);
+        let bytes = match inlined {
+            Some(blob) => blob.0.clone(),
+            None => {
+                let found = shared.stores.blobs.get(need.blob.blob_id, MAX_BLOB_BYTES).await;
+                found.map_err(|_| ErrorCode::BlobUnavailable)?
+            }
+        };
+        reader.provide(&need, &bytes)?;
+    }
+    reader.finish()
+}
+
+async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
+    let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let act = {
+        let mut state = shared.state.lock().unwrap();
+        state.seen.turns.push((*auth).clone());
+        state.seen.inlined.push(request.inline.len());
+        state.script.pop_front().unwrap_or(Act::Serve)
+    };
+    if let Act::Refuse(code) = act {
+        return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
+    }
+    assert_eq!(auth.check_time(now_ms()), Ok(()));
+    let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
+    let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
+        let envelope = Signed::<MemEnvelope>::verify(bytes).unwrap();
+        envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
+    });
+    let window = match window(shared, &auth, &request, &payload).await {
+        Ok(window) => window,
+        Err(code) => return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await,
+    };
+    let nonce = baton_keys::secret::random_bytes();
+    let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
+    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&codec::encode(event), last));
+    send(&mut stream, &NodeFrame::Accepted { nonce }).await;
+
+    let read = effective(&window.turns).len();
+    let system = payload.system.first().map_or("", |system| system.text.as_str());
+    let said = payload.messages.last().map_or("", |last| last.text.as_str());
+    let answer = format!("{system}{said} ({read})");
+    let (head, tail) = answer.split_at(answer.len() / 2);
+    let record_key = payload.grant.record_key.record_key();
+    let mut hash = running_hash_start(&record_key, &auth.auth_hash());
+    for (index, text) in [(0u32, head), (1, tail)] {
+        let index = if act == Act::RepeatToken { 0 } else { index };
+        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned() };
+        send(&mut stream, &chunk(&event, false)).await;
+        hash = running_hash_step(&hash, 40 + index);
+        match act {
+            Act::Truncate => return,
+            Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
+            Act::Hang => {
+                shared.hanging.send_modify(|count| *count += 1);
+                let _ = stream.recv(16).await;
+                return;
+            }
+            _ => {}
+        }
+    }
+    if act == Act::WrongNote {
+        hash = running_hash_step(&hash, 1);
+    }
+    let note = ProgressNote {
+        version: VERSION,
+        node: shared.signing.node_id(),
+        auth_hash: auth.auth_hash(),
+        token_count: 2,
+        running_hash: hash,
+        time_ms: now_ms(),
+    };
+    let note = Signed::sign(note, &shared.signing).bytes().clone();
+    send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
+
+    let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
+    {
+        let mut state = shared.state.lock().unwrap();
+        state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
+        state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
+    }
+    if act == Act::SealAndVanish {
+        return;
+    }
+    let mut committed = sealed.committed();
+    if act == Act::WrongDigest {
+        committed.blob_digest.0[0] ^= 1;
+    }
+    send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
+    let said = match act {
+        Act::GiveUpStoring => StoreState::GivenUp,
+        Act::NeverStore => StoreState::Pending,
+        _ => match shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
+            Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
+            Err(_) => StoreState::GivenUp,
+        },
+    };
+    send(&mut stream, &chunk(&ReplyEvent::Store(said), true)).await;
+    let _ = stream.close().await;
+}
+
+fn seal(
+    shared: &Shared,
+    auth: &Signed<TurnAuth>,
+    payload: &Payload,
+    window: &Window,
+    (answer, memory): (&str, &[MemoryItem]),
+    act: Act,
+) -> SealedTurn {
+    let key = payload.grant.record_key.record_key();
+    let window_from = window.turns.first().map_or(auth.seq, |turn| turn.link.seq);
+    let receipt = Receipt {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        auth_hash: auth.auth_hash(),
+        node: auth.audience,
+        model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
+        engine: shared.engine,
+        sampling: auth.sampling,
+        seed: payload.sampling.seed,
+        window_from,
+        tokens: TokenCounts { input: 10, output: 2, memory: u32::from(!memory.is_empty()), resumed: 0 },
+        memory_items: u16::try_from(memory.len()).unwrap(),
+        commitments: Commitments {
+            input: commit_input(&key, &payload.system, window_from, &payload.messages),
+            output: commit_output(&key, answer, FinishReason::Stop),
+            memory: commit_memory(&key, memory),
+        },
+        audit_root: AuditRoot(audit_root(&[]).0),
+        timings: Timings::default(),
+        price: 0,
+        time_ms: now_ms(),
+    };
+    let text = if act == Act::WrongText { "another text" } else { answer };
+    let record =
+        Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
+    let place = Place { base: &window.base, prev_blob: window.prev_blob };
+    let keys = (&key, &payload.grant.blob_key.blob_key());
+    seal_turn(auth, place, keys, &record, receipt, &shared.signing).unwrap()
+}

@@ -1,0 +1,206 @@
+//! What is kept: in the store, in the home folder, and in files.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use baton_client::{Client, ClientError, InlinePolicy, NewSession, TurnInput};
+use baton_keys::files::KeyFileError;
+use baton_proto::ErrorCode;
+use zeroize::Zeroizing;
+
+use crate::{GRACE, World, fake::Act, say, session};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_stores_what_its_author_does_not() {
+    for act in [Act::GiveUpStoring, Act::NeverStore] {
+        let world = World::new(1).await;
+        world.nodes[0].script([act]);
+        let client = world.client().await;
+        let session = session(&client).await;
+        let outcome = say(&client, session, "hello").await;
+        client.shutdown(GRACE).await;
+        let stored = world.store.blobs();
+        assert_eq!(stored.len(), 1, "{act:?}");
+        assert_eq!(baton_proto::link::blob_digest(&stored[0].1), outcome.blob_digest, "{act:?}");
+        let client = world.client().await;
+        assert_eq!(client.session(session).await.unwrap().unstored, 0, "{act:?}");
+        client.shutdown(GRACE).await;
+        assert_eq!(world.store.puts(), 1, "{act:?}: a stored blob is not bought twice");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unstored_blob_travels_with_the_next_turn_and_is_stored_later() {
+    let world = World::new(1).await;
+    let mut config = world.config(world.home.path());
+    config.timeouts.author_stores = std::time::Duration::from_secs(3600);
+    let client = Client::open(config).await.unwrap();
+    let session = session(&client).await;
+    world.store.set_down(true);
+    world.nodes[0].script([Act::NeverStore, Act::NeverStore]);
+    say(&client, session, "one").await;
+    assert_eq!(say(&client, session, "two").await.text, "two (1)");
+    assert_eq!(world.nodes[0].seen(|seen| seen.inlined.clone()), [0, 1]);
+    assert_eq!(client.session(session).await.unwrap().unstored, 1, "the first is in the second");
+    client.shutdown(std::time::Duration::ZERO).await;
+    assert!(world.store.blobs().is_empty());
+
+    world.store.set_down(false);
+    let client = world.client().await;
+    // Opening the session takes its duties up: the author's time is over by this client's settings.
+    client.session(session).await.unwrap();
+    client.shutdown(GRACE).await;
+    assert_eq!(world.store.blobs().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_the_store_lost_or_changed_is_put_back() {
+    for corrupt in [false, true] {
+        let world = World::new(1).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        say(&client, session, "one").await;
+        client.shutdown(GRACE).await;
+        let before = world.store.blobs();
+        if corrupt {
+            world.store.corrupt_blobs()
+        } else {
+            world.store.forget_blobs()
+        }
+        let client = world.client().await;
+        let mut input = TurnInput::user("two");
+        input.inline = InlinePolicy::Never;
+        let outcome = client.turn(session, input, |_| {}).await.unwrap();
+        assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
+        client.shutdown(GRACE).await;
+        assert!(world.store.blobs().contains(&before[0]), "content-derived, so the same bytes again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verify_reports_what_the_store_changed_and_checks_own_copies() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    for turn in 0..17 {
+        say(&client, session, &format!("turn {turn}")).await;
+    }
+    client.shutdown(GRACE).await;
+    let client = world.client().await;
+    let good = client.verify(session, false).await.unwrap();
+    assert!(good.is_good());
+    assert_eq!((good.from_store, good.from_own, good.ids_checked, good.blobs_checked), (2, 0, 1, 17));
+    world.store.corrupt_blobs();
+    let bad = client.verify(session, false).await.unwrap();
+    let mut seqs: Vec<_> = bad.problems.iter().map(|problem| (problem.seq, problem.code)).collect();
+    seqs.sort_by_key(|(seq, _)| *seq);
+    assert_eq!(seqs, [(15, ErrorCode::BlobHashMismatch), (16, ErrorCode::BlobHashMismatch)]);
+    world.store.forget_blobs();
+    let own = client.verify(session, true).await.unwrap();
+    assert!(own.is_good());
+    assert_eq!((own.from_store, own.from_own, own.ids_checked), (0, 2, 17));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_with_its_root_moves_a_session_with_its_receipts() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = client.new_session(NewSession::with_system("sys ")).await.unwrap();
+    for turn in 0..17 {
+        say(&client, session, &format!("turn {turn}")).await;
+    }
+    let without = client.export(session, false).await.unwrap();
+    let with = client.export(session, true).await.unwrap();
+    client.shutdown(GRACE).await;
+    let report =
+        baton_client::transfer::verify_export(&baton_client::transfer::parse(&without).unwrap(), true);
+    let report = report.unwrap();
+    assert_eq!(
+        (report.turns, report.receipts_checked, report.acks_checked, report.inputs_checked),
+        (17, 17, 17, 17)
+    );
+
+    let home = tempfile::tempdir().unwrap();
+    let client = world.client_at(home.path()).await;
+    assert!(matches!(client.import(&without).await, Err(ClientError::Export(_))));
+    assert!(matches!(client.import("{}").await, Err(ClientError::Export(_))));
+    let changed = with.replacen("\"n_shards\": 10", "\"n_shards\": 11", 1);
+    assert!(matches!(client.import(&changed).await, Err(ClientError::Protocol(_))));
+    assert_eq!(client.import(&with).await.unwrap(), session);
+    assert!(matches!(client.import(&with).await, Err(ClientError::SessionExists(_))));
+    assert!(client.history(session).await.unwrap().iter().all(|turn| turn.receipt.is_some()));
+    assert_eq!(say(&client, session, "on").await.text, "sys on (17)");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_in_the_home_folder_is_private_and_sealed() {
+    let world = World::new(1).await;
+    let home = world.home.path().join("home");
+    let mut config = world.config(&home);
+    config.passphrase = Some(Zeroizing::new("correct horse".to_owned()));
+    let client = Client::open(config).await.unwrap();
+    let session = session(&client).await;
+    say(&client, session, "a rather unusual sentence").await;
+    client.shutdown(GRACE).await;
+    let mut files = 0;
+    walk(&home, &mut |path, mode| {
+        let is_folder = path.is_dir();
+        assert_eq!(mode, if is_folder { 0o700 } else { 0o600 }, "{}", path.display());
+        if !is_folder {
+            files += 1;
+            let bytes = fs::read(path).unwrap();
+            assert!(!bytes.windows(7).any(|window| window == b"unusual"), "{}", path.display());
+        }
+    });
+    assert_eq!(files, 2, "the device key and one journal");
+
+    assert!(baton_client::home_needs_passphrase(&home).unwrap());
+    let mut config = world.config(&home);
+    let error = Client::open(config.clone()).await.unwrap_err();
+    assert!(matches!(error, ClientError::KeyFile(KeyFileError::PassphraseNeeded { .. })));
+    assert_eq!(error.exit_code(), 8);
+    config.passphrase = Some(Zeroizing::new("wrong".to_owned()));
+    let error = Client::open(config).await.unwrap_err();
+    assert!(matches!(error, ClientError::KeyFile(KeyFileError::WrongPassphrase { .. })));
+}
+
+fn walk(folder: &Path, see: &mut dyn FnMut(&Path, u32)) {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    see(folder, mode(folder));
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { walk(&path, see) } else { see(&path, mode(&path)) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_open_in_one_client_is_refused_to_another() {
+    let world = World::new(1).await;
+    let first = world.client().await;
+    let session = session(&first).await;
+    let second = world.client().await;
+    assert_eq!(second.sessions().await.unwrap().len(), 1, "a listing needs no lock");
+    assert!(matches!(second.session(session).await, Err(ClientError::InUse(id)) if id == session));
+    first.release(session);
+    assert!(second.session(session).await.is_ok());
+    first.shutdown(GRACE).await;
+    second.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_home_keeps_nothing_but_can_go_on_from_the_store() {
+    let world = World::new(1).await;
+    let mut config = world.config(world.home.path());
+    config.home = None;
+    let client = Client::open(config.clone()).await.unwrap();
+    let session = session(&client).await;
+    say(&client, session, "one").await;
+    let root = client.backup(session).await.unwrap();
+    client.shutdown(GRACE).await;
+    assert_eq!(fs::read_dir(world.home.path()).unwrap().count(), 0);
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.recover(&root).await.unwrap(), session);
+    assert_eq!(say(&client, session, "two").await.text, "two (1)");
+    client.shutdown(GRACE).await;
+}

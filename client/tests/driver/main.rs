@@ -1,0 +1,78 @@
+//! The client against scripted nodes over a real mesh, and a store in memory.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+mod command;
+mod failures;
+mod fake;
+mod heads;
+mod keeping;
+mod relayer;
+mod store;
+mod turns;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{ids::SessionId, receipt::EngineKind};
+use baton_walrus_client::ShardCount;
+use tempfile::TempDir;
+
+use crate::{fake::FakeNode, store::MemoryStore};
+
+/// Grace for background work at a shutdown: it ends by itself, so this is only a bound.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Nodes, a store and a client's home.
+struct World {
+    store: MemoryStore,
+    nodes: Vec<FakeNode>,
+    home: TempDir,
+}
+
+impl World {
+    async fn new(nodes: usize) -> Self {
+        let store = MemoryStore::default();
+        let mut started = Vec::new();
+        for _ in 0..nodes {
+            started.push(FakeNode::start(&store, EngineKind::Native).await);
+        }
+        Self { store, nodes: started, home: tempfile::tempdir().unwrap() }
+    }
+
+    fn config(&self, home: &Path) -> ClientConfig {
+        let store = Arc::new(self.store.clone());
+        let mut config = ClientConfig::new(Some(home), store.clone(), store, ShardCount::TESTBED);
+        config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
+        config.timeouts.open = Duration::from_secs(5);
+        config.timeouts.author_stores = Duration::from_millis(100);
+        config
+    }
+
+    async fn client(&self) -> Client {
+        self.client_at(self.home.path()).await
+    }
+
+    async fn client_at(&self, home: &Path) -> Client {
+        Client::open(self.config(home)).await.unwrap()
+    }
+}
+
+async fn session(client: &Client) -> SessionId {
+    client.new_session(NewSession::default()).await.unwrap()
+}
+
+/// A turn that must succeed.
+async fn say(client: &Client, session: SessionId, text: &str) -> TurnOutcome {
+    client.turn(session, TurnInput::user(text), |_| {}).await.unwrap()
+}
+
+/// A turn with its events.
+async fn events_of(
+    client: &Client,
+    session: SessionId,
+    input: TurnInput,
+) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
+    let mut events = Vec::new();
+    let result = client.turn(session, input, |event| events.push(event)).await;
+    (result, events)
+}

@@ -1,0 +1,107 @@
+//! A turn in sealed mode: through a relayer that adds memory and passes on what it cannot read.
+
+use baton_client::{Relayer, TurnEvent, TurnInput};
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed, codec,
+    limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
+    memory::{MemEnvelope, MemoryItem},
+    turn::TurnAuth,
+    wire::{ClientFrame, NodeFrame},
+};
+use tokio::time::{Duration, Instant};
+
+use crate::{
+    GRACE, World, events_of,
+    fake::{FakeNode, now_ms},
+    session,
+};
+
+fn items() -> Vec<MemoryItem> {
+    let item = |text: &str| MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 1 };
+    vec![item("likes tea"), item("lives by the sea")]
+}
+
+struct FakeRelayer {
+    mesh: MeshHandle,
+}
+
+impl FakeRelayer {
+    /// `lie`: tells the client of other items than it sends to the node.
+    async fn start(node: &FakeNode, lie: bool) -> Self {
+        let signing = SecretSigningKey::generate();
+        let config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
+        let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let (dialer, addrs) = (mesh.clone(), node.addrs());
+        tokio::spawn(async move {
+            while let Some((_, stream)) = incoming.next().await {
+                tokio::spawn(relay(signing.clone(), dialer.clone(), addrs.clone(), stream, lie));
+            }
+        });
+        Self { mesh }
+    }
+
+    fn named(&self) -> Relayer {
+        Relayer { node: self.mesh.node_id(), addrs: self.mesh.listen_addrs() }
+    }
+}
+
+async fn relay(
+    signing: SecretSigningKey,
+    mesh: MeshHandle,
+    addrs: Vec<baton_client::Multiaddr>,
+    mut client: TurnStream,
+    lie: bool,
+) {
+    let bytes = client.recv(MAX_FRAME_BYTES).await.unwrap().unwrap();
+    let Ok(ClientFrame::Relay(mut request)) = codec::decode(&bytes, MAX_FRAME_BYTES) else { return };
+    let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let envelope =
+        MemEnvelope::seal(&items(), &auth, &signing, &ExchangeSecret::generate(), now_ms()).unwrap();
+    request.memory = Some(envelope.bytes().clone());
+    let mut told = items();
+    if lie {
+        told[0].text = "likes coffee".to_owned();
+    }
+    client.send(&codec::encode(&NodeFrame::Memory(told))).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut node = mesh.open(auth.audience, &addrs, deadline).await.unwrap();
+    node.send(&codec::encode(&ClientFrame::Turn(request))).await.unwrap();
+    while let Ok(Some(frame)) = node.recv(MAX_NODE_FRAME_BYTES).await {
+        if client.send(&frame).await.is_err() {
+            return;
+        }
+    }
+    let _ = client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], false).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let input = TurnInput { relayer: Some(relayer.named()), ..TurnInput::user("hello") };
+    let (result, events) = events_of(&client, session, input).await;
+    let outcome = result.unwrap();
+    assert!(events.contains(&TurnEvent::Memory(items())));
+    assert_eq!((outcome.memory, outcome.receipt.memory_items), (items(), 2));
+    let auth = world.nodes[0].seen(|seen| seen.turns[0].clone());
+    assert_eq!(auth.memory_from, Some(relayer.named().node.public_key()));
+    assert_eq!(client.history(session).await.unwrap()[0].memory, items());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayer_that_names_other_memory_than_it_sent_is_found_out() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], true).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let (result, events) = events_of(&client, session, input).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch));
+    assert!(!events.contains(&TurnEvent::Accepted));
+    client.shutdown(GRACE).await;
+}

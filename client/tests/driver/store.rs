@@ -1,0 +1,139 @@
+//! A blob store and head index in memory, with the faults that tests ask for.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use baton_proto::{
+    Signed,
+    head::HeadRecord,
+    ids::{BlobId, HeadIndexKey},
+    store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
+};
+use baton_walrus_client::{ShardCount, blob_id};
+
+#[derive(Default)]
+struct Inner {
+    blobs: HashMap<BlobId, Vec<u8>>,
+    heads: HashMap<HeadIndexKey, Vec<u8>>,
+    puts: usize,
+    down: bool,
+}
+
+#[derive(Clone, Default)]
+pub struct MemoryStore(Arc<Mutex<Inner>>);
+
+fn down() -> StoreError {
+    StoreError::Unavailable { reason: "switched off".to_owned(), retry_after: None }
+}
+
+impl MemoryStore {
+    pub fn set_down(&self, down: bool) {
+        self.0.lock().unwrap().down = down;
+    }
+
+    pub fn puts(&self) -> usize {
+        self.0.lock().unwrap().puts
+    }
+
+    pub fn blobs(&self) -> Vec<(BlobId, Vec<u8>)> {
+        self.0.lock().unwrap().blobs.iter().map(|(id, bytes)| (*id, bytes.clone())).collect()
+    }
+
+    pub fn forget_blobs(&self) {
+        self.0.lock().unwrap().blobs.clear();
+    }
+
+    pub fn corrupt_blobs(&self) {
+        for bytes in self.0.lock().unwrap().blobs.values_mut() {
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+            }
+        }
+    }
+
+    pub fn heads(&self) -> HashMap<HeadIndexKey, Vec<u8>> {
+        self.0.lock().unwrap().heads.clone()
+    }
+
+    /// Shows these heads from now on, whatever was published.
+    pub fn set_heads(&self, heads: HashMap<HeadIndexKey, Vec<u8>>) {
+        self.0.lock().unwrap().heads = heads;
+    }
+}
+
+impl BlobStore for MemoryStore {
+    fn put<'a>(&'a self, bytes: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
+        Box::pin(async move {
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
+            inner.puts += 1;
+            let newly_created = inner.blobs.insert(id, bytes).is_none();
+            Ok(PutOutcome { blob_id: id, newly_created, end_epoch: Some(9) })
+        })
+    }
+
+    fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            let inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            let bytes = inner.blobs.get(&id).cloned().ok_or(StoreError::NotFound)?;
+            assert!(bytes.len() <= limit);
+            Ok(bytes)
+        })
+    }
+
+    fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let inner = self.0.lock().unwrap();
+            if inner.down { Err(down()) } else { Ok(inner.blobs.contains_key(&id)) }
+        })
+    }
+}
+
+impl HeadIndex for MemoryStore {
+    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            let offered = Signed::<HeadRecord>::verify_encoded(&record).unwrap();
+            let key = offered.index_key();
+            if let Some(stored) = inner.heads.get(&key) {
+                let stored = Signed::<HeadRecord>::verify_encoded(stored).unwrap();
+                if offered.sequence <= stored.sequence {
+                    return Err(StoreError::HeadSuperseded);
+                }
+            }
+            inner.heads.insert(key, record);
+            Ok(())
+        })
+    }
+
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let inner = self.0.lock().unwrap();
+            if inner.down { Err(down()) } else { Ok(inner.heads.get(&key).cloned()) }
+        })
+    }
+}
+
+/// The stores that a node uses.
+#[derive(Clone)]
+pub struct Stores {
+    pub blobs: Arc<dyn BlobStore>,
+    pub heads: Arc<dyn HeadIndex>,
+}
+
+impl From<&MemoryStore> for Stores {
+    fn from(store: &MemoryStore) -> Self {
+        Self { blobs: Arc::new(store.clone()), heads: Arc::new(store.clone()) }
+    }
+}

@@ -1,0 +1,133 @@
+//! Turns that go well, over several nodes, segments and starts.
+
+use baton_client::{InlinePolicy, NewSession, TurnEvent, TurnInput};
+use baton_proto::{receipt::EngineKind, record::RecordKind};
+
+use crate::{GRACE, World, events_of, fake::FakeNode, say, session};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_node_continues_what_another_began_over_segments_and_restarts() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let session = client.new_session(NewSession::with_system("be brief: ")).await.unwrap();
+    for (turn, node) in (0..18u64).zip(world.nodes.iter().cycle()) {
+        let mut input = TurnInput::user(format!("turn {turn}"));
+        input.node = Some(node.id());
+        let outcome = client.turn(session, input, |_| {}).await.unwrap();
+        assert_eq!(outcome.text, format!("be brief: turn {turn} ({turn})"));
+        assert_eq!((outcome.seq, outcome.node), (turn, node.id()));
+    }
+    client.shutdown(GRACE).await;
+
+    let client = world.client().await;
+    let outcome = say(&client, session, "after a restart").await;
+    assert_eq!((outcome.seq, outcome.text.as_str()), (18, "be brief: after a restart (18)"));
+    let report = client.verify(session, true).await.unwrap();
+    assert!(report.is_good(), "{:?}", report.problems);
+    assert_eq!((report.turns, report.segments, report.ids_checked), (19, 2, 19));
+    assert_eq!(report.receipts_checked, 19);
+    let history = client.history(session).await.unwrap();
+    assert_eq!(history[1].turn.link.segment, 0);
+    assert_eq!(history[16].turn.link.segment, 1);
+    client.shutdown(GRACE).await;
+    let acks: usize = world.nodes.iter().map(|node| node.seen(|seen| seen.acks.len())).sum();
+    assert_eq!(acks, 19);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_in_order_and_accepted_is_last() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+    let outcome = result.unwrap();
+    let text: String = events
+        .iter()
+        .filter_map(|event| match event {
+            TurnEvent::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(text, outcome.text);
+    assert!(matches!(events.first(), Some(TurnEvent::Attempt { attempt: 0, .. })));
+    assert_eq!(events.last(), Some(&TurnEvent::Accepted));
+    assert_eq!(outcome.receipt.node, world.nodes[0].id());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_hides_what_it_replaces_from_the_node() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    for text in ["one", "two", "three"] {
+        say(&client, session, text).await;
+    }
+    let mut edit = TurnInput::user("two again");
+    (edit.kind, edit.supersedes_from) = (RecordKind::Edit, Some(1));
+    let outcome = client.turn(session, edit, |_| {}).await.unwrap();
+    assert_eq!(outcome.text, "two again (1)");
+    assert_eq!(say(&client, session, "next").await.text, "next (2)");
+    let mut wrong = TurnInput::user("x");
+    wrong.supersedes_from = Some(1);
+    assert!(client.turn(session, wrong, |_| {}).await.is_err());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_finds_the_history_by_session_id_alone() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    say(&client, session, "one").await;
+    client.shutdown(GRACE).await;
+    let client = world.client().await;
+    let mut input = TurnInput::user("two");
+    (input.with_locator, input.inline) = (false, InlinePolicy::Never);
+    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    assert_eq!(outcome.text, "two (1)");
+    assert_eq!(world.nodes[0].seen(|seen| seen.turns[1].prev_blob), None);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_head_index_costs_an_attempt_and_not_the_turn() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    say(&client, session, "one").await;
+    client.shutdown(GRACE).await;
+    world.store.set_heads(Default::default());
+    let client = world.client().await;
+    let mut input = TurnInput::user("two");
+    (input.with_locator, input.inline) = (false, InlinePolicy::Never);
+    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    assert_eq!((outcome.attempt, outcome.text.as_str()), (1, "two (1)"));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn echo_engines_serve_only_where_allowed() {
+    let mut world = World::new(0).await;
+    world.nodes.push(FakeNode::start(&world.store, EngineKind::Echo).await);
+    let client = world.client().await;
+    let session = session(&client).await;
+    let refused = client.turn(session, TurnInput::user("hi"), |_| {}).await.unwrap_err();
+    assert_eq!((refused.name(), refused.exit_code()), ("NoNode", 3));
+    client.abandon(session).await.unwrap();
+    let input = TurnInput { allow_echo: true, ..TurnInput::user("hi") };
+    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    assert_eq!(outcome.receipt.engine, EngineKind::Echo);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_listed_with_verified_records() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let nodes = client.nodes().await;
+    let mut expected: Vec<_> = world.nodes.iter().map(FakeNode::id).collect();
+    expected.sort();
+    assert_eq!(nodes.iter().map(|node| node.record.node).collect::<Vec<_>>(), expected);
+    client.shutdown(GRACE).await;
+}

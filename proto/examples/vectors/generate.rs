@@ -1,0 +1,377 @@
+//! The known-answer vectors: fixed secrets and times in, JSON files out. Shared by the example that writes them and
+//! by the tests that compare them; not every test uses all of it.
+#![allow(dead_code, reason = "each of its users takes a part")]
+
+use baton_keys::{
+    SecretSigningKey,
+    contexts::{ALL_CONTEXTS, ALL_LABELS, SIV_ENCRYPT, SIV_MAC, TURN_PAYLOAD, TURN_REPLY},
+    exchange::{ExchangeSecret, MemorySecret, TurnBinding},
+    ids::{BlobSalt, NodeId, SessionId, TurnId},
+    owner::sui_address,
+    secret::kdf,
+    session::{BlobKey, RecordIdentity, RecordKey, head_index_key, head_locate_key},
+};
+use baton_proto::{
+    ids::{AuthHash, LinkHash, RunningHash},
+    limits::{MAX_RECORD_BUCKET, MIN_RECORD_BUCKET},
+    link::{BranchPoint, Genesis},
+    receipt::{
+        AuditLeaf, audit_root, commit_input, commit_memory, commit_output, running_hash_start,
+        running_hash_step,
+    },
+    record::{FinishReason, Message, Role},
+    turn::resume_tokens_hash,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+#[path = "objects.rs"]
+pub mod objects;
+#[path = "session.rs"]
+pub mod session;
+
+use session::Session;
+
+/// Every file: name and text.
+pub fn files() -> Vec<(&'static str, String)> {
+    let made = Session::make();
+    let mut export = serde_json::to_string(&made.export(false)).expect("an export is plain JSON");
+    export.push('\n');
+    vec![
+        ("kdf.json", text(kdf_vectors())),
+        ("keys.json", text(key_vectors())),
+        ("sealing.json", text(sealing_vectors())),
+        ("exchange.json", text(exchange_vectors(&made))),
+        ("hashes.json", text(hash_vectors())),
+        ("objects.json", text(objects::object_vectors(&made))),
+        ("frames.json", text(objects::frame_vectors(&made))),
+        ("blobs.json", text(blob_vectors(&made))),
+        ("export-20.json", export),
+    ]
+}
+
+/// Sorted keys, whatever features the JSON crate is built with, and a final newline.
+fn text(value: Value) -> String {
+    let mut text = serde_json::to_string_pretty(&sorted(value)).expect("a JSON value prints");
+    text.push('\n');
+    text
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.into_iter().collect();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            let ordered: Map<_, _> = entries.into_iter().map(|(name, value)| (name, sorted(value))).collect();
+            Value::Object(ordered)
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
+
+/// An object's fields as JSON, with byte strings (16 bytes at least) in hex.
+pub fn fields(value: &impl Serialize) -> Value {
+    hexed(serde_json::to_value(value).expect("wire objects are plain data"))
+}
+
+fn hexed(value: Value) -> Value {
+    match value {
+        Value::Array(items) => {
+            let bytes: Option<Vec<u8>> =
+                items.iter().map(|item| item.as_u64().and_then(|number| u8::try_from(number).ok())).collect();
+            match bytes {
+                Some(bytes) if bytes.len() >= 16 => Value::String(hex::encode(bytes)),
+                _ => Value::Array(items.into_iter().map(hexed).collect()),
+            }
+        }
+        Value::Object(map) => {
+            Value::Object(map.into_iter().map(|(name, value)| (name, hexed(value))).collect())
+        }
+        other => other,
+    }
+}
+
+/// Bytes counting up from `first`.
+pub fn counting<const N: usize>(first: u8) -> [u8; N] {
+    let mut bytes = [0u8; N];
+    for (offset, byte) in bytes.iter_mut().enumerate() {
+        *byte = first.wrapping_add(u8::try_from(offset % 256).expect("below 256"));
+    }
+    bytes
+}
+
+fn kdf_vectors() -> Value {
+    let input = counting::<40>(0);
+    let contexts: Vec<_> = ALL_CONTEXTS
+        .iter()
+        .map(|(name, context)| {
+            json!({
+                "name": name,
+                "context": context.as_str(),
+                "input": hex::encode(input),
+                "output": hex::encode(kdf(*context, &[&input])),
+            })
+        })
+        .collect();
+    let seed = counting::<32>(0x80);
+    let key = SecretSigningKey::from_seed(&seed);
+    let labels: Vec<_> = ALL_LABELS
+        .iter()
+        .map(|(name, label)| {
+            json!({
+                "name": name,
+                "label": label.as_str(),
+                "message": hex::encode(input),
+                "signature": hex::encode(key.sign(*label, &input)),
+            })
+        })
+        .collect();
+    json!({
+        "contexts": contexts,
+        "labels": labels,
+        "seed": hex::encode(seed),
+        "public_key": key.public_key().to_string(),
+        "sui_address": hex::encode(sui_address(&key.public_key())),
+    })
+}
+
+fn identity() -> RecordIdentity {
+    RecordIdentity {
+        session_id: session::root().session_id(),
+        segment: 2,
+        seq: 33,
+        turn_id: TurnId(counting(0x30)),
+        attempt: 1,
+        author: NodeId(counting(0x60)),
+    }
+}
+
+fn key_vectors() -> Value {
+    let root = session::root();
+    let identity = identity();
+    let record_key = root.record_key(&identity);
+    let salt = record_key.blob_salt();
+    let head_key = root.head_signing_key().public_key();
+    json!({
+        "root": hex::encode(root.expose()),
+        "words": *root.to_words(),
+        "session_seed": hex::encode(*root.signing_key().expose_seed()),
+        "session_key": root.signing_key().public_key().to_string(),
+        "session_id": root.session_id().to_string(),
+        "head_seed": hex::encode(*root.head_signing_key().expose_seed()),
+        "head_key": head_key.to_string(),
+        "head_index_key": head_index_key(&head_key).to_string(),
+        "head_locate_key": hex::encode(head_locate_key(&root.session_id()).expose()),
+        "head_inner_key": hex::encode(root.head_inner_key().expose()),
+        "journal_key": hex::encode(root.journal_key().expose()),
+        "segment_0": hex::encode(root.segment(0).expose()),
+        "segment_2": hex::encode(root.segment(2).expose()),
+        "identity": {
+            "session_id": identity.session_id.to_string(),
+            "segment": identity.segment,
+            "seq": identity.seq,
+            "turn_id": identity.turn_id.to_string(),
+            "attempt": identity.attempt,
+            "author": identity.author.to_string(),
+            "bytes": hex::encode(identity.to_bytes()),
+        },
+        "record_key": hex::encode(record_key.expose()),
+        "blob_salt": salt.to_string(),
+        "blob_key": hex::encode(root.blob_key(identity.segment, &salt).expose()),
+        "memory_fence": record_key.memory_fence(),
+        "commitment_key": hex::encode(*record_key.commitment_key()),
+    })
+}
+
+fn sealing_vectors() -> Value {
+    let key: [u8; 32] = counting(1);
+    let identity = identity();
+    let mut siv = Vec::new();
+    for length in [0usize, 1, 63, 64, 65, 256] {
+        let text = vec![0x61; length];
+        siv.push(json!({
+            "key": hex::encode(key),
+            "mac_key": hex::encode(kdf(SIV_MAC, &[&key])),
+            "encrypt_key": hex::encode(kdf(SIV_ENCRYPT, &[&key])),
+            "associated": hex::encode(identity.to_bytes()),
+            "text": hex::encode(&text),
+            "sealed": hex::encode(RecordKey::from_bytes(key).seal(&identity, &text)),
+        }));
+    }
+    let salt = BlobSalt(counting(0x50));
+    let session_id = SessionId(counting(0x90));
+    let pads: Vec<_> = [0usize, 1, 252, 253, 508, 509]
+        .iter()
+        .map(|length| {
+            let bytes = vec![0x62; *length];
+            let padded = baton_proto::codec::pad(&bytes, MIN_RECORD_BUCKET, MAX_RECORD_BUCKET)
+                .expect("far below the largest bucket");
+            json!({ "length": length, "smallest": MIN_RECORD_BUCKET, "padded": hex::encode(&*padded) })
+        })
+        .collect();
+    json!({
+        "siv": siv,
+        "blob": {
+            "key": hex::encode(key),
+            "salt": salt.to_string(),
+            "session_id": session_id.to_string(),
+            "segment": 7,
+            "text": hex::encode(b"padded segment"),
+            "sealed": hex::encode(BlobKey::from_bytes(key).seal(&salt, &session_id, 7, b"padded segment")),
+        },
+        "padding": pads,
+    })
+}
+
+fn exchange_vectors(made: &Session) -> Value {
+    let node = ExchangeSecret::from_bytes(&counting(0x11));
+    let ephemeral = ExchangeSecret::from_bytes(&counting(0x22));
+    let binding = TurnBinding {
+        suite: 1,
+        session_id: session::root().session_id(),
+        seq: 5,
+        turn_id: TurnId(counting(0x33)),
+        attempt: 2,
+        session_key: session::root().signing_key().public_key(),
+        node: session::node(0).node_id(),
+    };
+    let secret = baton_keys::exchange::TurnSecret::initiate(&ephemeral, &node.public_key(), &binding)
+        .expect("the fixture's key is of full order");
+    let (nonce, auth_hash) = (counting::<32>(0x44), counting::<32>(0x55));
+    let mut sealer = secret.reply_sealer(&nonce, &auth_hash);
+    let chunks: Vec<_> = [(&b"first"[..], false), (b"", false), (b"last", true)]
+        .iter()
+        .map(|(text, last)| {
+            json!({ "text": hex::encode(text), "last": last, "sealed": hex::encode(sealer.seal(text, *last)) })
+        })
+        .collect();
+    let memory_binding = counting::<96>(0x66);
+    let memory = MemorySecret::initiate(&ephemeral, &node.public_key(), &memory_binding)
+        .expect("the fixture's key is of full order");
+    let first = made.turns.first().expect("the session has turns");
+    json!({
+        "node_secret": hex::encode(*node.expose()),
+        "node_key": node.public_key().to_string(),
+        "ephemeral_secret": hex::encode(*ephemeral.expose()),
+        "ephemeral_key": ephemeral.public_key().to_string(),
+        "binding": hex::encode(binding.to_bytes()),
+        "turn_secret": hex::encode(secret.expose()),
+        "payload_key": hex::encode(kdf(TURN_PAYLOAD, &[secret.expose()])),
+        "payload": hex::encode(b"payload"),
+        "sealed_payload": hex::encode(secret.seal_payload(b"payload")),
+        "reply_nonce": hex::encode(nonce),
+        "auth_hash": hex::encode(auth_hash),
+        "reply_key": hex::encode(kdf(TURN_REPLY, &[secret.expose(), &nonce, &auth_hash])),
+        "reply_chunks": chunks,
+        "memory_binding": hex::encode(memory_binding),
+        "memory_secret": hex::encode(memory.expose()),
+        "memory": hex::encode(b"items"),
+        "sealed_memory": hex::encode(memory.seal(b"items")),
+        "refused_keys": [hex::encode([0u8; 32]), format!("01{}", "00".repeat(31))],
+        "session_turn_0": {
+            "node_secret": hex::encode(*session::node_exchange(0).expose()),
+            "sealed_payload": hex::encode(&first.sealed.0),
+            "payload_hash": first.sealed.hash().to_string(),
+            "turn_secret": hex::encode(first.secret.expose()),
+            "payload": hex::encode(baton_proto::codec::encode(&first.payload)),
+        },
+    })
+}
+
+fn leaf(number: u32) -> AuditLeaf {
+    AuditLeaf {
+        first_token: number * 32,
+        count: 32,
+        running_hash: RunningHash([u8::try_from(number).expect("few leaves"); 32]),
+        logits_hash: [0; 32],
+    }
+}
+
+fn hash_vectors() -> Value {
+    let session_key = session::root().signing_key().public_key();
+    let branch = BranchPoint { session_id: SessionId(counting(0x70)), link_hash: LinkHash(counting(0x71)) };
+    let genesis: Vec<_> = [(1000, None), (13, None), (1000, Some(branch))]
+        .into_iter()
+        .map(|(n_shards, branch)| {
+            let genesis = Genesis { session_key, n_shards, branch };
+            json!({ "fields": fields(&genesis), "link_hash": genesis.link_hash().to_string() })
+        })
+        .collect();
+    let audits: Vec<_> = [0u32, 1, 2, 3, 4, 5, 8, 9]
+        .iter()
+        .map(|count| {
+            let leaves: Vec<_> = (0..*count).map(leaf).collect();
+            json!({ "leaves": fields(&leaves), "root": audit_root(&leaves).to_string() })
+        })
+        .collect();
+    let record_key = RecordKey::from_bytes(counting(3));
+    let auth_hash = AuthHash(counting(4));
+    let start = running_hash_start(&record_key, &auth_hash);
+    let tokens = [0u32, 1, 65_535, u32::MAX];
+    let mut running = start;
+    let steps: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            running = running_hash_step(&running, *token);
+            json!({ "token": token, "hash": running.to_string() })
+        })
+        .collect();
+    let system = session::system();
+    let new = vec![Message::new(Role::User, "What floats?")];
+    let items = session::memory_items();
+    json!({
+        "genesis": genesis,
+        "audit_roots": audits,
+        "running_hash": {
+            "record_key": hex::encode(record_key.expose()),
+            "auth_hash": auth_hash.to_string(),
+            "start": start.to_string(),
+            "steps": steps,
+        },
+        "resume_tokens": [
+            { "tokens": [], "hash": hex::encode(resume_tokens_hash(&[])) },
+            { "tokens": tokens, "hash": hex::encode(resume_tokens_hash(&tokens)) },
+        ],
+        "commitments": {
+            "record_key": hex::encode(record_key.expose()),
+            "system": fields(&system),
+            "window_from": 3,
+            "messages": fields(&new),
+            "input": commit_input(&record_key, &system, 3, &new).to_string(),
+            "answer": "Cork.",
+            "finish": fields(&FinishReason::Stop),
+            "output": commit_output(&record_key, "Cork.", FinishReason::Stop).to_string(),
+            "items": fields(&items),
+            "memory": fields(&commit_memory(&record_key, &items)),
+            "no_memory": fields(&commit_memory(&record_key, &[])),
+        },
+    })
+}
+
+/// The blob after 1, 15, 16 and 17 turns: half-full, closed, and the first of the next segment.
+fn blob_vectors(made: &Session) -> Value {
+    let blobs: Vec<_> = [1usize, 15, 16, 17]
+        .iter()
+        .map(|count| {
+            let turn = made.turns.get(count - 1).expect("the session has twenty turns");
+            let segment = &turn.accepted.segment;
+            json!({
+                "turns": count,
+                "session_id": turn.identity.session_id.to_string(),
+                "segment": segment.segment,
+                "entries": segment.entries.len(),
+                "encoded_length": segment.encoded_len(),
+                "closed": segment.is_closed(),
+                "record_key": hex::encode(turn.record_key.expose()),
+                "blob_salt": turn.record_key.blob_salt().to_string(),
+                "blob_key": hex::encode(turn.blob_key.expose()),
+                "digest": turn.blob.digest.to_string(),
+                "length": turn.blob.length,
+                "link_hash": turn.accepted.link.link_hash().to_string(),
+                "blob": hex::encode(&turn.accepted.blob),
+            })
+        })
+        .collect();
+    json!({ "root": hex::encode(session::root().expose()), "blobs": blobs })
+}

@@ -1,0 +1,307 @@
+//! Vectors of single objects and frames, each with its fields, its bytes and, where it has one, its hash.
+
+use baton_proto::{
+    ErrorCode, Signable, Signed, SignedBytes,
+    ack::{Abort, StatusRequest},
+    codec,
+    head::{DeviceLease, HeadInner, HeadRecord},
+    ids::{BlobDigest, BlobId, DeviceId, LinkHash, SessionId, SuiAddress},
+    limits::VERSION,
+    link::BranchPoint,
+    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    receipt::{EngineKind, ProgressNote},
+    record::RecordKind,
+    turn::{Sampling, StoragePolicy},
+    wire::{ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    counting, fields,
+    session::{self, START_MS, Session, Turn, node, node_exchange, root},
+};
+
+fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>) -> Value {
+    let bytes: &SignedBytes = object.bytes();
+    json!({
+        "type": name,
+        "label": T::LABEL.as_str(),
+        "signer": object.signer().to_string(),
+        "fields": fields(&**object),
+        "body": hex::encode(&bytes.body),
+        "signature": hex::encode(bytes.signature.0),
+        "encoded": hex::encode(object.encode()),
+        "hash": hash,
+    })
+}
+
+fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
+    json!({
+        "type": name,
+        "fields": fields(object),
+        "body": hex::encode(codec::encode(object)),
+        "hash": hash,
+    })
+}
+
+fn turn(made: &Session, seq: usize) -> &Turn {
+    made.turns.get(seq).expect("the session has twenty turns")
+}
+
+/// The progress note of the first 32 tokens of turn 2.
+pub fn progress(made: &Session) -> Signed<ProgressNote> {
+    let turn = turn(made, 2);
+    let leaf = turn.leaves.first().expect("turn 2 has a long answer");
+    let note = ProgressNote {
+        version: VERSION,
+        node: turn.auth.audience,
+        auth_hash: turn.auth.auth_hash(),
+        token_count: leaf.count,
+        running_hash: leaf.running_hash,
+        time_ms: turn.auth.issued_ms + 500,
+    };
+    Signed::sign(note, &node(2))
+}
+
+/// The abort of attempt 0 of turn 7.
+pub fn abort(made: &Session) -> Signed<Abort> {
+    let auth = &turn(made, 7).auth;
+    let abort = Abort {
+        version: VERSION,
+        session_id: auth.session_id,
+        session_key: auth.session_key,
+        seq: auth.seq,
+        turn_id: auth.turn_id,
+        attempt: 0,
+        time_ms: auth.issued_ms + 100,
+    };
+    Signed::sign(abort, &root().signing_key())
+}
+
+/// The question for turn 7's second attempt.
+pub fn status(made: &Session) -> Signed<StatusRequest> {
+    let auth = &turn(made, 7).auth;
+    let request = StatusRequest {
+        version: VERSION,
+        session_id: auth.session_id,
+        session_key: auth.session_key,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        node: auth.audience,
+        time_ms: auth.issued_ms + 200,
+    };
+    Signed::sign(request, &root().signing_key())
+}
+
+fn head_inner(made: &Session) -> HeadInner {
+    let last = turn(made, 19);
+    HeadInner {
+        turn_id: last.identity.turn_id,
+        attempt: last.identity.attempt,
+        author: last.identity.author,
+        devices: vec![DeviceLease { device: DeviceId([0xd0; 16]), expires_ms: START_MS + 7_200_000 }],
+        tombstone: false,
+    }
+}
+
+/// The head record after turn 19.
+pub fn head(made: &Session) -> Signed<HeadRecord> {
+    HeadRecord::seal(
+        &root(),
+        &made.head(),
+        &head_inner(made),
+        20,
+        START_MS + 1_200_000,
+        START_MS + 86_400_000,
+    )
+}
+
+fn manifest() -> ModelManifest {
+    ModelManifest {
+        version: VERSION,
+        architecture: "llama".to_owned(),
+        weights_sha256: counting(0x01),
+        tokenizer_hash: counting(0x02),
+        template_hash: counting(0x03),
+    }
+}
+
+/// The record of node 0.
+pub fn node_record() -> Signed<NodeRecord> {
+    let record = NodeRecord {
+        version: VERSION,
+        node: node(0).node_id(),
+        sequence: 3,
+        addresses: vec!["/ip4/192.0.2.7/udp/4001/quic-v1".to_owned()],
+        keys: vec![KeyWindow {
+            key: node_exchange(0).public_key(),
+            from_ms: START_MS,
+            until_ms: START_MS + 86_400_000,
+        }],
+        models: vec![ModelOffer {
+            model: manifest().model_id(),
+            name: "small".to_owned(),
+            engine: EngineKind::Proxied,
+            context_tokens: 4_096,
+            input_price: 10,
+            output_price: 30,
+        }],
+        limits: NodeLimits { slots: 4, queue: 16, turns_per_minute: 60, max_output_tokens: 2_048 },
+        versions: vec![1],
+        software: "baton/0.1.0".to_owned(),
+        issued_ms: START_MS,
+        expires_ms: START_MS + 3_600_000,
+    };
+    Signed::sign(record, &node(0))
+}
+
+/// Every object, signed or not.
+pub fn object_vectors(made: &Session) -> Value {
+    let with_memory = turn(made, 5);
+    let resumed = turn(made, 7);
+    let mut objects = Vec::new();
+    for seq in [0, 1, 7, 16] {
+        let turn = turn(made, seq);
+        objects.push(signed("Link", &turn.accepted.link, Some(turn.accepted.link.link_hash().to_string())));
+        objects.push(signed("TurnAuth", &turn.auth, Some(turn.auth.auth_hash().to_string())));
+    }
+    let receipt = |turn: &Turn| {
+        signed("Receipt", &turn.accepted.receipt, Some(turn.accepted.receipt.receipt_hash().to_string()))
+    };
+    objects.extend([
+        signed("TurnAuth", &with_memory.auth, Some(with_memory.auth.auth_hash().to_string())),
+        receipt(turn(made, 0)),
+        receipt(with_memory),
+        receipt(resumed),
+        receipt(turn(made, 18)),
+        signed("ProgressNote", &progress(made), None),
+        signed("TurnAck", &resumed.ack, None),
+        signed("Abort", &abort(made), None),
+        signed("StatusRequest", &status(made), None),
+        signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
+        signed("NodeRecord", &node_record(), None),
+        signed("MemEnvelope", with_memory.memory.as_ref().expect("turn 5 has memory"), None),
+    ]);
+    for seq in [0, 3, 9, 12, 18] {
+        let turn = turn(made, seq);
+        let record = &turn.accepted.record;
+        let sealed = record.seal(&turn.record_key, &turn.identity).expect("the fixture's record seals");
+        let mut vector = plain("Record", record, Some(sealed.hash().to_string()));
+        if let Value::Object(map) = &mut vector {
+            map.insert("record_key".to_owned(), json!(hex::encode(turn.record_key.expose())));
+            map.insert("identity".to_owned(), json!(hex::encode(turn.identity.to_bytes())));
+            map.insert("sealed".to_owned(), json!(hex::encode(&sealed.0)));
+        }
+        objects.push(vector);
+    }
+    for seq in [0, 1, 7, 9, 17] {
+        let payload = &turn(made, seq).payload;
+        objects.push(plain("Grant", &payload.grant, Some(payload.grant.hash().to_string())));
+        objects.push(plain("Payload", payload, None));
+    }
+    let full = Sampling {
+        stop: vec!["END".to_owned(), "終".to_owned()],
+        json_schema: Some(counting(0x77)),
+        logprobs: 5,
+        ..session::sampling(u64::MAX)
+    };
+    for sampling in [Sampling::default(), full] {
+        objects.push(plain("Sampling", &sampling, Some(sampling.digest().to_string())));
+    }
+    let branched = {
+        let branch =
+            Some(BranchPoint { session_id: SessionId(counting(0x70)), link_hash: LinkHash(counting(0x71)) });
+        baton_proto::head::HeadOuter { branch, ..made.head() }
+    };
+    let storage =
+        StoragePolicy { send_object_to: Some(SuiAddress(counting(0x78))), ..StoragePolicy::default() };
+    objects.extend([
+        plain("ModelManifest", &manifest(), Some(manifest().model_id().to_string())),
+        plain("HeadOuter", &made.head(), None),
+        plain("HeadOuter", &branched, None),
+        plain("HeadInner", &head_inner(made), None),
+        plain("StoragePolicy", &storage, None),
+        plain("AuditLeaf", turn(made, 2).leaves.first().expect("turn 2 has an answer"), None),
+        plain("MemoryItems", &session::memory_items(), None),
+        plain("RecordKind", &RecordKind::Tombstone, None),
+    ]);
+    json!({ "objects": objects })
+}
+
+fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
+    let body = codec::encode(frame);
+    let length = u32::try_from(body.len()).expect("frames of the fixture are small");
+    json!({
+        "type": kind,
+        "name": name,
+        "fields": fields(frame),
+        "body": hex::encode(&body),
+        "framed": hex::encode([&length.to_le_bytes()[..], &body].concat()),
+    })
+}
+
+fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
+    let with_memory = turn(made, 5);
+    let bare = TurnRequest {
+        auth: turn(made, 0).auth.bytes().clone(),
+        payload: turn(made, 0).sealed.clone(),
+        inline: Vec::new(),
+        memory: None,
+    };
+    let full = TurnRequest {
+        auth: with_memory.auth.bytes().clone(),
+        payload: with_memory.sealed.clone(),
+        inline: vec![InlineBlob(counting::<64>(0).to_vec())],
+        memory: with_memory.memory.as_ref().map(|memory| memory.bytes().clone()),
+    };
+    vec![
+        ("Turn", ClientFrame::Turn(full)),
+        ("Relay", ClientFrame::Relay(bare)),
+        ("Status", ClientFrame::Status(status(made).bytes().clone())),
+        ("Ack", ClientFrame::Ack(turn(made, 7).ack.bytes().clone())),
+        ("Abort", ClientFrame::Abort(abort(made).bytes().clone())),
+        ("FetchBlob", ClientFrame::FetchBlob(BlobDigest(counting(0x10)))),
+        ("NodeRecord", ClientFrame::NodeRecord),
+    ]
+}
+
+fn node_frames(made: &Session) -> Vec<(&'static str, NodeFrame)> {
+    let committed = || Box::new(turn(made, 1).committed.clone());
+    let stored = StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: Some(53) };
+    let sealed = |store| NodeFrame::Status(TurnStatus::Sealed { committed: committed(), store });
+    vec![
+        ("Accepted", NodeFrame::Accepted { nonce: counting(0x30) }),
+        ("Chunk", NodeFrame::Chunk(counting::<48>(0x40).to_vec())),
+        ("Refused", NodeFrame::Refused { code: ErrorCode::Busy, retry_after_ms: 1_500 }),
+        ("Status.Accepted", NodeFrame::Status(TurnStatus::Accepted)),
+        ("Status.Sealed.Stored", sealed(stored)),
+        ("Status.Sealed.Pending", sealed(StoreState::Pending)),
+        ("Status.Sealed.GivenUp", sealed(StoreState::GivenUp)),
+        ("Status.Aborted", NodeFrame::Status(TurnStatus::Aborted)),
+        ("Done", NodeFrame::Done),
+        ("Blob", NodeFrame::Blob(counting::<32>(0x50).to_vec())),
+        ("NodeRecord", NodeFrame::NodeRecord(node_record().bytes().clone())),
+        ("Memory", NodeFrame::Memory(session::memory_items())),
+    ]
+}
+
+fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
+    vec![
+        ("Waiting", ReplyEvent::Waiting(2)),
+        ("Tokens", ReplyEvent::Tokens { index: 32, ids: vec![1, 70_000], text: " cork⛵".to_owned() }),
+        ("Progress", ReplyEvent::Progress(progress(made).bytes().clone())),
+        ("Committed", ReplyEvent::Committed(Box::new(turn(made, 0).committed.clone()))),
+        ("Store", ReplyEvent::Store(StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: None })),
+        ("Failed", ReplyEvent::Failed { code: ErrorCode::Internal }),
+    ]
+}
+
+/// Every frame and every event of a reply.
+pub fn frame_vectors(made: &Session) -> Value {
+    let mut frames = Vec::new();
+    frames.extend(client_frames(made).iter().map(|(name, body)| frame(name, "ClientFrame", body)));
+    frames.extend(node_frames(made).iter().map(|(name, body)| frame(name, "NodeFrame", body)));
+    frames.extend(reply_events(made).iter().map(|(name, body)| frame(name, "ReplyEvent", body)));
+    json!({ "protocol": baton_proto::wire::TURN_PROTOCOL, "frames": frames })
+}

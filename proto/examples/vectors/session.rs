@@ -1,0 +1,458 @@
+//! A fixed session of twenty turns over three nodes, as node and client would make it: ordinary turns, an edit, a
+//! summary, a tombstone, a tool message, memory, a resumed attempt, and a segment boundary after turn 16.
+
+use std::collections::BTreeMap;
+
+use baton_keys::{
+    SecretSigningKey,
+    exchange::{ExchangeSecret, TurnSecret},
+    session::{BlobKey, RecordIdentity, RecordKey, SessionRoot},
+};
+use baton_proto::{
+    Signed,
+    ack::TurnAck,
+    chain::SessionReader,
+    commit::{AcceptedTurn, Expected, Place, accept_turn, seal_turn},
+    export::{self, Export, ExportScope, TurnProofs},
+    head::{HeadOuter, SegmentRef},
+    ids::{BlobId, DeviceId, GrantHash, ModelId, NodeId, PayloadHash, RunningHash, SamplingDigest, TurnId},
+    limits::{PROGRESS_TOKENS, VERSION},
+    link::{BlobRef, Genesis, blob_digest},
+    memory::{MemEnvelope, MemoryItem},
+    receipt::{
+        AuditLeaf, Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input,
+        commit_memory, commit_output, running_hash_start, running_hash_step,
+    },
+    record::{FinishReason, Message, Record, RecordKind, Role},
+    segment::Segment,
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        StoragePolicy, TurnAuth, resume_tokens_hash,
+    },
+    wire::Committed,
+};
+
+/// Turns of the fixed session.
+pub const TURNS: u64 = 20;
+/// Shard count that its blob IDs are bound to.
+pub const N_SHARDS: u16 = 1000;
+/// When its first turn was issued.
+pub const START_MS: u64 = 1_800_000_000_000;
+
+/// The session's root.
+pub fn root() -> SessionRoot {
+    SessionRoot::from_bytes([0x42; 32])
+}
+
+/// The key of one of the three nodes.
+pub fn node(number: u64) -> SecretSigningKey {
+    SecretSigningKey::from_seed(&[0xa0 + byte(number); 32])
+}
+
+/// The exchange secret of one of the three nodes.
+pub fn node_exchange(number: u64) -> ExchangeSecret {
+    ExchangeSecret::from_bytes(&[0xb0 + byte(number); 32])
+}
+
+/// The relayer that may add memory.
+pub fn relayer() -> SecretSigningKey {
+    SecretSigningKey::from_seed(&[0xc0; 32])
+}
+
+fn byte(number: u64) -> u8 {
+    u8::try_from(number).expect("the numbers of the fixture are small")
+}
+
+fn word(number: usize) -> u32 {
+    u32::try_from(number).expect("the lengths of the fixture are small")
+}
+
+/// The stand-in for a Walrus blob ID: BLAKE3 of the blob's BLAKE3. Real IDs need the erasure coding, which this
+/// crate does not have.
+pub fn stand_in_id(blob: &[u8]) -> BlobId {
+    BlobId(blake3::hash(&blob_digest(blob).0).into())
+}
+
+/// One finished turn.
+pub struct Turn {
+    pub auth: Signed<TurnAuth>,
+    pub payload: Payload,
+    pub sealed: SealedPayload,
+    pub secret: TurnSecret,
+    pub accepted: AcceptedTurn,
+    pub committed: Committed,
+    pub ack: Signed<TurnAck>,
+    pub blob: BlobRef,
+    pub record_key: RecordKey,
+    pub blob_key: BlobKey,
+    pub identity: RecordIdentity,
+    pub answer: String,
+    pub leaves: Vec<AuditLeaf>,
+    pub memory: Option<Signed<MemEnvelope>>,
+}
+
+/// The fixed session.
+pub struct Session {
+    pub turns: Vec<Turn>,
+}
+
+/// What the script says of one turn.
+struct Script {
+    kind: RecordKind,
+    supersedes_from: Option<u64>,
+    messages: Vec<Message>,
+    answer: String,
+    finish: FinishReason,
+    attempt: u32,
+    resume: Option<(NodeId, Vec<u32>)>,
+    memory: Vec<MemoryItem>,
+}
+
+/// Pinned system text of every turn.
+pub fn system() -> Vec<Message> {
+    vec![Message::new(Role::System, "Answer briefly. Réponds brièvement.")]
+}
+
+/// Memory items of turn 5.
+pub fn memory_items() -> Vec<MemoryItem> {
+    vec![
+        MemoryItem {
+            text: "The user's boat is called Rosalind.".to_owned(),
+            source: "conversation of 3 May".to_owned(),
+            time_ms: START_MS - 86_400_000,
+        },
+        MemoryItem {
+            text: "The user sails on Sundays.".to_owned(),
+            source: "note".to_owned(),
+            time_ms: START_MS - 3_600_000,
+        },
+    ]
+}
+
+fn tokens_of(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+fn script(seq: u64) -> Script {
+    let mut script = Script {
+        kind: RecordKind::Turn,
+        supersedes_from: None,
+        messages: vec![Message::new(Role::User, format!("Question {seq}: what floats? ⛵"))],
+        answer: format!("Answer {seq}: wood, cork and, carefully shaped, steel."),
+        finish: FinishReason::Stop,
+        attempt: 0,
+        resume: None,
+        memory: Vec::new(),
+    };
+    match seq {
+        2 => script.answer = "A long answer about buoyancy. ".repeat(40),
+        3 => script.messages.push(Message {
+            role: Role::Tool,
+            name: Some("tide_table".to_owned()),
+            call_id: Some("call-1".to_owned()),
+            text: "{\"high\":\"06:12\"}".to_owned(),
+        }),
+        5 => script.memory = memory_items(),
+        6 => script.finish = FinishReason::Length,
+        7 => {
+            script.attempt = 1;
+            script.resume = Some((node(0).node_id(), tokens_of(&script.answer[..10])));
+        }
+        9 => (script.kind, script.supersedes_from) = (RecordKind::Edit, Some(8)),
+        12 => (script.kind, script.supersedes_from) = (RecordKind::Summary, Some(0)),
+        18 => {
+            (script.kind, script.supersedes_from) = (RecordKind::Tombstone, Some(17));
+            script.messages.clear();
+            script.answer.clear();
+            script.finish = FinishReason::None;
+        }
+        _ => {}
+    }
+    script
+}
+
+/// Leaves of 32 tokens each over an answer whose tokens are its bytes.
+pub fn leaves_of(key: &RecordKey, auth: &Signed<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
+    let mut running: RunningHash = running_hash_start(key, &auth.auth_hash());
+    let mut leaves = Vec::new();
+    let tokens = tokens_of(answer);
+    for (number, chunk) in tokens.chunks(PROGRESS_TOKENS as usize).enumerate() {
+        running = chunk.iter().fold(running, |hash, token| running_hash_step(&hash, *token));
+        leaves.push(AuditLeaf {
+            first_token: word(number) * PROGRESS_TOKENS,
+            count: word(chunk.len()),
+            running_hash: running,
+            logits_hash: [0; 32],
+        });
+    }
+    leaves
+}
+
+impl Session {
+    /// Makes the session; the same bytes every time.
+    pub fn make() -> Self {
+        let mut session = Self { turns: Vec::new() };
+        for seq in 0..TURNS {
+            let turn = session.next(seq);
+            session.turns.push(turn);
+        }
+        session
+    }
+
+    /// The segment that the next turn goes to.
+    fn base(&self) -> Segment {
+        match self.turns.last() {
+            None => Segment::empty(root().session_id(), 0),
+            Some(last) => baton_proto::chain::base_after(last.accepted.segment.clone()),
+        }
+    }
+
+    fn grant(&self, base: &Segment, record_key: &RecordKey, blob_key: &BlobKey) -> Grant {
+        let mut blobs: Vec<ReadBlob> = Vec::new();
+        for turn in self.turns.iter().rev() {
+            let segment = turn.identity.segment;
+            if blobs.iter().all(|read| read.segment != segment) {
+                let key = GrantedKey::of_blob(&turn.blob_key);
+                blobs.push(ReadBlob { segment, blob: Some(turn.blob), key });
+            }
+        }
+        let read =
+            |turn: &Turn| ReadRecord { seq: turn.identity.seq, key: GrantedKey::of_record(&turn.record_key) };
+        Grant {
+            segment: base.segment,
+            index: byte(base.entries.len() as u64),
+            record_key: GrantedKey::of_record(record_key),
+            blob_key: GrantedKey::of_blob(blob_key),
+            blobs,
+            records: self.turns.iter().map(read).collect(),
+        }
+    }
+
+    fn next(&self, seq: u64) -> Turn {
+        let script = script(seq);
+        let (number, base) = (seq % 3, self.base());
+        let mut auth = self.order(seq, &script);
+        let identity = RecordIdentity {
+            session_id: auth.session_id,
+            segment: base.segment,
+            seq,
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            author: auth.audience,
+        };
+        let record_key = root().record_key(&identity);
+        let blob_key = root().blob_key(base.segment, &record_key.blob_salt());
+        let payload = Payload {
+            version: VERSION,
+            grant: self.grant(&base, &record_key, &blob_key),
+            kind: script.kind,
+            supersedes_from: script.supersedes_from,
+            system: system(),
+            messages: script.messages.clone(),
+            sampling: sampling(seq),
+            storage: StoragePolicy::default(),
+            resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
+        };
+        auth.grant_hash = payload.grant.hash();
+        auth.sampling = payload.sampling.digest();
+        let ephemeral = ExchangeSecret::from_bytes(&[0x10 + byte(seq); 32]);
+        let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())
+            .expect("the fixture fits every limit");
+        auth.payload_hash = sealed.hash();
+        let auth = Signed::sign(auth, &root().signing_key());
+        let memory = (!script.memory.is_empty()).then(|| {
+            let ephemeral = ExchangeSecret::from_bytes(&[0x70; 32]);
+            MemEnvelope::seal(&script.memory, &auth, &relayer(), &ephemeral, auth.issued_ms)
+                .expect("the fixture's memory fits")
+        });
+
+        let leaves = leaves_of(&record_key, &auth, &script.answer);
+        let receipt = receipt(&auth, &script, &payload, &record_key, &leaves);
+        let record = Record::of_turn(
+            script.kind,
+            script.supersedes_from,
+            &script.messages,
+            &script.answer,
+            script.finish,
+        );
+        let place = Place { base: &base, prev_blob: self.turns.last().map(|turn| turn.blob) };
+        let made = seal_turn(&auth, place, (&record_key, &blob_key), &record, receipt, &node(number))
+            .expect("the fixture's turn seals");
+        let committed = made.committed();
+        let expected = Expected::from_payload(&auth, place, &payload, &script.memory);
+        let accepted = accept_turn(&root(), &expected, &committed, &script.answer)
+            .expect("the client accepts the fixture's turn");
+        let ack = TurnAck {
+            version: VERSION,
+            session_id: auth.session_id,
+            session_key: auth.session_key,
+            seq,
+            link_hash: accepted.link.link_hash(),
+            blob_digest: accepted.blob_digest,
+            receipt_hash: accepted.receipt.receipt_hash(),
+            time_ms: auth.issued_ms + 2_000,
+        };
+        let blob = BlobRef {
+            blob_id: stand_in_id(&accepted.blob),
+            digest: accepted.blob_digest,
+            length: committed.blob_length,
+        };
+        Turn {
+            ack: Signed::sign(ack, &root().signing_key()),
+            auth,
+            payload,
+            sealed,
+            secret,
+            accepted,
+            committed,
+            blob,
+            record_key,
+            blob_key,
+            identity,
+            answer: script.answer,
+            leaves,
+            memory,
+        }
+    }
+
+    /// The authorisation, but for the hashes that need the payload.
+    fn order(&self, seq: u64, script: &Script) -> TurnAuth {
+        let session_key = root().signing_key().public_key();
+        let genesis = Genesis { session_key, n_shards: N_SHARDS, branch: None };
+        let last = self.turns.last();
+        TurnAuth {
+            version: VERSION,
+            suite: baton_keys::exchange::SUITE_V1,
+            session_id: root().session_id(),
+            session_key,
+            head_key: root().head_signing_key().public_key(),
+            device_id: DeviceId([0xd0; 16]),
+            seq,
+            turn_id: TurnId([0x20 + byte(seq); 16]),
+            attempt: script.attempt,
+            prev_link: last.map_or_else(|| genesis.link_hash(), |turn| turn.accepted.link.link_hash()),
+            prev_blob: last.map(|turn| turn.blob),
+            n_shards: N_SHARDS,
+            branch: None,
+            audience: node(seq % 3).node_id(),
+            audience_key: node_exchange(seq % 3).public_key(),
+            payload_hash: PayloadHash([0; 32]),
+            model: ModelId([0x4d; 32]),
+            sampling: SamplingDigest([0; 32]),
+            max_output_tokens: 2_048,
+            max_price: 1_000_000,
+            memory_from: (!script.memory.is_empty()).then(|| relayer().public_key()),
+            memory_tokens: if script.memory.is_empty() { 0 } else { 512 },
+            grant_hash: GrantHash([0; 32]),
+            resume: script.resume.as_ref().map(|(author, tokens)| ResumePrefix {
+                author: *author,
+                attempt: 0,
+                token_count: word(tokens.len()),
+                tokens_hash: resume_tokens_hash(tokens),
+            }),
+            issued_ms: START_MS + seq * 60_000,
+            expires_ms: START_MS + seq * 60_000 + 90_000,
+        }
+    }
+
+    /// The head after the last turn: its segment's blob, then the closed segments' last ones.
+    pub fn head(&self) -> HeadOuter {
+        let last = self.turns.last().expect("the session has turns");
+        let mut blobs: Vec<SegmentRef> = Vec::new();
+        for turn in self.turns.iter().rev() {
+            let segment = turn.identity.segment;
+            if blobs.iter().all(|known| known.segment != segment) {
+                blobs.push(SegmentRef { segment, blob: turn.blob });
+            }
+        }
+        HeadOuter {
+            n_shards: N_SHARDS,
+            branch: None,
+            seq: last.identity.seq,
+            link_hash: last.accepted.link.link_hash(),
+            blobs,
+        }
+    }
+
+    /// The session, verified from its blobs and the root, as an export. Turn 19 has no ack yet, turn 4 has lost
+    /// its authorisation and its system text.
+    pub fn export(&self, with_root: bool) -> Export {
+        let mut reader = SessionReader::new(&root(), &self.head()).expect("the head names a blob");
+        while let Some(need) = reader.need() {
+            let turn = self.turns.iter().find(|turn| turn.blob == need).expect("every blob is known");
+            reader.provide(&turn.accepted.blob).expect("the fixture verifies");
+        }
+        let segments = reader.finish().expect("the walk reached the genesis");
+        let proofs: BTreeMap<u64, TurnProofs> = self
+            .turns
+            .iter()
+            .map(|turn| {
+                let seq = turn.identity.seq;
+                let proofs = TurnProofs {
+                    auth: (seq != 4).then(|| turn.auth.bytes().clone()),
+                    receipt: Some(turn.accepted.receipt.bytes().clone()),
+                    ack: (seq != 19).then(|| turn.ack.bytes().clone()),
+                    system: (seq != 4).then(system),
+                };
+                (seq, proofs)
+            })
+            .collect();
+        let scope = ExportScope { n_shards: N_SHARDS, branch: None, with_root };
+        export::build(&root(), &scope, &segments, &proofs).expect("a verified session exports")
+    }
+}
+
+/// The sampling settings of a turn.
+pub fn sampling(seq: u64) -> Sampling {
+    Sampling {
+        temperature: 0.75,
+        top_p: 0.875,
+        top_k: 40,
+        repetition_penalty: 1.125,
+        seed: seq,
+        stop: vec!["END".to_owned()],
+        json_schema: None,
+        logprobs: 0,
+    }
+}
+
+fn receipt(
+    auth: &Signed<TurnAuth>,
+    script: &Script,
+    payload: &Payload,
+    key: &RecordKey,
+    leaves: &[AuditLeaf],
+) -> Receipt {
+    let output = word(script.answer.len());
+    let memory = if script.memory.is_empty() { 0 } else { 21 };
+    Receipt {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        auth_hash: auth.auth_hash(),
+        node: auth.audience,
+        model: auth.model,
+        engine: EngineKind::Native,
+        sampling: auth.sampling,
+        seed: payload.sampling.seed,
+        window_from: 0,
+        tokens: TokenCounts {
+            input: 100 + memory,
+            output,
+            memory,
+            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
+        },
+        memory_items: u16::try_from(script.memory.len()).expect("two items"),
+        commitments: Commitments {
+            input: commit_input(key, &payload.system, 0, &payload.messages),
+            output: commit_output(key, &script.answer, script.finish),
+            memory: commit_memory(key, &script.memory),
+        },
+        audit_root: audit_root(leaves),
+        timings: Timings { queue_ms: 3, prefill_ms: 40, first_token_ms: 55, decode_ms: 700 },
+        price: 1_234,
+        time_ms: auth.issued_ms + 1_000,
+    }
+}

@@ -1,0 +1,329 @@
+//! An exported session: everything that an offline verifier needs, as a structure meant for JSON.
+//!
+//! The client builds one and anyone who is given it checks it, here with [`verify`] or in another language from
+//! `docs/PROTOCOL.md`. An export holds the keys of every turn in it, so it is as secret as the conversation; it
+//! never holds the session's signing key, and the root only where it was asked for. Nothing here does I/O.
+
+use std::collections::BTreeMap;
+
+use baton_keys::session::SessionRoot;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::{
+    chain::VerifiedSegment,
+    codec,
+    error::ErrorCode,
+    ids::{BlobId, LinkHash, PublicKey, SessionId},
+    link::{BranchPoint, Genesis},
+    record::{Message, Role},
+    segment::{Segment, blob_salt},
+    signed::SignedBytes,
+};
+
+mod check;
+mod text;
+
+pub use check::{ExportReport, SeenBlob, verify, verify_each_blob};
+
+/// The `format` of an export of this version.
+pub const EXPORT_FORMAT: &str = "baton-export-v1";
+
+/// An exported session. Every field is present in JSON, `null` where there is nothing; unknown fields are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    /// [`EXPORT_FORMAT`].
+    pub format: String,
+    /// The session (hex).
+    #[serde(with = "text")]
+    pub session_id: SessionId,
+    /// Its public key (hex).
+    #[serde(with = "text")]
+    pub session_key: PublicKey,
+    /// Shard count of the session's blob IDs, bound by the genesis.
+    pub n_shards: u16,
+    /// The parent, if the session is a branch.
+    #[serde(deserialize_with = "text::present")]
+    pub branch: Option<ExportBranch>,
+    /// Where the chain ends. No signature says that nothing follows: whoever knows a later head compares.
+    pub head: ExportHead,
+    /// The root secret (hex), if it was asked for: whoever has it can write the session.
+    #[serde(deserialize_with = "text::present")]
+    pub root: Option<ExportKey>,
+    /// The last blob of each segment, oldest first.
+    pub segments: Vec<ExportSegment>,
+    /// Every turn, oldest first.
+    pub turns: Vec<ExportTurn>,
+}
+
+/// The parent of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportBranch {
+    /// The parent session (hex).
+    #[serde(with = "text")]
+    pub session_id: SessionId,
+    /// The last link shared with it (hex).
+    #[serde(with = "text")]
+    pub link_hash: LinkHash,
+}
+
+/// The end of the exported chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportHead {
+    /// The last turn's position.
+    pub seq: u64,
+    /// The last link's hash (hex).
+    #[serde(with = "text")]
+    pub link_hash: LinkHash,
+}
+
+/// One segment, by its last blob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportSegment {
+    /// Segment number, from 0.
+    pub segment: u64,
+    /// The blob's bytes as stored (base64).
+    #[serde(with = "text::base64")]
+    pub blob: Vec<u8>,
+    /// The blob's Walrus ID (URL-safe base64). The next segment signs it; for the last segment nothing does.
+    #[serde(with = "text")]
+    pub blob_id: BlobId,
+    /// Opens the blob (hex).
+    pub blob_key: ExportKey,
+}
+
+/// One turn: its keys, and what node and client signed about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportTurn {
+    /// Position in the chain, from 0.
+    pub seq: u64,
+    /// Opens the turn's record (hex).
+    pub record_key: ExportKey,
+    /// Sealed the blob that this turn completed, so that it can be rebuilt (hex).
+    pub blob_key: ExportKey,
+    /// Walrus ID of that blob, where known.
+    #[serde(with = "text::option")]
+    pub blob_id: Option<BlobId>,
+    /// The encoded, signed [`TurnAuth`](crate::turn::TurnAuth) (base64), where the client kept it.
+    #[serde(with = "text::base64_option")]
+    pub auth: Option<Vec<u8>>,
+    /// The encoded, signed [`Receipt`](crate::receipt::Receipt) (base64), where the client kept it.
+    #[serde(with = "text::base64_option")]
+    pub receipt: Option<Vec<u8>>,
+    /// The encoded, signed [`TurnAck`](crate::ack::TurnAck) (base64), where the client kept it.
+    #[serde(with = "text::base64_option")]
+    pub ack: Option<Vec<u8>>,
+    /// The pinned system text of the turn, where the client kept it: the receipt's commitment to the input can be
+    /// checked only with it. An empty list says that there was none; `null`, that it is not known.
+    #[serde(deserialize_with = "text::present")]
+    pub system: Option<Vec<ExportMessage>>,
+}
+
+/// A pinned system message.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+#[serde(deny_unknown_fields)]
+pub struct ExportMessage {
+    /// `System`, `User`, `Assistant` or `Tool`.
+    #[zeroize(skip)]
+    pub role: Role,
+    /// Name of the speaker or tool.
+    #[serde(deserialize_with = "text::present")]
+    pub name: Option<String>,
+    /// The tool call that it belongs to.
+    #[serde(deserialize_with = "text::present")]
+    pub call_id: Option<String>,
+    /// The text.
+    pub text: String,
+}
+
+impl std::fmt::Debug for ExportMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ExportMessage({:?}, {} bytes)", self.role, self.text.len())
+    }
+}
+
+impl From<&Message> for ExportMessage {
+    fn from(message: &Message) -> Self {
+        Self {
+            role: message.role,
+            name: message.name.clone(),
+            call_id: message.call_id.clone(),
+            text: message.text.clone(),
+        }
+    }
+}
+
+impl From<&ExportMessage> for Message {
+    fn from(message: &ExportMessage) -> Self {
+        Self {
+            role: message.role,
+            name: message.name.clone(),
+            call_id: message.call_id.clone(),
+            text: message.text.clone(),
+        }
+    }
+}
+
+/// A secret key as an export carries it: 64 hex digits in JSON, redacted in `Debug`.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct ExportKey([u8; 32]);
+
+impl ExportKey {
+    /// Takes the key from bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key's bytes. Named so that every use stands out in a review.
+    #[must_use]
+    pub const fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for ExportKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ExportKey(redacted)")
+    }
+}
+
+impl Serialize for ExportKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&Zeroizing::new(hex::encode(self.0)))
+    }
+}
+
+impl<'de> Deserialize<'de> for ExportKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        let mut bytes = [0u8; 32];
+        let parsed = hex::decode_to_slice(text.as_bytes(), &mut bytes).is_ok();
+        let key = Self(bytes);
+        bytes.zeroize();
+        // One text per key: upper-case digits are refused as everywhere in an export.
+        if parsed && *Zeroizing::new(hex::encode(key.0)) == *text {
+            Ok(key)
+        } else {
+            Err(serde::de::Error::custom("a key is 64 lower-case hex digits"))
+        }
+    }
+}
+
+impl Export {
+    /// What the first link continues.
+    #[must_use]
+    pub fn genesis(&self) -> Genesis {
+        let branch = self
+            .branch
+            .map(|branch| BranchPoint { session_id: branch.session_id, link_hash: branch.link_hash });
+        Genesis { session_key: self.session_key, n_shards: self.n_shards, branch }
+    }
+
+    /// Opens the blob of one exported segment.
+    fn open_segment(&self, exported: &ExportSegment) -> Result<Segment, ErrorCode> {
+        let key = baton_keys::session::BlobKey::from_bytes(*exported.blob_key.expose());
+        Segment::open(&exported.blob, &key, &self.session_id, exported.segment)
+    }
+}
+
+/// What a client kept about one turn beside the chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TurnProofs {
+    /// The authorisation that it signed.
+    pub auth: Option<SignedBytes>,
+    /// The receipt that the node signed.
+    pub receipt: Option<SignedBytes>,
+    /// Its acknowledgement.
+    pub ack: Option<SignedBytes>,
+    /// The pinned system text that the turn was sent with; empty if there was none.
+    pub system: Option<Vec<Message>>,
+}
+
+/// Where a session starts and whether the root goes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportScope {
+    /// Shard count of the session's blob IDs.
+    pub n_shards: u16,
+    /// The parent, if the session is a branch.
+    pub branch: Option<BranchPoint>,
+    /// Whether the export carries the root: its holder can then write the session, not only read it.
+    pub with_root: bool,
+}
+
+/// Builds the export of a verified session: `segments` as [`SessionReader`](crate::chain::SessionReader) returned
+/// them, each with the blob it came in, and the proofs by seq where the client has them.
+///
+/// # Errors
+/// [`ErrorCode::BadSequence`] when there is no turn, and [`ErrorCode::BlobHashMismatch`] when the blob that a
+/// segment is sealed into is not the one that it was read from.
+pub fn build(
+    root: &SessionRoot,
+    scope: &ExportScope,
+    segments: &[VerifiedSegment],
+    proofs: &BTreeMap<u64, TurnProofs>,
+) -> Result<Export, ErrorCode> {
+    let mut exported_segments = Vec::with_capacity(segments.len());
+    let mut turns: Vec<ExportTurn> = Vec::new();
+    let mut head = None;
+    for verified in segments {
+        let last = verified.turns.last().ok_or(ErrorCode::BadSequence)?;
+        let blob =
+            crate::chain::rebuild_blob(root, &verified.segment, &last.link, verified.segment.entries.len())?;
+        verified.blob.check(&blob)?;
+        for turn in &verified.turns {
+            // The link after a blob is the one that names its ID.
+            if let (Some(before), Some(blob)) = (turns.last_mut(), turn.link.prev_blob) {
+                before.blob_id = Some(blob.blob_id);
+            }
+            turns.push(export_turn(root, &turn.link, proofs.get(&turn.link.seq)));
+        }
+        if let Some(latest) = turns.last_mut() {
+            latest.blob_id = Some(verified.blob.blob_id);
+        }
+        let number = verified.segment.segment;
+        exported_segments.push(ExportSegment {
+            segment: number,
+            blob_key: ExportKey(*root.blob_key(number, &blob_salt(&blob)?).expose()),
+            blob,
+            blob_id: verified.blob.blob_id,
+        });
+        head = Some(ExportHead { seq: last.link.seq, link_hash: last.link.link_hash() });
+    }
+    Ok(Export {
+        format: EXPORT_FORMAT.to_owned(),
+        session_id: root.session_id(),
+        session_key: root.signing_key().public_key(),
+        n_shards: scope.n_shards,
+        branch: scope
+            .branch
+            .map(|branch| ExportBranch { session_id: branch.session_id, link_hash: branch.link_hash }),
+        head: head.ok_or(ErrorCode::BadSequence)?,
+        root: scope.with_root.then(|| ExportKey(*root.expose())),
+        segments: exported_segments,
+        turns,
+    })
+}
+
+fn export_turn(root: &SessionRoot, link: &crate::link::Link, proofs: Option<&TurnProofs>) -> ExportTurn {
+    let record_key = root.record_key(&link.record_identity());
+    let blob_key = root.blob_key(link.segment, &record_key.blob_salt());
+    let encoded = |pick: fn(&TurnProofs) -> Option<&SignedBytes>| proofs.and_then(pick).map(codec::encode);
+    ExportTurn {
+        seq: link.seq,
+        record_key: ExportKey(*record_key.expose()),
+        blob_key: ExportKey(*blob_key.expose()),
+        blob_id: None,
+        auth: encoded(|proofs| proofs.auth.as_ref()),
+        receipt: encoded(|proofs| proofs.receipt.as_ref()),
+        ack: encoded(|proofs| proofs.ack.as_ref()),
+        system: proofs
+            .and_then(|proofs| proofs.system.as_ref())
+            .map(|system| system.iter().map(ExportMessage::from).collect()),
+    }
+}

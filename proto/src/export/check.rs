@@ -1,0 +1,312 @@
+//! Verification of an exported session, from its own content alone.
+
+use baton_keys::session::{BlobKey, RecordKey, SessionRoot, session_id};
+
+use crate::{
+    ack::TurnAck,
+    chain::{ChainEnd, verify_segment},
+    commit::check_receipt_of_link,
+    error::ErrorCode,
+    ids::{BlobId, LinkHash},
+    limits::MAX_SIGNED_BYTES,
+    link::{BlobRef, Link, blob_digest},
+    receipt::{Receipt, audit_root, commit_input, commit_output},
+    record::{Message, Record, SealedRecord},
+    segment::{Segment, blob_salt},
+    signed::{Signed, SignedBytes},
+    turn::TurnAuth,
+};
+
+use super::{EXPORT_FORMAT, Export, ExportSegment, ExportTurn};
+
+/// What a verification covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportReport {
+    /// Where the chain ends.
+    pub head: LinkHash,
+    /// Turns: link, node signature, record and place of each were checked.
+    pub turns: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Segments that take no further turn.
+    pub closed_segments: u64,
+    /// Blobs rebuilt byte for byte: one a turn.
+    pub blobs_rebuilt: u64,
+    /// Authorisations checked.
+    pub auths_checked: u64,
+    /// Receipts checked, with their commitment to the answer.
+    pub receipts_checked: u64,
+    /// Receipts whose commitment to the input was checked too.
+    pub inputs_checked: u64,
+    /// Receipts that name memory items; an export does not hold those, so that commitment is not checked.
+    pub memory_unchecked: u64,
+    /// Acknowledgements checked.
+    pub acks_checked: u64,
+    /// Whether all keys were derived again from the root.
+    pub root_checked: bool,
+}
+
+/// A blob of the session, rebuilt and equal to what the chain names.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenBlob<'a> {
+    /// The turn that completed it.
+    pub seq: u64,
+    /// Its ID, as the next link or the export names it.
+    pub blob_id: Option<BlobId>,
+    /// Whether it closed its segment.
+    pub closes_segment: bool,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Verifies everything in an export: seals, keys, links, records, genesis, every blob rebuilt, authorisations,
+/// receipts with their commitments, acknowledgements, and, with a root, that all keys derive from it. Walrus IDs
+/// are compared where the chain names them, not computed; see [`verify_each_blob`] for that.
+///
+/// # Errors
+/// The code that names the first violation.
+pub fn verify(export: &Export) -> Result<ExportReport, ErrorCode> {
+    verify_each_blob(export, &mut |_| Ok(()))
+}
+
+/// As [`verify`], and hands every rebuilt blob to `see`, which may compute its Walrus ID.
+///
+/// # Errors
+/// As [`verify`], and what `see` returns.
+pub fn verify_each_blob(
+    export: &Export,
+    see: &mut dyn FnMut(&SeenBlob<'_>) -> Result<(), ErrorCode>,
+) -> Result<ExportReport, ErrorCode> {
+    if export.format != EXPORT_FORMAT {
+        return Err(ErrorCode::UnsupportedVersion);
+    }
+    if session_id(&export.session_key) != export.session_id {
+        return Err(ErrorCode::SessionIdMismatch);
+    }
+    let root = check_root(export)?;
+    let segments = check_chain(export)?;
+    let mut report = ExportReport {
+        head: export.head.link_hash,
+        turns: 0,
+        segments: 0,
+        closed_segments: 0,
+        blobs_rebuilt: 0,
+        auths_checked: 0,
+        receipts_checked: 0,
+        inputs_checked: 0,
+        memory_unchecked: 0,
+        acks_checked: 0,
+        root_checked: root.is_some(),
+    };
+    let mut turns = export.turns.iter();
+    for (position, (segment, links)) in segments.iter().enumerate() {
+        let after = segments.get(position + 1).and_then(|(_, links)| links.first());
+        let exported = export.segments.get(position).ok_or(ErrorCode::BadSequence)?;
+        for (index, link) in links.iter().enumerate() {
+            let turn = turns.next().ok_or(ErrorCode::BadSequence)?;
+            if turn.seq != link.seq {
+                return Err(ErrorCode::BadSequence);
+            }
+            let record = segment.entries.get(index).map(|entry| &entry.record);
+            let checked = CheckedTurn {
+                export,
+                turn,
+                link,
+                record: open_record(turn, link, record.ok_or(ErrorCode::BadSequence)?)?,
+                record_key: RecordKey::from_bytes(*turn.record_key.expose()),
+            };
+            checked.derives_from(root.as_ref())?;
+            let is_last = index + 1 == links.len();
+            let named = links.get(index + 1).or(after).and_then(|next| next.prev_blob);
+            let blob = checked.rebuild(segment, index + 1)?;
+            checked.is_named_blob(&blob, named, is_last.then_some(exported))?;
+            let closes_segment = is_last && segment.is_closed();
+            see(&SeenBlob { seq: link.seq, blob_id: turn.blob_id, closes_segment, bytes: &blob })?;
+            checked.proofs(&blob, &mut report)?;
+            report.turns += 1;
+            report.blobs_rebuilt += 1;
+        }
+        report.segments += 1;
+        report.closed_segments += u64::from(segment.is_closed());
+    }
+    if turns.next().is_some() { Err(ErrorCode::BadSequence) } else { Ok(report) }
+}
+
+fn check_root(export: &Export) -> Result<Option<SessionRoot>, ErrorCode> {
+    let Some(root) = &export.root else { return Ok(None) };
+    let root = SessionRoot::from_bytes(*root.expose());
+    if root.signing_key().public_key() == export.session_key {
+        Ok(Some(root))
+    } else {
+        Err(ErrorCode::SessionIdMismatch)
+    }
+}
+
+type SegmentWithLinks = (Segment, Vec<Signed<Link>>);
+
+/// Walks the segments from the head back to the genesis; returns them oldest first.
+fn check_chain(export: &Export) -> Result<Vec<SegmentWithLinks>, ErrorCode> {
+    let genesis = export.genesis();
+    let mut end = ChainEnd { seq: export.head.seq, link_hash: export.head.link_hash };
+    let mut newest_first: Vec<SegmentWithLinks> = Vec::with_capacity(export.segments.len());
+    for (position, exported) in export.segments.iter().enumerate().rev() {
+        if exported.segment != position as u64 {
+            return Err(ErrorCode::BadSequence);
+        }
+        let segment = export.open_segment(exported)?;
+        let at_head = newest_first.is_empty();
+        if !at_head && !segment.is_closed() {
+            return Err(ErrorCode::BadSequence);
+        }
+        let links = verify_segment(&segment, &genesis, &end).map_err(|error| match error {
+            ErrorCode::HeadMismatch if !at_head => ErrorCode::ChainBroken,
+            other => other,
+        })?;
+        let first = links.first().ok_or(ErrorCode::BadSequence)?;
+        match first.seq.checked_sub(1) {
+            Some(seq) => end = ChainEnd { seq, link_hash: first.prev_link },
+            // Only segment 0 starts at the genesis, and the loop ends with it.
+            None if position == 0 => {}
+            None => return Err(ErrorCode::BadGenesis),
+        }
+        newest_first.push((segment, links));
+    }
+    let starts_at_genesis =
+        newest_first.last().and_then(|(_, links)| links.first()).is_some_and(|link| link.seq == 0);
+    newest_first.reverse();
+    if starts_at_genesis { Ok(newest_first) } else { Err(ErrorCode::BadGenesis) }
+}
+
+fn open_record(turn: &ExportTurn, link: &Link, sealed: &SealedRecord) -> Result<Record, ErrorCode> {
+    sealed.open(&RecordKey::from_bytes(*turn.record_key.expose()), &link.record_identity())
+}
+
+/// One turn whose link and record were verified.
+struct CheckedTurn<'a> {
+    export: &'a Export,
+    turn: &'a ExportTurn,
+    link: &'a Signed<Link>,
+    record: Record,
+    record_key: RecordKey,
+}
+
+impl CheckedTurn<'_> {
+    fn derives_from(&self, root: Option<&SessionRoot>) -> Result<(), ErrorCode> {
+        let Some(root) = root else { return Ok(()) };
+        let record_key = root.record_key(&self.link.record_identity());
+        let blob_key = root.blob_key(self.link.segment, &record_key.blob_salt());
+        let same =
+            record_key == self.record_key && blob_key == BlobKey::from_bytes(*self.turn.blob_key.expose());
+        if same { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
+    }
+
+    /// The blob as it was when this turn completed it.
+    fn rebuild(&self, segment: &Segment, turns: usize) -> Result<Vec<u8>, ErrorCode> {
+        let entries = segment.entries.get(..turns).ok_or(ErrorCode::BadSequence)?.to_vec();
+        let prefix = Segment { entries, ..Segment::empty(segment.session_id, segment.segment) };
+        prefix.seal(&BlobKey::from_bytes(*self.turn.blob_key.expose()), &self.record_key.blob_salt())
+    }
+
+    /// The rebuilt blob is the one that the next link names and, at a segment's end, the one exported.
+    fn is_named_blob(
+        &self,
+        blob: &[u8],
+        named: Option<BlobRef>,
+        exported: Option<&ExportSegment>,
+    ) -> Result<(), ErrorCode> {
+        if let Some(named) = named {
+            named.check(blob)?;
+            if self.turn.blob_id.is_some_and(|id| id != named.blob_id) {
+                return Err(ErrorCode::BlobIdMismatch);
+            }
+        }
+        let Some(exported) = exported else { return Ok(()) };
+        let same = exported.blob == blob && blob_salt(&exported.blob)? == self.record_key.blob_salt();
+        if !same || exported.blob_key != self.turn.blob_key {
+            return Err(ErrorCode::BlobMismatch);
+        }
+        let known = named.map(|named| named.blob_id).or(self.turn.blob_id);
+        if known.is_some_and(|id| id != exported.blob_id) { Err(ErrorCode::BlobIdMismatch) } else { Ok(()) }
+    }
+
+    fn proofs(&self, blob: &[u8], report: &mut ExportReport) -> Result<(), ErrorCode> {
+        let auth = self.turn.auth.as_ref().map(|auth| self.check_auth(auth)).transpose()?;
+        let receipt =
+            self.turn.receipt.as_ref().map(|receipt| self.check_receipt(receipt, report)).transpose()?;
+        if let (Some(auth), Some(receipt)) = (&auth, &receipt) {
+            check_receipt_of_auth(receipt, auth)?;
+        }
+        if let Some(ack) = &self.turn.ack {
+            self.check_ack(ack, blob)?;
+            report.acks_checked += 1;
+        }
+        report.auths_checked += u64::from(auth.is_some());
+        report.receipts_checked += u64::from(receipt.is_some());
+        Ok(())
+    }
+
+    fn check_auth(&self, encoded: &[u8]) -> Result<Signed<TurnAuth>, ErrorCode> {
+        let auth = Signed::<TurnAuth>::verify_encoded(encoded)?;
+        let link = self.link;
+        let meant = auth.auth_hash() == link.auth_hash
+            && auth.session_id == link.session_id
+            && auth.seq == link.seq
+            && auth.turn_id == link.turn_id
+            && auth.attempt == link.attempt
+            && auth.prev_link == link.prev_link
+            // The client may have left it to the node to find the blob.
+            && (auth.prev_blob.is_none() || auth.prev_blob == link.prev_blob)
+            && auth.audience == link.author
+            && auth.genesis() == self.export.genesis();
+        if meant { Ok(auth) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+
+    fn check_receipt(&self, encoded: &[u8], report: &mut ExportReport) -> Result<Signed<Receipt>, ErrorCode> {
+        let bytes: SignedBytes = crate::codec::decode(encoded, MAX_SIGNED_BYTES + 72)?;
+        let receipt = check_receipt_of_link(self.link, bytes)?;
+        let (answer, new) = match self.record.messages.split_last() {
+            Some((_, new)) => (self.record.answer().ok_or(ErrorCode::ReceiptMismatch)?, new),
+            None => return Err(ErrorCode::ReceiptMismatch),
+        };
+        let has_memory = receipt.commitments.memory.is_some();
+        let sound = receipt.commitments.output == commit_output(&self.record_key, answer, self.record.finish)
+            && has_memory == (receipt.memory_items > 0)
+            && receipt.window_from <= receipt.seq
+            && (receipt.tokens.output > 0 || receipt.audit_root == audit_root(&[]));
+        if !sound {
+            return Err(ErrorCode::ReceiptMismatch);
+        }
+        if let Some(system) = &self.turn.system {
+            let system: Vec<Message> = system.iter().map(Message::from).collect();
+            let input = commit_input(&self.record_key, &system, receipt.window_from, new);
+            if receipt.commitments.input != input {
+                return Err(ErrorCode::ReceiptMismatch);
+            }
+            report.inputs_checked += 1;
+        }
+        report.memory_unchecked += u64::from(has_memory);
+        Ok(receipt)
+    }
+
+    fn check_ack(&self, encoded: &[u8], blob: &[u8]) -> Result<(), ErrorCode> {
+        let ack = Signed::<TurnAck>::verify_encoded(encoded)?;
+        let meant = ack.session_id == self.link.session_id
+            && ack.seq == self.link.seq
+            && ack.link_hash == self.link.link_hash()
+            && ack.blob_digest == blob_digest(blob)
+            && ack.receipt_hash == self.link.receipt_hash;
+        if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}
+
+/// What the node claims stays within what the client ordered.
+fn check_receipt_of_auth(receipt: &Receipt, auth: &TurnAuth) -> Result<(), ErrorCode> {
+    let within = receipt.model == auth.model
+        && receipt.sampling == auth.sampling
+        && receipt.price <= auth.max_price
+        && receipt.tokens.output <= auth.max_output_tokens
+        && receipt.tokens.memory <= auth.memory_tokens
+        && (auth.memory_from.is_some() || receipt.memory_items == 0)
+        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count);
+    if within { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}

@@ -1,0 +1,323 @@
+//! Sizes at their limits: segments of 15, 16 and 17 turns, of 256 KiB and a byte to either side, records and
+//! messages of the largest size and one more.
+
+use baton_keys::SecretSigningKey;
+use baton_proto::{
+    ErrorCode, Signed,
+    chain::{ChainEnd, base_after, verify_segment},
+    codec,
+    commit::Place,
+    ids::SessionId,
+    limits::{MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES, SEGMENT_BYTES, SEGMENT_TURNS},
+    link::{Genesis, Link},
+    receipt::{Commitments, Receipt, commit_input, commit_output},
+    record::{FinishReason, Message, Record, Role, SealedRecord},
+    segment::{Entry, SEGMENT_HEADER_LEN, Segment, is_closed},
+};
+
+use crate::{
+    harness::{Script, Session, read_window},
+    objects::{Drawn, Owned},
+    source::Source,
+};
+
+#[test]
+fn a_segment_closes_at_the_sixteenth_turn_or_the_256th_kibibyte() {
+    for (turns, bytes, closed) in [
+        (15, 0, false),
+        (16, 0, true),
+        (17, 0, true),
+        (1, SEGMENT_BYTES - 1, false),
+        (1, SEGMENT_BYTES, true),
+        (1, SEGMENT_BYTES + 1, true),
+        (0, 0, false),
+    ] {
+        assert_eq!(is_closed(turns, bytes), closed, "{turns} turns, {bytes} bytes");
+    }
+}
+
+/// A signed chain of one segment, its records of these lengths (their content is not opened here).
+fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
+    let key = SecretSigningKey::from_seed(&[7; 32]);
+    let session = SecretSigningKey::from_seed(&[8; 32]).public_key();
+    let genesis = Genesis { session_key: session, n_shards: 10, branch: None };
+    let id: SessionId = baton_keys::session::session_id(&session);
+    let mut segment = Segment::empty(id, 0);
+    let mut end = ChainEnd { seq: 0, link_hash: genesis.link_hash() };
+    let mut source = Source::new(1);
+    for (index, length) in lengths.iter().enumerate() {
+        let record = SealedRecord(source.vec(*length));
+        let mut link = Link::drawn(&mut source);
+        link.own(&key);
+        (link.session_id, link.segment, link.seq) = (id, 0, index as u64);
+        link.index = u8::try_from(index).unwrap();
+        link.prev_link = end.link_hash;
+        link.prev_blob = (index > 0).then(|| Drawn::drawn(&mut source));
+        link.record_hash = record.hash();
+        link.record_length = u32::try_from(*length).unwrap();
+        let link = Signed::sign(link, &key);
+        end = ChainEnd { seq: link.seq, link_hash: link.link_hash() };
+        segment.entries.push(Entry { link: link.bytes().clone(), record });
+    }
+    (segment, genesis, end)
+}
+
+/// Exactly at the byte: a segment of 256 KiB less one takes a turn more, one of 256 KiB does not.
+#[test]
+fn a_turn_behind_a_full_segment_is_refused_to_the_byte() {
+    let (empty, _, _) = chain(&[0]);
+    let spare = SEGMENT_BYTES - empty.encoded_len();
+    for (first, closed) in [(spare - 1, false), (spare, true), (spare + 1, true)] {
+        let (alone, genesis, end) = chain(&[first]);
+        assert_eq!(alone.encoded_len(), SEGMENT_BYTES + first - spare);
+        assert_eq!(codec::encode(&alone).len(), alone.encoded_len());
+        assert_eq!(alone.is_closed(), closed);
+        assert!(verify_segment(&alone, &genesis, &end).is_ok());
+        assert_eq!(base_after(alone).segment, u64::from(closed));
+        let (with_next, genesis, end) = chain(&[first, 100]);
+        let got = verify_segment(&with_next, &genesis, &end).map(|links| links.len());
+        assert_eq!(got, if closed { Err(ErrorCode::BadSequence) } else { Ok(2) }, "{first}");
+    }
+}
+
+#[test]
+fn a_seventeenth_turn_in_a_segment_is_refused() {
+    let (fifteen, ..) = chain(&[40; 15]);
+    assert!(!fifteen.is_closed());
+    let (sixteen, genesis, end) = chain(&[40; 16]);
+    assert!(sixteen.is_closed());
+    assert_eq!(verify_segment(&sixteen, &genesis, &end).unwrap().len(), SEGMENT_TURNS);
+    let (mut seventeen, genesis, end) = chain(&[40; 16]);
+    seventeen.entries.push(seventeen.entries[15].clone());
+    assert_eq!(verify_segment(&seventeen, &genesis, &end).unwrap_err(), ErrorCode::BadSequence);
+}
+
+#[test]
+fn the_encoded_length_is_known_without_encoding() {
+    assert_eq!(codec::encode(&Segment::empty(SessionId([1; 32]), 5)).len(), SEGMENT_HEADER_LEN);
+    let mut source = Source::new(4);
+    for _ in 0..200 {
+        let segment = Segment::drawn(&mut source);
+        assert_eq!(codec::encode(&segment).len(), segment.encoded_len());
+    }
+}
+
+/// Sessions through the boundary of turns: the harness compares the client's rebuilt blob with the node's at
+/// every turn; here where the turns went, and that the windows still read.
+#[test]
+fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
+    for turns in [15, 16, 17] {
+        let mut session = Session::of_short_turns(11, turns);
+        let segments: Vec<u64> = session.segment_refs().iter().map(|found| found.segment).collect();
+        assert_eq!(segments, if turns == 17 { vec![1, 0] } else { vec![0] });
+        let asked = session.ask(session.next_node(), &Script::turn("next", ""));
+        let expected = if turns == 15 { (0, 15) } else { (1, turns - 16) };
+        assert_eq!((asked.payload.grant.segment, usize::from(asked.payload.grant.index)), expected);
+        let window = read_window(&asked.auth, &asked.payload.grant, &session.store).unwrap();
+        assert_eq!(window.turns.len(), turns);
+        assert_eq!((window.base.segment, window.base.entries.len()), expected);
+        // The grant's own word for the place must be the one that the chain gives.
+        for (segment, index) in [(expected.0, expected.1 + 1), (expected.0 + 1, expected.1), (9, 0)] {
+            let mut grant = asked.payload.grant.clone();
+            (grant.segment, grant.index) = (segment, u8::try_from(index).unwrap());
+            let got = read_window(&asked.auth, &grant, &session.store);
+            assert_eq!(got.unwrap_err(), ErrorCode::BadSequence, "{segment}, {index}");
+        }
+    }
+}
+
+/// Through the boundary of bytes, as near as the records' buckets allow: seven turns of 32 KiB, then records whose
+/// buckets leave the segment just below 256 KiB, then just above.
+#[test]
+fn a_segment_of_large_turns_closes_by_its_bytes() {
+    let mut session = Session::new(12);
+    let text = |length: usize| Source::new(length as u64).text(length);
+    for _ in 0..7 {
+        session.turn(&Script::turn(text(30_000), "short"));
+    }
+    let mut last = 0;
+    for length in [15_000, 7_000, 1_500, 700] {
+        let done = session.turn(&Script::turn(text(length), "short"));
+        last = done.accepted.segment.encoded_len();
+        assert!(!done.accepted.segment.is_closed(), "{last} bytes");
+        assert_eq!(done.accepted.link.segment, 0);
+    }
+    // The smallest record and its link now step over the boundary, the nearest that there is on both sides.
+    let done = session.turn(&Script::turn("", ""));
+    let closed = done.accepted.segment.encoded_len();
+    let step = done.accepted.segment.entries.last().unwrap().encoded_len();
+    eprintln!("closed by bytes: {last}, then {closed}, by a smallest entry of {step}");
+    assert!(last < SEGMENT_BYTES && SEGMENT_BYTES - last < step && closed == last + step);
+    assert!(done.accepted.segment.is_closed() && done.accepted.segment.entries.len() < SEGMENT_TURNS);
+    let next = session.turn(&Script::turn("on", "and on"));
+    assert_eq!((next.accepted.link.segment, next.accepted.link.index), (1, 0));
+}
+
+#[test]
+fn the_largest_turns_fit_a_blob_and_rebuild() {
+    let mut session = Session::new(13);
+    // A segment just under its limit, then the largest record: the largest blob there can be.
+    for _ in 0..3 {
+        session.turn(&Script::turn(Source::new(1).text(60_000), "short"));
+    }
+    let open = session.done.last().unwrap().accepted.segment.encoded_len();
+    assert!(open < SEGMENT_BYTES);
+    let largest = "x".repeat(MAX_MESSAGE_BYTES);
+    let done = session.turn(&Script::turn(largest.clone(), "y".repeat(MAX_MESSAGE_BYTES - 200)));
+    assert!(done.accepted.segment.is_closed());
+    assert_eq!(done.accepted.blob.len(), MAX_BLOB_BYTES, "the largest bucket");
+    let next = session.turn(&Script::turn("on", largest));
+    assert_eq!(next.accepted.link.segment, 1);
+    let empty = session.turn(&Script::turn("", ""));
+    assert_eq!(empty.accepted.record.answer(), Some(""));
+    let none = Script { messages: Vec::new(), system: Vec::new(), ..Script::turn("", "unasked") };
+    assert_eq!(session.turn(&none).accepted.record.messages.len(), 1);
+}
+
+#[test]
+fn a_node_refuses_texts_over_their_limits() {
+    let mut session = Session::of_short_turns(14, 1);
+    let long = "x".repeat(MAX_MESSAGE_BYTES + 1);
+    let many = |count| vec![Message::new(Role::User, "x"); count];
+    let tool = |name: Option<String>, call_id: Option<String>| {
+        let mut message = Message::new(Role::Tool, "x");
+        (message.name, message.call_id) = (name, call_id);
+        message
+    };
+    let named = |length: usize| tool(Some("n".repeat(length)), None);
+    let called = |length: usize| tool(None, Some("n".repeat(length)));
+    let base = Script::turn("hello", "hi");
+    let with = |messages| Script { messages, ..base.clone() };
+    let cases = [
+        ("a message a byte too long", with(vec![Message::new(Role::User, long.clone())])),
+        ("a message of 1 MB", with(vec![Message::new(Role::User, "x".repeat(1_000_000))])),
+        ("a system text too long", Script { system: vec![Message::new(Role::System, long)], ..base.clone() }),
+        ("64 messages and an answer", with(many(MAX_MESSAGES))),
+        ("65 system messages", Script { system: many(MAX_MESSAGES + 1), ..base.clone() }),
+        ("a name too long", with(vec![named(129)])),
+        ("a call id too long", with(vec![called(129)])),
+        (
+            "two messages that together exceed a record",
+            with(vec![Message::new(Role::User, "x".repeat(MAX_MESSAGE_BYTES)); 2]),
+        ),
+    ];
+    for (what, script) in cases {
+        let got = session.try_turn(&script).map(|_| ());
+        assert_eq!(got.unwrap_err(), ErrorCode::FrameTooLarge, "{what}");
+    }
+    for script in [with(many(MAX_MESSAGES - 1)), with(vec![named(128)]), with(vec![called(128)])] {
+        session.turn(&script);
+    }
+}
+
+/// What a grant may list, to the item.
+#[test]
+fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
+    use baton_proto::turn::{Grant, ReadBlob, ReadRecord, TurnAuth};
+    type Change = fn(&mut Grant);
+    let mut session = Session::of_short_turns(16, 20);
+    let asked = session.ask(0, &Script::turn("next", ""));
+    let cases: [(&str, Change, ErrorCode); 9] = [
+        ("ten blobs", |g| g.blobs = vec![g.blobs[0].clone(); 10], ErrorCode::FrameTooLarge),
+        ("145 records", |g| g.records = vec![g.records[0].clone(); 145], ErrorCode::FrameTooLarge),
+        ("no blobs", |g| g.blobs.clear(), ErrorCode::PayloadRejected),
+        ("blobs ascending", |g| g.blobs.reverse(), ErrorCode::PayloadRejected),
+        ("a blob doubled", |g| g.blobs.insert(0, ReadBlob::clone(&g.blobs[0])), ErrorCode::PayloadRejected),
+        ("records descending", |g| g.records.reverse(), ErrorCode::PayloadRejected),
+        (
+            "a record doubled",
+            |g| g.records.insert(0, ReadRecord::clone(&g.records[0])),
+            ErrorCode::PayloadRejected,
+        ),
+        ("a record of this turn", |g| g.records[19].seq = 20, ErrorCode::PayloadRejected),
+        ("another head blob", |g| g.blobs[0].blob = g.blobs[1].blob, ErrorCode::PayloadRejected),
+    ];
+    let check = |asked: &crate::harness::Asked, change: &dyn Fn(&mut Grant)| {
+        let mut payload = asked.payload.clone();
+        change(&mut payload.grant);
+        let auth = TurnAuth { grant_hash: payload.grant.hash(), ..TurnAuth::clone(&asked.auth) };
+        payload.check(&auth)
+    };
+    assert_eq!(check(&asked, &|_| ()), Ok(()));
+    for (what, change, code) in cases {
+        assert_eq!(check(&asked, &change), Err(code), "{what}");
+    }
+    // A first turn reads nothing at all.
+    let mut fresh = Session::new(17);
+    let first = fresh.ask(0, &Script::turn("hello", ""));
+    let (blob, record) = (asked.payload.grant.blobs[0].clone(), asked.payload.grant.records[0].clone());
+    assert_eq!(check(&first, &|_| ()), Ok(()));
+    assert_eq!(check(&first, &|g| g.blobs.push(blob.clone())), Err(ErrorCode::PayloadRejected));
+    assert_eq!(check(&first, &|g| g.records.push(record.clone())), Err(ErrorCode::PayloadRejected));
+}
+
+#[test]
+fn a_node_refuses_sampling_out_of_range() {
+    use baton_proto::turn::Sampling;
+    type Change = fn(&mut Sampling);
+    let cases: [(&str, Change); 13] = [
+        ("a negative temperature", |s| s.temperature = -0.1),
+        ("a temperature too high", |s| s.temperature = 5.1),
+        ("no temperature", |s| s.temperature = f32::NAN),
+        ("an infinite temperature", |s| s.temperature = f32::INFINITY),
+        ("no mass", |s| s.top_p = 0.0),
+        ("too much mass", |s| s.top_p = 1.1),
+        ("mass that is no number", |s| s.top_p = f32::NAN),
+        ("no penalty", |s| s.repetition_penalty = 0.0),
+        ("a penalty that is no number", |s| s.repetition_penalty = f32::NAN),
+        ("too many alternatives", |s| s.logprobs = 21),
+        ("an empty stop string", |s| s.stop.push(String::new())),
+        ("a stop string too long", |s| s.stop.push("x".repeat(257))),
+        ("too many stop strings", |s| s.stop = vec!["x".into(); 17]),
+    ];
+    assert_eq!(Sampling::default().check(), Ok(()));
+    for (what, change) in cases {
+        let mut sampling = Sampling::default();
+        change(&mut sampling);
+        assert_eq!(sampling.check(), Err(ErrorCode::PayloadRejected), "{what}");
+    }
+}
+
+/// An answer that no reader would take must not be sealed by an honest node, nor accepted from a hostile one:
+/// the session could never be read again.
+#[test]
+fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
+    let mut session = Session::of_short_turns(15, 1);
+    let answer = "y".repeat(MAX_MESSAGE_BYTES + 1);
+    let node = session.next_node();
+    let asked = session.ask(node, &Script::turn("hello", ""));
+    let served = session.nodes[node].serve(&asked.frame(), &session.store, &answer, FinishReason::Stop);
+    assert_eq!(served.map(|_| ()).unwrap_err(), ErrorCode::FrameTooLarge);
+
+    // The hostile node seals by hand what the library would not.
+    let short =
+        session.nodes[node].serve(&asked.frame(), &session.store, "short", FinishReason::Stop).unwrap();
+    let key = &asked.record_key;
+    let signing = &session.nodes[node].signing;
+    let mut receipt = Receipt::clone(&short.receipt);
+    receipt.commitments = Commitments {
+        input: commit_input(key, &asked.payload.system, receipt.window_from, &asked.payload.messages),
+        output: commit_output(key, &answer, FinishReason::Stop),
+        memory: None,
+    };
+    let receipt = Signed::sign(receipt, signing);
+    let record =
+        Record::of_turn(asked.payload.kind, None, &asked.payload.messages, &answer, FinishReason::Stop);
+    let mut link = short.link.clone().into_value();
+    let sealed = record.seal(key, &link.record_identity()).unwrap();
+    link.record_hash = sealed.hash();
+    link.record_length = u32::try_from(sealed.0.len()).unwrap();
+    link.receipt_hash = receipt.receipt_hash();
+    let link = Signed::sign(link, signing);
+    let Place { base, .. } = asked.place();
+    let mut segment = base.clone();
+    segment.entries.push(Entry { link: link.bytes().clone(), record: sealed });
+    let blob = segment.seal(&asked.blob_key, &key.blob_salt()).unwrap();
+    let mut committed = short.committed();
+    committed.link = link.bytes().clone();
+    committed.receipt = receipt.bytes().clone();
+    committed.blob_digest = baton_proto::link::blob_digest(&blob);
+    committed.blob_length = u32::try_from(blob.len()).unwrap();
+    let got = asked.accept(&session.root, &committed, &answer).map(|_| ());
+    assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
+}

@@ -1,0 +1,456 @@
+//! Every wire type and every entry point that takes bytes: one encoding of a value, and no bytes that panic.
+
+use std::fmt::Debug;
+
+use baton_keys::{
+    SecretSigningKey,
+    exchange::ExchangeSecret,
+    ids::{BlobSalt, SessionId},
+    session::{BlobKey, SessionRoot},
+};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ack::{Abort, StatusRequest, TurnAck},
+    chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
+    codec,
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    ids::LinkHash,
+    limits::{MAX_OBJECT_BYTES, MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET},
+    link::{BlobRef, BranchPoint, Genesis, Link},
+    memory::{MemEnvelope, MemoryItem},
+    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeRecord},
+    receipt::{AuditLeaf, ProgressNote, Receipt},
+    record::{Message, Record, SealedRecord},
+    segment::{Entry, Segment, blob_salt},
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload, TurnAuth,
+    },
+    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+};
+use proptest::prelude::*;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    harness::blob_ref,
+    objects::{Drawn, Owned, signed},
+    source::{Source, full},
+};
+
+fn cases(sample: u32) -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(if full() { sample * 32 } else { sample })
+    }
+}
+
+/// One small change of bytes: a bit, a byte, one more, one less, a tail cut off, or a run copied elsewhere.
+fn mutate(source: &mut Source, bytes: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        bytes.push(source.bytes::<1>()[0]);
+        return;
+    }
+    let at = source.below(bytes.len());
+    match source.below(6) {
+        0 => bytes[at] ^= 1 << source.below(8),
+        1 => bytes[at] = source.bytes::<1>()[0],
+        2 => bytes.insert(at, source.bytes::<1>()[0]),
+        3 => drop(bytes.remove(at)),
+        4 => bytes.truncate(at),
+        _ => {
+            let other = source.below(bytes.len());
+            bytes[at] = bytes[other];
+        }
+    }
+}
+
+/// Round trip, and for whatever mutation is accepted: that it is the one encoding of what it decodes to.
+fn check_type<T>(source: &mut Source, accepted: &mut usize)
+where
+    T: Drawn + Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let value = T::drawn(source);
+    let encoded = codec::encode(&value);
+    assert_eq!(codec::decode::<T>(&encoded, encoded.len()).as_ref(), Ok(&value));
+    if !encoded.is_empty() {
+        let short = codec::decode::<T>(&encoded, encoded.len() - 1);
+        assert_eq!(short, Err(ErrorCode::FrameTooLarge));
+    }
+    let longer = [&encoded[..], &[0]].concat();
+    assert_eq!(codec::decode::<T>(&longer, MAX_OBJECT_BYTES), Err(ErrorCode::NonCanonical));
+    for length in 0..encoded.len() {
+        assert_eq!(codec::decode::<T>(&encoded[..length], MAX_OBJECT_BYTES), Err(ErrorCode::NonCanonical));
+    }
+    let mut mutated = encoded;
+    for _ in 0..12 {
+        mutate(source, &mut mutated);
+        match codec::decode::<T>(&mutated, MAX_OBJECT_BYTES) {
+            Ok(value) => {
+                assert_eq!(codec::encode(&value), mutated, "{value:?}");
+                *accepted += 1;
+            }
+            Err(code) => assert_eq!(code, ErrorCode::NonCanonical),
+        }
+    }
+}
+
+fn decode_any<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
+    if let Ok(value) = codec::decode::<T>(bytes, MAX_OBJECT_BYTES) {
+        assert_eq!(codec::encode(&value), bytes);
+    }
+}
+
+macro_rules! wire_types {
+    ($($name:ident),* $(,)?) => {
+        const WIRE_TYPES: usize = [$(stringify!($name)),*].len();
+
+        fn check_every_type(source: &mut Source, accepted: &mut usize) {
+            $(check_type::<$name>(source, accepted);)*
+        }
+
+        fn decode_as_every_type(bytes: &[u8]) {
+            $(decode_any::<$name>(bytes);)*
+        }
+    };
+}
+wire_types!(
+    Abort,
+    AuditLeaf,
+    BlobRef,
+    BranchPoint,
+    ClientFrame,
+    Committed,
+    DeviceLease,
+    Entry,
+    ErrorCode,
+    Genesis,
+    Grant,
+    GrantedKey,
+    HeadInner,
+    HeadOuter,
+    HeadRecord,
+    InlineBlob,
+    KeyWindow,
+    Link,
+    MemEnvelope,
+    MemoryItem,
+    Message,
+    ModelManifest,
+    ModelOffer,
+    NodeFrame,
+    NodeRecord,
+    Payload,
+    ProgressNote,
+    ReadBlob,
+    ReadRecord,
+    Receipt,
+    Record,
+    ReplyEvent,
+    ResumePrefix,
+    Sampling,
+    SealedPayload,
+    SealedRecord,
+    Segment,
+    SegmentRef,
+    SignedBytes,
+    StatusRequest,
+    StoreState,
+    TurnAck,
+    TurnAuth,
+    TurnRequest,
+    TurnStatus,
+);
+
+macro_rules! signed_types {
+    ($($name:ident),* $(,)?) => {
+        fn verify_as_every_type(encoded: &[u8]) {
+            $(drop(Signed::<$name>::verify_encoded(encoded));)*
+        }
+
+        fn check_every_signed_type(source: &mut Source, key: &SecretSigningKey, verified: &mut usize) {
+            $(check_signed::<$name>(source, key, verified);)*
+        }
+    };
+}
+signed_types!(
+    Abort,
+    HeadRecord,
+    Link,
+    MemEnvelope,
+    NodeRecord,
+    ProgressNote,
+    Receipt,
+    StatusRequest,
+    TurnAck,
+    TurnAuth
+);
+
+/// An object that its signer signed is accepted or refused by its own checks; mutated it is refused.
+fn check_signed<T: Owned + Debug>(source: &mut Source, key: &SecretSigningKey, verified: &mut usize) {
+    let honest = signed::<T>(source, key);
+    let encoded = honest.encode();
+    match Signed::<T>::verify_encoded(&encoded) {
+        Ok(again) => {
+            assert_eq!(again.bytes(), honest.bytes());
+            *verified += 1;
+        }
+        Err(code) => assert_ne!(code, T::BAD_SIGNATURE, "{honest:?}"),
+    }
+    let mut mutated = encoded.clone();
+    mutate(source, &mut mutated);
+    if mutated != encoded {
+        assert!(Signed::<T>::verify_encoded(&mutated).is_err());
+    }
+}
+
+/// A segment of links that one key signed, in a plausible order but with anything in their fields.
+fn drawn_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, number: u64) -> Segment {
+    let mut segment = Segment::empty(id, number);
+    for index in 0..source.below(4) {
+        let record = SealedRecord(source.vec(40));
+        let mut link = Link::drawn(source);
+        link.own(key);
+        if source.coin() {
+            link.session_id = id;
+            link.segment = number;
+            link.index = u8::try_from(index).expect("few entries");
+            link.record_hash = record.hash();
+            link.record_length = 40;
+            link.prev_blob = (link.seq > 0).then(|| BlobRef::drawn(source));
+        }
+        segment.entries.push(Entry { link: Signed::sign(link, key).bytes().clone(), record });
+    }
+    segment
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn every_wire_type_round_trips_and_has_one_encoding(seed in any::<u64>()) {
+        let mut accepted = 0;
+        check_every_type(&mut Source::new(seed), &mut accepted);
+        prop_assert!(accepted > 0, "some mutations of {} types must decode", WIRE_TYPES);
+    }
+
+    #[test]
+    fn signed_objects_verify_as_they_were_signed(seed in any::<u64>()) {
+        let key = SecretSigningKey::from_seed(&[7; 32]);
+        let mut verified = 0;
+        check_every_signed_type(&mut Source::new(seed), &key, &mut verified);
+        prop_assert!(verified > 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn no_bytes_panic_in_any_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..700)) {
+        decode_as_every_type(&bytes);
+        verify_as_every_type(&bytes);
+        // The same as a body behind a fitting length and signature, with a fitting version.
+        let mut body = bytes.clone();
+        if let Some(first) = body.first_mut() {
+            *first = 1;
+        }
+        let mut source = Source::new(bytes.len() as u64);
+        verify_as_every_type(&codec::encode(&SignedBytes { body, signature: Drawn::drawn(&mut source) }));
+        let _ = codec::unpad(&bytes, 256);
+        drop(codec::pad(&bytes, 256, 512));
+        let _ = blob_salt(&bytes);
+    }
+
+    #[test]
+    fn no_ciphertext_panics_or_opens(bytes in proptest::collection::vec(any::<u8>(), 0..400), seed in any::<u64>()) {
+        let mut source = Source::new(seed);
+        let root = SessionRoot::from_bytes(source.bytes());
+        let key = BlobKey::from_bytes(source.bytes());
+        let id = root.session_id();
+        prop_assert!(Segment::open(&bytes, &key, &id, source.u64()).is_err());
+        let mut link = Link::drawn(&mut source);
+        link.session_id = id;
+        let identity = link.record_identity();
+        let got = SealedRecord(bytes.clone()).open(&root.record_key(&identity), &identity);
+        prop_assert_eq!(got.unwrap_err(), ErrorCode::PayloadRejected);
+        let mut auth = TurnAuth::drawn(&mut source);
+        let sealed = SealedPayload(bytes.clone());
+        let node = ExchangeSecret::from_bytes(&source.bytes());
+        prop_assert_eq!(sealed.open(&node, &auth).unwrap_err(), ErrorCode::PayloadRejected);
+        auth.payload_hash = sealed.hash();
+        prop_assert_eq!(sealed.open(&node, &auth).unwrap_err(), ErrorCode::PayloadRejected);
+        let mut head = HeadRecord::drawn(&mut source);
+        head.outer.clone_from(&bytes);
+        head.inner.clone_from(&bytes);
+        prop_assert_eq!(head.open_outer(&id).unwrap_err(), ErrorCode::PayloadRejected);
+        prop_assert_eq!(head.open_inner(&root).unwrap_err(), ErrorCode::PayloadRejected);
+    }
+
+    /// Plaintext of the enemy's choice, sealed as it should be: what a client, a relayer or a device that
+    /// holds the right keys can send.
+    #[test]
+    fn no_plaintext_panics_behind_a_fitting_seal(
+        bytes in proptest::collection::vec(any::<u8>(), 0..900),
+        seed in any::<u64>(),
+    ) {
+        let mut source = Source::new(seed);
+        let root = SessionRoot::from_bytes(source.bytes());
+        let id = root.session_id();
+        let salt = BlobSalt(source.bytes());
+        let key = root.blob_key(3, &salt);
+        for padded in [bytes.clone(), codec::pad(&bytes, MIN_SEGMENT_BUCKET, MAX_SEGMENT_BUCKET).unwrap().to_vec()] {
+            let blob = [&salt.0[..], &key.seal(&salt, &id, 3, &padded)].concat();
+            prop_assert!(Segment::open(&blob, &key, &id, 3).is_err());
+        }
+        let mut link = Link::drawn(&mut source);
+        link.session_id = id;
+        let identity = link.record_identity();
+        let record_key = root.record_key(&identity);
+        drop(SealedRecord(record_key.seal(&identity, &bytes)).open(&record_key, &identity));
+        let padded = codec::pad(&bytes, 256, 4096).unwrap();
+        drop(SealedRecord(record_key.seal(&identity, &padded)).open(&record_key, &identity));
+        let node = ExchangeSecret::from_bytes(&source.bytes());
+        let ephemeral = ExchangeSecret::from_bytes(&source.bytes());
+        let mut auth = TurnAuth::drawn(&mut source);
+        let secret = baton_keys::exchange::TurnSecret::initiate(&ephemeral, &node.public_key(), &auth.binding());
+        let text = secret.unwrap().seal_payload(&bytes);
+        let sealed = SealedPayload([&ephemeral.public_key().0[..], &text].concat());
+        auth.payload_hash = sealed.hash();
+        prop_assert!(sealed.open(&node, &auth).is_err());
+    }
+
+    /// Windows whose grant, authorisation and segments are anything at all, the blobs sealed and named to fit.
+    #[test]
+    fn no_window_panics(seed in any::<u64>()) {
+        let mut source = Source::new(seed);
+        let key = SecretSigningKey::from_seed(&[7; 32]);
+        let mut auth = TurnAuth::drawn(&mut source);
+        auth.own(&key);
+        let mut grant = Grant::drawn(&mut source);
+        let mut number = u64::drawn(&mut source);
+        let mut blobs = Vec::new();
+        for read in &mut grant.blobs {
+            let segment = drawn_segment(&mut source, &key, auth.session_id, number);
+            let salt = BlobSalt(source.bytes());
+            let blob = segment.seal(&read.key.blob_key(), &salt).unwrap();
+            read.segment = number;
+            read.blob = source.coin().then(|| blob_ref(&blob));
+            if let Some(last) = segment.entries.last().filter(|_| source.coin()) {
+                let link = Signed::<Link>::peek(&last.link).unwrap();
+                auth.prev_link = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
+                auth.seq = link.seq.wrapping_add(1);
+            }
+            let end = ChainEnd { seq: auth.seq.wrapping_sub(1), link_hash: auth.prev_link };
+            drop(verify_segment(&segment, &auth.genesis(), &end));
+            blobs.push(blob);
+            number = number.wrapping_sub(1);
+        }
+        let mut outer = HeadOuter::drawn(&mut source);
+        outer.link_hash = auth.prev_link;
+        outer.seq = auth.seq.wrapping_sub(1);
+        for (read, blob) in grant.blobs.iter().zip(&blobs) {
+            outer.blobs.push(SegmentRef { segment: read.segment, blob: blob_ref(blob) });
+        }
+        for located in [None, Some(&outer)] {
+            let Ok(mut reader) = WindowReader::new(&auth, grant.clone(), located) else { continue };
+            for need in reader.needs() {
+                prop_assert!(reader.provide(&need, &[]).is_err());
+                let _ = reader.provide(&need, &blobs[need.index]);
+            }
+            drop(reader.finish());
+        }
+        let payload = Payload { grant, ..Payload::drawn(&mut source) };
+        let _ = payload.check(&auth);
+        let _ = auth.check_time(Drawn::drawn(&mut source));
+        let _ = NodeRecord::drawn(&mut source).current_key(Drawn::drawn(&mut source));
+    }
+
+    /// Heads whose blobs hold anything at all, sealed under the session's own keys.
+    #[test]
+    fn no_session_panics(seed in any::<u64>()) {
+        let mut source = Source::new(seed);
+        let root = SessionRoot::from_bytes(source.bytes());
+        let key = SecretSigningKey::from_seed(&[7; 32]);
+        let number = u64::drawn(&mut source);
+        let segment = drawn_segment(&mut source, &key, root.session_id(), number);
+        let salt = BlobSalt(source.bytes());
+        let blob = segment.seal(&root.blob_key(number, &salt), &salt).unwrap();
+        let mut outer = HeadOuter::drawn(&mut source);
+        outer.blobs.insert(0, SegmentRef { segment: number, blob: blob_ref(&blob) });
+        if let Some(last) = segment.entries.last() {
+            outer.link_hash = LinkHash(last.link.hash(baton_keys::contexts::LINK_HASH));
+            outer.seq = Signed::<Link>::peek(&last.link).unwrap().seq;
+        }
+        let mut reader = SessionReader::new(&root, &outer).unwrap();
+        prop_assert!(reader.provide(&[]).is_err());
+        prop_assert!(reader.provide(&blob).is_err(), "no record in it can be opened");
+        prop_assert!(reader.need().is_some());
+        prop_assert!(reader.finish().is_err());
+    }
+}
+
+/// Lengths that lie about what follows must fail before anything is allocated for them.
+#[test]
+fn lying_lengths_fail_without_allocating() {
+    for claim in [u64::MAX, u64::MAX / 2, 1 << 40, 1 << 32, (MAX_OBJECT_BYTES as u64) + 1] {
+        let claim = claim.to_le_bytes();
+        let body = [&[1u8][..], &[0; 40], &claim].concat();
+        let frames = [[&0u32.to_le_bytes()[..], &claim].concat(), [&1u32.to_le_bytes()[..], &claim].concat()];
+        assert_eq!(codec::decode::<Segment>(&body, 4096).unwrap_err(), ErrorCode::NonCanonical);
+        assert_eq!(codec::decode::<SignedBytes>(&claim, 4096).unwrap_err(), ErrorCode::NonCanonical);
+        assert_eq!(codec::decode::<InlineBlob>(&claim, 4096).unwrap_err(), ErrorCode::NonCanonical);
+        for frame in frames {
+            assert_eq!(codec::decode::<ClientFrame>(&frame, 4096).unwrap_err(), ErrorCode::NonCanonical);
+            assert!(codec::decode::<NodeFrame>(&frame, 4096).is_err());
+        }
+    }
+}
+
+/// The largest objects keep their limits to the byte.
+#[test]
+fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
+    let key = SecretSigningKey::from_seed(&[7; 32]);
+    let mut source = Source::new(1);
+    let mut head = HeadRecord::drawn(&mut source);
+    head.own(&key);
+    (head.issued_ms, head.expires_ms) = (1, 2);
+    head.outer.clear();
+    head.inner.clear();
+    let spare = 4096 - codec::encode(&head).len();
+    head.inner = vec![0; spare];
+    let fits = Signed::sign(head.clone(), &key);
+    assert!(Signed::<HeadRecord>::verify(fits.bytes().clone()).is_ok());
+    assert!(Signed::<HeadRecord>::verify_encoded(&fits.encode()).is_ok());
+    head.inner.push(0);
+    let over = Signed::sign(head, &key);
+    assert_eq!(Signed::<HeadRecord>::verify(over.bytes().clone()).unwrap_err(), ErrorCode::FrameTooLarge);
+    assert_eq!(Signed::<HeadRecord>::verify_encoded(&over.encode()).unwrap_err(), ErrorCode::FrameTooLarge);
+}
+
+/// What is shown of an object in a log or a failed assertion holds no conversation and no key.
+#[test]
+fn nothing_secret_shows_in_debug() {
+    const WORDS: &str = "the-words-of-a-person";
+    let message = Message::new(baton_proto::record::Role::User, WORDS);
+    let mut payload = Payload::drawn(&mut Source::new(1));
+    payload.messages = vec![message.clone()];
+    payload.system = vec![message.clone()];
+    payload.sampling.stop = vec![WORDS.into()];
+    payload.grant.record_key = GrantedKey::of_blob(&BlobKey::from_bytes([0xab; 32]));
+    let mut record = Record::drawn(&mut Source::new(1));
+    record.messages = vec![message];
+    let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
+    let tokens = ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into() };
+    let shown = [
+        format!("{payload:?}"),
+        format!("{:?}", payload.sampling),
+        format!("{:?}", payload.grant),
+        format!("{record:?}"),
+        format!("{:?}", NodeFrame::Memory(vec![item])),
+        format!("{tokens:?}"),
+    ];
+    for shown in shown {
+        assert!(!shown.contains(WORDS), "{shown}");
+        assert!(!shown.contains("77777777"), "{shown}");
+        assert!(!shown.contains("171, 171") && !shown.contains("abab"), "{shown}");
+    }
+}

@@ -1,0 +1,542 @@
+//! Every field of every signed object, changed one at a time: under the old signature, signed again by a stranger,
+//! and signed again by its own author who lies.
+
+use baton_keys::SecretSigningKey;
+use baton_proto::{
+    ErrorCode, Signable, Signed, SignedBytes,
+    ack::{Abort, StatusRequest, TurnAck},
+    codec,
+    commit::{check_receipt_of_link, seal_turn},
+    head::HeadRecord,
+    ids::{
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, GrantHash, LinkHash,
+        ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, SamplingDigest, SessionId, TurnId,
+    },
+    limits::{MAX_HEAD_LIFETIME_MS, MAX_OUTPUT_TOKENS},
+    link::{BlobRef, BranchPoint, Link, blob_digest},
+    receipt::{EngineKind, Receipt},
+    record::{FinishReason, Record},
+    segment::Entry,
+    turn::{ResumePrefix, TurnAuth},
+    wire::Committed,
+};
+
+use crate::{
+    harness::{Done, EPOCH_MS, read_window},
+    source::sampled,
+    stored::TWENTY,
+};
+
+/// A field by name, a change of it, and the code for it where the signature does not fit.
+type Change<T> = (&'static str, fn(&mut T), ErrorCode);
+
+fn stranger() -> SecretSigningKey {
+    SecretSigningKey::from_seed(&[0x55; 32])
+}
+
+/// Both tables of a type: the old signature over a changed field, and a stranger's signature over it. Then every
+/// byte of the encoded object, so that no field can be forgotten.
+fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
+    honest: &Signed<T>,
+    changes: &[Change<T>],
+) -> usize {
+    assert_eq!(Signed::<T>::verify(honest.bytes().clone()).as_ref(), Ok(honest));
+    for (field, change, code) in changes {
+        let mut value = T::clone(honest);
+        change(&mut value);
+        assert_ne!(codec::encode(&value), honest.bytes().body, "{field} was changed");
+        let unsigned = SignedBytes { body: codec::encode(&value), signature: honest.bytes().signature };
+        assert_eq!(Signed::<T>::verify(unsigned).unwrap_err(), *code, "{field}, old signature");
+        let forged = Signed::sign(value, &stranger()).bytes().clone();
+        assert_eq!(Signed::<T>::verify(forged).unwrap_err(), *code, "{field}, a stranger's signature");
+    }
+    let untouched = Signed::sign(T::clone(honest), &stranger()).bytes().clone();
+    assert_eq!(Signed::<T>::verify(untouched).unwrap_err(), T::BAD_SIGNATURE);
+    let encoded = honest.encode();
+    for position in 0..encoded.len() {
+        for pattern in [0x01, 0x80] {
+            let mut changed = encoded.clone();
+            changed[position] ^= pattern;
+            assert!(Signed::<T>::verify_encoded(&changed).is_err(), "byte {position}");
+        }
+    }
+    changes.len() * 2 + 1 + encoded.len() * 2
+}
+
+const OTHER_BLOB: BlobRef = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 3 };
+const OTHER_BRANCH: BranchPoint =
+    BranchPoint { session_id: SessionId([1; 32]), link_hash: LinkHash([2; 32]) };
+const OTHER_RESUME: ResumePrefix =
+    ResumePrefix { author: NodeId([1; 32]), attempt: 0, token_count: 1, tokens_hash: [1; 32] };
+
+fn auth_changes() -> Vec<Change<TurnAuth>> {
+    use ErrorCode::{BadGenesis, BadSignature, QuotaExceeded, SessionIdMismatch, UnsupportedVersion};
+    vec![
+        ("version", |a| a.version = 2, UnsupportedVersion),
+        ("suite", |a| a.suite = 2, UnsupportedVersion),
+        ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
+        ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+        ("head_key", |a| a.head_key = stranger().public_key(), BadSignature),
+        ("device_id", |a| a.device_id = DeviceId([9; 16]), BadSignature),
+        ("seq", |a| a.seq += 1, BadSignature),
+        ("seq to the genesis", |a| a.seq = 0, BadGenesis),
+        ("turn_id", |a| a.turn_id = TurnId([9; 16]), BadSignature),
+        ("attempt", |a| a.attempt += 1, BadSignature),
+        ("prev_link", |a| a.prev_link.0[31] ^= 1, BadSignature),
+        ("prev_blob", |a| a.prev_blob = Some(OTHER_BLOB), BadSignature),
+        ("prev_blob's id", |a| a.prev_blob.iter_mut().for_each(|b| b.blob_id.0[0] ^= 1), BadSignature),
+        ("prev_blob's digest", |a| a.prev_blob.iter_mut().for_each(|b| b.digest.0[0] ^= 1), BadSignature),
+        ("prev_blob's length", |a| a.prev_blob.iter_mut().for_each(|b| b.length += 1), BadSignature),
+        ("no prev_blob", |a| a.prev_blob = None, BadSignature),
+        ("n_shards", |a| a.n_shards += 1, BadSignature),
+        ("branch", |a| a.branch = Some(OTHER_BRANCH), BadSignature),
+        ("audience", |a| a.audience = NodeId([9; 32]), BadSignature),
+        ("audience_key", |a| a.audience_key = ExchangeKey([9; 32]), BadSignature),
+        ("payload_hash", |a| a.payload_hash = PayloadHash([9; 32]), BadSignature),
+        ("model", |a| a.model = ModelId([9; 32]), BadSignature),
+        ("sampling", |a| a.sampling = SamplingDigest([9; 32]), BadSignature),
+        ("max_output_tokens", |a| a.max_output_tokens += 1, BadSignature),
+        ("max_output_tokens", |a| a.max_output_tokens = MAX_OUTPUT_TOKENS + 1, QuotaExceeded),
+        ("max_price", |a| a.max_price += 1, BadSignature),
+        ("memory_from", |a| a.memory_from = Some(PublicKey([9; 32])), BadSignature),
+        ("memory_tokens", |a| a.memory_tokens += 1, BadSignature),
+        ("grant_hash", |a| a.grant_hash = GrantHash([9; 32]), BadSignature),
+        ("resume", |a| a.resume = Some(OTHER_RESUME), BadSignature),
+        ("issued_ms", |a| a.issued_ms -= 1, BadSignature),
+        ("expires_ms", |a| a.expires_ms += 1, BadSignature),
+    ]
+}
+
+#[test]
+fn an_authorisation_holds_in_every_field() {
+    let auth = &TWENTY.session.done[9].asked.auth;
+    let mut cases = check_changes(auth, &auth_changes());
+    // What only the first turn pins before its signature: that it starts from the genesis.
+    let first = &TWENTY.session.done[0].asked.auth;
+    cases += check_changes(
+        first,
+        &[
+            ("prev_link", |a| a.prev_link.0[0] ^= 1, ErrorCode::BadGenesis),
+            ("prev_blob", |a| a.prev_blob = Some(OTHER_BLOB), ErrorCode::BadGenesis),
+            ("n_shards", |a| a.n_shards += 1, ErrorCode::BadGenesis),
+            ("branch", |a| a.branch = Some(OTHER_BRANCH), ErrorCode::BadGenesis),
+        ],
+    );
+    eprintln!("TurnAuth: {cases} refusals");
+}
+
+/// Signed again by the session key itself: what of it the payload, or the chain, still does not fit.
+#[test]
+fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
+    use ErrorCode::{BadGenesis, HeadMismatch, PayloadRejected};
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    let node = &twenty.session.nodes[done.node];
+    let cases: [Change<TurnAuth>; 13] = [
+        ("seq", |a| a.seq += 1, PayloadRejected),
+        ("turn_id", |a| a.turn_id = TurnId([9; 16]), PayloadRejected),
+        ("attempt", |a| a.attempt += 1, PayloadRejected),
+        ("prev_blob", |a| a.prev_blob = Some(OTHER_BLOB), PayloadRejected),
+        ("no prev_blob", |a| a.prev_blob = None, PayloadRejected),
+        ("audience", |a| a.audience = NodeId([9; 32]), PayloadRejected),
+        ("payload_hash", |a| a.payload_hash = PayloadHash([9; 32]), PayloadRejected),
+        ("sampling", |a| a.sampling = SamplingDigest([9; 32]), PayloadRejected),
+        ("grant_hash", |a| a.grant_hash = GrantHash([9; 32]), PayloadRejected),
+        ("resume", |a| a.resume = Some(OTHER_RESUME), PayloadRejected),
+        ("prev_link", |a| a.prev_link.0[31] ^= 1, HeadMismatch),
+        ("n_shards", |a| a.n_shards += 1, BadGenesis),
+        ("branch", |a| a.branch = Some(OTHER_BRANCH), BadGenesis),
+    ];
+    for (field, change, code) in cases {
+        let mut value = TurnAuth::clone(&done.asked.auth);
+        change(&mut value);
+        let auth = Signed::sign(value, &twenty.session.root.signing_key());
+        let auth = Signed::<TurnAuth>::verify(auth.bytes().clone()).unwrap();
+        let got = done
+            .asked
+            .sealed
+            .open(&node.exchange, &auth)
+            .and_then(|(payload, _)| read_window(&auth, &payload.grant, &twenty.session.store));
+        assert_eq!(got.unwrap_err(), code, "{field}");
+    }
+    // A stranger's own session cannot carry our payload either.
+    let mut value = TurnAuth::clone(&done.asked.auth);
+    value.session_key = stranger().public_key();
+    value.session_id = baton_keys::session::session_id(&value.session_key);
+    let auth = Signed::<TurnAuth>::verify(Signed::sign(value, &stranger()).bytes().clone()).unwrap();
+    assert_eq!(done.asked.sealed.open(&node.exchange, &auth).unwrap_err(), PayloadRejected);
+    // Nor can another node open it, or a changed payload be opened under a fitting hash.
+    for other in twenty.session.nodes.iter().filter(|other| other.signing.node_id() != auth.audience) {
+        let got = done.asked.sealed.open(&other.exchange, &done.asked.auth);
+        assert_eq!(got.unwrap_err(), PayloadRejected);
+    }
+    let length = done.asked.sealed.0.len();
+    for position in sampled(length, 400, 11) {
+        let mut sealed = done.asked.sealed.clone();
+        sealed.0[position] ^= 0x80;
+        assert_eq!(sealed.open(&node.exchange, &done.asked.auth).unwrap_err(), PayloadRejected);
+        let mut auth = TurnAuth::clone(&done.asked.auth);
+        auth.payload_hash = sealed.hash();
+        let got = sealed.open(&node.exchange, &auth);
+        // RFC 7748: the top bit of an X25519 key is ignored, but the key's bytes are part of the derivation.
+        assert_eq!(got.unwrap_err(), PayloadRejected, "byte {position}");
+    }
+}
+
+#[test]
+fn an_authorisation_is_admitted_in_its_time_only() {
+    let auth = TurnAuth::clone(&TWENTY.next.auth);
+    let at = |issued_ms: u64, expires_ms: u64, now: u64| {
+        TurnAuth { issued_ms, expires_ms, ..auth.clone() }.check_time(now)
+    };
+    let t = EPOCH_MS;
+    assert_eq!(at(t, t + 120_000, t), Ok(()));
+    assert_eq!(at(t, t + 120_000, t + 120_000), Ok(()));
+    assert_eq!(at(t, t + 120_000, t + 120_001), Err(ErrorCode::Expired));
+    assert_eq!(at(t, t + 120_001, t), Err(ErrorCode::Expired));
+    assert_eq!(at(t, t - 1, t), Err(ErrorCode::Expired));
+    assert_eq!(at(t + 30_000, t + 60_000, t), Ok(()));
+    assert_eq!(at(t + 30_001, t + 60_000, t), Err(ErrorCode::NotYetValid));
+    assert_eq!(at(0, u64::MAX, t), Err(ErrorCode::Expired));
+    assert_eq!(at(u64::MAX, u64::MAX, u64::MAX), Ok(()));
+    assert_eq!(at(u64::MAX, 0, 0), Err(ErrorCode::NotYetValid));
+}
+
+fn link_changes() -> Vec<Change<Link>> {
+    use ErrorCode::{BadGenesis, BadNodeSignature, BadSequence, UnsupportedVersion};
+    vec![
+        ("version", |l| l.version = 2, UnsupportedVersion),
+        ("session_id", |l| l.session_id.0[0] ^= 1, BadNodeSignature),
+        ("seq", |l| l.seq += 1, BadNodeSignature),
+        ("seq below index", |l| l.seq = 1, BadSequence),
+        ("segment", |l| l.segment += 1, BadNodeSignature),
+        ("segment above seq", |l| l.segment = 100, BadSequence),
+        ("index", |l| l.index -= 1, BadNodeSignature),
+        ("index of a 17th turn", |l| l.index = 16, BadSequence),
+        ("turn_id", |l| l.turn_id = TurnId([9; 16]), BadNodeSignature),
+        ("attempt", |l| l.attempt += 1, BadNodeSignature),
+        ("prev_link", |l| l.prev_link.0[0] ^= 1, BadNodeSignature),
+        ("prev_blob", |l| l.prev_blob = Some(OTHER_BLOB), BadNodeSignature),
+        ("prev_blob's id", |l| l.prev_blob.iter_mut().for_each(|b| b.blob_id.0[0] ^= 1), BadNodeSignature),
+        ("no prev_blob", |l| l.prev_blob = None, BadGenesis),
+        ("record_hash", |l| l.record_hash = RecordHash([9; 32]), BadNodeSignature),
+        ("record_length", |l| l.record_length += 1, BadNodeSignature),
+        ("auth_hash", |l| l.auth_hash = AuthHash([9; 32]), BadNodeSignature),
+        ("receipt_hash", |l| l.receipt_hash = ReceiptHash([9; 32]), BadNodeSignature),
+        ("author", |l| l.author = NodeId([9; 32]), BadNodeSignature),
+        ("time_ms", |l| l.time_ms += 1, BadNodeSignature),
+    ]
+}
+
+/// What the client is told when the author lies in a field of its own link, the rest being consistent with it.
+#[test]
+fn a_link_holds_in_every_field() {
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    let cases = check_changes(&done.accepted.link, &link_changes());
+    let own_key = &twenty.session.nodes[done.node].signing;
+    for (field, change, code) in link_changes() {
+        let mut link = Link::clone(&done.accepted.link);
+        change(&mut link);
+        let got = accept_relinked(done, link, own_key);
+        let expected = match (field, code) {
+            // The author itself decides when it was, so its own link with another time is an honest one.
+            ("time_ms", _) => None,
+            ("record_hash" | "record_length", _) => Some(ErrorCode::BlobMismatch),
+            (_, ErrorCode::BadNodeSignature) if field != "author" => Some(ErrorCode::ReceiptMismatch),
+            (_, code) => Some(code),
+        };
+        assert_eq!(got.err(), expected, "{field}, signed by the author");
+    }
+    // Another node's valid signature over a link that names it as author.
+    let mut link = Link::clone(&done.accepted.link);
+    link.author = stranger().node_id();
+    assert_eq!(accept_relinked(done, link, &stranger()).unwrap_err(), ErrorCode::ReceiptMismatch);
+    eprintln!("Link: {cases} refusals");
+}
+
+/// The author's link signed again, in a blob that holds it, offered to the client.
+fn accept_relinked(
+    done: &Done,
+    link: Link,
+    key: &SecretSigningKey,
+) -> Result<baton_proto::commit::AcceptedTurn, ErrorCode> {
+    let link = Signed::sign(link, key);
+    let record = done.accepted.segment.entries.last().expect("the turn's own entry").record.clone();
+    let mut segment = done.asked.base.clone();
+    segment.entries.push(Entry { link: link.bytes().clone(), record });
+    let blob = segment.seal(&done.asked.blob_key, &done.asked.record_key.blob_salt())?;
+    let committed =
+        Committed { link: link.bytes().clone(), blob_digest: blob_digest(&blob), ..done.committed.clone() };
+    done.asked.accept(&TWENTY.session.root, &committed, &done.script.answer)
+}
+
+/// In a chain, another node's validly signed link in the place of an earlier one breaks the chain, at the head it
+/// is not the head.
+#[test]
+fn another_nodes_link_does_not_continue_the_chain() {
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    for (index, code) in
+        [(0, ErrorCode::ChainBroken), (4, ErrorCode::ChainBroken), (9, ErrorCode::HeadMismatch)]
+    {
+        let mut segment = done.accepted.segment.clone();
+        let mut link = Signed::<Link>::verify(segment.entries[index].link.clone()).unwrap().into_value();
+        link.author = stranger().node_id();
+        segment.entries[index].link = Signed::sign(link, &stranger()).bytes().clone();
+        let blob = segment.seal(&done.asked.blob_key, &done.asked.record_key.blob_salt()).unwrap();
+        let got = crate::stored::read_fooled(twenty.request_after(9), &blob, None);
+        assert_eq!(got.unwrap_err(), code, "entry {index}");
+    }
+}
+
+fn receipt_changes() -> Vec<Change<Receipt>> {
+    use ErrorCode::{BadNodeSignature, UnsupportedVersion};
+    vec![
+        ("version", |r| r.version = 2, UnsupportedVersion),
+        ("session_id", |r| r.session_id.0[0] ^= 1, BadNodeSignature),
+        ("seq", |r| r.seq += 1, BadNodeSignature),
+        ("turn_id", |r| r.turn_id = TurnId([9; 16]), BadNodeSignature),
+        ("attempt", |r| r.attempt += 1, BadNodeSignature),
+        ("auth_hash", |r| r.auth_hash = AuthHash([9; 32]), BadNodeSignature),
+        ("node", |r| r.node = NodeId([9; 32]), BadNodeSignature),
+        ("model", |r| r.model = ModelId([9; 32]), BadNodeSignature),
+        ("engine", |r| r.engine = EngineKind::Native, BadNodeSignature),
+        ("sampling", |r| r.sampling = SamplingDigest([9; 32]), BadNodeSignature),
+        ("seed", |r| r.seed += 1, BadNodeSignature),
+        ("window_from", |r| r.window_from += 1, BadNodeSignature),
+        ("window_from beyond", |r| r.window_from = 100, BadNodeSignature),
+        ("tokens.input", |r| r.tokens.input += 1, BadNodeSignature),
+        ("tokens.output", |r| r.tokens.output += 1, BadNodeSignature),
+        ("tokens.output above the cap", |r| r.tokens.output = 5000, BadNodeSignature),
+        ("tokens.memory above the cap", |r| r.tokens.memory = 513, BadNodeSignature),
+        ("tokens.resumed", |r| r.tokens.resumed += 1, BadNodeSignature),
+        ("memory_items", |r| r.memory_items += 1, BadNodeSignature),
+        ("commitments.input", |r| r.commitments.input.0[0] ^= 1, BadNodeSignature),
+        ("commitments.output", |r| r.commitments.output.0[0] ^= 1, BadNodeSignature),
+        ("commitments.memory", |r| r.commitments.memory = Some(Commitment([9; 32])), BadNodeSignature),
+        ("audit_root", |r| r.audit_root = AuditRoot([9; 32]), BadNodeSignature),
+        ("audit_root of no tokens", |r| r.tokens.output = 0, BadNodeSignature),
+        ("timings", |r| r.timings.decode_ms += 1, BadNodeSignature),
+        ("price", |r| r.price += 1, BadNodeSignature),
+        ("price above the cap", |r| r.price = 1001, BadNodeSignature),
+        ("time_ms", |r| r.time_ms += 1, BadNodeSignature),
+    ]
+}
+
+/// What a receipt only claims: the client cannot know better, and the documents say so.
+const CLAIMS: [&str; 7] =
+    ["engine", "tokens.input", "tokens.output", "audit_root", "timings", "price", "time_ms"];
+
+/// A node that lies in its receipt, with link and blob sealed to fit the lie.
+#[test]
+fn a_receipt_holds_in_every_field_that_the_client_can_check() {
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    let cases = check_changes(&done.accepted.receipt, &receipt_changes());
+    let own_key = &twenty.session.nodes[done.node].signing;
+    let mut claims = 0;
+    for (field, change, code) in receipt_changes() {
+        let mut receipt = Receipt::clone(&done.accepted.receipt);
+        change(&mut receipt);
+        let asked = &done.asked;
+        let keys = (&asked.record_key, &asked.blob_key);
+        let record = &done.accepted.record;
+        let sealed = seal_turn(&asked.auth, asked.place(), keys, record, receipt, own_key).unwrap();
+        let got = asked.accept(&twenty.session.root, &sealed.committed(), &done.script.answer);
+        match (field, code) {
+            (field, _) if CLAIMS.contains(&field) => {
+                claims += 1;
+                assert!(got.is_ok(), "{field} is the node's to claim");
+            }
+            ("version" | "node", code) => assert_eq!(got.unwrap_err(), code, "{field}"),
+            _ => assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{field}"),
+        }
+    }
+    assert_eq!(claims, CLAIMS.len());
+    eprintln!("Receipt: {cases} refusals, {claims} fields are claims");
+}
+
+#[test]
+fn a_receipt_of_another_turn_does_not_fit_a_link() {
+    let done = &TWENTY.session.done;
+    for (turn, other) in [(9, 8), (9, 12), (0, 19)] {
+        let link = &done[turn].accepted.link;
+        let own = done[turn].committed.receipt.clone();
+        assert!(check_receipt_of_link(link, own).is_ok());
+        let foreign = done[other].committed.receipt.clone();
+        assert_eq!(check_receipt_of_link(link, foreign).unwrap_err(), ErrorCode::ReceiptMismatch);
+        let mut committed = done[turn].committed.clone();
+        committed.receipt = done[other].committed.receipt.clone();
+        let answer = &done[turn].script.answer;
+        let got = done[turn].asked.accept(&TWENTY.session.root, &committed, answer);
+        assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
+    }
+}
+
+/// The frame around link and receipt is not signed, and does not need to be.
+#[test]
+fn what_comes_beside_link_and_receipt_is_checked_too() {
+    type Tweak = fn(&mut Committed);
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[9];
+    let root = &twenty.session.root;
+    let cases: [(&str, Tweak, ErrorCode); 3] = [
+        ("digest", |c| c.blob_digest.0[0] ^= 1, ErrorCode::BlobMismatch),
+        ("length", |c| c.blob_length += 1, ErrorCode::BlobMismatch),
+        ("finish", |c| c.finish = FinishReason::Length, ErrorCode::ReceiptMismatch),
+    ];
+    for (what, tweak, code) in cases {
+        let mut committed = done.committed.clone();
+        tweak(&mut committed);
+        let got = done.asked.accept(root, &committed, &done.script.answer);
+        assert_eq!(got.unwrap_err(), code, "{what}");
+    }
+    for answer in ["", "the answer 9 ", "the answer 8"] {
+        let got = done.asked.accept(root, &done.committed, answer);
+        assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{answer:?}");
+    }
+    // A node that commits to one answer and seals another.
+    let asked = &done.asked;
+    let own_key = &twenty.session.nodes[done.node].signing;
+    let other =
+        Record::of_turn(asked.payload.kind, None, &asked.payload.messages, "lies", FinishReason::Stop);
+    let receipt = Receipt::clone(&done.accepted.receipt);
+    let keys = (&asked.record_key, &asked.blob_key);
+    let sealed = seal_turn(&asked.auth, asked.place(), keys, &other, receipt, own_key).unwrap();
+    let got = asked.accept(root, &sealed.committed(), &done.script.answer);
+    assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
+    // Every turn's result offered for every other turn.
+    for (turn, done) in twenty.session.done.iter().enumerate() {
+        for (other, foreign) in twenty.session.done.iter().enumerate().filter(|(other, _)| *other != turn) {
+            let got = done.asked.accept(root, &foreign.committed, &foreign.script.answer);
+            assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{other} for {turn}");
+        }
+    }
+}
+
+#[test]
+fn what_a_client_says_afterwards_holds_in_every_field() {
+    use ErrorCode::{BadSignature, SessionIdMismatch, UnsupportedVersion};
+    let root = &TWENTY.session.root;
+    let key = root.signing_key();
+    let (session_id, session_key) = (root.session_id(), key.public_key());
+    let link = &TWENTY.session.done[9].accepted.link;
+    let ack = TurnAck {
+        version: 1,
+        session_id,
+        session_key,
+        seq: 9,
+        link_hash: link.link_hash(),
+        blob_digest: TWENTY.session.done[9].blob.digest,
+        receipt_hash: link.receipt_hash,
+        time_ms: EPOCH_MS,
+    };
+    let mut cases = check_changes(
+        &Signed::sign(ack, &key),
+        &[
+            ("version", |a| a.version = 0, UnsupportedVersion),
+            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
+            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("seq", |a| a.seq += 1, BadSignature),
+            ("link_hash", |a| a.link_hash.0[0] ^= 1, BadSignature),
+            ("blob_digest", |a| a.blob_digest.0[0] ^= 1, BadSignature),
+            ("receipt_hash", |a| a.receipt_hash.0[0] ^= 1, BadSignature),
+            ("time_ms", |a| a.time_ms += 1, BadSignature),
+        ],
+    );
+    let turn_id = link.turn_id;
+    let abort = Abort { version: 1, session_id, session_key, seq: 9, turn_id, attempt: 0, time_ms: EPOCH_MS };
+    cases += check_changes(
+        &Signed::sign(abort, &key),
+        &[
+            ("version", |a| a.version = 0, UnsupportedVersion),
+            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
+            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("seq", |a| a.seq += 1, BadSignature),
+            ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
+            ("attempt", |a| a.attempt += 1, BadSignature),
+            ("time_ms", |a| a.time_ms += 1, BadSignature),
+        ],
+    );
+    let node = link.author;
+    let status =
+        StatusRequest { version: 1, session_id, session_key, turn_id, attempt: 0, node, time_ms: EPOCH_MS };
+    cases += check_changes(
+        &Signed::sign(status, &key),
+        &[
+            ("version", |a| a.version = 0, UnsupportedVersion),
+            ("session_id", |a| a.session_id.0[0] ^= 1, SessionIdMismatch),
+            ("session_key", |a| a.session_key = stranger().public_key(), SessionIdMismatch),
+            ("turn_id", |a| a.turn_id.0[0] ^= 1, BadSignature),
+            ("attempt", |a| a.attempt += 1, BadSignature),
+            ("node", |a| a.node.0[0] ^= 1, BadSignature),
+            ("time_ms", |a| a.time_ms += 1, BadSignature),
+        ],
+    );
+    eprintln!("TurnAck, Abort, StatusRequest: {cases} refusals");
+}
+
+#[test]
+fn a_head_record_holds_in_every_field() {
+    use ErrorCode::{BadSignature, Expired, PayloadRejected, UnsupportedVersion};
+    let session = &TWENTY.session;
+    let head = session.head(20);
+    let cases = check_changes(
+        &head,
+        &[
+            ("version", |h| h.version = 2, UnsupportedVersion),
+            ("head_key", |h| h.head_key = PublicKey([9; 32]), BadSignature),
+            ("sequence", |h| h.sequence += 1, BadSignature),
+            ("issued_ms", |h| h.issued_ms -= 1, BadSignature),
+            ("expires_ms", |h| h.expires_ms += 1, BadSignature),
+            ("a life too long", |h| h.expires_ms = h.issued_ms + MAX_HEAD_LIFETIME_MS + 1, Expired),
+            ("a negative life", |h| h.expires_ms = h.issued_ms - 1, Expired),
+            ("outer", |h| h.outer[40] ^= 1, BadSignature),
+            ("inner", |h| h.inner[40] ^= 1, BadSignature),
+        ],
+    );
+    // Taken over whole under a stranger's head key: another index key, and the parts do not open.
+    let taken = Signed::sign(
+        HeadRecord { head_key: stranger().public_key(), ..HeadRecord::clone(&head) },
+        &stranger(),
+    );
+    let taken = Signed::<HeadRecord>::verify(taken.bytes().clone()).unwrap();
+    assert_ne!(taken.index_key(), head.index_key());
+    assert_eq!(taken.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
+    assert_eq!(taken.open_inner(&session.root).unwrap_err(), PayloadRejected);
+    // Another session's eyes.
+    let other = baton_keys::session::SessionRoot::from_bytes([1; 32]);
+    assert_eq!(head.open_outer(&other.session_id()).unwrap_err(), PayloadRejected);
+    assert_eq!(head.open_inner(&other).unwrap_err(), PayloadRejected);
+    assert_eq!(head.open_outer(&session.root.session_id()).unwrap(), session.head_outer(20));
+    // The id alone opens the outer part and nothing of the inner one.
+    let swapped = HeadRecord { outer: head.inner.clone(), ..HeadRecord::clone(&head) };
+    assert_eq!(swapped.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
+    eprintln!("HeadRecord: {cases} refusals");
+}
+
+/// Blobs named in an order that no reader could follow, or none, or too many.
+#[test]
+fn refuses_heads_whose_blobs_are_out_of_order() {
+    let session = &TWENTY.session;
+    let seal = |outer: &baton_proto::head::HeadOuter| {
+        let inner = session.head(20).open_inner(&session.root).unwrap();
+        let head = HeadRecord::seal(&session.root, outer, &inner, 1, EPOCH_MS, EPOCH_MS + 1);
+        head.open_outer(&session.root.session_id())
+    };
+    let honest = session.head_outer(20);
+    assert!(seal(&honest).is_ok());
+    let mut none = honest.clone();
+    none.blobs.clear();
+    let mut ascending = honest.clone();
+    ascending.blobs.reverse();
+    let mut doubled = honest.clone();
+    doubled.blobs.insert(0, doubled.blobs[0]);
+    let mut many = honest.clone();
+    many.blobs =
+        (0..10).rev().map(|segment| baton_proto::head::SegmentRef { segment, blob: OTHER_BLOB }).collect();
+    for outer in [none, ascending, doubled, many] {
+        assert_eq!(seal(&outer).unwrap_err(), ErrorCode::BadSequence);
+    }
+}

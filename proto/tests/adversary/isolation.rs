@@ -1,0 +1,212 @@
+//! Key isolation: with all that the node of a turn was given, and every blob and sealed record of the whole
+//! session, later ones included, exactly what was granted opens.
+
+use std::collections::BTreeSet;
+
+use baton_keys::{
+    contexts::ALL_CONTEXTS,
+    secret::kdf,
+    session::{BlobKey, RecordIdentity, RecordKey},
+};
+use baton_proto::{
+    segment::blob_salt,
+    turn::{Payload, SealedPayload},
+};
+
+use crate::{
+    harness::{Script, Session},
+    source::full,
+};
+
+const TURNS: usize = 36;
+const WINDOW: usize = 4;
+
+/// A long session in which nodes may read the last four turns, from the last two blobs.
+fn session() -> Session {
+    let mut session = Session::new(3);
+    session.window_records = WINDOW;
+    session.window_blobs = 2;
+    for turn in 0..TURNS {
+        session.turn(&Script::turn(format!("question {turn}"), format!("answer {turn}")));
+    }
+    session
+}
+
+/// What lies about for anyone who has the store and a grant: sealed records with their identities, and blobs.
+struct Sealed {
+    records: Vec<(RecordIdentity, Vec<u8>)>,
+    blobs: Vec<(u64, Vec<u8>)>,
+}
+
+fn everything(session: &Session) -> Sealed {
+    let record = |done: &crate::harness::Done| {
+        let entry = done.accepted.segment.entries.last().expect("the turn's own entry");
+        (done.accepted.link.record_identity(), entry.record.0.clone())
+    };
+    let blob = |done: &crate::harness::Done| (done.accepted.link.segment, done.accepted.blob.clone());
+    Sealed {
+        records: session.done.iter().map(record).collect(),
+        blobs: session.done.iter().map(blob).collect(),
+    }
+}
+
+/// Which records and blobs a key opens, tried as the key of each.
+fn opened_by(key: &[u8; 32], session: &Session, sealed: &Sealed, opened: &mut Opened) {
+    for (turn, (identity, bytes)) in sealed.records.iter().enumerate() {
+        if RecordKey::from_bytes(*key).open(identity, bytes).is_ok() {
+            opened.records.insert(turn);
+        }
+    }
+    let id = session.root.session_id();
+    for (turn, (segment, blob)) in sealed.blobs.iter().enumerate() {
+        let salt = blob_salt(blob).expect("stored blobs have a salt");
+        if BlobKey::from_bytes(*key).open(&salt, &id, *segment, &blob[16..]).is_ok() {
+            opened.blobs.insert(turn);
+        }
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Opened {
+    records: BTreeSet<usize>,
+    blobs: BTreeSet<usize>,
+}
+
+/// Every key that the node of a turn holds, from payload and exchange.
+fn held(session: &Session, turn: usize) -> Vec<[u8; 32]> {
+    let done = &session.done[turn];
+    let node = &session.nodes[done.node];
+    let (payload, secret): (Payload, _) =
+        SealedPayload::open(&done.asked.sealed, &node.exchange, &done.asked.auth).unwrap();
+    let grant = &payload.grant;
+    let mut keys = vec![
+        *grant.record_key.record_key().expose(),
+        *grant.blob_key.blob_key().expose(),
+        *secret.expose(),
+        *node.exchange.expose(),
+        *node.signing.expose_seed(),
+    ];
+    keys.extend(grant.blobs.iter().map(|read| *read.key.blob_key().expose()));
+    keys.extend(grant.records.iter().map(|read| *read.key.record_key().expose()));
+    keys
+}
+
+/// Every public input that a derivation of the schedule takes, for every turn.
+fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
+    let mut inputs = vec![Vec::new(), session.root.session_id().0.to_vec()];
+    inputs.push(session.root.signing_key().public_key().0.to_vec());
+    for (identity, _) in &sealed.records {
+        inputs.push(identity.to_bytes().to_vec());
+        inputs.push(identity.turn_id.0.to_vec());
+    }
+    for (_, blob) in &sealed.blobs {
+        inputs.push(blob[..16].to_vec());
+    }
+    for done in &session.done {
+        inputs.push(done.asked.auth.auth_hash().0.to_vec());
+        inputs.push(done.accepted.link.link_hash().0.to_vec());
+    }
+    inputs.extend((0..4u64).map(|segment| segment.to_le_bytes().to_vec()));
+    inputs
+}
+
+/// What the grant of a turn names, and the turn itself.
+fn granted(turn: usize) -> Opened {
+    let mut opened = Opened::default();
+    opened.records.extend(turn.saturating_sub(WINDOW)..=turn);
+    opened.blobs.insert(turn);
+    if let Some(head) = turn.checked_sub(1) {
+        opened.blobs.insert(head);
+        // The closed segment before the head's, if there is one: its last blob.
+        if let Some(closed) = (head / 16).checked_sub(1) {
+            opened.blobs.insert(closed * 16 + 15);
+        }
+    }
+    opened
+}
+
+#[test]
+fn a_node_opens_its_window_and_its_turn_and_nothing_else() {
+    let session = session();
+    let sealed = everything(&session);
+    let mut attempts = 0;
+    let per_key = sealed.records.len() + sealed.blobs.len();
+    for turn in 0..TURNS {
+        let mut opened = Opened::default();
+        for key in held(&session, turn) {
+            opened_by(&key, &session, &sealed, &mut opened);
+            attempts += per_key;
+        }
+        assert_eq!(opened, granted(turn), "turn {turn}");
+    }
+    eprintln!("keys as they are: {attempts} attempts, {TURNS} nodes, exactly the granted ones open");
+}
+
+/// One step of derivation from every key held, under every context, with every public input.
+#[test]
+fn no_derivation_from_a_grant_opens_anything() {
+    let session = session();
+    let sealed = everything(&session);
+    let inputs = public_inputs(&session, &sealed);
+    let turns: &[usize] = if full() { &[0, 1, 15, 16, 17, 20, 33, 35] } else { &[20] };
+    let contexts: Vec<_> = ALL_CONTEXTS.iter().map(|(_, context)| *context).collect();
+    let (mut keys, mut opened) = (0usize, Opened::default());
+    for turn in turns {
+        for held in held(&session, *turn) {
+            for context in &contexts {
+                // A sample takes the inputs in turn, so that each meets several contexts and keys.
+                let step = if full() { 1 } else { 97 };
+                for input in inputs.iter().skip(keys % step).step_by(step) {
+                    let derived = kdf(*context, &[&held, input]);
+                    opened_by(&derived, &session, &sealed, &mut opened);
+                    keys += 1;
+                }
+                // Without any input, always; and one step further.
+                let derived = kdf(*context, &[&held]);
+                opened_by(&derived, &session, &sealed, &mut opened);
+                keys += 1;
+                if full() {
+                    for second in &contexts {
+                        opened_by(&kdf(*second, &[&derived]), &session, &sealed, &mut opened);
+                        keys += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(opened, Opened::default(), "a derived key opened something");
+    let attempts = keys * (sealed.records.len() + sealed.blobs.len());
+    eprintln!("derived keys: {keys} keys, {attempts} attempts, none opens");
+}
+
+/// Two colluding nodes pool what they hold: the union, and no more.
+#[test]
+fn colluding_nodes_open_the_union_of_their_windows() {
+    let session = session();
+    let sealed = everything(&session);
+    for (early, late) in [(3, 20), (8, 30), (17, 18)] {
+        let mut opened = Opened::default();
+        for key in held(&session, early).into_iter().chain(held(&session, late)) {
+            opened_by(&key, &session, &sealed, &mut opened);
+        }
+        let (mut union, other) = (granted(early), granted(late));
+        union.records.extend(other.records);
+        union.blobs.extend(other.blobs);
+        assert_eq!(opened, union, "{early} and {late}");
+    }
+}
+
+/// The window that a node reads holds text only where a record key was granted, and every link all the same.
+#[test]
+fn a_window_shows_text_where_it_was_granted_only() {
+    let session = session();
+    let done = &session.done[35];
+    let window =
+        crate::harness::read_window(&done.asked.auth, &done.asked.payload.grant, &session.store).unwrap();
+    let shown: Vec<u64> =
+        window.turns.iter().filter(|turn| turn.record.is_some()).map(|turn| turn.link.seq).collect();
+    assert_eq!(shown, [31, 32, 33, 34]);
+    let links: Vec<u64> = window.turns.iter().map(|turn| turn.link.seq).collect();
+    assert_eq!(links, (16..35).collect::<Vec<u64>>());
+    assert_eq!(baton_proto::chain::effective(&window.turns).len(), 4);
+}

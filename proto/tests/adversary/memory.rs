@@ -1,0 +1,271 @@
+//! Memory envelopes, receipts' commitments, progress notes and resumed answers.
+
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes, codec,
+    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
+    memory::{MemEnvelope, MemoryItem},
+    receipt::{AuditLeaf, ProgressNote, audit_root, commit_memory, running_hash_start, running_hash_step},
+    turn::{Payload, SealedPayload, TurnAuth, resume_tokens_hash},
+};
+
+use crate::harness::{Asked, EPOCH_MS, Script, Session};
+
+fn item(text: &str) -> MemoryItem {
+    MemoryItem { text: text.into(), source: "a chat last week".into(), time_ms: 5 }
+}
+
+fn with_memory() -> Script {
+    Script { memory: vec![item("likes tea"), item("lives by the sea")], ..Script::turn("hello", "hi there") }
+}
+
+fn open(asked: &Asked, session: &Session, node: usize, envelope: &SignedBytes) -> Result<usize, ErrorCode> {
+    let envelope = Signed::<MemEnvelope>::verify(envelope.clone())?;
+    envelope.open(&asked.auth, &session.nodes[node].exchange, EPOCH_MS).map(|items| items.len())
+}
+
+#[test]
+fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
+    use ErrorCode::{MemExpired, MemTooLarge, MemUnauthorized, UnsupportedVersion};
+    type Change = fn(&mut MemEnvelope);
+    let mut session = Session::of_short_turns(9, 2);
+    let asked = session.ask(0, &with_memory());
+    let honest = asked.envelope.as_ref().unwrap();
+    assert_eq!(open(&asked, &session, 0, honest.bytes()), Ok(2));
+
+    // The same words for another turn, another node, or a turn that allows no memory or another relayer.
+    let other_turn = session.ask(0, &with_memory());
+    assert_eq!(open(&other_turn, &session, 0, honest.bytes()), Err(MemUnauthorized));
+    let other_node = session.ask(1, &with_memory());
+    assert_eq!(open(&other_node, &session, 1, honest.bytes()), Err(MemUnauthorized));
+    assert_eq!(open(&asked, &session, 1, honest.bytes()), Err(MemUnauthorized));
+    let no_memory = session.ask(0, &Script::turn("hello", ""));
+    assert_eq!(open(&no_memory, &session, 0, honest.bytes()), Err(MemUnauthorized));
+    let stranger = SecretSigningKey::from_seed(&[0x55; 32]);
+    let forged = MemEnvelope::seal(
+        &asked.memory,
+        &asked.auth,
+        &stranger,
+        &ExchangeSecret::from_bytes(&[5; 32]),
+        EPOCH_MS,
+    );
+    assert_eq!(open(&asked, &session, 0, forged.unwrap().bytes()), Err(MemUnauthorized));
+
+    // Every field, under the old signature and signed again by the relayer itself.
+    let cases: [(&str, Change, ErrorCode, ErrorCode); 10] = [
+        ("version", |e| e.version = 2, UnsupportedVersion, UnsupportedVersion),
+        ("auth_hash", |e| e.auth_hash.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
+        ("relayer", |e| e.relayer.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
+        ("node", |e| e.node.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
+        ("ephemeral", |e| e.ephemeral.0[0] ^= 1, MemUnauthorized, MemUnauthorized),
+        ("a weak ephemeral", |e| e.ephemeral.0 = [0; 32], MemUnauthorized, MemUnauthorized),
+        ("sealed", |e| e.sealed[0] ^= 1, MemUnauthorized, MemUnauthorized),
+        ("budget", |e| e.budget_tokens += 1, MemUnauthorized, MemTooLarge),
+        ("issued in the future", |e| e.issued_ms += 30_001, MemUnauthorized, MemExpired),
+        ("expired", |e| e.expires_ms = EPOCH_MS - 1, MemUnauthorized, MemExpired),
+    ];
+    for (field, change, unsigned, resigned) in cases {
+        let mut envelope = MemEnvelope::clone(honest);
+        change(&mut envelope);
+        let bytes = SignedBytes { body: codec::encode(&envelope), signature: honest.bytes().signature };
+        assert_eq!(open(&asked, &session, 0, &bytes), Err(unsigned), "{field}, old signature");
+        let bytes = Signed::sign(envelope, &session.relayer).bytes().clone();
+        assert_eq!(open(&asked, &session, 0, &bytes), Err(resigned), "{field}, signed again");
+    }
+    let mut refused = 0;
+    for position in 0..honest.encode().len() {
+        let mut bytes = honest.encode();
+        bytes[position] ^= 0x80;
+        assert!(Signed::<MemEnvelope>::verify_encoded(&bytes).is_err(), "byte {position}");
+        refused += 1;
+    }
+    eprintln!("MemEnvelope: {} refusals", refused + 2 * cases.len() + 5);
+}
+
+#[test]
+fn refuses_more_memory_than_the_limits() {
+    let mut session = Session::of_short_turns(9, 1);
+    let asked = session.ask(0, &with_memory());
+    let seal = |items: &[MemoryItem]| {
+        let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
+        MemEnvelope::seal(items, &asked.auth, &session.relayer, &ephemeral, EPOCH_MS)
+    };
+    let long = "x".repeat(MAX_MEMORY_ITEM_BYTES);
+    assert!(seal(&vec![item("short"); MAX_MEMORY_ITEMS]).is_ok());
+    assert_eq!(seal(&vec![item("short"); MAX_MEMORY_ITEMS + 1]).unwrap_err(), ErrorCode::MemTooLarge);
+    assert!(seal(&[item(&long)]).is_ok());
+    assert_eq!(seal(&[item(&format!("{long}x"))]).unwrap_err(), ErrorCode::MemTooLarge);
+    assert_eq!(seal(&vec![item(&long); 16]).unwrap_err(), ErrorCode::MemTooLarge);
+    let weak =
+        TurnAuth { audience_key: baton_proto::ids::ExchangeKey([0; 32]), ..TurnAuth::clone(&asked.auth) };
+    let weak = Signed::sign(weak, &session.root.signing_key());
+    let ephemeral = ExchangeSecret::from_bytes(&[5; 32]);
+    let got = MemEnvelope::seal(&[], &weak, &session.relayer, &ephemeral, EPOCH_MS);
+    assert_eq!(got.unwrap_err(), ErrorCode::KxExpired);
+}
+
+/// The client knows the items, so it sees which of them a node says it used, and that they are no others.
+#[test]
+fn the_receipt_commits_to_exactly_the_memory_used() {
+    let mut session = Session::of_short_turns(9, 2);
+    let script = with_memory();
+    let node = session.next_node();
+    let asked = session.ask(node, &script);
+    let served =
+        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+    assert_eq!(served.receipt.memory_items, 2);
+    let committed = served.committed();
+    assert!(asked.accept(&session.root, &committed, &script.answer).is_ok());
+    let unsourced = MemoryItem { text: "likes tea".into(), source: "?".into(), time_ms: 5 };
+    let told: [(&str, Vec<MemoryItem>); 5] = [
+        ("none", vec![]),
+        ("one of two", vec![item("likes tea")]),
+        ("another order", vec![item("lives by the sea"), item("likes tea")]),
+        ("other words", vec![item("likes tea"), item("lives by the lake")]),
+        ("another source", vec![unsourced, item("lives by the sea")]),
+    ];
+    for (what, memory) in told {
+        let fooled = Asked { memory, ..asked.clone() };
+        let got = fooled.accept(&session.root, &committed, &script.answer);
+        assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{what}");
+    }
+    // A prefix is what a node may use when the budget is short; the items beyond it are not committed to.
+    let longer = Asked { memory: [asked.memory.clone(), vec![item("more")]].concat(), ..asked.clone() };
+    assert!(longer.accept(&session.root, &committed, &script.answer).is_ok());
+    // Nobody without the record key can check or link a commitment.
+    let other = session.done[0].asked.record_key.clone();
+    assert_ne!(commit_memory(&other, &asked.memory), commit_memory(&asked.record_key, &asked.memory));
+    assert_eq!(commit_memory(&other, &[]), None);
+}
+
+/// The input commitment covers what framed the turn, also what is never stored.
+#[test]
+fn the_receipt_commits_to_the_system_text() {
+    let mut session = Session::of_short_turns(9, 1);
+    let script = Script::turn("hello", "hi");
+    let node = session.next_node();
+    let mut asked = session.ask(node, &script);
+    let served =
+        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+    let committed = served.committed();
+    assert!(asked.accept(&session.root, &committed, "hi").is_ok());
+    asked.payload.system[0].text.push('!');
+    let got = asked.accept(&session.root, &committed, "hi");
+    assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch);
+}
+
+#[test]
+fn a_progress_note_counts_for_its_tokens_and_turn_only() {
+    let session = Session::of_short_turns(9, 2);
+    let (first, second) = (&session.done[0].asked, &session.done[1].asked);
+    let run = |asked: &Asked, tokens: &[u32]| {
+        let start = running_hash_start(&asked.record_key, &asked.auth.auth_hash());
+        tokens.iter().fold(start, |hash, token| running_hash_step(&hash, *token))
+    };
+    let tokens: Vec<u32> = (0..32).collect();
+    let honest = run(first, &tokens);
+    assert_eq!(honest, run(first, &tokens));
+    assert_ne!(honest, run(second, &tokens), "another turn");
+    assert_ne!(honest, run(first, &tokens[..31]), "a token less");
+    for position in 0..32 {
+        let mut changed = tokens.clone();
+        changed[position] += 1;
+        assert_ne!(honest, run(first, &changed), "token {position}");
+    }
+    let mut swapped = tokens.clone();
+    swapped.swap(3, 4);
+    assert_ne!(honest, run(first, &swapped));
+
+    let node = &session.nodes[0].signing;
+    let note = ProgressNote {
+        version: 1,
+        node: node.node_id(),
+        auth_hash: first.auth.auth_hash(),
+        token_count: 32,
+        running_hash: honest,
+        time_ms: EPOCH_MS,
+    };
+    let note = Signed::sign(note, node);
+    type Change = fn(&mut ProgressNote);
+    let cases: [(&str, Change, ErrorCode); 6] = [
+        ("version", |n| n.version = 0, ErrorCode::UnsupportedVersion),
+        ("node", |n| n.node.0[0] ^= 1, ErrorCode::BadNodeSignature),
+        ("auth_hash", |n| n.auth_hash.0[0] ^= 1, ErrorCode::BadNodeSignature),
+        ("token_count", |n| n.token_count += 1, ErrorCode::BadNodeSignature),
+        ("running_hash", |n| n.running_hash.0[0] ^= 1, ErrorCode::BadNodeSignature),
+        ("time_ms", |n| n.time_ms += 1, ErrorCode::BadNodeSignature),
+    ];
+    for (field, change, code) in cases {
+        let mut changed = ProgressNote::clone(&note);
+        change(&mut changed);
+        let bytes = SignedBytes { body: codec::encode(&changed), signature: note.bytes().signature };
+        assert_eq!(Signed::<ProgressNote>::verify(bytes).unwrap_err(), code, "{field}");
+        let stranger = Signed::sign(changed, &session.nodes[1].signing).bytes().clone();
+        assert_eq!(Signed::<ProgressNote>::verify(stranger).unwrap_err(), code, "{field}, a stranger's");
+    }
+}
+
+#[test]
+fn an_audit_root_pins_every_leaf_and_their_order() {
+    let leaf = |n: u32| AuditLeaf {
+        first_token: n * 32,
+        count: 32,
+        running_hash: baton_proto::ids::RunningHash([u8::try_from(n).unwrap(); 32]),
+        logits_hash: [0; 32],
+    };
+    assert_eq!(audit_root(&[]).0, [0; 32]);
+    let mut roots = std::collections::BTreeSet::new();
+    for count in 1..40u32 {
+        let leaves: Vec<AuditLeaf> = (0..count).map(leaf).collect();
+        assert!(roots.insert(audit_root(&leaves)), "{count} leaves");
+        for position in 0..leaves.len() {
+            let mut changed = leaves.clone();
+            changed[position].logits_hash[0] ^= 1;
+            assert!(roots.insert(audit_root(&changed)), "{count} leaves, {position} changed");
+        }
+    }
+    // An odd last node moves up unchanged; it must not pass for a doubled one.
+    let three: Vec<AuditLeaf> = (0..3).map(leaf).collect();
+    let doubled = [&three[..], &three[2..]].concat();
+    assert_ne!(audit_root(&three), audit_root(&doubled));
+}
+
+#[test]
+fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
+    let mut session = Session::of_short_turns(9, 2);
+    let author = session.nodes[2].signing.node_id();
+    let tokens = vec![11, 12, 13];
+    let script =
+        Script { resume: Some((author, tokens.clone())), ..Script::turn("go on", "one two three four") };
+    let node = session.next_node();
+    let asked = session.ask(node, &script);
+    let exchange = &session.nodes[node].exchange;
+    assert!(asked.sealed.open(exchange, &asked.auth).is_ok());
+
+    // Other tokens, fewer, more or none in the payload; a prefix that nobody signed for.
+    let reseal = |payload: &Payload, auth: &TurnAuth| {
+        let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
+        let (sealed, _) =
+            SealedPayload::seal(payload, &ephemeral, &exchange.public_key(), &auth.binding()).unwrap();
+        let mut auth = auth.clone();
+        auth.payload_hash = sealed.hash();
+        sealed.open(exchange, &Signed::sign(auth, &session.root.signing_key())).map(|_| ())
+    };
+    assert_eq!(reseal(&asked.payload, &asked.auth), Ok(()));
+    for wrong in [vec![], vec![11, 12], vec![11, 12, 13, 14], vec![11, 13, 12], vec![11, 12, 14]] {
+        let payload = Payload { resume_tokens: wrong.clone(), ..asked.payload.clone() };
+        assert_eq!(reseal(&payload, &asked.auth), Err(ErrorCode::PayloadRejected), "{wrong:?}");
+    }
+    let unsigned = TurnAuth { resume: None, ..TurnAuth::clone(&asked.auth) };
+    assert_eq!(reseal(&asked.payload, &unsigned), Err(ErrorCode::PayloadRejected));
+    let mut miscounted = TurnAuth::clone(&asked.auth);
+    miscounted.resume.as_mut().unwrap().token_count = 2;
+    assert_eq!(reseal(&asked.payload, &miscounted), Err(ErrorCode::PayloadRejected));
+    assert_ne!(resume_tokens_hash(&[1, 256]), resume_tokens_hash(&[1, 257]));
+
+    // The receipt must name the prefix's length, and the client sees it if not.
+    let served =
+        session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
+    assert_eq!(served.receipt.tokens.resumed, 3);
+    session.turn(&script);
+}

@@ -1,0 +1,416 @@
+//! Stored blobs, changed, dropped, doubled, swapped, rolled back and spliced by whoever holds the store.
+
+use std::sync::LazyLock;
+
+use baton_keys::{ids::SessionId, session::BlobKey};
+use baton_proto::{
+    ErrorCode,
+    chain::{Need, SessionReader, WindowReader},
+    head::HeadOuter,
+    ids::LinkHash,
+    link::BlobRef,
+    segment::Segment,
+    turn::{Grant, GrantedKey, TurnAuth},
+};
+
+use crate::{
+    harness::{Asked, Script, Session, blob_ref, read_window},
+    source::{full, sampled},
+};
+
+/// Twenty turns, and the request of the twenty-first.
+pub struct Twenty {
+    pub session: Session,
+    pub next: Asked,
+}
+
+pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
+    let mut session = Session::of_short_turns(1, 20);
+    let next = session.ask(session.next_node(), &Script::turn("one more", ""));
+    Twenty { session, next }
+});
+
+impl Twenty {
+    /// The request of the turn after this one, whose window ends with this turn's blob.
+    pub fn request_after(&self, turn: usize) -> &Asked {
+        self.session.done.get(turn + 1).map_or(&self.next, |done| &done.asked)
+    }
+}
+
+fn reader(auth: &TurnAuth, grant: &Grant) -> WindowReader {
+    WindowReader::new(auth, grant.clone(), None).expect("an honest request can be read")
+}
+
+/// Every byte of every blob, two patterns each, at the node, at the client, and under the right key with the
+/// digest out of the way.
+#[test]
+fn refuses_every_changed_byte_of_every_stored_blob() {
+    let twenty = &*TWENTY;
+    let (mut bytes_in_all, mut cases) = (0, 0);
+    for (turn, done) in twenty.session.done.iter().enumerate() {
+        let asked = twenty.request_after(turn);
+        let mut node = reader(&asked.auth, &asked.payload.grant);
+        let need = node.needs()[0];
+        let mut client =
+            SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
+        let link = &done.accepted.link;
+        let mut bytes = done.accepted.blob.clone();
+        assert_eq!(need.blob, blob_ref(&bytes));
+        bytes_in_all += bytes.len();
+        for position in sampled(bytes.len(), 160, turn as u64) {
+            for pattern in [0x01, 0x80] {
+                bytes[position] ^= pattern;
+                assert_eq!(node.provide(&need, &bytes), Err(ErrorCode::BlobHashMismatch));
+                assert_eq!(client.provide(&bytes), Err(ErrorCode::BlobHashMismatch));
+                assert_eq!(
+                    Segment::open(&bytes, &done.asked.blob_key, &link.session_id, link.segment),
+                    Err(ErrorCode::PayloadRejected),
+                    "turn {turn}, byte {position}"
+                );
+                bytes[position] ^= pattern;
+                cases += 3;
+            }
+        }
+        assert_eq!(node.provide(&need, &bytes), Ok(()), "the need still stands after refusals");
+        assert_eq!(client.provide(&bytes), Ok(()));
+    }
+    eprintln!("stored bytes: {cases} refusals, {bytes_in_all} bytes, whole matrix: {}", full());
+}
+
+/// A closed segment below the head is pinned as the head is.
+#[test]
+fn refuses_every_changed_byte_of_a_closed_segment() {
+    let twenty = &*TWENTY;
+    let mut node = reader(&twenty.next.auth, &twenty.next.payload.grant);
+    let needs = node.needs();
+    assert_eq!(needs.len(), 2);
+    let mut client = SessionReader::new(&twenty.session.root, &twenty.session.head_outer(20)).unwrap();
+    client.provide(&twenty.session.done[19].accepted.blob).unwrap();
+    assert_eq!(client.need(), Some(needs[1].blob));
+    let mut bytes = twenty.session.done[15].accepted.blob.clone();
+    let positions = sampled(bytes.len(), 400, 7);
+    for position in &positions {
+        bytes[*position] ^= 0x80;
+        assert_eq!(node.provide(&needs[1], &bytes), Err(ErrorCode::BlobHashMismatch));
+        assert_eq!(client.provide(&bytes), Err(ErrorCode::BlobHashMismatch));
+        bytes[*position] ^= 0x80;
+    }
+    eprintln!("closed segment: {} refusals", positions.len() * 2);
+}
+
+#[test]
+fn refuses_every_truncation_and_extension() {
+    let twenty = &*TWENTY;
+    let done = &twenty.session.done[4];
+    let mut node = reader(&twenty.request_after(4).auth, &twenty.request_after(4).payload.grant);
+    let need = node.needs()[0];
+    let bytes = &done.accepted.blob;
+    let key = &done.asked.blob_key;
+    let id = done.accepted.link.session_id;
+    for length in sampled(bytes.len(), 300, 3) {
+        assert_eq!(node.provide(&need, &bytes[..length]), Err(ErrorCode::BlobHashMismatch));
+        let code = if length < 16 { ErrorCode::NonCanonical } else { ErrorCode::PayloadRejected };
+        assert_eq!(Segment::open(&bytes[..length], key, &id, 0), Err(code), "length {length}");
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert_eq!(node.provide(&need, &longer), Err(ErrorCode::BlobHashMismatch));
+    assert_eq!(Segment::open(&longer, key, &id, 0), Err(ErrorCode::PayloadRejected));
+}
+
+#[test]
+fn a_dropped_blob_is_unavailable_and_never_an_empty_history() {
+    let twenty = &*TWENTY;
+    for turn in 0..20 {
+        let asked = twenty.request_after(turn);
+        let count = asked.payload.grant.blobs.len();
+        for dropped in 0..count {
+            let mut node = reader(&asked.auth, &asked.payload.grant);
+            for need in node.needs().into_iter().filter(|need| need.index != dropped) {
+                node.provide(&need, &twenty.session.store[&need.blob.digest]).unwrap();
+            }
+            assert_eq!(node.needs().len(), 1);
+            assert_eq!(node.finish().unwrap_err(), ErrorCode::BlobUnavailable, "turn {turn}");
+        }
+    }
+    let outer = twenty.session.head_outer(20);
+    let untouched = SessionReader::new(&twenty.session.root, &outer).unwrap();
+    assert_eq!(untouched.finish().unwrap_err(), ErrorCode::BlobUnavailable);
+    let mut half = SessionReader::new(&twenty.session.root, &outer).unwrap();
+    half.provide(&twenty.session.done[19].accepted.blob).unwrap();
+    assert_eq!(half.finish().unwrap_err(), ErrorCode::BlobUnavailable);
+}
+
+/// Every blob of the session in every place of every window: only its own is taken.
+#[test]
+fn refuses_every_blob_in_every_other_place() {
+    let twenty = &*TWENTY;
+    let (mut refused, mut taken) = (0, 0);
+    for turn in 0..20 {
+        let asked = twenty.request_after(turn);
+        let mut node = reader(&asked.auth, &asked.payload.grant);
+        let mut client =
+            SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
+        for need in node.needs() {
+            for other in &twenty.session.done {
+                if other.blob == need.blob {
+                    taken += 1;
+                    continue;
+                }
+                let bytes = &other.accepted.blob;
+                assert_eq!(node.provide(&need, bytes), Err(ErrorCode::BlobHashMismatch));
+                if need.index == 0 {
+                    assert_eq!(client.provide(bytes), Err(ErrorCode::BlobHashMismatch));
+                }
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(taken, 20 + 4, "twenty heads, and one closed segment for the last four");
+    eprintln!("swapped, doubled and rolled back: {refused} refusals");
+}
+
+/// The client signs for another blob than the one that its head stands on: a fooled client, with all keys.
+struct Fooled {
+    what: &'static str,
+    blob: usize,
+    key: Option<BlobKey>,
+    prev_link: Option<LinkHash>,
+    seq: Option<u64>,
+    code: ErrorCode,
+}
+
+#[test]
+fn a_rolled_back_head_does_not_pass_for_the_one_signed() {
+    let twenty = &*TWENTY;
+    let session = &twenty.session;
+    let honest = twenty.request_after(9);
+    let link_of = |turn: usize| session.done[turn].accepted.link.link_hash();
+    let key_of = |turn: usize| Some(session.done[turn].asked.blob_key.clone());
+    let cases = [
+        Fooled {
+            what: "an older blob under the newer blob's key",
+            blob: 8,
+            key: None,
+            prev_link: None,
+            seq: None,
+            code: ErrorCode::PayloadRejected,
+        },
+        Fooled {
+            what: "an older blob with its own key",
+            blob: 8,
+            key: key_of(8),
+            prev_link: None,
+            seq: None,
+            code: ErrorCode::HeadMismatch,
+        },
+        Fooled {
+            what: "a newer blob with its own key",
+            blob: 10,
+            key: key_of(10),
+            prev_link: None,
+            seq: None,
+            code: ErrorCode::HeadMismatch,
+        },
+        Fooled {
+            what: "an older blob and its link, at the newer seq",
+            blob: 8,
+            key: key_of(8),
+            prev_link: Some(link_of(8)),
+            seq: None,
+            code: ErrorCode::HeadMismatch,
+        },
+        Fooled {
+            what: "the right blob, an older link",
+            blob: 9,
+            key: None,
+            prev_link: Some(link_of(8)),
+            seq: None,
+            code: ErrorCode::HeadMismatch,
+        },
+        Fooled {
+            what: "an older blob, link and seq, but the place of the newer",
+            blob: 8,
+            key: key_of(8),
+            prev_link: Some(link_of(8)),
+            seq: Some(9),
+            code: ErrorCode::BadSequence,
+        },
+        Fooled {
+            what: "the blob of another segment",
+            blob: 16,
+            key: key_of(16),
+            prev_link: None,
+            seq: None,
+            code: ErrorCode::PayloadRejected,
+        },
+    ];
+    for case in cases {
+        let mut auth = TurnAuth::clone(&honest.auth);
+        let mut grant = honest.payload.grant.clone();
+        let blob = session.done[case.blob].blob;
+        grant.records.clear();
+        grant.blobs[0].blob = Some(blob);
+        auth.prev_blob = Some(blob);
+        if let Some(key) = &case.key {
+            grant.blobs[0].key = GrantedKey::of_blob(key);
+        }
+        auth.prev_link = case.prev_link.unwrap_or(auth.prev_link);
+        auth.seq = case.seq.unwrap_or(auth.seq);
+        let got = read_window(&auth, &grant, &session.store);
+        assert_eq!(got.unwrap_err(), case.code, "{}", case.what);
+    }
+}
+
+#[test]
+fn refuses_blobs_spliced_from_another_session() {
+    let twenty = &*TWENTY;
+    let other = Session::of_short_turns(2, 20);
+    let mut refused = 0;
+    for turn in 0..20 {
+        let asked = twenty.request_after(turn);
+        let foreign = &other.done[turn];
+        let mut node = reader(&asked.auth, &asked.payload.grant);
+        for need in node.needs() {
+            assert_eq!(
+                node.provide(&need, &foreign.accepted.blob),
+                Err(ErrorCode::BlobHashMismatch),
+                "turn {turn}"
+            );
+        }
+        let mut store = twenty.session.store.clone();
+        store.insert(foreign.blob.digest, foreign.accepted.blob.clone());
+        let mut auth = TurnAuth::clone(&asked.auth);
+        let mut grant = asked.payload.grant.clone();
+        auth.prev_blob = Some(foreign.blob);
+        grant.blobs[0].blob = Some(foreign.blob);
+        assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
+        // Even with the foreign key: the place is part of what the blob is sealed with.
+        grant.blobs[0].key = GrantedKey::of_blob(&foreign.asked.blob_key);
+        assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
+        let mut client =
+            SessionReader::new(&twenty.session.root, &twenty.session.head_outer(turn + 1)).unwrap();
+        assert_eq!(client.provide(&foreign.accepted.blob), Err(ErrorCode::BlobHashMismatch));
+        let mut head = twenty.session.head_outer(turn + 1);
+        head.blobs[0].blob = foreign.blob;
+        let mut client = SessionReader::new(&twenty.session.root, &head).unwrap();
+        assert_eq!(client.provide(&foreign.accepted.blob), Err(ErrorCode::PayloadRejected));
+        refused += 5;
+    }
+    eprintln!("spliced: {refused} refusals");
+}
+
+/// Whoever holds a blob key can seal any segment; what it holds must still be the session's own chain.
+#[test]
+fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
+    type Change = fn(&mut Segment, &Segment);
+    let twenty = &*TWENTY;
+    let other = Session::of_short_turns(2, 20);
+    let asked = twenty.request_after(9);
+    let done = &twenty.session.done[9];
+    let cases: [(&str, Change, ErrorCode); 13] = [
+        ("a foreign first entry", |s, o| s.entries[0] = o.entries[0].clone(), ErrorCode::BadSequence),
+        ("a foreign last entry", |s, o| s.entries[9] = o.entries[9].clone(), ErrorCode::BadSequence),
+        ("all foreign entries", |s, o| s.entries = o.entries.clone(), ErrorCode::BadSequence),
+        ("a foreign session", |s, o| *s = o.clone(), ErrorCode::BadSequence),
+        ("the first entry dropped", |s, _| drop(s.entries.remove(0)), ErrorCode::BadSequence),
+        ("a middle entry dropped", |s, _| drop(s.entries.remove(4)), ErrorCode::BadSequence),
+        ("the last entry dropped", |s, _| drop(s.entries.pop()), ErrorCode::HeadMismatch),
+        ("no entries", |s, _| s.entries.clear(), ErrorCode::BadSequence),
+        ("an entry doubled", |s, _| s.entries.insert(4, s.entries[4].clone()), ErrorCode::BadSequence),
+        ("the last entry doubled", |s, _| s.entries.push(s.entries[9].clone()), ErrorCode::BadSequence),
+        ("two entries swapped", |s, _| s.entries.swap(3, 4), ErrorCode::BadSequence),
+        (
+            "two records swapped",
+            |s, _| {
+                let record = s.entries[3].record.clone();
+                s.entries[3].record = std::mem::replace(&mut s.entries[4].record, record);
+            },
+            ErrorCode::RecordHashMismatch,
+        ),
+        ("seventeen entries", |s, _| s.entries.resize(17, s.entries[9].clone()), ErrorCode::BadSequence),
+    ];
+    for (what, change, code) in cases {
+        let mut segment = done.accepted.segment.clone();
+        change(&mut segment, &other.done[9].accepted.segment);
+        let salt = done.asked.record_key.blob_salt();
+        // Sealed for the place that the reader opens, whatever the content says of itself.
+        let encoded = baton_proto::codec::encode(&segment);
+        let padded = baton_proto::codec::pad(&encoded, 1024, 1 << 21).unwrap();
+        let id: SessionId = done.accepted.link.session_id;
+        let blob = [&salt.0[..], &done.asked.blob_key.seal(&salt, &id, 0, &padded)].concat();
+        let got = read_fooled(asked, &blob, None);
+        assert_eq!(got.unwrap_err(), code, "{what}");
+    }
+    let untouched = read_fooled(asked, &done.accepted.blob, None).unwrap();
+    assert_eq!(untouched.turns.len(), 10);
+}
+
+/// Reads a window whose head blob is another one than the client should have signed for.
+pub fn read_fooled(
+    asked: &Asked,
+    blob: &[u8],
+    prev_link: Option<LinkHash>,
+) -> Result<baton_proto::chain::Window, ErrorCode> {
+    let mut auth = TurnAuth::clone(&asked.auth);
+    let mut grant = asked.payload.grant.clone();
+    let fooled: BlobRef = blob_ref(blob);
+    auth.prev_blob = Some(fooled);
+    auth.prev_link = prev_link.unwrap_or(auth.prev_link);
+    grant.blobs[0].blob = Some(fooled);
+    let mut reader = WindowReader::new(&auth, grant, None)?;
+    for need in reader.needs() {
+        if need.index == 0 {
+            reader.provide(&need, blob)?;
+        } else {
+            reader.provide(&need, &TWENTY.session.store[&need.blob.digest])?;
+        }
+    }
+    reader.finish()
+}
+
+#[test]
+fn a_head_found_by_the_index_must_be_the_one_signed() {
+    let twenty = &*TWENTY;
+    let session = &twenty.session;
+    let mut auth = TurnAuth::clone(&twenty.next.auth);
+    let mut grant = twenty.next.payload.grant.clone();
+    auth.prev_blob = None;
+    grant.blobs.iter_mut().for_each(|read| read.blob = None);
+    let start = |outer: Option<&HeadOuter>| WindowReader::new(&auth, grant.clone(), outer);
+    assert_eq!(start(None).unwrap_err(), ErrorCode::BlobUnavailable);
+    assert_eq!(start(Some(&session.head_outer(20))).unwrap().needs().len(), 2);
+    for turns in 1..20 {
+        let older = session.head_outer(turns);
+        assert_eq!(start(Some(&older)).unwrap_err(), ErrorCode::HeadMismatch, "after {turns} turns");
+    }
+    let mut lying = session.head_outer(20);
+    lying.seq -= 1;
+    assert_eq!(start(Some(&lying)).unwrap_err(), ErrorCode::HeadMismatch);
+    let mut missing = session.head_outer(20);
+    missing.blobs.pop();
+    assert_eq!(start(Some(&missing)).unwrap_err(), ErrorCode::BlobUnavailable);
+    let mut huge = session.head_outer(20);
+    huge.blobs[0].blob.length = u32::MAX;
+    assert_eq!(start(Some(&huge)).unwrap_err(), ErrorCode::BlobTooLarge);
+    // An index that names another blob for the right head: the bytes are of another turn, and say so.
+    let mut swapped = session.head_outer(20);
+    swapped.blobs[0].blob = session.done[18].blob;
+    let mut reader = start(Some(&swapped)).unwrap();
+    let need = reader.needs()[0];
+    let bytes = &session.store[&need.blob.digest];
+    assert_eq!(reader.provide(&need, bytes), Err(ErrorCode::PayloadRejected));
+}
+
+/// A reader checks against what it was made with, not against what a need handed back says.
+#[test]
+fn a_need_that_was_changed_on_the_way_does_not_loosen_the_check() {
+    let twenty = &*TWENTY;
+    let mut node = reader(&twenty.next.auth, &twenty.next.payload.grant);
+    let honest = node.needs()[0];
+    let bytes = &twenty.session.done[18].accepted.blob;
+    let swapped = Need { blob: blob_ref(bytes), ..honest };
+    assert_eq!(node.provide(&swapped, bytes), Err(ErrorCode::BlobHashMismatch));
+    let beyond = Need { index: 9, ..honest };
+    let right = &twenty.session.done[19].accepted.blob;
+    assert_eq!(node.provide(&beyond, right), Err(ErrorCode::PayloadRejected));
+}

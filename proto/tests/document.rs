@@ -1,0 +1,219 @@
+//! `docs/PROTOCOL.md` says what the code does: its tables of contexts, labels, sizes, errors and limits are compared
+//! with the code, whole.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
+
+#[path = "../examples/vectors/generate.rs"]
+mod generate;
+
+use std::collections::BTreeSet;
+
+use baton_keys::contexts::{ALL_CONTEXTS, ALL_LABELS};
+use baton_proto::{
+    ErrorCode, Retry, codec,
+    ids::{AuditRoot, Commitment, LinkHash, NodeId, PublicKey, SessionId},
+    limits::{
+        AUTHOR_STORES_ALONE_MS, EXCHANGE_KEY_GRACE_MS, MAX_AUTH_LIFETIME_MS, MAX_BLOB_BYTES,
+        MAX_CLOCK_SKEW_MS, MAX_DEVICES, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_FRAME_BYTES, MAX_HEAD_BYTES,
+        MAX_HEAD_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS,
+        MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_NAME_BYTES, MAX_NODE_FRAME_BYTES, MAX_OBJECT_BYTES,
+        MAX_OUTPUT_TOKENS, MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RECORD_BUCKET,
+        MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES, MAX_RESUME_TOKENS, MAX_SEGMENT_BUCKET, MAX_SIGNED_BYTES,
+        MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_RECORD_BUCKET, MIN_SEGMENT_BUCKET, PROGRESS_TOKENS,
+        SEGMENT_BYTES, SEGMENT_TURNS, VERSION,
+    },
+    link::BranchPoint,
+    receipt::audit_root,
+    segment::{SEGMENT_HEADER_LEN, Segment},
+    turn::ResumePrefix,
+};
+use generate::session::Session;
+use serde::Serialize;
+
+const PAGE: &str = include_str!("../../docs/PROTOCOL.md");
+
+/// Rows of a marked table, without its two header lines, split into cells.
+fn table(name: &str) -> Vec<Vec<String>> {
+    let start = format!("<!-- {name} -->");
+    let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("no table {name}"));
+    let (body, _) = rest.split_once(&format!("<!-- end {name} -->")).unwrap();
+    let rows = body.lines().filter(|line| line.starts_with('|')).skip(2);
+    rows.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect())
+        .collect()
+}
+
+/// The leading cells of a table are exactly these rows, in order.
+fn check(name: &str, expected: &[Vec<String>]) {
+    let width = expected.first().unwrap().len();
+    let found: Vec<Vec<String>> = table(name).iter().map(|row| row[..width].to_vec()).collect();
+    let text = |rows: &[Vec<String>]| {
+        rows.iter().map(|row| format!("| {} |", row.join(" | "))).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(text(&found), text(expected), "table {name}");
+}
+
+#[test]
+fn the_error_table_is_the_code() {
+    let rows: Vec<Vec<String>> = ErrorCode::ALL
+        .iter()
+        .map(|code| {
+            let retry = match code.retry() {
+                Retry::Here => "here",
+                Retry::Elsewhere => "elsewhere",
+                Retry::Never => "never",
+            };
+            vec![(*code as u16).to_string(), code.name().to_owned(), code.to_string(), retry.to_owned()]
+        })
+        .collect();
+    check("errors", &rows);
+}
+
+#[test]
+fn the_contexts_and_labels_are_the_code() {
+    let rows = |all: &[(&str, &str)]| -> Vec<Vec<String>> {
+        all.iter()
+            .map(|(name, text)| vec![name.to_lowercase().replace('_', "-"), format!("`{text}`")])
+            .collect()
+    };
+    let contexts: Vec<_> = ALL_CONTEXTS.iter().map(|(name, context)| (*name, context.as_str())).collect();
+    check("contexts", &rows(&contexts));
+    let labels: Vec<_> = ALL_LABELS.iter().map(|(name, label)| (*name, label.as_str())).collect();
+    check("labels", &rows(&labels));
+}
+
+macro_rules! limits {
+    ($($name:ident),* $(,)?) => {
+        vec![$((stringify!($name), u64::try_from($name).expect("a limit"))),*]
+    };
+}
+
+#[test]
+fn the_limits_are_the_code() {
+    let limits: Vec<(&str, u64)> = limits![
+        VERSION,
+        MAX_OBJECT_BYTES,
+        MAX_FRAME_BYTES,
+        MAX_NODE_FRAME_BYTES,
+        MAX_MESSAGE_BYTES,
+        MAX_MESSAGES,
+        MAX_NAME_BYTES,
+        MIN_RECORD_BUCKET,
+        MAX_RECORD_BUCKET,
+        SEGMENT_TURNS,
+        SEGMENT_BYTES,
+        MIN_SEGMENT_BUCKET,
+        MAX_SEGMENT_BUCKET,
+        MAX_BLOB_BYTES,
+        MAX_READ_BLOBS,
+        MAX_READ_RECORDS,
+        MAX_INLINE_BLOBS,
+        MAX_PAYLOAD_BYTES,
+        MAX_SIGNED_BYTES,
+        MAX_STOP_STRINGS,
+        MAX_STOP_BYTES,
+        MAX_OUTPUT_TOKENS,
+        MAX_RESUME_TOKENS,
+        MAX_AUTH_LIFETIME_MS,
+        MAX_CLOCK_SKEW_MS,
+        MAX_EXCHANGE_KEY_LIFETIME_MS,
+        EXCHANGE_KEY_GRACE_MS,
+        MAX_HEAD_LIFETIME_MS,
+        MAX_HEAD_BYTES,
+        MAX_DEVICES,
+        MAX_MEMORY_BYTES,
+        MAX_MEMORY_ITEMS,
+        MAX_MEMORY_ITEM_BYTES,
+        MAX_RECORD_LIST,
+        MAX_RECORD_TEXT_BYTES,
+        PROGRESS_TOKENS,
+        AUTHOR_STORES_ALONE_MS,
+    ];
+    let rows: Vec<_> =
+        limits.iter().map(|(name, value)| vec![(*name).to_owned(), value.to_string()]).collect();
+    check("limits", &rows);
+    // Nothing in limits.rs is missing from the list above.
+    let source = include_str!("../src/limits.rs");
+    let declared: BTreeSet<_> = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':').map(|(name, _)| name))
+        .collect();
+    assert_eq!(declared, limits.iter().map(|(name, _)| *name).collect());
+}
+
+/// One row: object, bytes with every option absent, bytes with every option present.
+fn row<T: Serialize>(name: &str, absent: &T, present: &T) -> Vec<String> {
+    let length = |value: &T| codec::encode(value).len().to_string();
+    vec![name.to_owned(), length(absent), length(present)]
+}
+
+fn fixed<T: Serialize>(name: &str, value: &T) -> Vec<String> {
+    row(name, value, value)
+}
+
+#[test]
+fn the_sizes_are_the_code() {
+    let made = Session::make();
+    let parent = BranchPoint { session_id: SessionId([0; 32]), link_hash: LinkHash([0; 32]) };
+    let resume = ResumePrefix { author: NodeId([0; 32]), attempt: 0, token_count: 0, tokens_hash: [0; 32] };
+
+    let link = (*made.turns[1].accepted.link).clone();
+    let mut first_link = link.clone();
+    first_link.prev_blob = None;
+    let mut auth = (*made.turns[1].auth).clone();
+    (auth.branch, auth.memory_from, auth.resume) = (Some(parent), Some(PublicKey([0; 32])), Some(resume));
+    let mut bare_auth = auth.clone();
+    (bare_auth.prev_blob, bare_auth.branch, bare_auth.memory_from, bare_auth.resume) =
+        (None, None, None, None);
+    let mut receipt = (*made.turns[1].accepted.receipt).clone();
+    receipt.commitments.memory = None;
+    let mut full_receipt = receipt.clone();
+    full_receipt.commitments.memory = Some(Commitment([0; 32]));
+    let turn = &made.turns[2];
+
+    check(
+        "sizes",
+        &[
+            fixed("BlobRef", &turn.blob),
+            fixed("BranchPoint", &parent),
+            fixed("ResumePrefix", &resume),
+            row("Link", &first_link, &link),
+            row("TurnAuth", &bare_auth, &auth),
+            row("Receipt", &receipt, &full_receipt),
+            fixed("ProgressNote", &*generate::objects::progress(&made)),
+            fixed("TurnAck", &*turn.ack),
+            fixed("Abort", &*generate::objects::abort(&made)),
+            fixed("StatusRequest", &*generate::objects::status(&made)),
+            fixed("AuditLeaf", &turn.leaves[0]),
+            fixed("Segment without entries", &Segment::empty(SessionId([0; 32]), 0)),
+            vec![
+                "SignedBytes around a Link".into(),
+                (8 + codec::encode(&first_link).len() + 64).to_string(),
+                { codec::encode(made.turns[1].accepted.link.bytes()).len().to_string() },
+            ],
+            vec!["identity of a record".into(), "100".into(), turn.identity.to_bytes().len().to_string()],
+            vec!["binding of a turn".into(), "125".into(), turn.auth.binding().to_bytes().len().to_string()],
+        ],
+    );
+    assert_eq!(SEGMENT_HEADER_LEN, codec::encode(&Segment::empty(SessionId([0; 32]), 0)).len());
+    assert_eq!(audit_root(&[]), AuditRoot([0; 32]));
+}
+
+/// Figures that the text repeats outside of its tables.
+#[test]
+fn figures_in_the_text_are_the_code() {
+    for text in [
+        format!("`{}`", baton_proto::wire::TURN_PROTOCOL),
+        format!("`{}`", baton_proto::export::EXPORT_FORMAT),
+        "has at least 262,144 bytes".to_owned(),
+        "1 to 16 entries".to_owned(),
+        "at most 9 |".to_owned(),
+        "at most 144 |".to_owned(),
+        "more than 30 s ahead".to_owned(),
+        "longer than 120 s".to_owned(),
+        "at most 400 days".to_owned(),
+    ] {
+        assert!(PAGE.contains(&text), "{text}");
+    }
+    assert_eq!((SEGMENT_BYTES, SEGMENT_TURNS, MAX_READ_BLOBS, MAX_READ_RECORDS), (262_144, 16, 9, 144));
+    assert_eq!((MAX_CLOCK_SKEW_MS, MAX_AUTH_LIFETIME_MS), (30_000, 120_000));
+    assert_eq!(MAX_HEAD_LIFETIME_MS, 400 * 86_400_000);
+}

@@ -1,0 +1,319 @@
+//! An exported session verifies, and nothing in it can change unnoticed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
+
+#[path = "../examples/vectors/generate.rs"]
+mod generate;
+
+use std::collections::BTreeMap;
+
+use baton_proto::{
+    ErrorCode, Signed,
+    chain::SessionReader,
+    commit::{Place, seal_turn},
+    export::{Export, ExportKey, ExportReport, ExportScope, TurnProofs, build, verify, verify_each_blob},
+    head::{HeadOuter, SegmentRef},
+    ids::{AuditRoot, BlobId, Commitment, LinkHash, ModelId, SamplingDigest, SessionId},
+    link::{BlobRef, BranchPoint},
+    receipt::Receipt,
+    segment::Segment,
+};
+use generate::session::{N_SHARDS, Session, TURNS, node, root, stand_in_id, system};
+use serde_json::Value;
+
+fn json(export: &Export) -> Value {
+    serde_json::to_value(export).unwrap()
+}
+
+/// Parses and verifies; a JSON form that does not parse counts as refused, without a code.
+fn check(value: &Value) -> Result<ExportReport, Option<ErrorCode>> {
+    let export: Export = serde_json::from_value(value.clone()).map_err(|_| None)?;
+    verify(&export).map_err(Some)
+}
+
+#[test]
+fn an_export_verifies_with_and_without_root_and_round_trips() {
+    let session = Session::make();
+    for with_root in [false, true] {
+        let export = session.export(with_root);
+        let parsed: Export = serde_json::from_str(&serde_json::to_string(&export).unwrap()).unwrap();
+        assert_eq!(parsed, export);
+        let report = verify(&parsed).unwrap();
+        assert_eq!(
+            report,
+            ExportReport {
+                head: session.head().link_hash,
+                turns: TURNS,
+                segments: 2,
+                closed_segments: 1,
+                blobs_rebuilt: TURNS,
+                auths_checked: 19,
+                receipts_checked: 20,
+                inputs_checked: 19,
+                memory_unchecked: 1,
+                acks_checked: 19,
+                root_checked: with_root,
+            }
+        );
+    }
+}
+
+#[test]
+fn every_blob_is_shown_with_the_id_that_the_chain_names() {
+    let export = Session::make().export(false);
+    let mut seen = Vec::new();
+    verify_each_blob(&export, &mut |blob| {
+        assert_eq!(blob.blob_id, Some(stand_in_id(blob.bytes)));
+        seen.push((blob.seq, blob.closes_segment));
+        Ok(())
+    })
+    .unwrap();
+    let expected: Vec<_> = (0..TURNS).map(|seq| (seq, seq == 15)).collect();
+    assert_eq!(seen, expected);
+    let refused = verify_each_blob(&export, &mut |_| Err(ErrorCode::BlobIdMismatch));
+    assert_eq!(refused, Err(ErrorCode::BlobIdMismatch));
+}
+
+/// Paths to every string and number of a JSON value.
+fn leaves(value: &Value, path: String, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            map.iter().for_each(|(name, value)| leaves(value, format!("{path}/{name}"), out));
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(index, value)| leaves(value, format!("{path}/{index}"), out));
+        }
+        Value::Null => {}
+        _ => out.push(path),
+    }
+}
+
+/// Another character of the same alphabet at a position of a text.
+fn swap_character(text: &str, position: usize) -> String {
+    let mut characters: Vec<char> = text.chars().collect();
+    characters[position] = match characters[position] {
+        '0' => '1',
+        'a' => 'b',
+        '=' => 'A',
+        _ => '0',
+    };
+    characters.into_iter().collect()
+}
+
+#[test]
+fn refuses_every_changed_field() {
+    let original = json(&Session::make().export(true));
+    assert!(check(&original).is_ok());
+    let mut paths = Vec::new();
+    leaves(&original, String::new(), &mut paths);
+    // Per turn: seq, two keys, blob_id, auth, receipt, ack and a system message of role and text.
+    assert!(paths.len() > 20 * 8, "{}", paths.len());
+    for path in paths {
+        let changes: Vec<Value> = match original.pointer(&path).unwrap() {
+            Value::Number(number) => vec![(number.as_u64().unwrap() + 1).into()],
+            Value::String(text) => {
+                let length = text.chars().count();
+                let at = [0, length / 2, length - 1];
+                at.iter().map(|at| swap_character(text, *at).into()).collect()
+            }
+            other => panic!("{path}: {other}"),
+        };
+        for change in changes {
+            let mut changed = original.clone();
+            *changed.pointer_mut(&path).unwrap() = change;
+            assert!(check(&changed).is_err(), "{path}");
+        }
+    }
+}
+
+#[test]
+fn refuses_unknown_missing_and_duplicate_fields() {
+    let original = json(&Session::make().export(false));
+    for path in ["", "/head", "/segments/0", "/turns/0", "/turns/0/system/0"] {
+        let names: Vec<String> =
+            original.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect();
+        let mut extra = original.clone();
+        extra.pointer_mut(path).unwrap().as_object_mut().unwrap().insert("more".into(), Value::Null);
+        assert_eq!(check(&extra), Err(None), "{path}");
+        for name in names {
+            let mut missing = original.clone();
+            missing.pointer_mut(path).unwrap().as_object_mut().unwrap().remove(&name);
+            assert_eq!(check(&missing), Err(None), "{path} {name}");
+        }
+    }
+    let text = serde_json::to_string(&Session::make().export(false)).unwrap();
+    let twice = text.replacen("{\"format\":", "{\"n_shards\":1000,\"format\":", 1);
+    assert!(serde_json::from_str::<Export>(&twice).is_err());
+    let upper =
+        text.replacen(&root().session_id().to_string(), &root().session_id().to_string().to_uppercase(), 1);
+    assert!(serde_json::from_str::<Export>(&upper).is_err());
+}
+
+type Change = fn(&mut Export);
+
+#[test]
+fn names_what_is_wrong() {
+    use ErrorCode::{
+        BadGenesis, BadNodeSignature, BadSequence, BadSignature, BlobHashMismatch, BlobIdMismatch,
+        BlobMismatch, HeadMismatch, NonCanonical, PayloadRejected, ReceiptMismatch, SessionIdMismatch,
+        UnsupportedVersion,
+    };
+    fn flip_last(bytes: &mut Option<Vec<u8>>) {
+        *bytes.as_mut().unwrap().last_mut().unwrap() ^= 1;
+    }
+    let cases: &[(&str, Change, ErrorCode)] = &[
+        ("format", |e| e.format = "baton-export-v2".into(), UnsupportedVersion),
+        ("session id", |e| e.session_id.0[0] ^= 1, SessionIdMismatch),
+        ("session key", |e| e.session_key.0[0] ^= 1, SessionIdMismatch),
+        ("root", |e| e.root = Some(ExportKey::from_bytes([1; 32])), SessionIdMismatch),
+        ("shards", |e| e.n_shards += 1, BadGenesis),
+        ("head seq", |e| e.head.seq += 1, HeadMismatch),
+        ("head link", |e| e.head.link_hash = LinkHash([0; 32]), HeadMismatch),
+        ("no segments", |e| e.segments.clear(), BadGenesis),
+        ("first segment dropped", |e| drop(e.segments.remove(0)), BadSequence),
+        ("last segment dropped", |e| drop(e.segments.pop()), HeadMismatch),
+        ("segments swapped", |e| e.segments.swap(0, 1), BadSequence),
+        ("segment renumbered", |e| e.segments[1].segment = 0, BadSequence),
+        ("a blob byte", |e| e.segments[0].blob[100] ^= 1, PayloadRejected),
+        ("a salt byte", |e| e.segments[0].blob[0] ^= 1, PayloadRejected),
+        ("blob cut to its salt", |e| e.segments[0].blob.truncate(15), NonCanonical),
+        ("blob key", |e| e.segments[0].blob_key = ExportKey::from_bytes([1; 32]), PayloadRejected),
+        ("closed blob id", |e| e.segments[0].blob_id = BlobId([0; 32]), BlobIdMismatch),
+        ("head blob id", |e| e.segments[1].blob_id = BlobId([0; 32]), BlobIdMismatch),
+        ("turn dropped", |e| drop(e.turns.remove(3)), BadSequence),
+        ("last turn dropped", |e| drop(e.turns.pop()), BadSequence),
+        ("turn repeated", |e| e.turns.push(e.turns[19].clone()), BadSequence),
+        ("turns swapped", |e| e.turns.swap(3, 4), BadSequence),
+        ("record key", |e| e.turns[3].record_key = e.turns[4].record_key.clone(), PayloadRejected),
+        ("turn's blob key", |e| e.turns[3].blob_key = e.turns[4].blob_key.clone(), BlobHashMismatch),
+        ("head's blob key", |e| e.turns[19].blob_key = e.turns[4].blob_key.clone(), BlobMismatch),
+        ("turn's blob id", |e| e.turns[3].blob_id = Some(BlobId([0; 32])), BlobIdMismatch),
+        ("auth of another turn", |e| e.turns[3].auth = e.turns[5].auth.clone(), ReceiptMismatch),
+        ("receipt of another turn", |e| e.turns[3].receipt = e.turns[5].receipt.clone(), ReceiptMismatch),
+        ("ack of another turn", |e| e.turns[3].ack = e.turns[5].ack.clone(), ReceiptMismatch),
+        ("auth signature", |e| flip_last(&mut e.turns[3].auth), BadSignature),
+        ("receipt signature", |e| flip_last(&mut e.turns[3].receipt), BadNodeSignature),
+        ("ack signature", |e| flip_last(&mut e.turns[3].ack), BadSignature),
+        ("trailing byte", |e| e.turns[3].ack.as_mut().unwrap().push(0), NonCanonical),
+        ("system text", |e| e.turns[3].system = Some(Vec::new()), ReceiptMismatch),
+    ];
+    let export = Session::make().export(false);
+    for (name, change, code) in cases {
+        let mut changed = export.clone();
+        change(&mut changed);
+        assert_eq!(verify(&changed), Err(*code), "{name}");
+    }
+    // With the root, keys that merely open are not enough.
+    let mut changed = Session::make().export(true);
+    changed.turns[19].blob_key = changed.turns[4].blob_key.clone();
+    assert_eq!(verify(&changed), Err(PayloadRejected));
+}
+
+#[test]
+fn proofs_that_are_missing_are_counted_not_assumed() {
+    let mut export = Session::make().export(false);
+    for turn in &mut export.turns {
+        (turn.auth, turn.receipt, turn.ack, turn.system) = (None, None, None, None);
+    }
+    let report = verify(&export).unwrap();
+    assert_eq!((report.turns, report.auths_checked, report.receipts_checked), (20, 0, 0));
+    assert_eq!((report.acks_checked, report.inputs_checked), (0, 0));
+}
+
+/// A session of one turn whose node signed another receipt than it should have.
+fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
+    export_of_one_turn(None, change)
+}
+
+/// A session of one turn, a branch perhaps, with a changed receipt.
+fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> Export {
+    let session = Session::make();
+    let turn = &session.turns[0];
+    let mut auth = (*turn.auth).clone();
+    auth.branch = branch;
+    auth.prev_link = auth.genesis().link_hash();
+    let auth = Signed::sign(auth, &root().signing_key());
+    let mut receipt = (*turn.accepted.receipt).clone();
+    receipt.auth_hash = auth.auth_hash();
+    change(&mut receipt);
+    let base = Segment::empty(root().session_id(), 0);
+    let place = Place { base: &base, prev_blob: None };
+    let keys = (&turn.record_key, &turn.blob_key);
+    let made = seal_turn(&auth, place, keys, &turn.accepted.record, receipt, &node(0)).unwrap();
+    let length = u32::try_from(made.blob.len()).unwrap();
+    let blob = BlobRef { blob_id: stand_in_id(&made.blob), digest: made.blob_digest, length };
+    let head = HeadOuter {
+        n_shards: N_SHARDS,
+        branch,
+        seq: 0,
+        link_hash: made.link.link_hash(),
+        blobs: vec![SegmentRef { segment: 0, blob }],
+    };
+    let mut reader = SessionReader::new(&root(), &head).unwrap();
+    reader.provide(&made.blob).unwrap();
+    let proofs = TurnProofs {
+        auth: Some(auth.bytes().clone()),
+        receipt: Some(made.receipt.bytes().clone()),
+        ack: None,
+        system: Some(system()),
+    };
+    let scope = ExportScope { n_shards: N_SHARDS, branch, with_root: false };
+    build(&root(), &scope, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()
+}
+
+#[test]
+fn a_branch_verifies_and_names_its_parent() {
+    let parent = BranchPoint { session_id: SessionId([7; 32]), link_hash: LinkHash([8; 32]) };
+    let export = export_of_one_turn(Some(parent), |_| {});
+    let report = verify(&export).unwrap();
+    assert_eq!((report.turns, report.auths_checked, report.receipts_checked), (1, 1, 1));
+    let mut orphan = export.clone();
+    orphan.branch = None;
+    assert_eq!(verify(&orphan), Err(ErrorCode::BadGenesis));
+    let mut adopted = export;
+    adopted.branch.as_mut().unwrap().link_hash = LinkHash([9; 32]);
+    assert_eq!(verify(&adopted), Err(ErrorCode::BadGenesis));
+}
+
+type Lie = fn(&mut Receipt);
+
+#[test]
+fn refuses_a_signed_receipt_that_claims_what_was_not_ordered() {
+    assert!(verify(&export_with_receipt(|_| {})).is_ok());
+    let lies: &[(&str, Lie)] = &[
+        ("session", |r| r.session_id.0[0] ^= 1),
+        ("seq", |r| r.seq = 1),
+        ("turn", |r| r.turn_id.0[0] ^= 1),
+        ("attempt", |r| r.attempt = 1),
+        ("auth", |r| r.auth_hash.0[0] ^= 1),
+        ("model", |r| r.model = ModelId([0; 32])),
+        ("sampling", |r| r.sampling = SamplingDigest([0; 32])),
+        ("window", |r| r.window_from = 1),
+        ("output over the cap", |r| r.tokens.output = 2_049),
+        ("memory over the cap", |r| r.tokens.memory = 1),
+        ("resumed", |r| r.tokens.resumed = 1),
+        ("price over the cap", |r| r.price = 1_000_001),
+        ("memory items", |r| r.memory_items = 1),
+        ("memory commitment", |r| r.commitments.memory = Some(Commitment([0; 32]))),
+        ("memory not ordered", |r| {
+            r.memory_items = 1;
+            r.commitments.memory = Some(Commitment([0; 32]));
+        }),
+        ("output commitment", |r| r.commitments.output = Commitment([0; 32])),
+        ("input commitment", |r| r.commitments.input = Commitment([0; 32])),
+        ("audit of nothing", |r| {
+            r.tokens.output = 0;
+            r.audit_root = AuditRoot([1; 32]);
+        }),
+    ];
+    for (name, lie) in lies {
+        assert_eq!(verify(&export_with_receipt(*lie)), Err(ErrorCode::ReceiptMismatch), "{name}");
+    }
+}
+
+#[test]
+fn debug_shows_no_key_and_no_text() {
+    let export = Session::make().export(true);
+    let shown = format!("{export:?}");
+    assert!(!shown.contains(&"66, ".repeat(4)) && !shown.contains("Answer briefly"));
+    assert_eq!(format!("{:?}", export.root.unwrap()), "ExportKey(redacted)");
+}

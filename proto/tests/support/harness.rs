@@ -1,0 +1,506 @@
+//! A whole session in memory: a client with a root, nodes with keys, and a store of blobs. Nodes take encoded
+//! requests and read their windows as a real one would; the client rebuilds every turn before it takes it.
+//!
+//! Walrus IDs are opaque to this crate, so the harness names a blob by a hash of its digest.
+
+use std::collections::{BTreeMap, HashMap};
+
+use baton_keys::{
+    SecretSigningKey,
+    exchange::{ExchangeSecret, SUITE_V1},
+    session::{BlobKey, RecordKey, SessionRoot},
+};
+use baton_proto::{
+    ErrorCode, Signed,
+    chain::{Window, WindowReader, base_after},
+    codec,
+    commit::{AcceptedTurn, Expected, Place, SealedTurn, accept_turn, seal_turn},
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    ids::{BlobDigest, BlobId, DeviceId, LinkHash, ModelId, NodeId, TurnId},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
+    link::{BlobRef, BranchPoint, blob_digest},
+    memory::{MemEnvelope, MemoryItem},
+    receipt::{
+        AuditLeaf, Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input,
+        commit_memory, commit_output, running_hash_start, running_hash_step,
+    },
+    record::{FinishReason, Message, Record, RecordKind, Role},
+    segment::{Segment, blob_salt},
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        StoragePolicy, TurnAuth, resume_tokens_hash,
+    },
+    wire::{ClientFrame, Committed, TurnRequest},
+};
+
+use crate::source::Source;
+
+/// The clock of all parties at turn 0, in milliseconds since the Unix epoch.
+pub const EPOCH_MS: u64 = 1_800_000_000_000;
+/// Shards of the harness's store.
+pub const N_SHARDS: u16 = 10;
+
+/// A blob's reference, with the harness's stand-in for its Walrus ID.
+pub fn blob_ref(bytes: &[u8]) -> BlobRef {
+    let digest = blob_digest(bytes);
+    let length = u32::try_from(bytes.len()).expect("test blobs are small");
+    BlobRef { blob_id: BlobId(blake3::hash(&digest.0).into()), digest, length }
+}
+
+/// What happens in a turn, both sides of it.
+#[derive(Clone)]
+pub struct Script {
+    pub kind: RecordKind,
+    pub supersedes_from: Option<u64>,
+    pub system: Vec<Message>,
+    pub messages: Vec<Message>,
+    pub answer: String,
+    pub finish: FinishReason,
+    pub memory: Vec<MemoryItem>,
+    pub resume: Option<(NodeId, Vec<u32>)>,
+}
+
+impl Script {
+    /// An ordinary turn.
+    pub fn turn(user: impl Into<String>, answer: impl Into<String>) -> Self {
+        Self {
+            kind: RecordKind::Turn,
+            supersedes_from: None,
+            system: vec![Message::new(Role::System, "be brief")],
+            messages: vec![Message::new(Role::User, user)],
+            answer: answer.into(),
+            finish: FinishReason::Stop,
+            memory: Vec::new(),
+            resume: None,
+        }
+    }
+
+    /// A record that replaces earlier ones.
+    pub fn superseding(kind: RecordKind, from: u64, answer: &str) -> Self {
+        Self { kind, supersedes_from: Some(from), ..Self::turn("", answer) }
+    }
+}
+
+/// A node with its keys and nothing else: it keeps no state between turns.
+#[derive(Debug)]
+pub struct NodeParty {
+    pub signing: SecretSigningKey,
+    pub exchange: ExchangeSecret,
+}
+
+impl NodeParty {
+    /// The node of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut source = Source::new(seed ^ 0x006e_6f64_6500);
+        Self {
+            signing: SecretSigningKey::from_seed(&source.bytes()),
+            exchange: ExchangeSecret::from_bytes(&source.bytes()),
+        }
+    }
+
+    /// Decodes, verifies and opens a request.
+    pub fn open(&self, frame: &[u8], now_ms: u64) -> Result<(TurnRequest, Opened), ErrorCode> {
+        let ClientFrame::Turn(request) = codec::decode(frame, MAX_FRAME_BYTES)? else {
+            return Err(ErrorCode::NonCanonical);
+        };
+        let auth = Signed::<TurnAuth>::verify(request.auth.clone())?;
+        if auth.audience != self.signing.node_id() {
+            return Err(ErrorCode::WrongAudience);
+        }
+        auth.check_time(now_ms)?;
+        let (payload, _) = request.payload.open(&self.exchange, &auth)?;
+        Ok((request, Opened { auth, payload }))
+    }
+
+    /// Serves a turn from an encoded request and the store.
+    pub fn serve(
+        &self,
+        frame: &[u8],
+        store: &Store,
+        answer: &str,
+        finish: FinishReason,
+    ) -> Result<SealedTurn, ErrorCode> {
+        let (request, Opened { auth, payload }) = self.open(frame, EPOCH_MS)?;
+        let window = read_window(&auth, &payload.grant, store)?;
+        let memory = match request.memory {
+            Some(bytes) => Signed::<MemEnvelope>::verify(bytes)?.open(&auth, &self.exchange, EPOCH_MS)?,
+            None => Vec::new(),
+        };
+        let record =
+            Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, answer, finish);
+        let keys = (&payload.grant.record_key.record_key(), &payload.grant.blob_key.blob_key());
+        let receipt = self.receipt(&auth, &payload, &window, &memory, (answer, finish));
+        let place = Place { base: &window.base, prev_blob: window.prev_blob };
+        seal_turn(&auth, place, keys, &record, receipt, &self.signing)
+    }
+
+    /// An honest receipt; every word of the answer counts as a token.
+    pub fn receipt(
+        &self,
+        auth: &Signed<TurnAuth>,
+        payload: &Payload,
+        window: &Window,
+        memory: &[MemoryItem],
+        (answer, finish): (&str, FinishReason),
+    ) -> Receipt {
+        let key = payload.grant.record_key.record_key();
+        let first_text = window.turns.iter().find(|turn| turn.record.is_some());
+        let window_from = first_text.map_or(auth.seq, |turn| turn.link.seq);
+        let words = u32::try_from(answer.split_whitespace().count()).expect("test answers are short");
+        let resumed = u32::try_from(payload.resume_tokens.len()).expect("test prefixes are short");
+        let output = words.min(100) + resumed;
+        let mut running = running_hash_start(&key, &auth.auth_hash());
+        let mut leaves = Vec::new();
+        for token in 0..output {
+            running = running_hash_step(&running, token);
+            if token % 32 == 31 || token + 1 == output {
+                let first_token = token - token % 32;
+                let count = token % 32 + 1;
+                leaves.push(AuditLeaf { first_token, count, running_hash: running, logits_hash: [0; 32] });
+            }
+        }
+        Receipt {
+            version: VERSION,
+            session_id: auth.session_id,
+            seq: auth.seq,
+            turn_id: auth.turn_id,
+            attempt: auth.attempt,
+            auth_hash: auth.auth_hash(),
+            node: self.signing.node_id(),
+            model: auth.model,
+            engine: EngineKind::Echo,
+            sampling: auth.sampling,
+            seed: payload.sampling.seed,
+            window_from,
+            tokens: TokenCounts { input: 10, output, memory: 0, resumed },
+            memory_items: u16::try_from(memory.len()).expect("at most 64 items"),
+            commitments: Commitments {
+                input: commit_input(&key, &payload.system, window_from, &payload.messages),
+                output: commit_output(&key, answer, finish),
+                memory: commit_memory(&key, memory),
+            },
+            audit_root: audit_root(&leaves),
+            timings: Timings::default(),
+            price: 5,
+            time_ms: EPOCH_MS + auth.seq,
+        }
+    }
+}
+
+/// A request that a node has opened.
+pub struct Opened {
+    pub auth: Signed<TurnAuth>,
+    pub payload: Payload,
+}
+
+/// Blobs by their digest.
+pub type Store = HashMap<BlobDigest, Vec<u8>>;
+
+/// Reads a window from the store as a node does.
+pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Window, ErrorCode> {
+    let mut reader = WindowReader::new(auth, grant.clone(), None)?;
+    for need in reader.needs() {
+        if let Some(bytes) = store.get(&need.blob.digest) {
+            reader.provide(&need, bytes)?;
+        }
+    }
+    reader.finish()
+}
+
+/// A turn that the client has asked for.
+#[derive(Clone)]
+pub struct Asked {
+    pub auth: Signed<TurnAuth>,
+    pub payload: Payload,
+    pub sealed: SealedPayload,
+    pub base: Segment,
+    pub prev_blob: Option<BlobRef>,
+    pub record_key: RecordKey,
+    pub blob_key: BlobKey,
+    pub memory: Vec<MemoryItem>,
+    pub envelope: Option<Signed<MemEnvelope>>,
+}
+
+impl Asked {
+    /// What the turn is appended to.
+    pub fn place(&self) -> Place<'_> {
+        Place { base: &self.base, prev_blob: self.prev_blob }
+    }
+
+    /// The request's encoded frame.
+    pub fn frame(&self) -> Vec<u8> {
+        codec::encode(&ClientFrame::Turn(TurnRequest {
+            auth: self.auth.bytes().clone(),
+            payload: self.sealed.clone(),
+            inline: Vec::new(),
+            memory: self.envelope.as_ref().map(|envelope| envelope.bytes().clone()),
+        }))
+    }
+
+    /// The client's check of what came back.
+    pub fn accept(
+        &self,
+        root: &SessionRoot,
+        committed: &Committed,
+        answer: &str,
+    ) -> Result<AcceptedTurn, ErrorCode> {
+        let expected = Expected::from_payload(&self.auth, self.place(), &self.payload, &self.memory);
+        accept_turn(root, &expected, committed, answer)
+    }
+}
+
+/// A turn that is done.
+pub struct Done {
+    pub script: Script,
+    pub asked: Asked,
+    pub committed: Committed,
+    pub accepted: AcceptedTurn,
+    pub blob: BlobRef,
+    pub node: usize,
+}
+
+/// A client's session, its nodes and the store.
+pub struct Session {
+    pub root: SessionRoot,
+    pub nodes: Vec<NodeParty>,
+    pub relayer: SecretSigningKey,
+    pub store: Store,
+    pub done: Vec<Done>,
+    pub branch: Option<BranchPoint>,
+    /// Records granted to a node at most, the latest ones.
+    pub window_records: usize,
+    /// Blobs granted to a node at most.
+    pub window_blobs: usize,
+    base: Segment,
+    source: Source,
+}
+
+impl Session {
+    /// A session without turns, with three nodes.
+    pub fn new(seed: u64) -> Self {
+        let mut source = Source::new(seed);
+        let root = SessionRoot::from_bytes(source.bytes());
+        Self {
+            base: Segment::empty(root.session_id(), 0),
+            relayer: SecretSigningKey::from_seed(&source.bytes()),
+            root,
+            nodes: (0..3).map(|node| NodeParty::new(seed * 16 + node)).collect(),
+            store: Store::new(),
+            done: Vec::new(),
+            branch: None,
+            window_records: usize::MAX,
+            window_blobs: 9,
+            source,
+        }
+    }
+
+    /// A session of short turns.
+    pub fn of_short_turns(seed: u64, turns: usize) -> Self {
+        let mut session = Self::new(seed);
+        for turn in 0..turns {
+            session.turn(&Script::turn(format!("question {turn}"), format!("the answer {turn}")));
+        }
+        session
+    }
+
+    /// The node that serves the next turn.
+    pub fn next_node(&self) -> usize {
+        self.done.len() % self.nodes.len()
+    }
+
+    /// The last link's hash, or the genesis.
+    pub fn prev_link(&self) -> LinkHash {
+        let genesis = baton_proto::link::Genesis {
+            session_key: self.root.signing_key().public_key(),
+            n_shards: N_SHARDS,
+            branch: self.branch,
+        };
+        self.done.last().map_or_else(|| genesis.link_hash(), |done| done.accepted.link.link_hash())
+    }
+
+    /// The latest blob of each segment, newest first.
+    pub fn segment_refs(&self) -> Vec<SegmentRef> {
+        let mut latest = BTreeMap::new();
+        for done in &self.done {
+            latest.insert(done.accepted.link.segment, done.blob);
+        }
+        latest.into_iter().rev().map(|(segment, blob)| SegmentRef { segment, blob }).collect()
+    }
+
+    /// The key of a stored blob.
+    pub fn blob_key(&self, segment: u64, blob: &BlobRef) -> BlobKey {
+        let bytes = self.store.get(&blob.digest).expect("the harness stores every blob");
+        self.root.blob_key(segment, &blob_salt(bytes).expect("stored blobs have a salt"))
+    }
+
+    fn grant(&self, record_key: &RecordKey, blob_key: &BlobKey) -> Grant {
+        let blobs: Vec<ReadBlob> = self
+            .segment_refs()
+            .into_iter()
+            .take(self.window_blobs)
+            .map(|found| ReadBlob {
+                segment: found.segment,
+                blob: Some(found.blob),
+                key: GrantedKey::of_blob(&self.blob_key(found.segment, &found.blob)),
+            })
+            .collect();
+        let readable = |done: &&Done| blobs.iter().any(|read| read.segment == done.accepted.link.segment);
+        let mut records: Vec<ReadRecord> = self
+            .done
+            .iter()
+            .filter(readable)
+            .rev()
+            .take(self.window_records)
+            .map(|done| ReadRecord {
+                seq: done.accepted.link.seq,
+                key: GrantedKey::of_record(&done.asked.record_key),
+            })
+            .collect();
+        records.reverse();
+        Grant {
+            segment: self.base.segment,
+            index: u8::try_from(self.base.entries.len()).expect("a segment has at most 16 turns"),
+            record_key: GrantedKey::of_record(record_key),
+            blob_key: GrantedKey::of_blob(blob_key),
+            blobs,
+            records,
+        }
+    }
+
+    /// Builds the request of the next turn for a node.
+    pub fn ask(&mut self, node: usize, script: &Script) -> Asked {
+        let turn_id = TurnId(self.source.bytes());
+        let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
+        let author = self.nodes[node].signing.node_id();
+        let identity = baton_keys::session::RecordIdentity {
+            session_id: self.root.session_id(),
+            segment: self.base.segment,
+            seq: self.done.len() as u64,
+            turn_id,
+            attempt: 0,
+            author,
+        };
+        let record_key = self.root.record_key(&identity);
+        let blob_key = self.root.blob_key(identity.segment, &record_key.blob_salt());
+        let resume = script.resume.as_ref().map(|(author, tokens)| ResumePrefix {
+            author: *author,
+            attempt: 0,
+            token_count: u32::try_from(tokens.len()).expect("test prefixes are short"),
+            tokens_hash: resume_tokens_hash(tokens),
+        });
+        let payload = Payload {
+            version: VERSION,
+            grant: self.grant(&record_key, &blob_key),
+            kind: script.kind,
+            supersedes_from: script.supersedes_from,
+            system: script.system.clone(),
+            messages: script.messages.clone(),
+            sampling: Sampling { seed: 7, ..Sampling::default() },
+            storage: StoragePolicy::default(),
+            resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
+        };
+        let mut auth = TurnAuth {
+            version: VERSION,
+            suite: SUITE_V1,
+            session_id: identity.session_id,
+            session_key: self.root.signing_key().public_key(),
+            head_key: self.root.head_signing_key().public_key(),
+            device_id: DeviceId([3; 16]),
+            seq: identity.seq,
+            turn_id,
+            attempt: 0,
+            prev_link: self.prev_link(),
+            prev_blob: self.done.last().map(|done| done.blob),
+            n_shards: N_SHARDS,
+            branch: self.branch,
+            audience: author,
+            audience_key: self.nodes[node].exchange.public_key(),
+            payload_hash: baton_proto::ids::PayloadHash([0; 32]),
+            model: ModelId([8; 32]),
+            sampling: payload.sampling.digest(),
+            max_output_tokens: 4096,
+            max_price: 1000,
+            memory_from: (!script.memory.is_empty()).then(|| self.relayer.public_key()),
+            memory_tokens: 512,
+            grant_hash: payload.grant.hash(),
+            resume,
+            issued_ms: EPOCH_MS,
+            expires_ms: EPOCH_MS + 60_000,
+        };
+        let node_key = self.nodes[node].exchange.public_key();
+        let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &node_key, &auth.binding())
+            .expect("the harness asks for payloads that fit");
+        auth.payload_hash = sealed.hash();
+        let auth = Signed::sign(auth, &self.root.signing_key());
+        let envelope = (!script.memory.is_empty()).then(|| {
+            let ephemeral = ExchangeSecret::from_bytes(&self.source.bytes());
+            MemEnvelope::seal(&script.memory, &auth, &self.relayer, &ephemeral, EPOCH_MS)
+                .expect("the harness asks for memory that fits")
+        });
+        Asked {
+            auth,
+            payload,
+            sealed,
+            base: self.base.clone(),
+            prev_blob: self.done.last().map(|done| done.blob),
+            record_key,
+            blob_key,
+            memory: script.memory.clone(),
+            envelope,
+        }
+    }
+
+    /// One whole turn; panics where an honest one is refused.
+    pub fn turn(&mut self, script: &Script) -> &Done {
+        self.try_turn(script).expect("an honest turn is served and accepted")
+    }
+
+    /// One whole turn.
+    pub fn try_turn(&mut self, script: &Script) -> Result<&Done, ErrorCode> {
+        let node = self.next_node();
+        let asked = self.ask(node, script);
+        let served = self.nodes[node].serve(&asked.frame(), &self.store, &script.answer, script.finish)?;
+        let committed = served.committed();
+        let accepted = asked.accept(&self.root, &committed, &script.answer)?;
+        assert_eq!(accepted.blob, served.blob, "the rebuilt blob is the node's, byte for byte");
+        assert_eq!(accepted.segment.is_closed(), served.closes_segment);
+        assert!(accepted.blob.len() <= MAX_BLOB_BYTES);
+        let blob = blob_ref(&accepted.blob);
+        self.store.insert(blob.digest, accepted.blob.clone());
+        self.base = base_after(accepted.segment.clone());
+        self.done.push(Done { script: script.clone(), asked, committed, accepted, blob, node });
+        Ok(self.done.last().expect("a turn was just pushed"))
+    }
+
+    /// What the head record says after `turns` turns, at least one.
+    pub fn head_outer(&self, turns: usize) -> HeadOuter {
+        let last = &self.done[turns - 1];
+        let mut latest = BTreeMap::new();
+        for done in &self.done[..turns] {
+            latest.insert(done.accepted.link.segment, done.blob);
+        }
+        let blobs =
+            latest.into_iter().rev().take(9).map(|(segment, blob)| SegmentRef { segment, blob }).collect();
+        HeadOuter {
+            n_shards: N_SHARDS,
+            branch: self.branch,
+            seq: last.accepted.link.seq,
+            link_hash: last.accepted.link.link_hash(),
+            blobs,
+        }
+    }
+
+    /// The signed head record after `turns` turns.
+    pub fn head(&self, turns: usize) -> Signed<HeadRecord> {
+        let last = &self.done[turns - 1].accepted.link;
+        let inner = HeadInner {
+            turn_id: last.turn_id,
+            attempt: last.attempt,
+            author: last.author,
+            devices: vec![DeviceLease { device: DeviceId([3; 16]), expires_ms: EPOCH_MS + 1000 }],
+            tombstone: false,
+        };
+        let outer = self.head_outer(turns);
+        HeadRecord::seal(&self.root, &outer, &inner, turns as u64, EPOCH_MS, EPOCH_MS + 1_000_000)
+    }
+}

@@ -1,0 +1,335 @@
+//! A value of every wire type, with every field drawn at random: well-formed, seldom meaningful.
+
+use baton_keys::SecretSigningKey;
+use baton_proto::{
+    ErrorCode, Signable, Signed, SignedBytes,
+    ack::{Abort, StatusRequest, TurnAck},
+    head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
+    ids::{
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, GrantHash, LinkHash,
+        ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, RunningHash, SamplingDigest,
+        SessionId, SuiAddress, TurnId,
+    },
+    link::{BlobRef, BranchPoint, Genesis, Link},
+    memory::{MemEnvelope, MemoryItem},
+    node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
+    record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
+    segment::{Entry, Segment},
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
+        StoragePolicy, TurnAuth,
+    },
+    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+};
+
+use crate::source::Source;
+
+/// A type that can be drawn.
+pub trait Drawn {
+    fn drawn(source: &mut Source) -> Self;
+}
+
+macro_rules! drawn_arrays {
+    ($($name:ident),*) => { $(impl Drawn for $name {
+        fn drawn(source: &mut Source) -> Self { Self(source.bytes()) }
+    })* };
+}
+drawn_arrays!(
+    AuditRoot,
+    AuthHash,
+    BlobDigest,
+    BlobId,
+    Commitment,
+    DeviceId,
+    ExchangeKey,
+    GrantHash,
+    LinkHash,
+    ModelId,
+    NodeId,
+    PayloadHash,
+    PublicKey,
+    ReceiptHash,
+    RecordHash,
+    RunningHash,
+    SamplingDigest,
+    SessionId,
+    SuiAddress,
+    TurnId
+);
+
+macro_rules! drawn_numbers {
+    ($($name:ty),*) => { $(impl Drawn for $name {
+        fn drawn(source: &mut Source) -> Self {
+            // Extremes and small numbers as often as others: limits and wrap-around hide there.
+            match source.below(4) {
+                0 => <$name>::MAX - <$name>::from_le_bytes(source.bytes()) % 3,
+                1 => <$name>::from_le_bytes(source.bytes()) % 20,
+                _ => <$name>::from_le_bytes(source.bytes()),
+            }
+        }
+    })* };
+}
+drawn_numbers!(u8, u16, u32, u64);
+
+macro_rules! drawn_choices {
+    ($($name:ident: [$($variant:ident),*];)*) => { $(impl Drawn for $name {
+        fn drawn(source: &mut Source) -> Self {
+            let all = [$($name::$variant),*];
+            all[source.below(all.len())]
+        }
+    })* };
+}
+drawn_choices! {
+    Role: [System, User, Assistant, Tool];
+    RecordKind: [Turn, Edit, Summary, Tombstone];
+    FinishReason: [Stop, StopString, Length, ToolCall, None];
+    EngineKind: [Native, Proxied, Echo];
+}
+
+macro_rules! drawn_structs {
+    ($($name:ident { $($field:ident),* })*) => { $(impl Drawn for $name {
+        fn drawn(source: &mut Source) -> Self { Self { $($field: Drawn::drawn(source)),* } }
+    })* };
+}
+drawn_structs! {
+    BlobRef { blob_id, digest, length }
+    BranchPoint { session_id, link_hash }
+    Genesis { session_key, n_shards, branch }
+    Link {
+        version, session_id, seq, segment, index, turn_id, attempt, prev_link, prev_blob, record_hash,
+        record_length, auth_hash, receipt_hash, author, time_ms
+    }
+    TurnAuth {
+        version, suite, session_id, session_key, head_key, device_id, seq, turn_id, attempt, prev_link,
+        prev_blob, n_shards, branch, audience, audience_key, payload_hash, model, sampling, max_output_tokens,
+        max_price, memory_from, memory_tokens, grant_hash, resume, issued_ms, expires_ms
+    }
+    ResumePrefix { author, attempt, token_count, tokens_hash }
+    Sampling { temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs }
+    ReadBlob { segment, blob, key }
+    ReadRecord { seq, key }
+    Grant { segment, index, record_key, blob_key, blobs, records }
+    StoragePolicy { open_epochs, closed_epochs, send_object_to }
+    Payload {
+        version, grant, kind, supersedes_from, system, messages, sampling, storage, resume_tokens
+    }
+    TurnAck { version, session_id, session_key, seq, link_hash, blob_digest, receipt_hash, time_ms }
+    Abort { version, session_id, session_key, seq, turn_id, attempt, time_ms }
+    StatusRequest { version, session_id, session_key, turn_id, attempt, node, time_ms }
+    TokenCounts { input, output, memory, resumed }
+    Timings { queue_ms, prefill_ms, first_token_ms, decode_ms }
+    Commitments { input, output, memory }
+    Receipt {
+        version, session_id, seq, turn_id, attempt, auth_hash, node, model, engine, sampling, seed,
+        window_from, tokens, memory_items, commitments, audit_root, timings, price, time_ms
+    }
+    ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
+    AuditLeaf { first_token, count, running_hash, logits_hash }
+    MemoryItem { text, source, time_ms }
+    MemEnvelope {
+        version, auth_hash, relayer, node, ephemeral, sealed, budget_tokens, issued_ms, expires_ms
+    }
+    HeadRecord { version, head_key, sequence, issued_ms, expires_ms, outer, inner }
+    SegmentRef { segment, blob }
+    HeadOuter { n_shards, branch, seq, link_hash, blobs }
+    DeviceLease { device, expires_ms }
+    HeadInner { turn_id, attempt, author, devices, tombstone }
+    KeyWindow { key, from_ms, until_ms }
+    ModelManifest { version, architecture, weights_sha256, tokenizer_hash, template_hash }
+    ModelOffer { model, name, engine, context_tokens, input_price, output_price }
+    NodeLimits { slots, queue, turns_per_minute, max_output_tokens }
+    NodeRecord {
+        version, node, sequence, addresses, keys, models, limits, versions, software, issued_ms, expires_ms
+    }
+    Message { role, name, call_id, text }
+    Record { version, kind, supersedes_from, messages, finish }
+    Entry { link, record }
+    Segment { version, session_id, segment, entries }
+    SignedBytes { body, signature }
+    TurnRequest { auth, payload, inline, memory }
+    Committed { link, receipt, blob_digest, blob_length, finish }
+}
+
+impl Drawn for bool {
+    fn drawn(source: &mut Source) -> Self {
+        source.coin()
+    }
+}
+
+impl Drawn for f32 {
+    fn drawn(source: &mut Source) -> Self {
+        let values = [0.0, -0.0, 0.7, 1.0, 5.0, 1e30, f32::MIN_POSITIVE, f32::INFINITY];
+        values[source.below(values.len())]
+    }
+}
+
+impl Drawn for [u8; 32] {
+    fn drawn(source: &mut Source) -> Self {
+        source.bytes()
+    }
+}
+
+impl Drawn for String {
+    fn drawn(source: &mut Source) -> Self {
+        let length = source.below(40);
+        source.text(length)
+    }
+}
+
+impl<T: Drawn> Drawn for Option<T> {
+    fn drawn(source: &mut Source) -> Self {
+        source.coin().then(|| T::drawn(source))
+    }
+}
+
+impl<T: Drawn> Drawn for Vec<T> {
+    fn drawn(source: &mut Source) -> Self {
+        (0..source.below(5)).map(|_| T::drawn(source)).collect()
+    }
+}
+
+impl Drawn for baton_proto::signed::SignatureBytes {
+    fn drawn(source: &mut Source) -> Self {
+        Self(source.bytes())
+    }
+}
+
+impl Drawn for GrantedKey {
+    fn drawn(source: &mut Source) -> Self {
+        Self::of_record(&baton_keys::session::RecordKey::from_bytes(source.bytes()))
+    }
+}
+
+impl Drawn for SealedRecord {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for SealedPayload {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for InlineBlob {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for ErrorCode {
+    fn drawn(source: &mut Source) -> Self {
+        Self::ALL[source.below(Self::ALL.len())]
+    }
+}
+
+impl Drawn for ClientFrame {
+    fn drawn(source: &mut Source) -> Self {
+        match source.below(7) {
+            0 => Self::Turn(Drawn::drawn(source)),
+            1 => Self::Relay(Drawn::drawn(source)),
+            2 => Self::Status(Drawn::drawn(source)),
+            3 => Self::Ack(Drawn::drawn(source)),
+            4 => Self::Abort(Drawn::drawn(source)),
+            5 => Self::FetchBlob(Drawn::drawn(source)),
+            _ => Self::NodeRecord,
+        }
+    }
+}
+
+impl Drawn for StoreState {
+    fn drawn(source: &mut Source) -> Self {
+        match source.below(3) {
+            0 => Self::Stored { blob_id: Drawn::drawn(source), end_epoch: Drawn::drawn(source) },
+            1 => Self::Pending,
+            _ => Self::GivenUp,
+        }
+    }
+}
+
+impl Drawn for TurnStatus {
+    fn drawn(source: &mut Source) -> Self {
+        match source.below(3) {
+            0 => Self::Accepted,
+            1 => Self::Sealed { committed: Box::new(Drawn::drawn(source)), store: Drawn::drawn(source) },
+            _ => Self::Aborted,
+        }
+    }
+}
+
+impl Drawn for NodeFrame {
+    fn drawn(source: &mut Source) -> Self {
+        match source.below(8) {
+            0 => Self::Accepted { nonce: source.bytes() },
+            1 => Self::Chunk(Drawn::drawn(source)),
+            2 => Self::Refused { code: Drawn::drawn(source), retry_after_ms: Drawn::drawn(source) },
+            3 => Self::Status(Drawn::drawn(source)),
+            4 => Self::Done,
+            5 => Self::Blob(Drawn::drawn(source)),
+            6 => Self::NodeRecord(Drawn::drawn(source)),
+            _ => Self::Memory(Drawn::drawn(source)),
+        }
+    }
+}
+
+impl Drawn for ReplyEvent {
+    fn drawn(source: &mut Source) -> Self {
+        match source.below(6) {
+            0 => Self::Waiting(Drawn::drawn(source)),
+            1 => Self::Tokens {
+                index: Drawn::drawn(source),
+                ids: Drawn::drawn(source),
+                text: Drawn::drawn(source),
+            },
+            2 => Self::Progress(Drawn::drawn(source)),
+            3 => Self::Committed(Box::new(Drawn::drawn(source))),
+            4 => Self::Store(Drawn::drawn(source)),
+            _ => Self::Failed { code: Drawn::drawn(source) },
+        }
+    }
+}
+
+/// A signed type whose signer can be set, so that its own checks are reached.
+pub trait Owned: Signable + Drawn {
+    fn own(&mut self, key: &SecretSigningKey);
+}
+
+macro_rules! owned {
+    ($($name:ident: |$value:ident, $key:ident| $body:block)*) => { $(impl Owned for $name {
+        fn own(&mut self, $key: &SecretSigningKey) { let $value = self; $value.version = 1; $body }
+    })* };
+}
+owned! {
+    Link: |link, key| { link.author = key.node_id(); }
+    Receipt: |receipt, key| { receipt.node = key.node_id(); }
+    ProgressNote: |note, key| { note.node = key.node_id(); }
+    NodeRecord: |record, key| { record.node = key.node_id(); }
+    HeadRecord: |record, key| { record.head_key = key.public_key(); }
+    MemEnvelope: |envelope, key| { envelope.relayer = key.public_key(); }
+    TurnAuth: |auth, key| {
+        auth.suite = 1;
+        auth.session_key = key.public_key();
+        auth.session_id = baton_keys::session::session_id(&auth.session_key);
+    }
+    TurnAck: |ack, key| {
+        ack.session_key = key.public_key();
+        ack.session_id = baton_keys::session::session_id(&ack.session_key);
+    }
+    Abort: |abort, key| {
+        abort.session_key = key.public_key();
+        abort.session_id = baton_keys::session::session_id(&abort.session_key);
+    }
+    StatusRequest: |request, key| {
+        request.session_key = key.public_key();
+        request.session_id = baton_keys::session::session_id(&request.session_key);
+    }
+}
+
+/// An object that its own signer signed, whatever else it says.
+pub fn signed<T: Owned>(source: &mut Source, key: &SecretSigningKey) -> Signed<T> {
+    let mut value = T::drawn(source);
+    value.own(key);
+    Signed::sign(value, key)
+}

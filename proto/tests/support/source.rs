@@ -1,0 +1,79 @@
+//! Seeded bytes, and how much of a long matrix to run.
+
+use std::collections::BTreeSet;
+
+/// Whether whole matrices are asked for (`BATON_FULL=1`) rather than their seeded samples.
+pub fn full() -> bool {
+    std::env::var_os("BATON_FULL").is_some_and(|value| value == "1")
+}
+
+/// Positions to try out of `total`: all of them in a full run, else `at_most` of them, drawn by the seed, the
+/// first and the last always among them.
+pub fn sampled(total: usize, at_most: usize, seed: u64) -> Vec<usize> {
+    if full() || total <= at_most {
+        return (0..total).collect();
+    }
+    let mut source = Source::new(seed);
+    let mut chosen = BTreeSet::from([0, total - 1]);
+    while chosen.len() < at_most.max(2) {
+        chosen.insert(source.below(total));
+    }
+    chosen.into_iter().collect()
+}
+
+/// A deterministic stream of bytes: BLAKE3 in extended output mode over a seed.
+pub struct Source(blake3::OutputReader);
+
+impl Source {
+    /// The stream of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof())
+    }
+
+    /// The next bytes.
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.0.fill(&mut bytes);
+        bytes
+    }
+
+    /// So many of the next bytes.
+    pub fn vec(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.0.fill(&mut bytes);
+        bytes
+    }
+
+    /// The next number.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    /// A number below `end`, which is not zero.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.u64() % end as u64).expect("a remainder of a usize fits")
+    }
+
+    /// One in two.
+    pub fn coin(&mut self) -> bool {
+        self.bytes::<1>()[0] & 1 == 1
+    }
+
+    /// Letters and a few characters of two and three bytes; about `length` bytes, never more.
+    pub fn text(&mut self, length: usize) -> String {
+        let mut text = String::new();
+        while text.len() < length {
+            let byte = self.bytes::<1>()[0];
+            text.push(match byte {
+                0 => 'é',
+                1 => '漢',
+                2 => '\0',
+                _ => char::from(b'a' + byte % 26),
+            });
+        }
+        while text.len() > length {
+            text.pop();
+        }
+        text
+    }
+}

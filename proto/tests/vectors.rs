@@ -1,0 +1,245 @@
+//! The committed known-answer vectors are what this code makes, byte for byte, and every object in them refuses
+//! what is not its one encoding.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
+
+#[path = "../examples/vectors/generate.rs"]
+mod generate;
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use baton_keys::exchange::ExchangeSecret;
+use baton_proto::{
+    ErrorCode, Signable, Signed,
+    ack::{Abort, StatusRequest, TurnAck},
+    codec,
+    head::{HeadInner, HeadOuter, HeadRecord},
+    limits::MAX_OBJECT_BYTES,
+    link::Link,
+    memory::{MemEnvelope, MemoryItem},
+    node_record::{ModelManifest, NodeRecord},
+    receipt::{AuditLeaf, ProgressNote, Receipt},
+    record::{Record, RecordKind, SealedRecord},
+    segment::Segment,
+    turn::{Grant, Payload, Sampling, SealedPayload, StoragePolicy, TurnAuth},
+    wire::{ClientFrame, NodeFrame, ReplyEvent},
+};
+use generate::session::{Session, node_exchange, root};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"))
+}
+
+fn load(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(folder().join(name)).unwrap()).unwrap()
+}
+
+fn bytes(value: &Value, name: &str) -> Vec<u8> {
+    hex::decode(value[name].as_str().unwrap()).unwrap()
+}
+
+fn items<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().unwrap()
+}
+
+#[test]
+fn committed_vectors_are_what_this_code_makes() {
+    let fresh = generate::files();
+    for (name, text) in &fresh {
+        let committed = fs::read_to_string(folder().join(name)).unwrap();
+        let first = committed.lines().zip(text.lines()).position(|(a, b)| a != b);
+        assert!(committed == *text, "{name} differs, first at line {first:?}: bytes changed");
+    }
+    let named: BTreeSet<_> = fresh.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let present: BTreeSet<_> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".json"))
+        .collect();
+    assert_eq!(named, present);
+}
+
+/// One encoding only: what decodes encodes to the same bytes, and every near miss is refused.
+fn check_plain<T: Serialize + DeserializeOwned>(body: &[u8], what: &str) {
+    let value: T = codec::decode(body, MAX_OBJECT_BYTES).unwrap_or_else(|code| panic!("{what}: {code}"));
+    assert_eq!(codec::encode(&value), body, "{what}");
+    let trailing = [body, &[0]].concat();
+    assert_eq!(
+        codec::decode::<T>(&trailing, MAX_OBJECT_BYTES).err(),
+        Some(ErrorCode::NonCanonical),
+        "{what}"
+    );
+    let cut = &body[..body.len() - 1];
+    assert_eq!(codec::decode::<T>(cut, MAX_OBJECT_BYTES).err(), Some(ErrorCode::NonCanonical), "{what}");
+    assert_eq!(codec::decode::<T>(body, body.len() - 1).err(), Some(ErrorCode::FrameTooLarge), "{what}");
+}
+
+fn check_signed<T: Signable>(vector: &Value) {
+    let (body, encoded) = (bytes(vector, "body"), bytes(vector, "encoded"));
+    let what = vector["type"].as_str().unwrap();
+    let verified = Signed::<T>::verify_encoded(&encoded).unwrap_or_else(|code| panic!("{what}: {code}"));
+    assert_eq!((verified.encode(), &verified.bytes().body), (encoded.clone(), &body), "{what}");
+    check_plain::<T>(&body, what);
+    let refusal = |encoded: &[u8]| Signed::<T>::verify_encoded(encoded).err();
+
+    assert_eq!(refusal(&[&encoded[..], &[0]].concat()), Some(ErrorCode::NonCanonical), "{what}: trailing");
+    let cut = &encoded[..encoded.len() - 1];
+    assert_eq!(refusal(cut), Some(ErrorCode::NonCanonical), "{what}: truncated");
+    for version in [0, 2, 255] {
+        let mut other = encoded.clone();
+        other[8] = version;
+        assert_eq!(refusal(&other), Some(ErrorCode::UnsupportedVersion), "{what}: version {version}");
+    }
+    // A body one byte too long, with its length corrected, and one beyond the object's limit.
+    let rebuilt = |body: &[u8]| {
+        let length = (body.len() as u64).to_le_bytes();
+        [&length[..], body, &encoded[encoded.len() - 64..]].concat()
+    };
+    assert_eq!(refusal(&rebuilt(&[&body[..], &[0]].concat())), Some(ErrorCode::NonCanonical), "{what}");
+    assert_eq!(refusal(&rebuilt(&body[..body.len() - 1])), Some(ErrorCode::NonCanonical), "{what}");
+    assert_eq!(refusal(&rebuilt(&[])), Some(ErrorCode::NonCanonical), "{what}: empty");
+    let mut large = body.clone();
+    large.resize(T::MAX_BYTES + 1, 0);
+    assert_eq!(refusal(&rebuilt(&large)), Some(ErrorCode::FrameTooLarge), "{what}: oversized");
+    let mut forged = encoded.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(refusal(&forged), Some(T::BAD_SIGNATURE), "{what}: signature");
+}
+
+#[test]
+fn every_object_decodes_and_refuses_near_misses() {
+    let vectors = load("objects.json");
+    let mut seen = BTreeSet::new();
+    for vector in items(&vectors, "objects") {
+        let what = vector["type"].as_str().unwrap();
+        seen.insert(what.to_owned());
+        let body = bytes(vector, "body");
+        match what {
+            "Link" => check_signed::<Link>(vector),
+            "TurnAuth" => check_signed::<TurnAuth>(vector),
+            "Receipt" => check_signed::<Receipt>(vector),
+            "ProgressNote" => check_signed::<ProgressNote>(vector),
+            "TurnAck" => check_signed::<TurnAck>(vector),
+            "Abort" => check_signed::<Abort>(vector),
+            "StatusRequest" => check_signed::<StatusRequest>(vector),
+            "HeadRecord" => check_signed::<HeadRecord>(vector),
+            "NodeRecord" => check_signed::<NodeRecord>(vector),
+            "MemEnvelope" => check_signed::<MemEnvelope>(vector),
+            "Record" => check_plain::<Record>(&body, what),
+            "Grant" => check_plain::<Grant>(&body, what),
+            "Payload" => check_plain::<Payload>(&body, what),
+            "Sampling" => check_plain::<Sampling>(&body, what),
+            "ModelManifest" => check_plain::<ModelManifest>(&body, what),
+            "HeadOuter" => check_plain::<HeadOuter>(&body, what),
+            "HeadInner" => check_plain::<HeadInner>(&body, what),
+            "StoragePolicy" => check_plain::<StoragePolicy>(&body, what),
+            "AuditLeaf" => check_plain::<AuditLeaf>(&body, what),
+            "MemoryItems" => check_plain::<Vec<MemoryItem>>(&body, what),
+            "RecordKind" => check_plain::<RecordKind>(&body, what),
+            other => panic!("no check for {other}"),
+        }
+    }
+    assert_eq!(seen.len(), 21);
+}
+
+#[test]
+fn every_frame_decodes_and_refuses_near_misses() {
+    let vectors = load("frames.json");
+    let mut seen = BTreeSet::new();
+    for vector in items(&vectors, "frames") {
+        let (kind, name) = (vector["type"].as_str().unwrap(), vector["name"].as_str().unwrap());
+        seen.insert(format!("{kind}.{}", name.split('.').next().unwrap()));
+        let body = bytes(vector, "body");
+        let length = u32::try_from(body.len()).unwrap().to_le_bytes();
+        assert_eq!(bytes(vector, "framed"), [&length[..], &body].concat());
+        let mut unknown = body.clone();
+        unknown[0] = 99;
+        let refused = match kind {
+            "ClientFrame" => {
+                check_plain::<ClientFrame>(&body, name);
+                codec::decode::<ClientFrame>(&unknown, MAX_OBJECT_BYTES).err()
+            }
+            "NodeFrame" => {
+                check_plain::<NodeFrame>(&body, name);
+                codec::decode::<NodeFrame>(&unknown, MAX_OBJECT_BYTES).err()
+            }
+            "ReplyEvent" => {
+                check_plain::<ReplyEvent>(&body, name);
+                codec::decode::<ReplyEvent>(&unknown, MAX_OBJECT_BYTES).err()
+            }
+            other => panic!("no check for {other}"),
+        };
+        assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
+    }
+    // Seven frames of a client, eight of a node, six events.
+    assert_eq!(seen.len(), 7 + 8 + 6);
+}
+
+/// A record of another version is refused after its seal opened, by its own name.
+#[test]
+fn sealed_objects_of_another_version_are_refused() {
+    let session = Session::make();
+    let turn = &session.turns[1];
+    let mut record = turn.accepted.record.clone();
+    record.version = 2;
+    let sealed = record.seal(&turn.record_key, &turn.identity).unwrap();
+    assert_eq!(sealed.open(&turn.record_key, &turn.identity).err(), Some(ErrorCode::UnsupportedVersion));
+
+    let mut segment = turn.accepted.segment.clone();
+    segment.version = 2;
+    let blob = segment.seal(&turn.blob_key, &turn.record_key.blob_salt()).unwrap();
+    let opened = Segment::open(&blob, &turn.blob_key, &root().session_id(), 0);
+    assert_eq!(opened.err(), Some(ErrorCode::UnsupportedVersion));
+
+    let mut payload = turn.payload.clone();
+    payload.version = 2;
+    let mut auth = (*turn.auth).clone();
+    let ephemeral = ExchangeSecret::from_bytes(&[9; 32]);
+    let (sealed, _) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();
+    auth.payload_hash = sealed.hash();
+    assert_eq!(sealed.open(&node_exchange(1), &auth).err(), Some(ErrorCode::UnsupportedVersion));
+
+    auth.suite = 2;
+    let signed = Signed::sign(auth, &root().signing_key());
+    assert_eq!(Signed::<TurnAuth>::verify(signed.bytes().clone()).err(), Some(ErrorCode::UnsupportedVersion));
+}
+
+/// The blobs of the vectors open, and are of a closed segment exactly after sixteen turns.
+#[test]
+fn blobs_open_with_the_keys_beside_them() {
+    let vectors = load("blobs.json");
+    let session = root().session_id();
+    let mut entries = Vec::new();
+    for vector in items(&vectors, "blobs") {
+        let key: [u8; 32] = bytes(vector, "blob_key").try_into().unwrap();
+        let key = baton_keys::session::BlobKey::from_bytes(key);
+        let blob = bytes(vector, "blob");
+        let number = vector["segment"].as_u64().unwrap();
+        let segment = Segment::open(&blob, &key, &session, number).unwrap();
+        assert_eq!(segment.seal(&key, &baton_proto::segment::blob_salt(&blob).unwrap()).unwrap(), blob);
+        assert_eq!(segment.encoded_len() as u64, vector["encoded_length"].as_u64().unwrap());
+        assert_eq!(segment.is_closed(), vector["closed"].as_bool().unwrap());
+        entries.push((number, segment.entries.len()));
+        let longer = [&blob[..], &[0]].concat();
+        assert_eq!(Segment::open(&longer, &key, &session, number).err(), Some(ErrorCode::PayloadRejected));
+        assert_eq!(Segment::open(&blob, &key, &session, number + 1).err(), Some(ErrorCode::PayloadRejected));
+    }
+    assert_eq!(entries, [(0, 1), (0, 15), (0, 16), (1, 1)]);
+}
+
+#[test]
+fn sealed_records_of_the_vectors_open() {
+    let vectors = load("objects.json");
+    let mut opened = 0;
+    for vector in items(&vectors, "objects").iter().filter(|vector| vector["type"] == "Record") {
+        let key = baton_keys::session::RecordKey::from_bytes(bytes(vector, "record_key").try_into().unwrap());
+        let session = Session::make();
+        let identity = bytes(vector, "identity");
+        let turn = session.turns.iter().find(|turn| turn.identity.to_bytes()[..] == identity[..]).unwrap();
+        let record = SealedRecord(bytes(vector, "sealed")).open(&key, &turn.identity).unwrap();
+        assert_eq!(codec::encode(&record), bytes(vector, "body"));
+        opened += 1;
+    }
+    assert_eq!(opened, 5);
+}

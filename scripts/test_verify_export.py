@@ -1,0 +1,219 @@
+"""Tests of verify_export.py: python3 -m unittest discover -s scripts. What holds is accepted; any change is refused."""
+
+import base64
+import contextlib
+import io
+import json
+import re
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import baton_format  # noqa: E402
+import vector_checks  # noqa: E402
+import verify_export as verifier  # noqa: E402
+
+VECTORS = Path(__file__).resolve().parent.parent / "proto" / "vectors"
+EXPORT = (VECTORS / "export-20.json").read_bytes()
+ROOT = "42" * 32
+# Between two flipped bytes of the export's body; the ends are flipped whole.
+STRIDE = 101
+ENDS = 400
+
+
+def code_of(data):
+    """The code that an export is refused with; None when it is accepted."""
+    try:
+        verifier.verify_export(data)
+    except verifier.Refused as refused:
+        return refused.code
+    return None
+
+
+def changed(change):
+    export = json.loads(EXPORT)
+    change(export)
+    return json.dumps(export, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def flip(text, position):
+    """Base64 text with one bit of the byte at `position` changed."""
+    data = bytearray(base64.b64decode(text))
+    data[position] ^= 1
+    return base64.b64encode(bytes(data)).decode()
+
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = verifier.main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = ended.code
+    return code, out.getvalue(), err.getvalue()
+
+
+class Accepts(unittest.TestCase):
+    def test_the_export_of_the_vectors(self):
+        report = verifier.verify_export(EXPORT)
+        expected = {"turns": 20, "segments": 2, "closed_segments": 1, "blobs_rebuilt": 20, "auths_checked": 19,
+                    "receipts_checked": 20, "inputs_checked": 19, "acks_checked": 19, "memory_unchecked": 1,
+                    "root_checked": False}
+        self.assertEqual({name: report[name] for name in expected}, expected)
+
+    def test_the_export_with_its_root(self):
+        report = verifier.verify_export(changed(lambda e: e.update(root=ROOT)))
+        self.assertTrue(report["root_checked"])
+
+    def test_an_export_without_proofs_and_counts_them(self):
+        def strip(export):
+            for turn in export["turns"]:
+                turn.update(auth=None, receipt=None, ack=None, system=None, blob_id=None)
+        report = verifier.verify_export(changed(strip))
+        self.assertEqual((report["turns"], report["auths_checked"], report["receipts_checked"]), (20, 0, 0))
+
+    def test_the_vectors(self):
+        report = vector_checks.verify_vectors(VECTORS, verifier.verify_export)
+        self.assertEqual(set(report), set(path.name for path in VECTORS.glob("*.json")))
+        self.assertTrue(all(count > 0 for count in report.values()))
+
+
+class Rules(unittest.TestCase):
+    def test_a_segment_closes_at_sixteen_turns_or_at_its_bytes(self):
+        def entries(count, extra):
+            entry = {"link": {"body": bytes(311), "signature": bytes(64)}, "record": bytes(304)}
+            large = dict(entry, record=bytes(extra))
+            return [entry] * (count - 1) + [large]
+
+        self.assertFalse(baton_format.is_closed(entries(15, 304)))
+        self.assertTrue(baton_format.is_closed(entries(16, 304)))
+        rest = 256 * 1024 - baton_format.encoded_length(entries(2, 0))
+        self.assertFalse(baton_format.is_closed(entries(2, rest - 1)))
+        self.assertTrue(baton_format.is_closed(entries(2, rest)))
+
+    def test_a_lying_count_ends_at_the_missing_element(self):
+        lying = (2 ** 60).to_bytes(8, "little")
+        for kind in ("bytes", "string", baton_format.List("u64"), baton_format.ITEMS):
+            with self.assertRaises(baton_format.Refused):
+                baton_format.decode(kind, lying)
+
+
+class Refuses(unittest.TestCase):
+    def test_a_flipped_byte_anywhere(self):
+        body = len(EXPORT.rstrip(b"\n"))
+        places = set(range(0, body, STRIDE)) | set(range(min(ENDS, body))) | set(range(body - ENDS, body))
+        for bit in (0x01, 0x20):
+            for place in sorted(places):
+                data = bytearray(EXPORT)
+                data[place] ^= bit
+                self.assertIsNotNone(code_of(bytes(data)), "byte %d, bit %#x" % (place, bit))
+
+    def test_a_truncated_file(self):
+        for length in range(0, len(EXPORT) - 2, 997):
+            self.assertEqual(code_of(EXPORT[:length]), "Malformed")
+
+    def test_by_name(self):
+        def other_turn(name):
+            return lambda e: e["turns"][3].update({name: e["turns"][5][name]})
+
+        def signature(name):
+            return lambda e: e["turns"][3].update({name: flip(e["turns"][3][name], -1)})
+
+        zero_id = "A" * 43
+        cases = [
+            ("format", lambda e: e.update(format="baton-export-v2"), "UnsupportedVersion"),
+            ("session id", lambda e: e.update(session_id="00" * 32), "SessionIdMismatch"),
+            ("session key", lambda e: e.update(session_key="00" * 32), "SessionIdMismatch"),
+            ("wrong root", lambda e: e.update(root="43" * 32), "SessionIdMismatch"),
+            ("shards", lambda e: e.update(n_shards=1001), "BadGenesis"),
+            ("branch", lambda e: e.update(branch={"session_id": ROOT, "link_hash": ROOT}), "BadGenesis"),
+            ("head seq", lambda e: e["head"].update(seq=20), "HeadMismatch"),
+            ("head link", lambda e: e["head"].update(link_hash="00" * 32), "HeadMismatch"),
+            ("no segments", lambda e: e.update(segments=[]), "BadGenesis"),
+            ("first segment dropped", lambda e: e["segments"].pop(0), "BadSequence"),
+            ("last segment dropped", lambda e: e["segments"].pop(), "HeadMismatch"),
+            ("segments swapped", lambda e: e["segments"].reverse(), "BadSequence"),
+            ("a byte of a blob", lambda e: e["segments"][0].update(blob=flip(e["segments"][0]["blob"], 99)),
+             "PayloadRejected"),
+            ("blob key", lambda e: e["segments"][0].update(blob_key=ROOT), "PayloadRejected"),
+            ("closed blob ID", lambda e: e["segments"][0].update(blob_id=zero_id), "BlobIdMismatch"),
+            ("head blob ID", lambda e: e["segments"][1].update(blob_id=zero_id), "BlobIdMismatch"),
+            ("turn dropped", lambda e: e["turns"].pop(3), "BadSequence"),
+            ("turn repeated", lambda e: e["turns"].append(e["turns"][19]), "BadSequence"),
+            ("turns reordered", lambda e: e["turns"].reverse(), "BadSequence"),
+            ("record key", other_turn("record_key"), "PayloadRejected"),
+            ("turn's blob key", other_turn("blob_key"), "BlobHashMismatch"),
+            ("head's blob key", lambda e: e["turns"][19].update(blob_key=ROOT), "BlobMismatch"),
+            ("turn's blob ID", other_turn("blob_id"), "BlobIdMismatch"),
+            ("auth of another turn", other_turn("auth"), "ReceiptMismatch"),
+            ("receipt of another turn", other_turn("receipt"), "ReceiptMismatch"),
+            ("ack of another turn", other_turn("ack"), "ReceiptMismatch"),
+            ("auth signature", signature("auth"), "BadSignature"),
+            ("receipt signature", signature("receipt"), "BadNodeSignature"),
+            ("ack signature", signature("ack"), "BadSignature"),
+            ("system text", lambda e: e["turns"][3].update(system=[]), "ReceiptMismatch"),
+            ("unknown field", lambda e: e.update(more=1), "Malformed"),
+            ("missing field", lambda e: e.pop("root"), "Malformed"),
+            ("fraction", lambda e: e["head"].update(seq=19.0), "Malformed"),
+            ("boolean", lambda e: e["turns"][1].update(seq=True), "Malformed"),
+            ("negative", lambda e: e["turns"][1].update(seq=-1), "Malformed"),
+            ("upper-case hex", lambda e: e.update(session_id=e["session_id"].upper()), "Malformed"),
+        ]
+        for name, change, code in cases:
+            self.assertEqual(code_of(changed(change)), code, name)
+
+    def test_a_key_that_does_not_derive_from_the_root(self):
+        def change(export):
+            export["root"] = ROOT
+            export["turns"][19]["blob_key"] = export["turns"][4]["blob_key"]
+        self.assertEqual(code_of(changed(change)), "PayloadRejected")
+
+    def test_repeated_fields_and_loose_base64(self):
+        twice = EXPORT.replace(b'{"format"', b'{"n_shards":1000,"format"', 1)
+        self.assertEqual(code_of(twice), "Malformed")
+        export = json.loads(EXPORT)
+        ack = export["turns"][0]["ack"]
+        for loose in (ack + "\n", ack + "=", ack.rstrip("=")[:-1] + "=="):
+            self.assertIsNotNone(code_of(changed(lambda e: e["turns"][0].update(ack=loose))))
+
+    def test_changed_vectors(self):
+        for name in vector_checks.VECTOR_FILES:
+            with tempfile.TemporaryDirectory() as folder:
+                for path in VECTORS.glob("*.json"):
+                    text = path.read_text(encoding="utf-8")
+                    if path.name == name:
+                        start = [found.start(1) for found in re.finditer(r'"([0-9a-f]{32,})"', text)][-1]
+                        swap = "1" if text[start] != "1" else "2"
+                        text = text[:start] + swap + text[start + 1:]
+                    (Path(folder) / path.name).write_text(text, encoding="utf-8")
+                with self.assertRaises(verifier.Refused, msg=name):
+                    vector_checks.verify_vectors(Path(folder), verifier.verify_export)
+
+
+class Command(unittest.TestCase):
+    def test_exit_codes(self):
+        path = VECTORS / "export-20.json"
+        head = json.loads(EXPORT)["head"]["link_hash"]
+        self.assertEqual(run(path)[0], 0)
+        self.assertEqual(run(path, "--head", head)[0], 0)
+        self.assertEqual(run("--vectors", VECTORS)[0], 0)
+        code, _, err = run(path, "--head", "00" * 32)
+        self.assertEqual((code, "HeadMismatch" in err), (1, True))
+        for wrong in ([], [path, "--vectors", VECTORS], ["/nonexistent"], ["--no-such-option"]):
+            self.assertEqual(run(*wrong)[0], 2, wrong)
+
+    def test_json_report(self):
+        code, out, _ = run(VECTORS / "export-20.json", "--json")
+        report = json.loads(out)
+        self.assertEqual((code, report["ok"], report["report"]["turns"]), (0, True, 20))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "bad.json"
+            path.write_bytes(changed(lambda e: e.update(n_shards=7)))
+            code, out, _ = run(path, "--json")
+        self.assertEqual((code, json.loads(out)["error"]["code"]), (1, "BadGenesis"))
+
+
+if __name__ == "__main__":
+    unittest.main()

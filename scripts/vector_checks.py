@@ -1,0 +1,308 @@
+"""Checks of the known-answer vectors in proto/vectors: section 18 of docs/PROTOCOL.md. Run by verify_export.py --vectors."""
+
+import hashlib
+import json
+import struct
+
+from baton_format import (
+    CryptoError, blake3, nacl,
+    CLIENT_FRAME, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
+    MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
+    List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
+    commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
+    labelled, make_blob, need, open_blob, open_encoded, open_record, pad, seal, signed_hash, u64, unpad, unseal,
+    verify_signature,
+)
+
+
+# --- Section 18: the vectors ---------------------------------------------------------------------------------------
+
+PLAIN_TYPES = {
+    "Record": RECORD, "Grant": GRANT, "Payload": PAYLOAD, "Sampling": SAMPLING, "ModelManifest": MANIFEST,
+    "HeadOuter": HEAD_OUTER, "HeadInner": HEAD_INNER, "StoragePolicy": STORAGE, "AuditLeaf": LEAF,
+    "MemoryItems": ITEMS, "RecordKind": KIND, "ClientFrame": CLIENT_FRAME, "NodeFrame": NODE_FRAME,
+    "ReplyEvent": REPLY_EVENT,
+}
+HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
+
+
+def render(kind, value):
+    """A value as the vectors show `fields`."""
+    if isinstance(value, bytes):
+        return value.hex() if len(value) >= 16 else list(value)
+    if isinstance(kind, Option):
+        return None if value is None else render(kind.inner, value)
+    if isinstance(kind, List):
+        return [render(kind.inner, item) for item in value]
+    if isinstance(kind, Enum):
+        if isinstance(value, str):
+            return value
+        name, carried = value
+        return {name: render(dict(kind.variants)[name], carried)}
+    if isinstance(kind, Struct):
+        shown = {name: render(inner, value[name]) for name, inner in kind.fields}
+        if kind is SIGNED:
+            shown["signature"] = [value["signature"][:32].hex(), value["signature"][32:].hex()]
+        return shown
+    return value
+
+
+def same(found, expected, what):
+    if isinstance(found, bytes) and isinstance(expected, str):
+        found = found.hex()
+    need(found == expected, "Mismatch", what)
+
+
+def refuses(code, what, action):
+    try:
+        action()
+    except Refused as refused:
+        need(refused.code == code, "Mismatch", "%s: refused as %s, not %s" % (what, refused.code, code))
+        return
+    raise Refused("Mismatch", "%s was not refused" % what)
+
+
+def unhex(text):
+    return bytes.fromhex(text)
+
+
+def check_kdf(v):
+    for item in v["contexts"]:
+        same("baton 2026-11-21 %s v1" % item["name"].lower().replace("_", "-"), item["context"], item["name"])
+        found = blake3(unhex(item["input"]), derive_key_context=item["context"]).digest()
+        same(found, item["output"], item["name"])
+    public, secret = nacl.crypto_sign_seed_keypair(unhex(v["seed"]))
+    same(public, v["public_key"], "public key")
+    for item in v["labels"]:
+        label = item["label"][len("baton/v1/"):]
+        signed = nacl.crypto_sign(labelled(label, unhex(item["message"])), secret)
+        same(signed[:64], item["signature"], item["name"])
+        verify_signature(label, public, unhex(item["message"]), signed[:64], "Mismatch", item["name"])
+    same(hashlib.blake2b(b"\x00" + public, digest_size=32).digest(), v["sui_address"], "owner's address")
+    return len(v["contexts"]) + len(v["labels"]) + 2
+
+
+def check_keys(v):
+    root, who = unhex(v["root"]), v["identity"]
+    for name, seed in (("session", kdf("session-sign", root)), ("head", kdf("head-sign", root))):
+        same(seed, v[name + "_seed"], name + " seed")
+        same(nacl.crypto_sign_seed_keypair(seed)[0], v[name + "_key"], name + " key")
+    session_id = kdf("session-id", unhex(v["session_key"]))
+    same(session_id, v["session_id"], "session id")
+    same(kdf("head-index", unhex(v["head_key"])), v["head_index_key"], "head index key")
+    same(kdf("head-locate", session_id), v["head_locate_key"], "head locate key")
+    same(kdf("head-inner", root), v["head_inner_key"], "head inner key")
+    same(kdf("client-journal", root), v["journal_key"], "journal key")
+    same(kdf("segment", root, u64(0)), v["segment_0"], "segment 0")
+    secret = kdf("segment", root, u64(who["segment"]))
+    same(secret, v["segment_2"], "segment 2")
+    link = dict(who, **{name: unhex(who[name]) for name in ("session_id", "turn_id", "author")})
+    same(identity(link), who["bytes"], "identity")
+    record_key = kdf("record", secret, identity(link))
+    same(record_key, v["record_key"], "record key")
+    same(blob_salt(record_key), v["blob_salt"], "blob salt")
+    same(kdf("blob", secret, blob_salt(record_key)), v["blob_key"], "blob key")
+    same(kdf("memory-fence", record_key)[:8], v["memory_fence"], "memory fence")
+    same(commitment_key(record_key), v["commitment_key"], "commitment key")
+    return 17
+
+
+def check_sealing(v):
+    for item in v["siv"]:
+        key, ad, text = (unhex(item[name]) for name in ("key", "associated", "text"))
+        same(kdf("siv-mac", key), item["mac_key"], "mac key")
+        same(kdf("siv-encrypt", key), item["encrypt_key"], "encrypt key")
+        sealed = seal(key, ad, text)
+        same(sealed, item["sealed"], "SIV of %d bytes" % len(text))
+        same(unseal(key, ad, sealed, "vector"), item["text"], "SIV opened")
+        changed = sealed[:-1] + bytes([sealed[-1] ^ 1])
+        refuses("PayloadRejected", "a changed seal", lambda: unseal(key, ad, changed, "vector"))
+    item = v["blob"]
+    ad = blob_ad(unhex(item["salt"]), unhex(item["session_id"]), item["segment"])
+    same(seal(unhex(item["key"]), ad, unhex(item["text"])), item["sealed"], "blob seal")
+    for item in v["padding"]:
+        padded = pad(b"\x62" * item["length"], item["smallest"], MAX_RECORD, "FrameTooLarge")
+        same(padded, item["padded"], "padding")
+        same(unpad(padded, item["smallest"]), (b"\x62" * item["length"]).hex(), "unpadded")
+        refuses("NonCanonical", "longer padding", lambda: unpad(padded + bytes(len(padded)), item["smallest"]))
+    return len(v["siv"]) + 1 + len(v["padding"])
+
+
+def agree(name, secret, theirs, ephemeral, node, binding):
+    try:
+        share = nacl.crypto_scalarmult(secret, theirs)
+    except (CryptoError, RuntimeError):
+        raise Refused("PayloadRejected", "a weak exchange key") from None
+    need(share != bytes(32), "PayloadRejected", "a weak exchange key")
+    return kdf(name, share, ephemeral, node, binding)
+
+
+def check_exchange(v):
+    get = {name: unhex(text) for name, text in v.items() if isinstance(text, str)}
+    node, ephemeral, binding = get["node_key"], get["ephemeral_key"], get["binding"]
+    same(nacl.crypto_scalarmult_base(get["node_secret"]), v["node_key"], "node key")
+    same(nacl.crypto_scalarmult_base(get["ephemeral_secret"]), v["ephemeral_key"], "ephemeral key")
+    secret = agree("turn-exchange", get["ephemeral_secret"], node, ephemeral, node, binding)
+    same(secret, v["turn_secret"], "turn secret, client")
+    same(agree("turn-exchange", get["node_secret"], ephemeral, ephemeral, node, binding), v["turn_secret"], "node")
+    key = kdf("turn-payload", secret)
+    same(key, v["payload_key"], "payload key")
+    same(chacha_open(key, bytes(12), get["sealed_payload"], "payload"), v["payload"], "payload")
+    reply = kdf("turn-reply", secret, get["reply_nonce"], get["auth_hash"])
+    same(reply, v["reply_key"], "reply key")
+    for counter, chunk in enumerate(v["reply_chunks"]):
+        nonce = bytes(3) + struct.pack(">Q", counter) + bytes([chunk["last"]])
+        same(chacha_open(reply, nonce, unhex(chunk["sealed"]), "chunk"), chunk["text"], "chunk %d" % counter)
+        wrong = nonce[:-1] + bytes([not chunk["last"]])
+        refuses("PayloadRejected", "a chunk's final flag",
+                lambda: chacha_open(reply, wrong, unhex(chunk["sealed"]), "chunk"))
+    memory = agree("memory-exchange", get["ephemeral_secret"], node, ephemeral, node, get["memory_binding"])
+    same(memory, v["memory_secret"], "memory secret")
+    same(chacha_open(memory, bytes(12), get["sealed_memory"], "memory"), v["memory"], "memory")
+    for weak in v["refused_keys"]:
+        refuses("PayloadRejected", "a weak key",
+                lambda: agree("turn-exchange", get["node_secret"], unhex(weak), ephemeral, node, binding))
+    turn = {name: unhex(text) for name, text in v["session_turn_0"].items()}
+    same(kdf("payload-hash", turn["sealed_payload"]), v["session_turn_0"]["payload_hash"], "payload hash")
+    opened = chacha_open(kdf("turn-payload", turn["turn_secret"]), bytes(12), turn["sealed_payload"][32:], "payload")
+    same(opened, v["session_turn_0"]["payload"], "payload of turn 0")
+    decode(PAYLOAD, opened)
+    return 12 + len(v["reply_chunks"]) + len(v["refused_keys"])
+
+
+def from_fields(kind, shown):
+    """The value behind `fields`, for hashing."""
+    if isinstance(kind, Fixed) or kind == "bytes":
+        return unhex(shown) if isinstance(shown, str) else bytes(shown)
+    if isinstance(kind, Option):
+        return None if shown is None else from_fields(kind.inner, shown)
+    if isinstance(kind, List):
+        return [from_fields(kind.inner, item) for item in shown]
+    if isinstance(kind, Struct):
+        return {name: from_fields(inner, shown[name]) for name, inner in kind.fields}
+    return shown
+
+
+def check_hashes(v):
+    for item in v["genesis"]:
+        start = from_fields(GENESIS, item["fields"])
+        found = genesis_hash(start["session_key"], start["n_shards"], start["branch"])
+        same(found, item["link_hash"], "genesis")
+    for item in v["audit_roots"]:
+        same(audit_root(from_fields(List(LEAF), item["leaves"])), item["root"], "audit root")
+    run = v["running_hash"]
+    found = kdf("progress-start", commitment_key(unhex(run["record_key"])), unhex(run["auth_hash"]))
+    same(found, run["start"], "running hash")
+    for step in run["steps"]:
+        found = kdf("progress-step", found, struct.pack("<I", step["token"]))
+        same(found, step["hash"], "running hash")
+    for item in v["resume_tokens"]:
+        tokens = b"".join(struct.pack("<I", token) for token in item["tokens"])
+        same(kdf("resume-tokens", tokens), item["hash"], "resume tokens")
+    c = v["commitments"]
+    key = unhex(c["record_key"])
+    found = commit_input(key, from_fields(List(MESSAGE), c["system"]), c["window_from"],
+                         from_fields(List(MESSAGE), c["messages"]))
+    same(found, c["input"], "input commitment")
+    same(commit_output(key, c["answer"], c["finish"]), c["output"], "output commitment")
+    same(commit_memory(key, from_fields(ITEMS, c["items"])), c["memory"], "memory commitment")
+    same(commit_memory(key, []), c["no_memory"], "no memory")
+    return (len(v["genesis"]) + len(v["audit_roots"]) + len(run["steps"]) + len(v["resume_tokens"]) + 5)
+
+
+def check_form(kind, item):
+    """Decodes to the fields shown, encodes back, and refuses near misses."""
+    body, what = unhex(item["body"]), item["type"]
+    value = decode(kind, body)
+    same(render(kind, value), item["fields"], "fields of " + what)
+    same(encode(kind, value), item["body"], "encoding of " + what)
+    refuses("NonCanonical", what + " with a byte more", lambda: decode(kind, body + b"\x00"))
+    refuses("NonCanonical", what + " with a byte less", lambda: decode(kind, body[:-1]))
+    refuses("FrameTooLarge", what + " over its limit", lambda: decode(kind, body, len(body) - 1))
+    return value
+
+
+def check_signed_object(item):
+    layout, label, signer, code, _, _ = SIGNED_TYPES[item["type"]]
+    value = check_form(layout, item)
+    encoded = unhex(item["encoded"])
+    same("baton/v1/" + label, item["label"], "label")
+    same(value[signer], item["signer"], "signer of " + item["type"])
+    _, signed = open_encoded(item["type"], encoded)
+    same(signed["body"], item["body"], "body")
+    if item["type"] in HASHES:
+        same(signed_hash(HASHES[item["type"]], signed), item["hash"], "hash of " + item["type"])
+    if item["type"] == "HeadRecord":
+        same(kdf("head-index", value["head_key"]), item["hash"], "index key")
+    forged = encoded[:-1] + bytes([encoded[-1] ^ 1])
+    refuses(code, "a forged " + item["type"], lambda: open_encoded(item["type"], forged))
+    other = encoded[:8] + b"\x02" + encoded[9:]
+    refuses("UnsupportedVersion", item["type"] + " of version 2", lambda: open_encoded(item["type"], other))
+
+
+def check_objects(v):
+    for item in v["objects"]:
+        if item["type"] in SIGNED_TYPES:
+            check_signed_object(item)
+            continue
+        check_form(PLAIN_TYPES[item["type"]], item)
+        body = unhex(item["body"])
+        if item["type"] == "Record":
+            key, ad = unhex(item["record_key"]), unhex(item["identity"])
+            sealed = seal(key, ad, pad(body, MIN_RECORD, MAX_RECORD, "FrameTooLarge"))
+            same(sealed, item["sealed"], "sealed record")
+            same(kdf("record-hash", sealed), item["hash"], "record hash")
+            open_record(key, ad, sealed, struct.unpack("<Q", ad[40:48])[0])
+        elif item["hash"] is not None:
+            name = {"Grant": "grant-hash", "Sampling": "sampling-digest", "ModelManifest": "model-manifest"}
+            same(kdf(name[item["type"]], body), item["hash"], "hash of " + item["type"])
+    return len(v["objects"])
+
+
+def check_frames(v):
+    same(v["protocol"], "/baton/turn/1", "protocol")
+    for item in v["frames"]:
+        check_form(PLAIN_TYPES[item["type"]], item)
+        body = unhex(item["body"])
+        same(struct.pack("<I", len(body)) + body, item["framed"], "frame " + item["name"])
+    return len(v["frames"])
+
+
+def check_blobs(v):
+    root = unhex(v["root"])
+    for item in v["blobs"]:
+        blob, session_id, number = unhex(item["blob"]), unhex(item["session_id"]), item["segment"]
+        salt = blob_salt(unhex(item["record_key"]))
+        same(salt, item["blob_salt"], "salt")
+        same(kdf("blob", kdf("segment", root, u64(number)), salt), item["blob_key"], "blob key")
+        same(blake3(blob).digest(), item["digest"], "digest")
+        segment = open_blob(blob, unhex(item["blob_key"]), session_id, number)
+        entries = segment["entries"]
+        shown = {"length": len(blob), "entries": len(entries), "encoded_length": encoded_length(entries),
+                 "closed": is_closed(entries)}
+        for name, found in shown.items():
+            same(found, item[name], "%s after %d turns" % (name, item["turns"]))
+        same(signed_hash("link-hash", entries[-1]["link"]), item["link_hash"], "link hash")
+        rebuilt = make_blob(session_id, number, entries, unhex(item["blob_key"]), salt)
+        same(rebuilt, item["blob"], "blob after %d turns" % item["turns"])
+    return len(v["blobs"])
+
+
+VECTOR_FILES = {
+    "kdf.json": check_kdf, "keys.json": check_keys, "sealing.json": check_sealing, "exchange.json": check_exchange,
+    "hashes.json": check_hashes, "objects.json": check_objects, "frames.json": check_frames, "blobs.json": check_blobs,
+}
+
+
+def verify_vectors(folder, verify_export):
+    """Checks every file in the folder. Returns how many vectors each has; raises Refused."""
+    report = {}
+    for name, check in VECTOR_FILES.items():
+        try:
+            report[name] = check(json.loads((folder / name).read_text(encoding="utf-8")))
+        except Refused as refused:
+            raise Refused(refused.code, "%s: %s" % (name, refused.detail)) from None
+        except (KeyError, ValueError, TypeError) as error:
+            raise Refused("Malformed", "%s: %r" % (name, error)) from None
+    report["export-20.json"] = verify_export((folder / "export-20.json").read_bytes())["turns"]
+    return report

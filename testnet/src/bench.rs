@@ -1,0 +1,103 @@
+//! `baton-testnet bench`: what the network adds to a turn, against the bare engine in the same run, and what a turn
+//! costs at any length of a session.
+
+mod growth;
+mod overhead;
+mod proxy;
+
+use serde::Serialize;
+
+use crate::{
+    cli::{BenchCommand, BenchTurnArgs},
+    network::EngineChoice,
+    output,
+};
+
+/// Half and ninety-nine hundredths of a sample, in milliseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Quantiles {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+impl Quantiles {
+    /// Of an unsorted, non-empty sample: the value at rank ⌈q·n⌉.
+    pub(crate) fn of(sample: &[f64]) -> Self {
+        let mut sorted = sample.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |hundredths: usize| {
+            let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
+            let value = sorted.get(rank - 1).copied().unwrap_or(f64::NAN);
+            (value * 1000.0).round() / 1000.0
+        };
+        Self { p50: at(50), p99: at(99) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    echo: overhead::Overhead,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<overhead::Overhead>,
+    /// The wait for the blob ID before the next turn can be signed, by shard count; not part of the overhead.
+    blob_id_ms: Vec<overhead::BlobIdWait>,
+    growth: Vec<growth::Cost>,
+    /// Bytes of a turn at the longest length over bytes at the shortest.
+    growth_ratio: f64,
+}
+
+/// Runs one benchmark.
+pub(crate) async fn run(command: BenchCommand) -> anyhow::Result<()> {
+    let BenchCommand::Turn(args) = command;
+    let figures = measure(&args).await?;
+    if args.json {
+        output::line(&serde_json::to_string(&figures)?);
+    } else {
+        print(&figures);
+    }
+    Ok(())
+}
+
+async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
+    output::note("echo engine: network turn against the bare engine");
+    let echo = overhead::measure(EngineChoice::Echo, args.turns, args).await?;
+    let model = if args.model_turns > 0 {
+        output::note("real model: network turn against the bare engine");
+        Some(overhead::measure(EngineChoice::Native, args.model_turns, args).await?)
+    } else {
+        None
+    };
+    output::note("blob IDs");
+    let blob_id_ms = overhead::blob_id_waits()?;
+    output::note("bytes and blobs of a turn as the session grows");
+    let growth = growth::measure(&args.at).await?;
+    let total = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.bytes_up + cost.bytes_down);
+    let growth_ratio = total(growth.last()) / total(growth.first());
+    Ok(Figures { echo, model, blob_id_ms, growth, growth_ratio })
+}
+
+fn print(figures: &Figures) {
+    let show = |name: &str, measured: &overhead::Overhead| {
+        let (added, network, bare) =
+            (measured.added_first_token_ms, measured.network_first_token_ms, measured.bare_first_token_ms);
+        output::line(&format!(
+            "{name}: first token {:.2} ms over the network, {:.2} ms bare; added {:.2} ms p50, {:.2} ms p99 ({} turns)",
+            network.p50, bare.p50, added.p50, added.p99, measured.turns
+        ));
+    };
+    show("echo ", &figures.echo);
+    if let Some(model) = &figures.model {
+        show("model", model);
+    }
+    for wait in &figures.blob_id_ms {
+        output::line(&format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes));
+    }
+    output::line("\n  at turn   bytes up   bytes down   blobs   (store traffic of one turn, mean over a segment)");
+    for cost in &figures.growth {
+        output::line(&format!(
+            "  {:>7} {:>10.0} {:>12.0} {:>7.2}",
+            cost.turn, cost.bytes_up, cost.bytes_down, cost.blobs
+        ));
+    }
+    output::line(&format!("  ratio of bytes, last to first: {:.3}", figures.growth_ratio));
+}

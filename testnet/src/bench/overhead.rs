@@ -1,0 +1,181 @@
+//! First-token time of a network turn minus that of the bare engine, alternating in one run.
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use anyhow::{Context as _, bail};
+use baton_client::{NewSession, TurnEvent, TurnInput};
+use baton_node::{
+    engine::{
+        Engine, EngineEvent, GenerateJob, Sampling,
+        echo::{EchoConfig, EchoEngine},
+        native::{NativeConfig, NativeEngine},
+    },
+    models::Catalogue,
+    prompt::{ChatMessage, Prompt, Role},
+};
+use baton_walrus_client::{ShardCount, blob_id};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::Quantiles;
+use crate::{
+    cli::BenchTurnArgs,
+    network::{EngineChoice, Network, NodeOptions},
+};
+
+/// Turns of one session before the next begins, so that prompts stay short and comparable.
+const SESSION_TURNS: usize = 4;
+/// Turns before measuring: connections, caches and clock rates settle.
+const WARM_UP: usize = 4;
+const ANSWER_TOKENS: u32 = 4;
+const MODEL: &str = "smollm2-135m-instruct";
+const SYSTEM: &str = "You are a helpful assistant.";
+/// A blob of an ordinary open segment.
+const BLOB_BYTES: usize = 64 * 1024 + 64;
+
+/// What the network adds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Overhead {
+    pub(crate) turns: usize,
+    pub(crate) network_first_token_ms: Quantiles,
+    pub(crate) bare_first_token_ms: Quantiles,
+    pub(crate) added_first_token_ms: Quantiles,
+    /// From sending to the accepted turn.
+    pub(crate) network_turn_ms: Quantiles,
+}
+
+/// The time of one blob ID.
+#[derive(Debug, Serialize)]
+pub(crate) struct BlobIdWait {
+    pub(crate) shards: u16,
+    pub(crate) bytes: usize,
+    pub(crate) ms: f64,
+}
+
+/// Measures one engine: each prompt goes to a node over the network, then to the bare engine in this process.
+pub(super) async fn measure(
+    choice: EngineChoice,
+    turns: usize,
+    args: &BenchTurnArgs,
+) -> anyhow::Result<Overhead> {
+    let folder = tempfile::tempdir()?;
+    let options = NodeOptions {
+        engine: choice,
+        shards: args.shards,
+        context_tokens: None,
+        echo_delay_ms: 0,
+        model_dir: args.model_dir.clone(),
+        extra: ["--turns-per-minute", "1000000"].map(str::to_owned).to_vec(),
+    };
+    let network = Network::start(folder.path(), 2, options).await?;
+    let nodes: Vec<_> = network.running().map(|node| node.node).collect();
+    let bare = bare_engine(choice, args.model_dir.clone()).await?;
+    let client = crate::demo::open_client(&network, &folder.path().join("client")).await?;
+
+    let mut samples: Vec<[f64; 4]> = Vec::with_capacity(turns);
+    let mut session = None;
+    let mut messages = Vec::new();
+    for turn in 0..WARM_UP + turns {
+        if turn % SESSION_TURNS == 0 {
+            session = Some(client.new_session(NewSession::with_system(SYSTEM)).await?);
+            messages = vec![ChatMessage::new(Role::System, SYSTEM)];
+        }
+        let session = session.context("a session was begun")?;
+        let text = format!("This is message {turn}. Please answer with one word.");
+        messages.push(ChatMessage::new(Role::User, text.clone()));
+        let input = TurnInput {
+            node: nodes.get(turn % nodes.len()).copied(),
+            allow_echo: choice == EngineChoice::Echo,
+            max_output_tokens: ANSWER_TOKENS,
+            ..TurnInput::user(text)
+        };
+        let begun = Instant::now();
+        let mut first = None;
+        let on_event = |event: TurnEvent| {
+            if matches!(event, TurnEvent::Text(_)) && first.is_none() {
+                first = Some(begun.elapsed());
+            }
+        };
+        let outcome = client.turn(session, input, on_event).await?;
+        let whole = begun.elapsed();
+        let first = first.context("an answer has text")?;
+        let alone = bare_first_token(bare.as_ref(), messages.clone()).await?;
+        messages.push(ChatMessage::new(Role::Assistant, outcome.text.as_str()));
+        // The blob ID of this turn is measured apart, so the next turn must not wait for it.
+        client.wait_settled(session, std::time::Duration::from_secs(60)).await?;
+        if turn >= WARM_UP {
+            let ms = |time: std::time::Duration| time.as_secs_f64() * 1000.0;
+            samples.push([ms(first), ms(alone), ms(first) - ms(alone), ms(whole)]);
+        }
+    }
+    bare.shutdown();
+    client.shutdown(std::time::Duration::from_secs(5)).await;
+    network.stop().await?;
+    let column = |index: usize| {
+        let values: Vec<f64> = samples.iter().filter_map(|sample| sample.get(index).copied()).collect();
+        Quantiles::of(&values)
+    };
+    Ok(Overhead {
+        turns,
+        network_first_token_ms: column(0),
+        bare_first_token_ms: column(1),
+        added_first_token_ms: column(2),
+        network_turn_ms: column(3),
+    })
+}
+
+async fn bare_engine(choice: EngineChoice, model_dir: Option<PathBuf>) -> anyhow::Result<Arc<dyn Engine>> {
+    if choice == EngineChoice::Echo {
+        return Ok(Arc::new(EchoEngine::new(&EchoConfig::default())?));
+    }
+    let folder = model_dir.unwrap_or_else(baton_node::config::default_model_dir);
+    let loaded = tokio::task::spawn_blocking(move || {
+        let path = Catalogue::built_in().pull(MODEL, &folder, &mut |_| {})?;
+        anyhow::Ok(NativeEngine::load(&NativeConfig::new(MODEL, path))?)
+    });
+    Ok(Arc::new(loaded.await??))
+}
+
+async fn bare_first_token(
+    engine: &dyn Engine,
+    messages: Vec<ChatMessage>,
+) -> anyhow::Result<std::time::Duration> {
+    let job = GenerateJob {
+        prompt: Prompt::new(messages),
+        sampling: Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() },
+        resume_tokens: Vec::new(),
+        cancel: CancellationToken::new(),
+    };
+    let begun = Instant::now();
+    let mut handle = engine.generate(job)?;
+    let mut first = None;
+    loop {
+        match handle.next().await {
+            Some(EngineEvent::Token { text, .. }) if first.is_none() && !text.is_empty() => {
+                first = Some(begun.elapsed());
+            }
+            Some(EngineEvent::Failed(error)) => return Err(error.into()),
+            Some(EngineEvent::Done { .. }) => break,
+            Some(_) => {}
+            None => bail!("the engine ended without an answer"),
+        }
+    }
+    first.context("an answer has text")
+}
+
+/// Median of five computations at the testbed's and the mainnet's shard counts.
+pub(super) fn blob_id_waits() -> anyhow::Result<Vec<BlobIdWait>> {
+    let bytes: Vec<u8> = (0..BLOB_BYTES).map(|index| (index * 31 % 251) as u8).collect();
+    let mut waits = Vec::new();
+    for shards in [10, 1000] {
+        let count = ShardCount::new(shards)?;
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            blob_id(&bytes, count)?;
+            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+        }
+        waits.push(BlobIdWait { shards, bytes: bytes.len(), ms: Quantiles::of(&times).p50 });
+    }
+    Ok(waits)
+}

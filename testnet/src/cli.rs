@@ -1,0 +1,106 @@
+//! Command line of `baton-testnet`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{network::EngineChoice, store::StoreArgs};
+
+/// A whole Baton network on this machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "baton-testnet",
+    version,
+    after_help = "Examples:\n  baton-testnet demo\n  baton-testnet up --nodes 3\n  \
+                  baton-testnet store --listen 127.0.0.1:31415 --shards 10\n\n\
+                  Exit codes: 0 everything held, 1 something did not (the message says what), 2 wrong usage."
+)]
+pub(crate) struct Cli {
+    /// Log level, or a tracing filter
+    #[arg(long, global = true, env = "BATON_TESTNET_LOG", default_value = "error")]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// A conversation that moves between nodes, attacked and repaired on the way
+    Demo(DemoArgs),
+    /// Keep a network running, and say how to talk to it
+    Up(UpArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Only the Walrus-compatible store
+    Store(StoreArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Print the report as one JSON line at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Engine of the nodes
+    #[arg(long, value_enum, default_value = "native")]
+    pub(crate) engine: EngineChoice,
+    /// Shard count of the store
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+    /// Keep the network's folder here, with export.json and the logs
+    #[arg(long)]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Number of nodes
+    #[arg(long, default_value_t = 3)]
+    pub(crate) nodes: usize,
+    /// Engine of the nodes
+    #[arg(long, value_enum, default_value = "native")]
+    pub(crate) engine: EngineChoice,
+    /// Shard count of the store
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+    /// Folder of the network; without it a temporary one, removed at the end
+    #[arg(long)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print the addresses as one JSON line when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// What the network adds to a turn, and what a turn costs at any length of a session
+    Turn(BenchTurnArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchTurnArgs {
+    /// Print the figures as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Turns measured on the echo engine, after a warm-up
+    #[arg(long, default_value_t = 200)]
+    pub(crate) turns: usize,
+    /// Turns measured on the real model; 0 leaves it out
+    #[arg(long, default_value_t = 12)]
+    pub(crate) model_turns: usize,
+    /// Lengths of a session at which bytes and blobs of a turn are counted
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000")]
+    pub(crate) at: Vec<u64>,
+    /// Shard count of the store in the timed part
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+}

@@ -1,0 +1,151 @@
+//! A store that lies, an index that lies, a network that replays: each is refused by name, then repaired.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail, ensure};
+use baton_client::{ClientError, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
+use baton_mesh::Multiaddr;
+use baton_proto::{
+    ErrorCode, Signed,
+    head::HeadRecord,
+    ids::NodeId,
+    store::HeadIndex as _,
+};
+
+use super::Demo;
+use crate::{network::EngineChoice, output, raw};
+
+/// Life of an authorisation that the demo lets run out.
+const SHORT_LIFE_MS: u64 = 25_000;
+
+impl Demo {
+    /// One byte flipped in the head blob, then an older blob in its place: a fresh node refuses both, the client
+    /// puts its own copy back, and the conversation goes on.
+    pub(super) async fn tampered_store(&mut self) -> anyhow::Result<()> {
+        output::note("a store that changes the head blob, with its author stopped and nothing inlined");
+        for attack in ["one byte flipped", "an older blob"] {
+            self.settle().await?;
+            let export = self.export().await?;
+            let author = self.last_author(&export)?;
+            self.network.stop_node(author).await?;
+            let fresh = self.network.add_node(&[]).await?;
+            self.reopen_client().await?;
+            let last = export.turns.last().context("the session has turns")?;
+            let head = last.blob_id.context("the head blob's ID is known")?;
+            let bytes = if attack == "an older blob" {
+                let older = export.turns.iter().rev().nth(1).and_then(|turn| turn.blob_id);
+                self.network.read_blob(older.context("an older blob's ID is known")?).await?
+            } else {
+                let mut bytes = self.network.read_blob(head).await?;
+                let middle = bytes.len() / 2;
+                *bytes.get_mut(middle).context("a blob has bytes")? ^= 1;
+                bytes
+            };
+            self.network.replace_blob(head, bytes).await?;
+            self.refused_then_repaired(fresh, attack).await?;
+        }
+        self.report.tamper_refused = true;
+        Ok(())
+    }
+
+    async fn refused_then_repaired(&mut self, node: NodeId, attack: &str) -> anyhow::Result<()> {
+        let input = TurnInput {
+            node: Some(node),
+            inline: InlinePolicy::Never,
+            max_attempts: 1,
+            allow_echo: self.engine == EngineChoice::Echo,
+            ..Self::ask("Tell me something about dogs.")
+        };
+        match self.client.turn(self.session, input, |_: TurnEvent| {}).await {
+            Err(ClientError::TurnFailed { code: Some(ErrorCode::BlobHashMismatch), .. }) => {
+                output::note(&format!("  {attack}: refused as BlobHashMismatch"));
+            }
+            Err(other) => bail!("{attack}: refused as something else: {other}"),
+            Ok(_) => bail!("{attack}: the node accepted it"),
+        }
+        let options = ResumeOptions {
+            node: Some(node),
+            allow_echo: self.engine == EngineChoice::Echo,
+            ..ResumeOptions::default()
+        };
+        let outcome = self.client.resume(self.session, options, |_: TurnEvent| {}).await?;
+        let outcome = outcome.context("the refused turn was pending")?;
+        self.accepted(&outcome);
+        self.settle().await?;
+        self.client.verify(self.session, true).await?;
+        output::note("  repaired from the client's copy, and continued");
+        Ok(())
+    }
+
+    /// The head index answers with yesterday's record.
+    pub(super) async fn rolled_back_head(&mut self) -> anyhow::Result<()> {
+        output::note("a head index that answers with an older record");
+        self.settle().await?;
+        let root = self.client.backup(self.session).await?;
+        let key = baton_keys::session::head_index_key(&root.head_signing_key().public_key());
+        let store = self.http_store()?;
+        let older = store.resolve(key).await?.context("the head is published")?;
+        let before = Signed::<HeadRecord>::verify_encoded(&older)?.sequence;
+        self.say(Self::ask("Thank you.")).await?;
+        self.settle().await?;
+        let newer = store.resolve(key).await?.context("the head is published")?;
+        ensure!(Signed::<HeadRecord>::verify_encoded(&newer)?.sequence > before, "the head did not move");
+        self.network.force_head(older).await?;
+        match self.client.check_head(self.session).await {
+            Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
+                output::note("  refused as RollbackDetected");
+            }
+            Err(other) => bail!("the older head was refused as something else: {other}"),
+            Ok(_) => bail!("the older head was accepted"),
+        }
+        self.network.force_head(newer).await?;
+        self.client.check_head(self.session).await?;
+        self.report.rollback_refused = true;
+        Ok(())
+    }
+
+    /// The same authorisation twice, to another node, and too late.
+    pub(super) async fn replays(&mut self) -> anyhow::Result<()> {
+        output::note("an authorisation replayed: twice, to another node, and late");
+        self.settle().await?;
+        let root = self.client.backup(self.session).await?;
+        let export = self.export().await?;
+        let (first, second) = (self.node_at(0)?, self.node_at(1)?);
+        let mesh = self.client.mesh().clone();
+        let record = raw::node_record(&mesh, first, &self.addresses_of(first)).await?;
+        let issued = now_ms();
+        let window = (issued, issued + SHORT_LIFE_MS);
+        let turn = raw::build(&export, &root, &record, "Say yes.", window)?;
+
+        let once = turn.send(&mesh, first, &self.addresses_of(first)).await?;
+        let committed = once.committed.with_context(|| format!("refused as {:?}", once.refused))?;
+        ensure!(once.token_chunks > 0, "the first sending generated nothing");
+        let again = turn.send(&mesh, first, &self.addresses_of(first)).await?;
+        ensure!(again.refused.is_none(), "the second sending was refused as {:?}", again.refused);
+        ensure!(again.committed.as_ref() == Some(&committed), "the second sending has another receipt");
+        ensure!(again.token_chunks == 0, "the second sending generated again");
+        output::note("  twice: the same receipt, one generation");
+
+        let elsewhere = turn.send(&mesh, second, &self.addresses_of(second)).await?;
+        ensure!(elsewhere.refused == Some(ErrorCode::WrongAudience), "elsewhere: {:?}", elsewhere.refused);
+        output::note("  to another node: WrongAudience");
+
+        let left = (window.1 + 200).saturating_sub(now_ms());
+        tokio::time::sleep(Duration::from_millis(left)).await;
+        let late = turn.send(&mesh, first, &self.addresses_of(first)).await?;
+        ensure!(late.refused == Some(ErrorCode::Expired), "late: {:?}", late.refused);
+        output::note("  late: Expired");
+        self.report.replay_refused = true;
+        Ok(())
+    }
+
+    fn addresses_of(&self, node: NodeId) -> Vec<Multiaddr> {
+        let running = self.network.running().find(|running| running.node == node);
+        running.map(|running| running.addresses.clone()).unwrap_or_default()
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

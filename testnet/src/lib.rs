@@ -1,0 +1,53 @@
+//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo and benchmarks, and
+//! the network itself for tests of other kinds.
+
+mod bench;
+mod cli;
+mod demo;
+pub mod network;
+mod output;
+pub mod process;
+mod raw;
+mod store;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+
+/// The `baton-testnet` command.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    init_logging(&cli.log);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&anyhow::Error::new(error).context("cannot start the async runtime")),
+    };
+    let result = runtime.block_on(async {
+        match cli.command {
+            Command::Store(args) => store::run(args).await,
+            Command::Up(args) => up::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
+            Command::Demo(args) => Box::pin(demo::run(args)).await,
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn report(error: &anyhow::Error) -> ExitCode {
+    output::note(&format!("error: {error:#}"));
+    ExitCode::FAILURE
+}
+
+fn init_logging(level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_new(level)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,330 @@
+//! A whole network on this machine: a store and nodes, each a process of its own, in one folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use baton_mesh::Multiaddr;
+use baton_proto::ids::{BlobId, NodeId};
+
+use crate::process::Process;
+
+/// Which engine the nodes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineChoice {
+    /// The real model.
+    Native,
+    /// The test engine that repeats the message.
+    Echo,
+}
+
+/// How nodes are started.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// The engine.
+    pub engine: EngineChoice,
+    /// Shard count of the store.
+    pub shards: u16,
+    /// Tokens of context, where not the model's own.
+    pub context_tokens: Option<u32>,
+    /// Pause before each token of the echo engine.
+    pub echo_delay_ms: u64,
+    /// Folder of downloaded models.
+    pub model_dir: Option<PathBuf>,
+    /// More arguments for `baton-node run`.
+    pub extra: Vec<String>,
+}
+
+/// The store process.
+#[derive(Debug)]
+pub struct StoreProcess {
+    process: Process,
+    /// URL of its HTTP interface.
+    pub url: String,
+    /// URL of the interface that damages what is stored.
+    pub admin: String,
+}
+
+/// A node process.
+#[derive(Debug)]
+pub struct NodeProcess {
+    /// The process.
+    pub process: Process,
+    /// Its identity.
+    pub node: NodeId,
+    /// Full multiaddresses, with `/p2p/`.
+    pub addresses: Vec<Multiaddr>,
+    /// Address of its admin interface.
+    pub admin: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListedBlob {
+    blob_id: String,
+}
+
+/// A store and some nodes.
+#[derive(Debug)]
+pub struct Network {
+    /// Everything it keeps.
+    pub folder: PathBuf,
+    /// How nodes are started.
+    pub options: NodeOptions,
+    /// The store, unless stopped.
+    pub store: Option<StoreProcess>,
+    store_url: String,
+    nodes_store_url: Option<String>,
+    /// The nodes; none where one was stopped.
+    pub nodes: Vec<Option<NodeProcess>>,
+}
+
+impl Network {
+    /// Starts the store, then the nodes, each knowing those before it.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn start(folder: &Path, count: usize, options: NodeOptions) -> anyhow::Result<Self> {
+        let store = start_store(folder, options.shards, None).await?;
+        let store_url = store.url.clone();
+        let mut network = Self {
+            folder: folder.to_owned(),
+            options,
+            store: Some(store),
+            store_url,
+            nodes_store_url: None,
+            nodes: Vec::new(),
+        };
+        for index in 0..count {
+            network.nodes.push(None);
+            network.start_node(index, &[]).await?;
+        }
+        Ok(network)
+    }
+
+    /// Makes nodes that are started from now on reach the store by another URL, such as a proxy's.
+    pub fn reach_store_by(&mut self, url: &str) {
+        self.nodes_store_url = Some(url.to_owned());
+    }
+
+    /// URL of the store, also while it is stopped.
+    #[must_use]
+    pub fn store_url(&self) -> &str {
+        &self.store_url
+    }
+
+    /// Starts, or starts again, the node at an index; its folder keeps its key and journal.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn start_node(&mut self, index: usize, extra: &[String]) -> anyhow::Result<NodeId> {
+        let name = format!("node-{index}");
+        let folder = self.folder.join(&name);
+        let mut args: Vec<String> = vec!["run".into(), "--json".into()];
+        let mut set = |flag: &str, value: &str| args.extend([flag.to_owned(), value.to_owned()]);
+        set("--data-dir", &folder.to_string_lossy());
+        set("--listen", "/ip4/127.0.0.1/tcp/0");
+        set("--listen", "/ip4/127.0.0.1/udp/0/quic-v1");
+        set("--mdns", "false");
+        let store = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
+        set("--publisher", store);
+        set("--aggregator", store);
+        set("--shards", &self.options.shards.to_string());
+        set("--admin", "127.0.0.1:0");
+        match self.options.engine {
+            EngineChoice::Native => set("--engine", "native"),
+            EngineChoice::Echo => {
+                set("--engine", "echo");
+                set("--echo-delay-ms", &self.options.echo_delay_ms.to_string());
+            }
+        }
+        if let Some(tokens) = self.options.context_tokens {
+            set("--context-tokens", &tokens.to_string());
+        }
+        if let Some(models) = &self.options.model_dir {
+            set("--model-dir", &models.to_string_lossy());
+        }
+        for address in self.addresses() {
+            set("--bootstrap", &address.to_string());
+        }
+        args.extend(self.options.extra.iter().chain(extra).cloned());
+        let process = Process::start(&name, "baton-node", &args, &self.folder).await?;
+        let ready = &process.ready;
+        let node: NodeId = ready["node"].as_str().context("the ready line names the node")?.parse()?;
+        let addresses = ready["listen"]
+            .as_array()
+            .context("the ready line lists addresses")?
+            .iter()
+            .filter_map(|address| address.as_str()?.parse().ok())
+            .collect();
+        let admin = ready["admin"].as_str().map(str::to_owned);
+        let started = NodeProcess { process, node, addresses, admin };
+        let slot = self.nodes.get_mut(index).context("no such node")?;
+        *slot = Some(started);
+        Ok(node)
+    }
+
+    /// Adds a fresh node.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn add_node(&mut self, extra: &[String]) -> anyhow::Result<NodeId> {
+        self.nodes.push(None);
+        self.start_node(self.nodes.len() - 1, extra).await
+    }
+
+    /// `kill -9` of a node.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn kill_node(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let index = self.index_of(node).context("no such node")?;
+        match self.nodes.get_mut(index).and_then(Option::take) {
+            Some(mut running) => running.process.kill().await,
+            None => Ok(()),
+        }
+    }
+
+    /// SIGTERM to a node.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn stop_node(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let index = self.index_of(node).context("no such node")?;
+        match self.nodes.get_mut(index).and_then(Option::take) {
+            Some(mut running) => running.process.terminate().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Where a node stands in the list of those running.
+    #[must_use]
+    pub fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|slot| slot.as_ref().is_some_and(|running| running.node == node))
+    }
+
+    /// The running nodes.
+    pub fn running(&self) -> impl Iterator<Item = &NodeProcess> {
+        self.nodes.iter().flatten()
+    }
+
+    /// TCP addresses of the running nodes.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Multiaddr> {
+        self.running().filter_map(|node| node.addresses.first().cloned()).collect()
+    }
+
+    /// SIGTERM to the store; its data stays.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn stop_store(&mut self) -> anyhow::Result<()> {
+        match self.store.take() {
+            Some(mut store) => store.process.terminate().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the store again at its old address.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn restart_store(&mut self) -> anyhow::Result<()> {
+        let address = self.store_url.trim_start_matches("http://").to_owned();
+        self.store = Some(start_store(&self.folder, self.options.shards, Some(&address)).await?);
+        Ok(())
+    }
+
+    /// Stops everything in good order.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let nodes: Vec<NodeId> = self.running().map(|node| node.node).collect();
+        for node in nodes {
+            self.stop_node(node).await?;
+        }
+        self.stop_store().await
+    }
+
+    fn admin_url(&self) -> anyhow::Result<&str> {
+        Ok(&self.store.as_ref().context("the store is stopped")?.admin)
+    }
+
+    /// Replaces the stored bytes under an ID, as a hostile store would.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> anyhow::Result<()> {
+        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
+        reqwest::Client::new().put(url).body(bytes).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// Puts a head record in the index past its rules, as a hostile index would.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn force_head(&self, record: Vec<u8>) -> anyhow::Result<()> {
+        let url = format!("{}/admin/heads", self.admin_url()?);
+        reqwest::Client::new().put(url).body(record).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// How many blobs are stored.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn blob_count(&self) -> anyhow::Result<u64> {
+        Ok(self.list_blobs().await?.len() as u64)
+    }
+
+    /// Every stored blob's bytes.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn all_blobs(&self) -> anyhow::Result<Vec<(BlobId, Vec<u8>)>> {
+        let mut blobs = Vec::new();
+        for id in self.list_blobs().await? {
+            blobs.push((id, self.read_blob(id).await?));
+        }
+        Ok(blobs)
+    }
+
+    async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
+        let url = format!("{}/admin/blobs", self.admin_url()?);
+        let listed: Vec<ListedBlob> = reqwest::get(url).await?.error_for_status()?.json().await?;
+        Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
+    }
+
+    /// One stored blob's bytes.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn read_blob(&self, id: BlobId) -> anyhow::Result<Vec<u8>> {
+        let url = format!("{}/v1/blobs/{id}", self.store_url);
+        Ok(reqwest::get(url).await?.error_for_status()?.bytes().await?.to_vec())
+    }
+}
+
+async fn start_store(folder: &Path, shards: u16, address: Option<&str>) -> anyhow::Result<StoreProcess> {
+    let args: Vec<String> = [
+        "store",
+        "--data-dir",
+        &folder.join("store").to_string_lossy(),
+        "--shards",
+        &shards.to_string(),
+        "--listen",
+        address.unwrap_or("127.0.0.1:0"),
+        "--admin",
+        "127.0.0.1:0",
+        "--json",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let process = Process::start("store", "baton-testnet", &args, folder).await?;
+    let text = |key: &str| process.ready[key].as_str().unwrap_or_default().to_owned();
+    Ok(StoreProcess { url: text("url"), admin: text("admin"), process })
+}

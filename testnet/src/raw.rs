@@ -1,0 +1,195 @@
+//! The wire protocol by hand, as an attacker or a replaying network would use it: a request is built once and its
+//! bytes are sent as often and to whomever one likes.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use baton_keys::{
+    exchange::{ExchangeSecret, SUITE_V1, TurnSecret},
+    secret::random_bytes,
+    session::{RecordIdentity, SessionRoot},
+};
+use baton_mesh::{MeshHandle, Multiaddr, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed, codec,
+    export::Export,
+    ids::{AuthHash, DeviceId, NodeId, PayloadHash, TurnId},
+    limits::{MAX_NODE_FRAME_BYTES, VERSION},
+    link::{BlobRef, Link, blob_digest},
+    node_record::NodeRecord,
+    record::{Message, RecordKind, Role},
+    segment::{Segment, blob_salt},
+    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth},
+    wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, TurnRequest},
+};
+use tokio::time::Instant;
+
+/// Time for one exchange by hand.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A request whose bytes can be sent again.
+pub(crate) struct RawTurn {
+    pub(crate) frame: ClientFrame,
+    secret: TurnSecret,
+    auth_hash: AuthHash,
+}
+
+/// What came back.
+#[derive(Debug, Default)]
+pub(crate) struct RawReply {
+    pub(crate) refused: Option<ErrorCode>,
+    pub(crate) committed: Option<Committed>,
+    /// Chunks that carried tokens: none where nothing was generated for this connection.
+    pub(crate) token_chunks: usize,
+}
+
+/// Asks a node for its record, and verifies it.
+pub(crate) async fn node_record(
+    mesh: &MeshHandle,
+    node: NodeId,
+    addresses: &[Multiaddr],
+) -> anyhow::Result<Signed<NodeRecord>> {
+    let deadline = Instant::now() + TIMEOUT;
+    let mut stream = mesh.open(node, addresses, deadline).await?;
+    stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await?;
+    match next_frame(&mut stream, deadline).await? {
+        Some(NodeFrame::NodeRecord(bytes)) => Ok(Signed::<NodeRecord>::verify(bytes)?),
+        other => bail!("asked for a node record and got {other:?}"),
+    }
+}
+
+/// Builds the turn after an exported session's head, to be served by one node until `expires_ms`.
+pub(crate) fn build(
+    export: &Export,
+    root: &SessionRoot,
+    node: &NodeRecord,
+    text: &str,
+    (issued_ms, expires_ms): (u64, u64),
+) -> anyhow::Result<RawTurn> {
+    let last = export.segments.last().context("the session has a segment")?;
+    let session_id = root.session_id();
+    let key = root.blob_key(last.segment, &blob_salt(&last.blob)?);
+    let head = Segment::open(&last.blob, &key, &session_id, last.segment)?;
+    let mut links = Vec::with_capacity(head.entries.len());
+    for entry in &head.entries {
+        links.push(Signed::<Link>::verify(entry.link.clone())?);
+    }
+    let end = links.last().context("a segment has links")?;
+    let blob = BlobRef {
+        blob_id: last.blob_id,
+        digest: blob_digest(&last.blob),
+        length: u32::try_from(last.blob.len())?,
+    };
+    let records = links
+        .iter()
+        .map(|link| ReadRecord {
+            seq: link.seq,
+            key: GrantedKey::of_record(&root.record_key(&link.record_identity())),
+        })
+        .collect();
+    let base = baton_proto::chain::base_after(head);
+    let (turn_id, seq) = (TurnId(random_bytes()), end.seq + 1);
+    let identity =
+        RecordIdentity { session_id, segment: base.segment, seq, turn_id, attempt: 0, author: node.node };
+    let record_key = root.record_key(&identity);
+    let sampling = Sampling::default();
+    let grant = Grant {
+        segment: base.segment,
+        index: u8::try_from(base.entries.len())?,
+        record_key: GrantedKey::of_record(&record_key),
+        blob_key: GrantedKey::of_blob(&root.blob_key(base.segment, &record_key.blob_salt())),
+        blobs: vec![ReadBlob { segment: last.segment, blob: Some(blob), key: GrantedKey::of_blob(&key) }],
+        records,
+    };
+    let signing = root.signing_key();
+    let mut auth = TurnAuth {
+        version: VERSION,
+        suite: SUITE_V1,
+        session_id,
+        session_key: signing.public_key(),
+        head_key: root.head_signing_key().public_key(),
+        device_id: DeviceId(random_bytes()),
+        seq,
+        turn_id,
+        attempt: 0,
+        prev_link: end.link_hash(),
+        prev_blob: Some(blob),
+        n_shards: export.n_shards,
+        branch: None,
+        audience: node.node,
+        audience_key: node.current_key(issued_ms)?,
+        payload_hash: PayloadHash([0; 32]),
+        model: node.models.first().context("the node serves a model")?.model,
+        sampling: sampling.digest(),
+        max_output_tokens: 16,
+        max_price: 0,
+        memory_from: None,
+        memory_tokens: 0,
+        grant_hash: grant.hash(),
+        resume: None,
+        issued_ms,
+        expires_ms,
+    };
+    let payload = Payload {
+        version: VERSION,
+        grant,
+        kind: RecordKind::Turn,
+        supersedes_from: None,
+        system: Vec::new(),
+        messages: vec![Message::new(Role::User, text)],
+        sampling,
+        storage: StoragePolicy::default(),
+        resume_tokens: Vec::new(),
+    };
+    let ephemeral = ExchangeSecret::generate();
+    let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())?;
+    auth.payload_hash = sealed.hash();
+    let auth = Signed::sign(auth, &signing);
+    let request =
+        TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
+    Ok(RawTurn { frame: ClientFrame::Turn(request), secret, auth_hash: auth.auth_hash() })
+}
+
+impl RawTurn {
+    /// Sends the request's bytes to a node and reads the reply to its end.
+    pub(crate) async fn send(
+        &self,
+        mesh: &MeshHandle,
+        node: NodeId,
+        addresses: &[Multiaddr],
+    ) -> anyhow::Result<RawReply> {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut stream = mesh.open(node, addresses, deadline).await?;
+        stream.send_by(&codec::encode(&self.frame), deadline).await?;
+        let mut reply = RawReply::default();
+        let mut opener = None;
+        while let Some(frame) = next_frame(&mut stream, deadline).await? {
+            match frame {
+                NodeFrame::Refused { code, .. } => reply.refused = Some(code),
+                NodeFrame::Accepted { nonce } => {
+                    opener = Some(self.secret.reply_opener(&nonce, &self.auth_hash.0));
+                }
+                NodeFrame::Chunk(chunk) => {
+                    let opener = opener.as_mut().context("chunks follow the node's nonce")?;
+                    let (event, _) = opener.open(&chunk).context("a chunk does not open")?;
+                    match codec::decode::<ReplyEvent>(&event, MAX_NODE_FRAME_BYTES)? {
+                        ReplyEvent::Tokens { .. } => reply.token_chunks += 1,
+                        ReplyEvent::Committed(committed) => reply.committed = Some(*committed),
+                        ReplyEvent::Failed { code } => reply.refused = Some(code),
+                        _ => {}
+                    }
+                }
+                other => bail!("unexpected frame {other:?}"),
+            }
+        }
+        ensure!(reply.refused.is_some() || reply.committed.is_some(), "the node ended without an answer");
+        Ok(reply)
+    }
+}
+
+async fn next_frame(stream: &mut TurnStream, deadline: Instant) -> anyhow::Result<Option<NodeFrame>> {
+    match stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await? {
+        Some(bytes) => Ok(Some(codec::decode(&bytes, MAX_NODE_FRAME_BYTES)?)),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,85 @@
+//! `baton-testnet store`: the embedded Walrus-compatible store as a process of its own.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::Context as _;
+use baton_proto::{Signable as _, Signed, head::HeadRecord};
+use baton_walrus_client::{
+    ShardCount,
+    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
+};
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+/// Arguments of `baton-testnet store`.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Folder of the store
+    #[arg(long, default_value = "baton-store")]
+    data_dir: PathBuf,
+    /// Address to serve on
+    #[arg(long, default_value = "127.0.0.1:31415")]
+    listen: SocketAddr,
+    /// Shard count that blob IDs are computed for (1000 on Walrus's mainnet and testnet)
+    #[arg(long, default_value_t = 1000)]
+    shards: u16,
+    /// Loopback address of the interface that lets tests damage what is stored
+    #[arg(long)]
+    admin: Option<SocketAddr>,
+    /// Print one JSON line on standard output when ready
+    #[arg(long)]
+    json: bool,
+}
+
+/// Serves until SIGTERM or Ctrl-C.
+pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
+    let mut config = EmbeddedConfig::new(&args.data_dir);
+    config.shards = ShardCount::new(args.shards)?;
+    let store = tokio::task::spawn_blocking(move || EmbeddedStore::open(config, validate_head))
+        .await
+        .context("opening the store panicked")??;
+    let listener = EmbeddedStore::bind(args.listen).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let admin_listener = match args.admin {
+        Some(address) => Some(EmbeddedStore::bind(address).await?),
+        None => None,
+    };
+    let admin = match &admin_listener {
+        Some(listener) => Some(format!("http://{}", listener.local_addr()?)),
+        None => None,
+    };
+    if args.json {
+        let ready = serde_json::json!({ "event": "ready", "url": url, "admin": admin });
+        crate::output::line(&ready.to_string());
+    } else {
+        crate::output::line(&format!("store with {} shards at {url}", args.shards));
+    }
+    let shutdown = CancellationToken::new();
+    let signal = shutdown.clone();
+    let waiting = tokio::spawn(async move {
+        crate::output::wait_for_signal().await;
+        signal.cancel();
+    });
+    let serving = store.serve(listener, shutdown.clone().cancelled_owned());
+    match admin_listener {
+        Some(listener) => {
+            let admin = store.serve_admin(listener, shutdown.clone().cancelled_owned());
+            let (served, administered) = tokio::join!(serving, admin);
+            served?;
+            administered?;
+        }
+        None => serving.await?,
+    }
+    waiting.abort();
+    Ok(())
+}
+
+/// The head index takes only records that are signed by the key they are indexed under.
+fn validate_head(bytes: &[u8]) -> Result<HeadIdentity, String> {
+    let limit = HeadRecord::MAX_BYTES;
+    if bytes.len() > limit {
+        return Err(format!("more than {limit} bytes"));
+    }
+    let record = Signed::<HeadRecord>::verify_encoded(bytes).map_err(|error| error.name().to_owned())?;
+    Ok(HeadIdentity { key: record.index_key(), sequence: record.sequence, expires_ms: record.expires_ms })
+}
