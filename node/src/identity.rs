@@ -413,7 +413,7 @@ mod tests {
         let node = Node::new();
         let identity = node.open();
         let old = identity.current_record().keys[0].key;
-        let secret = hex::encode(&*identity.exchange_secret(&old, START).unwrap().expose());
+        let secret = hex::encode(identity.exchange_secret(&old, START).unwrap().expose().as_slice());
         let ring = node.folder.path().join(EXCHANGE_KEYS_FILE);
         assert!(fs::read_to_string(&ring).unwrap().contains(&secret));
         node.set(START + 25 * HOUR + 1);

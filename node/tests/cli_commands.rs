@@ -1,5 +1,7 @@
 //! The commands of `baton-node` as a person types them: what they print, what they leave, how they end.
 
+#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
+
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;

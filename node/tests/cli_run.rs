@@ -1,5 +1,7 @@
 //! `baton-node run` as a process: what it prints for programs, whom it answers, what it logs, how it ends.
 
+#![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
+
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;
@@ -8,14 +10,45 @@ mod turn;
 
 use std::{fs, net::TcpStream, path::Path};
 
+use baton_walrus_client::{
+    ShardCount,
+    embedded::{EmbeddedConfig, EmbeddedStore},
+};
 use process::{ECHO, Node, baton_node, failure, output, text};
 use rustix::process::Signal;
 use serde_json::Value;
-use turn::Client;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use turn::{Client, SHARDS};
 
 fn status(home: &Path, node: &Node) -> (bool, Value) {
     let output = output(home, &["status", "--json", "--admin", node.admin()]);
     (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// The words of a node whose store the test names.
+fn without_publisher<'a>() -> impl Iterator<Item = &'a str> {
+    let place = ECHO.iter().position(|word| *word == "--publisher").unwrap();
+    ECHO.into_iter().take(place).chain(ECHO.into_iter().skip(place + 2))
+}
+
+/// A store over HTTP in this process, for as long as the value lives.
+struct Store {
+    url: String,
+    _stop: DropGuard,
+}
+
+impl Store {
+    async fn start(home: &Path) -> Self {
+        let shards = ShardCount::new(SHARDS).unwrap();
+        let config = EmbeddedConfig { shards, ..EmbeddedConfig::new(home.join("store")) };
+        let store = EmbeddedStore::open(config, |_| Err("no heads here".to_owned())).unwrap();
+        let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let stop = CancellationToken::new();
+        let ended = stop.clone().cancelled_owned();
+        tokio::spawn(async move { store.serve(listener, ended).await });
+        Self { url, _stop: stop.drop_guard() }
+    }
 }
 
 /// The port of an address such as `/ip4/127.0.0.1/tcp/4001/p2p/...`.
@@ -122,7 +155,10 @@ fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--log", "trace", "--drain-seconds", "1"]);
+    let store = Store::start(home.path()).await;
+    let words = ["--log", "trace", "--shards", "10", "--publisher", &store.url];
+    let words: Vec<_> = without_publisher().chain(words).collect();
+    let mut node = Node::spawn(&mut baton_node(home.path(), &words));
     let client = Client::of(&node.ready).await;
     let record = client.record().await;
     assert_eq!(record.node.to_string(), node.ready["node"].as_str().unwrap());
@@ -132,12 +168,18 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let reply = client.ask("zanzibar quokka").await.finish().await;
     assert_eq!(reply.text, "echo: zanzibar quokka");
     assert!(reply.committed && reply.complete, "{reply:?}");
-    let (_, status) = status(home.path(), &node);
-    assert_eq!(status["turns"]["committed"], 1);
+    let (success, status) = status(home.path(), &node);
+    assert!(success, "{status}");
+    assert_eq!((&status["ready"], &status["turns"]["committed"]), (&true.into(), &1.into()));
     let metrics = reqwest::Client::builder().no_proxy().build().unwrap();
     let metrics =
         metrics.get(format!("http://{}/metrics", node.admin())).send().await.unwrap().text().await.unwrap();
-    for line in ["baton_turns_total{outcome=\"committed\"} 1", "baton_requests_total{kind=\"turn\"} 1"] {
+    for line in [
+        "baton_turns_total{outcome=\"committed\"} 1",
+        "baton_requests_total{kind=\"turn\"} 1",
+        "baton_store_calls_total{call=\"put\",result=\"ok\"} 1",
+        "baton_ready 1",
+    ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
     }
 

@@ -95,7 +95,7 @@ impl KeyRing {
         let mut text = Zeroizing::new(String::with_capacity(64 + self.0.len() * 128));
         let _ = writeln!(text, "{HEADER}");
         for RingKey { secret, window } in &self.0 {
-            let secret = Zeroizing::new(hex::encode(&*secret.expose()));
+            let secret = Zeroizing::new(hex::encode(secret.expose().as_slice()));
             let _ = writeln!(text, "{} {} {}", window.from_ms, window.until_ms, *secret);
         }
         text
@@ -229,7 +229,7 @@ mod tests {
         for text in
             ["", "x", HEADER, &text.replace(' ', "  "), &long_lived, &backwards, &text[..text.len() - 2]]
         {
-            assert_eq!(KeyRing::parse(text).is_some_and(|ring| !ring.0.is_empty()), false, "{text}");
+            assert!(KeyRing::parse(text).is_none_or(|ring| ring.0.is_empty()), "{text}");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
         let ring = ring_at(START);
         let shown = format!("{ring:?}");
         for key in &ring.0 {
-            assert!(!shown.contains(&hex::encode(&*key.secret.expose())));
+            assert!(!shown.contains(&hex::encode(key.secret.expose().as_slice())));
         }
     }
 }

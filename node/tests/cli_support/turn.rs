@@ -23,7 +23,8 @@ use serde_json::Value;
 use tokio::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-const SHARDS: u16 = 1000;
+/// Shards of the tests' stores.
+pub const SHARDS: u16 = 10;
 
 /// A client of one node.
 pub struct Client {
