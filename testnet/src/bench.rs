@@ -90,9 +90,14 @@ fn print(figures: &Figures) {
         show("model", model);
     }
     for wait in &figures.blob_id_ms {
-        output::line(&format!("blob ID at {} shards: {:.2} ms for {} bytes", wait.shards, wait.ms, wait.bytes));
+        output::line(&format!(
+            "blob ID at {} shards: {:.2} ms for {} bytes",
+            wait.shards, wait.ms, wait.bytes
+        ));
     }
-    output::line("\n  at turn   bytes up   bytes down   blobs   (store traffic of one turn, mean over a segment)");
+    output::line(
+        "\n  at turn   bytes up   bytes down   blobs   (store traffic of one turn, mean over a segment)",
+    );
     for cost in &figures.growth {
         output::line(&format!(
             "  {:>7} {:>10.0} {:>12.0} {:>7.2}",

@@ -36,12 +36,7 @@ impl Process {
     ///
     /// # Errors
     /// What went wrong, with the process's last log lines where it has any.
-    pub async fn start(
-        name: &str,
-        program: &str,
-        args: &[String],
-        folder: &Path,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(name: &str, program: &str, args: &[String], folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let stderr = std::fs::OpenOptions::new()
             .create(true)

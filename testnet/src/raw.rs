@@ -19,7 +19,9 @@ use baton_proto::{
     node_record::NodeRecord,
     record::{Message, RecordKind, Role},
     segment::{Segment, blob_salt},
-    turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth},
+    turn::{
+        Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth,
+    },
     wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, TurnRequest},
 };
 use tokio::time::Instant;

@@ -86,7 +86,8 @@ async fn one(
     turn: u64,
     nodes: [NodeId; 2],
 ) -> anyhow::Result<()> {
-    let text: String = format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
+    let text: String =
+        format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
     let node = if turn.is_multiple_of(2) { nodes[0] } else { nodes[1] };
     let input = TurnInput { node: Some(node), allow_echo: true, ..TurnInput::user(text) };
     client.turn(session, input, |_: TurnEvent| {}).await?;

@@ -5,12 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use baton_client::{ClientError, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
 use baton_mesh::Multiaddr;
-use baton_proto::{
-    ErrorCode, Signed,
-    head::HeadRecord,
-    ids::NodeId,
-    store::HeadIndex as _,
-};
+use baton_proto::{ErrorCode, Signed, head::HeadRecord, ids::NodeId, store::HeadIndex as _};
 
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};

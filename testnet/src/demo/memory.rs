@@ -44,9 +44,8 @@ impl Demo {
             .status()
             .await?;
         ensure!(add.success(), "the fact could not be added");
-        let mut args: Vec<String> = ["--data-dir", &text(folder), "run", "--json", "--mdns", "false"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut args: Vec<String> =
+            ["--data-dir", &text(folder), "run", "--json", "--mdns", "false"].map(str::to_owned).to_vec();
         args.extend(["--listen".to_owned(), "/ip4/127.0.0.1/tcp/0".to_owned()]);
         for address in self.network.addresses() {
             args.extend(["--bootstrap".to_owned(), address.to_string()]);
