@@ -33,7 +33,8 @@ pub struct TurnInput {
     pub messages: Vec<Message>,
     /// What the turn is.
     pub kind: RecordKind,
-    /// First seq that it replaces, for kinds other than an ordinary turn.
+    /// First seq that it replaces, for kinds other than an ordinary turn: back to before it. An edit of an edit
+    /// names what that one named.
     pub supersedes_from: Option<u64>,
     /// How tokens are chosen.
     pub sampling: Sampling,

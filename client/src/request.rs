@@ -204,11 +204,12 @@ fn grant(
 fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> {
     let mut kept = Vec::new();
     let mut bytes = 0usize;
-    for position in effective(&state.history).into_iter().rev() {
-        let Some(turn) = state.history.get(position) else { continue };
-        if replaced_from.is_some_and(|from| turn.link.seq >= from) {
-            continue;
-        }
+    // Back to before `from`: a record at or after it counts no longer, and neither does what it replaced.
+    let end = replaced_from
+        .map_or(state.history.len(), |from| state.history.partition_point(|turn| turn.link.seq < from));
+    let history = state.history.get(..end).unwrap_or_default();
+    for position in effective(history).into_iter().rev() {
+        let Some(turn) = history.get(position) else { continue };
         if bytes >= budget {
             break;
         }

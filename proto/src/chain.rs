@@ -265,6 +265,10 @@ fn open_records(
 
 /// Positions of the turns that still count: those that no later edit, summary or tombstone supersedes.
 /// Tombstones themselves hold no text and never count.
+///
+/// `supersedes_from = f` means back to before `f`: what counted then, then the new record. A superseded record takes
+/// nothing out any more, so an edit of an edit names the seq that the first edit named; naming the first edit's own
+/// seq would bring back what that one replaced.
 #[must_use]
 pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
     let mut kept = Vec::new();

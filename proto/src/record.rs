@@ -108,7 +108,8 @@ pub struct Record {
     /// What the record is.
     #[zeroize(skip)]
     pub kind: RecordKind,
-    /// First seq that this record replaces; the chain stays linear, the window skips what is superseded.
+    /// First seq that this record replaces, as in "back to before it"; the chain stays linear, the window skips what
+    /// is superseded.
     pub supersedes_from: Option<u64>,
     /// The turn's messages in order, the answer last.
     pub messages: Vec<Message>,

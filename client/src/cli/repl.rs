@@ -5,7 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use baton_client::{Client, ClientError, TurnInput};
 use baton_proto::{
     ids::SessionId,
-    record::{Message, RecordKind, Role},
+    record::{Message, Record, RecordKind, Role},
 };
 use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 
@@ -270,15 +270,40 @@ impl Repl<'_> {
         }
         let mut input = self.talk.input(messages);
         input.kind = RecordKind::Edit;
-        // An edit of an edit replaces what that one replaced, too.
-        input.supersedes_from = Some(record.supersedes_from.unwrap_or(seq).min(seq));
+        input.supersedes_from = Some(replaced_from(seq, record));
         self.turn(input).await
+    }
+}
+
+/// What an edit of this record names. `supersedes_from = f` means back to before `f`: an edit of an edit names what
+/// that one named, since its own seq would bring back what it replaced, and likewise for a tombstone. A summary names
+/// itself, since what it summarises is still wanted.
+fn replaced_from(seq: u64, record: &Record) -> u64 {
+    match record.kind {
+        RecordKind::Turn | RecordKind::Summary => seq,
+        RecordKind::Edit | RecordKind::Tombstone => record.supersedes_from.unwrap_or(seq),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use baton_proto::record::FinishReason;
+
     use super::*;
+
+    #[test]
+    fn an_edit_of_an_edit_names_the_original() {
+        let record = |kind, from| Record::of_turn(kind, from, &[], "", FinishReason::Stop);
+        assert_eq!(replaced_from(4, &record(RecordKind::Turn, None)), 4);
+        assert_eq!(replaced_from(5, &record(RecordKind::Edit, Some(4))), 4);
+        assert_eq!(replaced_from(6, &record(RecordKind::Edit, Some(4))), 4, "and again");
+        assert_eq!(
+            replaced_from(5, &record(RecordKind::Tombstone, Some(2))),
+            2,
+            "nothing deleted comes back"
+        );
+        assert_eq!(replaced_from(5, &record(RecordKind::Summary, Some(0))), 5, "nothing summarised is lost");
+    }
 
     #[test]
     fn lines_are_messages_unless_they_name_a_command() {

@@ -68,6 +68,13 @@ async fn an_edit_hides_what_it_replaces_from_the_node() {
     let outcome = client.turn(session, edit, |_| {}).await.unwrap();
     assert_eq!(outcome.text, "two again (1)");
     assert_eq!(say(&client, session, "next").await.text, "next (2)");
+    // Back to before the edit, which brings back what it replaced; then back to before the original.
+    for (from, text) in [(3, "from the edit on (3)"), (1, "from the original on (1)")] {
+        let mut edit = TurnInput::user(text.rsplit_once(' ').unwrap().0);
+        (edit.kind, edit.supersedes_from) = (RecordKind::Edit, Some(from));
+        assert_eq!(client.turn(session, edit, |_| {}).await.unwrap().text, text);
+    }
+    assert_eq!(say(&client, session, "last").await.text, "last (2)");
     let mut wrong = TurnInput::user("x");
     wrong.supersedes_from = Some(1);
     assert!(client.turn(session, wrong, |_| {}).await.is_err());
