@@ -96,6 +96,10 @@ contexts! {
     LOG_PSEUDONYM = "log-pseudonym";
     /// Key file secret to the key that seals what a program keeps on its own disk.
     AT_REST = "at-rest";
+    /// Seed of a turn to the key of the sampler's random numbers.
+    SAMPLER_RANDOMNESS = "sampler-randomness";
+    /// Canonical description of a tokenizer to its hash in the model manifest.
+    TOKENIZER = "tokenizer";
 }
 
 /// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.

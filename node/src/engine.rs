@@ -16,50 +16,37 @@ mod worker;
 
 use std::fmt;
 
-use baton_proto::ids::ModelId;
+use baton_proto::{
+    ids::ModelId,
+    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS},
+};
+pub use baton_proto::{node_record::ModelManifest, receipt::EngineKind};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::prompt::Prompt;
-pub use manifest::{ModelManifest, model_id};
+pub use manifest::LoadedManifest;
 
 /// Events buffered between an engine and its reader. Small on purpose: a slow reader must slow the
 /// engine, yet a burst of a few tokens should not wake it each time. When full, the engine waits.
 pub const EVENT_CAPACITY: usize = 16;
 
-/// Stop strings a job may carry; each is searched for at every token.
-pub const MAX_STOP_STRINGS: usize = 8;
-
-/// Bytes of one stop string; the engine holds back at most this much text.
-pub const MAX_STOP_BYTES: usize = 256;
-
 /// Tokens at the end of prompt and answer that the repetition penalty looks at.
 pub const REPETITION_WINDOW: usize = 64;
-
-/// Where an engine's answers come from; the receipt names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    /// A model that this process runs: exact counts, exact window.
-    Native,
-    /// A server behind this node: counts as reported, no exact window, not replayable.
-    Proxied,
-    /// The deterministic test engine.
-    Echo,
-}
 
 /// What an engine is, fixed for its lifetime.
 #[derive(Debug, Clone)]
 pub struct EngineInfo {
     /// The name that configuration and logs use.
     pub name: String,
-    /// The model's identity, [`model_id`] of `manifest`.
+    /// The model's identity, [`ModelManifest::model_id`] of `manifest`.
     pub model_id: ModelId,
     /// Native, proxied or echo.
     pub kind: EngineKind,
     /// Tokens that prompt and answer may have together on this node.
     pub context_tokens: u32,
     /// What `model_id` is the hash of.
-    pub manifest: ModelManifest,
+    pub manifest: LoadedManifest,
 }
 
 /// A number of tokens, and whether it was counted or estimated.
@@ -74,7 +61,7 @@ pub struct TokenCount {
 /// How tokens are chosen.
 #[derive(Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy; otherwise logits are divided by it. Range 0 to 10.
+    /// 0 is greedy; otherwise logits are divided by it. Range 0 to 5.
     pub temperature: f32,
     /// Nucleus: the smallest set of likeliest tokens with at least this probability. Range (0, 1]; 1 is off.
     pub top_p: f32,
@@ -120,13 +107,13 @@ impl fmt::Debug for Sampling {
 }
 
 impl Sampling {
-    /// Checks every field against its range.
+    /// Checks every field against its range, which is that of [`baton_proto::turn::Sampling::check`].
     ///
     /// # Errors
     /// [`EngineError::InvalidSampling`] names the first field out of range.
     pub fn validate(&self) -> Result<(), EngineError> {
         let refuse = |field| Err(EngineError::InvalidSampling { field });
-        if !(0.0..=10.0).contains(&self.temperature) {
+        if !(0.0..=5.0).contains(&self.temperature) {
             return refuse("temperature");
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
@@ -370,4 +357,60 @@ pub trait Engine: Send + Sync {
     /// Refuses new jobs, stops running ones within a token (they report [`EngineError::ShutDown`]) and
     /// joins the engine's threads. Blocks meanwhile; idempotent; also done on drop.
     fn shutdown(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::turn::Sampling as Asked;
+
+    use super::*;
+
+    /// What the engine and the protocol say of the same settings.
+    fn verdicts(change: impl FnOnce(&mut Asked)) -> [bool; 2] {
+        let mut asked = Asked::default();
+        change(&mut asked);
+        let Asked { temperature, top_p, top_k, repetition_penalty, seed, ref stop, .. } = asked;
+        let ours = Sampling {
+            temperature,
+            top_p,
+            top_k,
+            repetition_penalty,
+            seed,
+            stop: stop.clone(),
+            max_tokens: 1,
+        };
+        [ours.validate().is_ok(), asked.check().is_ok()]
+    }
+
+    #[test]
+    fn accepts_exactly_the_numbers_that_the_protocol_accepts() {
+        let edges = [-1.0, -0.0, 0.0, f32::MIN_POSITIVE, 1.0, 1.0f32.next_up(), 5.0, 5.0f32.next_up(), 10.0];
+        let edges = edges.into_iter().chain([10.0f32.next_up(), f32::INFINITY, f32::NAN]);
+        let mut accepted = 0;
+        for value in edges {
+            for [ours, protocol] in [
+                verdicts(|asked| asked.temperature = value),
+                verdicts(|asked| asked.top_p = value),
+                verdicts(|asked| asked.repetition_penalty = value),
+            ] {
+                assert_eq!(ours, protocol, "{value}");
+                accepted += u32::from(ours);
+            }
+        }
+        assert_eq!(accepted, 6 + 2 + 6);
+    }
+
+    #[test]
+    fn accepts_exactly_the_stop_strings_that_the_protocol_accepts() {
+        let many = |count| vec!["x".to_owned(); count];
+        for (stop, expected) in [
+            (many(MAX_STOP_STRINGS), true),
+            (many(MAX_STOP_STRINGS + 1), false),
+            (vec!["x".repeat(MAX_STOP_BYTES)], true),
+            (vec!["x".repeat(MAX_STOP_BYTES + 1)], false),
+            (vec![String::new()], false),
+        ] {
+            assert_eq!(verdicts(|asked| asked.stop = stop), [expected; 2]);
+        }
+    }
 }

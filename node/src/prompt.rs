@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+pub use baton_proto::record::{Message as ChatMessage, Role};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Tokens that memory may take unless the caller says otherwise.
@@ -18,59 +19,14 @@ pub const MAX_MEMORY_ITEMS: usize = 64;
 /// searched: most histories fit, and then one count suffices.
 const TRY_WHOLE_BYTES_PER_TOKEN: usize = 8;
 
-/// Who speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Instructions, pinned.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-    /// A tool's result.
-    Tool,
-}
-
-impl Role {
-    /// The name that chat templates and OpenAI-compatible servers use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-}
-
-/// One message of a conversation.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct ChatMessage {
-    /// Who speaks.
-    #[zeroize(skip)]
-    pub role: Role,
-    /// Name of the speaker or tool, if the conversation has one.
-    pub name: Option<String>,
-    /// The call that a tool message answers.
-    pub call_id: Option<String>,
-    /// What is said.
-    pub text: String,
-}
-
-impl ChatMessage {
-    /// A message without name and call id.
-    pub fn new(role: Role, text: impl Into<String>) -> Self {
-        Self { role, name: None, call_id: None, text: text.into() }
-    }
-}
-
-impl fmt::Debug for ChatMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatMessage")
-            .field("role", &self.role)
-            .field("text_bytes", &self.text.len())
-            .finish_non_exhaustive()
+/// The name of a role that chat templates and OpenAI-compatible servers use.
+#[must_use]
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
 use baton_node::{
     engine::{
         Engine, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats, Sampling,
-        model_id,
         native::{LoadError, NativeConfig, NativeEngine},
     },
     models::{Catalogue, DEFAULT_MODEL},
@@ -215,8 +214,9 @@ fn identity_is_that_of_the_catalogues_file() {
     let engine = engine();
     let info = engine.info();
     assert_eq!(info.manifest.weights, Catalogue::built_in().entry(DEFAULT_MODEL).unwrap().sha256);
-    assert_eq!((info.manifest.architecture.as_str(), info.manifest.context_tokens), ("llama", 8192));
-    assert_eq!(info.model_id, model_id(&info.manifest));
+    assert_eq!((info.manifest.protocol.architecture.as_str(), info.context_tokens), ("llama", 8192));
+    assert_eq!(info.manifest.weights.as_bytes(), &info.manifest.protocol.weights_sha256);
+    assert_eq!(info.model_id, info.manifest.protocol.model_id());
 }
 
 #[test]

@@ -151,6 +151,8 @@ async fn streams_an_answer_with_the_counts_as_reported() {
     let server = Server::start(StatusCode::OK).await;
     let engine = server.engine();
     assert_eq!(engine.info().kind, EngineKind::Proxied);
+    assert_eq!(engine.info().model_id, engine.info().manifest.protocol.model_id());
+    assert!(engine.info().manifest.protocol.architecture.starts_with("proxied:"));
     assert!(!engine.count(&job().prompt).unwrap().exact);
     let mut handle = engine.generate(job()).unwrap();
     server.feed.send(Some(chunk("Hel"))).await.unwrap();

@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use super::{
-    Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
-    TokenCount,
-    manifest::{TemplateHash, TokenizerHash, WeightsHash},
-    model_id,
+    Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, TokenCount,
+    manifest::unseen,
     text::{Pushed, StreamText, shown_text},
     worker::{Backend, EventSink, Worker},
 };
@@ -44,19 +42,13 @@ impl EchoEngine {
     /// # Errors
     /// When the thread cannot be started.
     pub fn new(config: &EchoConfig) -> std::io::Result<Self> {
-        let manifest = ModelManifest {
-            weights: WeightsHash([0; 32]),
-            tokenizer: TokenizerHash([0; 32]),
-            template: TemplateHash([0; 32]),
-            architecture: "echo".into(),
-            context_tokens: 0,
-        };
+        let manifest = unseen("echo".into());
         let info = EngineInfo {
             name: "echo".into(),
-            model_id: model_id(&manifest),
+            model_id: manifest.model_id(),
             kind: EngineKind::Echo,
             context_tokens: config.context_tokens,
-            manifest,
+            manifest: manifest.into(),
         };
         let runner = Runner { context: config.context_tokens, delay: config.token_delay };
         let worker = Worker::spawn("echo", config.queue_limit, runner)?;

@@ -9,6 +9,7 @@ mod weights;
 
 use std::{path::PathBuf, sync::Arc};
 
+use baton_proto::limits::VERSION;
 use zeroize::Zeroizing;
 
 use self::{
@@ -18,7 +19,7 @@ use self::{
 pub use super::template::TemplateDate;
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
-    TokenCount, model_id,
+    TokenCount,
     sampler::Sampler,
     template::ChatTemplate,
     text::{Pushed, StreamText, shown_text},
@@ -154,18 +155,18 @@ impl NativeEngine {
                 .map_err(LoadError::Template)?;
         let model = Llama::load(&file, tokenizer.vocabulary())?;
         let manifest = ModelManifest {
-            weights: file.hash(),
-            tokenizer: tokenizer.hash(),
-            template: template.hash(),
+            version: VERSION,
             architecture: file.architecture()?.to_owned(),
-            context_tokens: model.context_tokens(),
+            weights_sha256: file.sha256(),
+            tokenizer_hash: tokenizer.hash(),
+            template_hash: template.hash(),
         };
         let info = EngineInfo {
             name: config.name.clone(),
-            model_id: model_id(&manifest),
+            model_id: manifest.model_id(),
             kind: EngineKind::Native,
             context_tokens: model.context_tokens().min(config.max_context_tokens),
-            manifest,
+            manifest: manifest.into(),
         };
         let language = Arc::new(Language { tokenizer, template });
         let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };

@@ -25,12 +25,9 @@ use zeroize::Zeroizing;
 use self::sse::{Event, SseReader};
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
-    GenerateJob, GenerateStats, ModelManifest, Sampling, TokenCount,
-    manifest::{TemplateHash, TokenizerHash, WeightsHash},
-    model_id,
-    worker::millis,
+    GenerateJob, GenerateStats, Sampling, TokenCount, manifest::unseen, worker::millis,
 };
-use crate::prompt::Prompt;
+use crate::prompt::{Prompt, role_name};
 
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -140,19 +137,13 @@ impl ProxiedEngine {
             .default_headers(headers)
             .build()
             .map_err(ProxiedError::Client)?;
-        let manifest = ModelManifest {
-            weights: WeightsHash([0; 32]),
-            tokenizer: TokenizerHash([0; 32]),
-            template: TemplateHash([0; 32]),
-            architecture: format!("proxied/{}", config.model),
-            context_tokens: config.context_tokens,
-        };
+        let manifest = unseen(format!("proxied:{}", config.model));
         let info = EngineInfo {
             name: config.name.clone(),
-            model_id: model_id(&manifest),
+            model_id: manifest.model_id(),
             kind: EngineKind::Proxied,
             context_tokens: config.context_tokens,
-            manifest,
+            manifest: manifest.into(),
         };
         let backend = Backend {
             client,
@@ -340,7 +331,7 @@ fn request_body(model: &str, prompt: &Prompt, sampling: &Sampling) -> Vec<u8> {
     let messages: Vec<Value> = prompt
         .rendered()
         .map(|(message, text)| {
-            let mut value = json!({ "role": message.role.as_str(), "content": text.as_str() });
+            let mut value = json!({ "role": role_name(message.role), "content": text.as_str() });
             if let Some(name) = &message.name {
                 value["name"] = json!(name);
             }

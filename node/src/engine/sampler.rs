@@ -1,10 +1,9 @@
 //! Choosing a token from logits. Pure: the randomness of a position is a function of the seed and that
 //! position alone, so a continuation or a replay draws what the first run drew.
 
-use super::{EngineError, REPETITION_WINDOW, Sampling};
+use baton_keys::{contexts::SAMPLER_RANDOMNESS, secret::kdf};
 
-/// BLAKE3 `derive_key` context from a seed to the key of its random numbers.
-const SAMPLER_CONTEXT: &str = "baton 2026-11-21 sampler-randomness v1";
+use super::{EngineError, REPETITION_WINDOW, Sampling};
 
 /// The sampler of one answer.
 pub(crate) struct Sampler {
@@ -22,7 +21,7 @@ impl Sampler {
             top_p: f64::from(sampling.top_p),
             top_k: sampling.top_k as usize,
             repetition_penalty: sampling.repetition_penalty,
-            key: blake3::derive_key(SAMPLER_CONTEXT, &sampling.seed.to_le_bytes()),
+            key: kdf(SAMPLER_RANDOMNESS, &[&sampling.seed.to_le_bytes()]),
         }
     }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig};
 use zeroize::Zeroizing;
 
-use super::{EngineError, manifest::TemplateHash};
-use crate::prompt::{ChatMessage, Prompt, Role};
+use super::EngineError;
+use crate::prompt::{ChatMessage, Prompt, role_name};
 
 /// Bytes of a chat template. The largest in use have some tens of kilobytes.
 const MAX_TEMPLATE_BYTES: usize = 256 * 1024;
@@ -95,7 +95,7 @@ pub(crate) struct ChatTemplate {
     slot_prefix: String,
     /// Whether the template trims white space off contents; then we do, for it sees none.
     trims: bool,
-    hash: TemplateHash,
+    hash: [u8; 32],
 }
 
 impl ChatTemplate {
@@ -123,14 +123,15 @@ impl ChatTemplate {
             eos: eos.to_owned(),
             slot_prefix: format!("slot{}x", &hash.to_hex()[..24]),
             trims: false,
-            hash: TemplateHash(*hash.as_bytes()),
+            hash: hash.into(),
         };
         let probe = [message_value("user", Value::from(" probe "), None, None)];
         template.trims = !template.render_messages(&probe)?.contains(" probe ");
         Ok(template)
     }
 
-    pub(crate) fn hash(&self) -> TemplateHash {
+    /// BLAKE3 of the source text, for the manifest.
+    pub(crate) fn hash(&self) -> [u8; 32] {
         self.hash
     }
 
@@ -191,8 +192,7 @@ impl Slots<'_> {
         let text = if text.is_empty() { self.put_empty() } else { self.put(text) };
         let name = message.name.clone().map(|name| self.put(Zeroizing::new(name)));
         let call_id = message.call_id.clone().map(|call_id| self.put(Zeroizing::new(call_id)));
-        debug_assert!(matches!(message.role, Role::System | Role::User | Role::Assistant | Role::Tool));
-        message_value(message.role.as_str(), text, name, call_id)
+        message_value(role_name(message.role), text, name, call_id)
     }
 
     fn put_empty(&mut self) -> Value {
@@ -225,6 +225,7 @@ impl Slots<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::Role;
 
     const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + \
                           '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";

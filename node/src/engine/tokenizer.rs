@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use baton_keys::contexts::TOKENIZER;
 use candle_core::quantized::gguf_file::Value;
 use tokenizers::{
     Tokenizer,
@@ -14,15 +15,7 @@ use tokenizers::{
 };
 use zeroize::Zeroizing;
 
-use super::{
-    EngineError,
-    manifest::{TokenizerHash, update_field},
-    native::LoadError,
-    template::Segment,
-};
-
-/// BLAKE3 `derive_key` context of a tokenizer's hash.
-const TOKENIZER_CONTEXT: &str = "baton 2026-11-21 tokenizer v1";
+use super::{EngineError, native::LoadError, template::Segment};
 
 /// Tokens of a vocabulary; the largest in use have 262,144.
 const MAX_VOCABULARY: usize = 1 << 20;
@@ -60,7 +53,7 @@ pub(crate) struct ModelTokenizer {
     begin_text: String,
     end_text: String,
     stop_ids: Vec<u32>,
-    hash: TokenizerHash,
+    hash: [u8; 32],
 }
 
 impl ModelTokenizer {
@@ -123,7 +116,8 @@ impl ModelTokenizer {
         &self.end_text
     }
 
-    pub(crate) fn hash(&self) -> TokenizerHash {
+    /// BLAKE3 over vocabulary, types, merges and settings, for the manifest.
+    pub(crate) fn hash(&self) -> [u8; 32] {
         self.hash
     }
 
@@ -408,8 +402,8 @@ impl<'a> Fields<'a> {
         named.chain(known).collect()
     }
 
-    fn hash(&self) -> TokenizerHash {
-        let mut hasher = blake3::Hasher::new_derive_key(TOKENIZER_CONTEXT);
+    fn hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key(TOKENIZER.as_str());
         let settings = [self.begin.map_or(u64::MAX, u64::from), self.end.map_or(u64::MAX, u64::from)];
         update_field(&mut hasher, self.model.as_bytes());
         update_field(&mut hasher, self.pre.as_bytes());
@@ -428,8 +422,14 @@ impl<'a> Fields<'a> {
         for score in &self.scores {
             update_field(&mut hasher, &score.to_le_bytes());
         }
-        TokenizerHash(*hasher.finalize().as_bytes())
+        hasher.finalize().into()
     }
+}
+
+/// Feeds one field with its length before it, so that no two field lists give the same bytes.
+fn update_field(hasher: &mut blake3::Hasher, field: &[u8]) {
+    hasher.update(&(field.len() as u64).to_le_bytes());
+    hasher.update(field);
 }
 
 /// The byte that a `<0xNN>` token stands for.

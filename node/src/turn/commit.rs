@@ -11,8 +11,7 @@ use baton_proto::{
     limits::VERSION,
     link::BlobRef,
     receipt::{
-        Commitments, EngineKind, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_memory,
-        commit_output,
+        Commitments, Receipt, Timings, TokenCounts, audit_root, commit_input, commit_memory, commit_output,
     },
     record::Record,
     segment::Segment,
@@ -28,7 +27,6 @@ use super::{
     window::{Asked, price_of},
 };
 use crate::{
-    engine,
     journal::{PutPlan, SealedEntry},
     service::{Core, Step, TurnSummary, storing},
 };
@@ -141,7 +139,7 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
         auth_hash: auth.auth_hash(),
         node: core.node,
         model: auth.model,
-        engine: engine_kind(ticket.engine.info().kind),
+        engine: ticket.engine.info().kind,
         sampling: auth.sampling,
         seed: payload.sampling.seed,
         window_from: asked.window_from,
@@ -161,14 +159,6 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
         },
         price,
         time_ms: core.now_ms(),
-    }
-}
-
-fn engine_kind(kind: engine::EngineKind) -> EngineKind {
-    match kind {
-        engine::EngineKind::Native => EngineKind::Native,
-        engine::EngineKind::Proxied => EngineKind::Proxied,
-        engine::EngineKind::Echo => EngineKind::Echo,
     }
 }
 

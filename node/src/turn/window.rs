@@ -6,14 +6,14 @@ use std::sync::Arc;
 use baton_proto::{
     ErrorCode,
     chain::{HistoryTurn, effective},
-    record::{Message, RecordKind, Role},
+    record::RecordKind,
     turn::TurnAuth,
 };
 
 use super::{Opened, admission::Ticket};
 use crate::{
     engine::{Engine, EngineError},
-    prompt::{self, ChatMessage, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
+    prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
     service::{Core, Price},
 };
 
@@ -62,13 +62,13 @@ fn fit(
     turns: &[HistoryTurn],
 ) -> Result<Asked, ErrorCode> {
     let payload = &opened.payload;
-    let system: Vec<_> = payload.system.iter().map(chat_message).collect();
-    let new: Vec<_> = payload.messages.iter().map(chat_message).collect();
     let history = texts(turns, payload.kind, payload.supersedes_from);
     let memory = memory_block(opened);
     let count = |prompt: &Prompt| engine.count(prompt).map(|count| count.tokens);
-    let fit_into =
-        |budget| fit_window(&system, &history, memory.as_ref(), &new, budget, count).map_err(overflow);
+    let fit_into = |budget| {
+        fit_window(&payload.system, &history, memory.as_ref(), &payload.messages, budget, count)
+            .map_err(overflow)
+    };
 
     let context = engine.info().context_tokens;
     let with_answer = context.saturating_sub(auth.max_output_tokens.min(context / 2));
@@ -129,23 +129,10 @@ fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Option<u64>) 
         .filter_map(|position| turns.get(position))
         .filter(|turn| turn.link.seq < end)
         .filter_map(|turn| {
-            let messages = turn.record.as_ref()?.messages.iter().map(chat_message).collect();
+            let messages = turn.record.as_ref()?.messages.clone();
             Some(TurnText { seq: turn.link.seq, messages })
         })
         .collect()
-}
-
-fn chat_message(message: &Message) -> ChatMessage {
-    let role = match message.role {
-        Role::System => prompt::Role::System,
-        Role::User => prompt::Role::User,
-        Role::Assistant => prompt::Role::Assistant,
-        Role::Tool => prompt::Role::Tool,
-    };
-    let mut converted = ChatMessage::new(role, message.text.as_str());
-    converted.name.clone_from(&message.name);
-    converted.call_id.clone_from(&message.call_id);
-    converted
 }
 
 fn memory_block(opened: &Opened) -> Option<MemoryBlock> {

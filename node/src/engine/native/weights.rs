@@ -14,13 +14,12 @@ use candle_core::{
 use sha2::{Digest as _, Sha256};
 
 use super::LoadError;
-use crate::engine::manifest::WeightsHash;
 
 /// A model file in memory.
 pub(super) struct ModelFile {
     content: Content,
     bytes: Mutex<Cursor<Vec<u8>>>,
-    hash: WeightsHash,
+    sha256: [u8; 32],
 }
 
 impl ModelFile {
@@ -38,15 +37,15 @@ impl ModelFile {
     }
 
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Self, LoadError> {
-        let hash = WeightsHash(Sha256::digest(&bytes).into());
+        let sha256 = Sha256::digest(&bytes).into();
         let mut cursor = Cursor::new(bytes);
         let content = Content::read(&mut cursor).map_err(|error| format_error(&error))?;
-        Ok(Self { content, bytes: Mutex::new(cursor), hash })
+        Ok(Self { content, bytes: Mutex::new(cursor), sha256 })
     }
 
     /// SHA-256 of the file.
-    pub(super) fn hash(&self) -> WeightsHash {
-        self.hash
+    pub(super) fn sha256(&self) -> [u8; 32] {
+        self.sha256
     }
 
     pub(super) fn metadata(&self) -> &HashMap<String, Value> {
