@@ -237,7 +237,8 @@ mod tests {
     fn a_budget_takes_whole_facts_best_first() {
         let facts = sample();
         assert_eq!(facts.within(512).len(), 2);
-        let first = (facts.items()[0].text.len() + facts.items()[0].source.len()) as u32;
+        let item = &facts.items()[0];
+        let first = u32::try_from(item.text.len() + item.source.len()).unwrap();
         assert_eq!(facts.within(first.div_ceil(6)).len(), 1);
         assert!(facts.within(0).is_empty());
     }

@@ -1,5 +1,6 @@
 //! The crash matrix, with real processes: `kill -9` of the serving node at each step of a turn, with and without a
 //! restart. No accepted turn is lost, none is applied twice, and the conversation goes on.
+#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{path::Path, time::Duration};
 
