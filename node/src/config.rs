@@ -1,7 +1,7 @@
 //! What the node is told at its start: flags, environment, TOML file and defaults, in this precedence.
 //!
 //! Owned by `main` and the commands. Nothing here binds a port or writes a file; this is, with `main`, the only
-//! place where the environment is read. [`options`] is the one list of options, from which the help, the
+//! place where the environment is read. `options` is the one list of options, from which the help, the
 //! commented file of `init` and the checks of a file all come.
 
 mod file;

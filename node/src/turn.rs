@@ -1,4 +1,4 @@
-//! One turn, from its request to its last frame. [`run`] is the spine and reads like a list; each step is a module.
+//! One turn, from its request to its last frame. `run` is the spine and reads like a list; each step is a module.
 //!
 //! Called by the service for every turn request. Before Accepted a refusal is one plain frame; after it everything
 //! travels sealed. Nothing signed leaves before it is in the journal.

@@ -1,7 +1,7 @@
 //! Walrus blob IDs (RedStuff, encoding type RS2), computed locally.
 //!
-//! Owns the whole computation: the two-dimensional Reed-Solomon extension ([`grid`]) and the Merkle trees
-//! over it ([`merkle`]). Everything here is pure CPU work, 0.1 s and more for a thousand shards: callers on
+//! Owns the whole computation: the two-dimensional Reed-Solomon extension (`grid`) and the Merkle trees
+//! over it (`merkle`). Everything here is pure CPU work, 0.1 s and more for a thousand shards: callers on
 //! an async runtime must run it on a blocking thread. It must never allocate in proportion to an input that
 //! it is going to refuse.
 //!

@@ -1,6 +1,6 @@
 //! Walrus blob IDs, an HTTP client for publishers and aggregators, and an embedded Walrus-compatible store.
 //!
-//! What the crate owns: computing blob IDs ([`blob_id`]), talking to a store over HTTP ([`http_store`]), and
+//! What the crate owns: computing blob IDs ([`mod@blob_id`]), talking to a store over HTTP ([`http_store`]), and
 //! being such a store ([`embedded`]). Node, client and testnet call it through the traits of
 //! `baton_proto::store`. It knows nothing of sessions or libp2p, and treats every blob as opaque bytes: no
 //! content of a blob reaches a log, an error or a metric.

@@ -1,4 +1,4 @@
-//! Settings of an [`HttpStore`](super::HttpStore), checked before the first request.
+//! Settings of an [`HttpStore`], checked before the first request.
 
 use std::time::Duration;
 
