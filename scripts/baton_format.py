@@ -73,7 +73,7 @@ class Struct:
         self.fields = fields
 
 
-INTEGERS = {"u8": (1, "<B"), "u16": (2, "<H"), "u32": (4, "<I"), "u64": (8, "<Q")}
+INTEGERS = {"u8": (1, "<B"), "u16": (2, "<H"), "u32": (4, "<I"), "u64": (8, "<Q"), "i32": (4, "<i")}
 
 
 class Reader:
@@ -188,6 +188,17 @@ def unpad(padded, smallest):
     return padded[4:4 + length]
 
 
+def pad_block(data, block):
+    return struct.pack("<I", len(data)) + data + bytes(-(len(data) + 4) % block)
+
+
+def unpad_block(padded, block):
+    need(len(padded) >= 4, "NonCanonical", "padding without a length")
+    length = struct.unpack("<I", padded[:4])[0]
+    need(padded == pad_block(padded[4:4 + length], block), "NonCanonical", "padding in another form")
+    return padded[4:4 + length]
+
+
 # --- Section 4: cryptography ---------------------------------------------------------------------------------------
 
 def kdf(name, *parts):
@@ -264,7 +275,7 @@ TURN_AUTH = Struct(
     ("model", ID), ("sampling", ID), ("max_output_tokens", "u32"), ("max_price", "u64"), ("memory_from", Option(ID)),
     ("memory_tokens", "u32"), ("grant_hash", ID), ("resume", Option(RESUME)), ("issued_ms", "u64"),
     ("expires_ms", "u64"))
-READ_BLOB = Struct(("segment", "u64"), ("blob", Option(BLOB_REF)), ("key", ID))
+READ_BLOB = Struct(("segment", "u64"), ("blob", Option(BLOB_REF)), ("author", Option(ID)), ("key", ID))
 READ_RECORD = Struct(("seq", "u64"), ("key", ID))
 GRANT = Struct(
     ("segment", "u64"), ("index", "u8"), ("record_key", ID), ("blob_key", ID), ("blobs", List(READ_BLOB)),
@@ -275,7 +286,8 @@ SAMPLING = Struct(
 STORAGE = Struct(("open_epochs", "u32"), ("closed_epochs", "u32"), ("send_object_to", Option(ID)))
 PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
-    ("messages", List(MESSAGE)), ("sampling", SAMPLING), ("storage", STORAGE), ("resume_tokens", List("u32")))
+    ("messages", List(MESSAGE)), ("sampling", SAMPLING), ("json_schema", Option("string")), ("storage", STORAGE),
+    ("resume_tokens", List("u32")))
 ENGINE = Enum("Native", "Proxied", "Echo")
 RECEIPT = Struct(
     ("version", "u8"), ("session_id", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("auth_hash", ID),
@@ -336,14 +348,17 @@ TURN_STATUS = Enum("Accepted", ("Sealed", Struct(("committed", COMMITTED), ("sto
 REQUEST = Struct(
     ("auth", SIGNED), ("payload", "bytes"), ("inline", List("bytes")), ("memory", Option(SIGNED)))
 CLIENT_FRAME = Enum(
-    ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED), ("FetchBlob", ID),
+    ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED), 
+    ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
     "NodeRecord")
 NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),
     ("NodeRecord", SIGNED), ("Memory", ITEMS))
+LOGPROB = Struct(("token", "u32"), ("millinats", "i32"))
 REPLY_EVENT = Enum(
-    ("Waiting", "u32"), ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"))),
+    ("Waiting", "u32"), 
+    ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"), ("logprobs", List(LOGPROB)))),
     ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE), ("Failed", Struct(("code", "u16"))))
 
 

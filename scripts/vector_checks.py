@@ -10,8 +10,8 @@ from baton_format import (
     MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
     List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
     commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
-    labelled, make_blob, need, open_blob, open_encoded, open_record, pad, seal, signed_hash, u64, unpad, unseal,
-    verify_signature,
+    labelled, make_blob, need, open_blob, open_encoded, open_record, pad, pad_block, seal, signed_hash, u64, unpad,
+    unpad_block, unseal, verify_signature,
 )
 
 
@@ -23,6 +23,7 @@ PLAIN_TYPES = {
     "MemoryItems": ITEMS, "RecordKind": KIND, "ClientFrame": CLIENT_FRAME, "NodeFrame": NODE_FRAME,
     "ReplyEvent": REPLY_EVENT,
 }
+BLOCKS = {"payload": 1024, "reply event": 128, "head outer": 1024, "head inner": 512}
 HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
 
 
@@ -165,9 +166,15 @@ def check_exchange(v):
     turn = {name: unhex(text) for name, text in v["session_turn_0"].items()}
     same(kdf("payload-hash", turn["sealed_payload"]), v["session_turn_0"]["payload_hash"], "payload hash")
     opened = chacha_open(kdf("turn-payload", turn["turn_secret"]), bytes(12), turn["sealed_payload"][32:], "payload")
-    same(opened, v["session_turn_0"]["payload"], "payload of turn 0")
-    decode(PAYLOAD, opened)
-    return 12 + len(v["reply_chunks"]) + len(v["refused_keys"])
+    same(unpad_block(opened, BLOCKS["payload"]), v["session_turn_0"]["payload"], "payload of turn 0")
+    for item in v["padded"]:
+        body, block = unhex(item["body"]), item["block"]
+        need(block == BLOCKS[item["what"]], "Mismatch", "block of a %s" % item["what"])
+        same(pad_block(body, block), item["padded"], "padded " + item["what"])
+        same(unpad_block(unhex(item["padded"]), block), item["body"], "unpadded " + item["what"])
+        refuses("NonCanonical", "a block more", lambda: unpad_block(unhex(item["padded"]) + bytes(block), block))
+    decode(PAYLOAD, unpad_block(opened, BLOCKS["payload"]))
+    return 12 + len(v["padded"]) + len(v["reply_chunks"]) + len(v["refused_keys"])
 
 
 def from_fields(kind, shown):
@@ -198,7 +205,11 @@ def check_hashes(v):
         same(found, step["hash"], "running hash")
     for item in v["resume_tokens"]:
         tokens = b"".join(struct.pack("<I", token) for token in item["tokens"])
-        same(kdf("resume-tokens", tokens), item["hash"], "resume tokens")
+        key = commitment_key(unhex(run["record_key"]))
+        same(kdf("resume-tokens", key, tokens), item["hash"], "resume tokens")
+    f, schema = v["fetch_proof"], v["json_schema"]
+    same(kdf("blob-fetch", unhex(f["blob_key"]), unhex(f["digest"])), f["proof"], "fetch proof")
+    same(kdf("json-schema", schema["text"].encode()), schema["hash"], "JSON schema")
     c = v["commitments"]
     key = unhex(c["record_key"])
     found = commit_input(key, from_fields(List(MESSAGE), c["system"]), c["window_from"],
@@ -207,7 +218,7 @@ def check_hashes(v):
     same(commit_output(key, c["answer"], c["finish"]), c["output"], "output commitment")
     same(commit_memory(key, from_fields(ITEMS, c["items"])), c["memory"], "memory commitment")
     same(commit_memory(key, []), c["no_memory"], "no memory")
-    return (len(v["genesis"]) + len(v["audit_roots"]) + len(run["steps"]) + len(v["resume_tokens"]) + 5)
+    return (len(v["genesis"]) + len(v["audit_roots"]) + len(run["steps"]) + len(v["resume_tokens"]) + 7)
 
 
 def check_form(kind, item):
@@ -255,7 +266,8 @@ def check_objects(v):
             open_record(key, ad, sealed, struct.unpack("<Q", ad[40:48])[0])
         elif item["hash"] is not None:
             name = {"Grant": "grant-hash", "Sampling": "sampling-digest", "ModelManifest": "model-manifest"}
-            same(kdf(name[item["type"]], body), item["hash"], "hash of " + item["type"])
+            key = [commitment_key(unhex(item["record_key"]))] if item["type"] == "Sampling" else []
+            same(kdf(name[item["type"]], *key, body), item["hash"], "hash of " + item["type"])
     return len(v["objects"])
 
 

@@ -249,7 +249,9 @@ def check_order(receipt, auth):
     within = within and receipt["price"] <= auth["max_price"] and tokens["output"] <= auth["max_output_tokens"]
     within = within and tokens["memory"] <= auth["memory_tokens"]
     within = within and (auth["memory_from"] is not None or receipt["memory_items"] == 0)
+    within = within and (receipt["memory_items"] > 0 or tokens["memory"] == 0)
     within = within and tokens["resumed"] == (resume["token_count"] if resume else 0)
+    within = within and tokens["resumed"] <= tokens["output"]
     need(within, "ReceiptMismatch", "receipt of turn %d claims what was not ordered" % receipt["seq"])
 
 

@@ -3,10 +3,10 @@
 
 use baton_mesh::TurnStream;
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, Signed,
     commit::{AcceptedTurn, Expected, Place, accept_turn},
     ids::RunningHash,
-    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES, MAX_NODE_FRAME_BYTES},
+    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
     memory::MemoryItem,
     receipt::{ProgressNote, running_hash_start, running_hash_step},
     turn::TurnAuth,
@@ -189,7 +189,7 @@ async fn follow(
         };
         match event {
             ReplyEvent::Waiting(ahead) => events(TurnEvent::Waiting(ahead)),
-            ReplyEvent::Tokens { index, ids, text } => {
+            ReplyEvent::Tokens { index, ids, text, .. } => {
                 reply.push(index, &ids, &text).map_err(AttemptFailure::check)?;
                 if !text.is_empty() {
                     events(TurnEvent::Text(text));
@@ -263,7 +263,7 @@ impl Rest {
                     .opener
                     .open(&sealed)
                     .map_err(|_| AttemptFailure::check(ErrorCode::StreamTruncated))?;
-                let event = codec::decode(&opened, MAX_NODE_FRAME_BYTES).map_err(AttemptFailure::check)?;
+                let event = ReplyEvent::from_chunk(&opened).map_err(AttemptFailure::check)?;
                 Ok(Some((event, last)))
             }
             Some(NodeFrame::Refused { code, retry_after_ms }) => {

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use baton_keys::session::{SessionRoot, head_index_key};
+use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
     ErrorCode, Signed,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
@@ -38,6 +38,20 @@ pub(crate) struct FoundHead {
     pub(crate) sequence: u64,
     pub(crate) outer: HeadOuter,
     pub(crate) inner: HeadInner,
+}
+
+impl FoundHead {
+    /// Identity of the last turn.
+    pub(crate) fn last_identity(&self, root: &SessionRoot) -> Option<RecordIdentity> {
+        Some(RecordIdentity {
+            session_id: root.session_id(),
+            segment: self.outer.blobs.first()?.segment,
+            seq: self.outer.seq,
+            turn_id: self.inner.turn_id,
+            attempt: self.inner.attempt,
+            author: self.inner.author,
+        })
+    }
 }
 
 impl Client {
@@ -126,7 +140,8 @@ fn next_record(state: &State, tombstone: bool, now_ms: u64) -> Option<(Signed<He
         }],
         tombstone,
     };
-    let sequence = state.head.map_or(0, |head| head.sequence.saturating_add(1));
+    // The time, so that the number does not count turns.
+    let sequence = state.head.map_or(now_ms, |head| head.sequence.saturating_add(1).max(now_ms));
     let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))

@@ -85,6 +85,7 @@ pub(crate) fn prepare(
         system: state.system.to_vec(),
         messages: turn.messages.clone(),
         sampling: turn.sampling.clone(),
+        json_schema: None,
         storage: terms.storage,
         resume_tokens: Vec::new(),
     };
@@ -108,7 +109,7 @@ pub(crate) fn prepare(
         // Known once the payload is sealed, whose key is bound to the fields above.
         payload_hash: baton_proto::ids::PayloadHash([0; 32]),
         model: choice.offer.model,
-        sampling: turn.sampling.digest(),
+        sampling: turn.sampling.digest(&record_key),
         max_output_tokens,
         max_price: price_cap(choice, max_output_tokens),
         memory_from: terms.memory_from,
@@ -174,6 +175,7 @@ fn grant(
         blobs.push(ReadBlob {
             segment: last.link.segment,
             blob: with_locator.then_some(blob),
+            author: Some(last.link.author),
             key: GrantedKey::of_blob(&state.root.blob_key(last.link.segment, &salt)),
         });
     }

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode, Signed,
     ack::StatusRequest,
     commit::AcceptedTurn,
-    ids::NodeId,
+    ids::{BlobDigest, FetchProof, NodeId},
     limits::{MAX_BLOB_BYTES, VERSION},
     link::{BlobRef, Link, blob_digest},
     memory::MemoryItem,
@@ -35,7 +36,8 @@ impl Client {
             TurnStatus::Sealed { committed, store } => (*committed, store),
             TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
         };
-        let bytes = match self.fetch_from(node, &committed).await {
+        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(|code| code.to_string())?;
+        let bytes = match self.fetch_from(node, &committed, &fetch).await {
             Some(bytes) => bytes,
             None => self.fetch_stored(&committed, store).await.ok_or("the sealed blob was not found")?,
         };
@@ -77,9 +79,8 @@ impl Client {
         exchange::ask(directory.mesh(), node, &directory.addrs(node), frame, wait).await
     }
 
-    async fn fetch_from(&self, node: NodeId, committed: &Committed) -> Option<Vec<u8>> {
-        let frame = ClientFrame::FetchBlob(committed.blob_digest);
-        match self.ask(node, &frame).await {
+    async fn fetch_from(&self, node: NodeId, committed: &Committed, frame: &ClientFrame) -> Option<Vec<u8>> {
+        match self.ask(node, frame).await {
             Ok(NodeFrame::Blob(bytes)) if blob_digest(&bytes) == committed.blob_digest => Some(bytes),
             _ => None,
         }
@@ -90,6 +91,18 @@ impl Client {
         let bytes = self.inner.config.store.get(blob_id, MAX_BLOB_BYTES).await.ok()?;
         (blob_digest(&bytes) == committed.blob_digest).then_some(bytes)
     }
+}
+
+/// Asks for the blob of a turn that its author says it sealed.
+fn fetch_frame(state: &State, committed: &Committed) -> Result<ClientFrame, ErrorCode> {
+    let link = Signed::<Link>::verify(committed.link.clone())?;
+    Ok(fetch_blob(&state.root, &link.record_identity(), committed.blob_digest))
+}
+
+/// The question for a blob by the turn that completed it.
+pub(crate) fn fetch_blob(root: &SessionRoot, identity: &RecordIdentity, digest: BlobDigest) -> ClientFrame {
+    let key = root.blob_key(identity.segment, &root.record_key(identity).blob_salt());
+    ClientFrame::FetchBlob { digest, proof: FetchProof(key.fetch_proof(&digest.0)) }
 }
 
 fn open_and_accept(

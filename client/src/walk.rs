@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use baton_keys::session::SessionRoot;
+use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
     ErrorCode,
     chain::{SessionReader, VerifiedSegment, rebuild_blob},
     head::HeadOuter,
-    ids::{NodeId, SessionId},
+    ids::SessionId,
     limits::MAX_BLOB_BYTES,
     link::{BlobRef, blob_digest},
-    wire::{ClientFrame, NodeFrame},
+    wire::NodeFrame,
 };
 use baton_walrus_client::ShardCount;
 
@@ -19,6 +19,7 @@ use crate::{
     client::{Client, shards},
     error::ClientError,
     session::Session,
+    settle::fetch_blob,
 };
 
 /// What [`Client::verify`] found. Without problems, every turn's link, node signature, record and place was checked.
@@ -65,7 +66,8 @@ pub struct Problem {
 /// Where a session's bytes may come from beside the store.
 struct Sources<'a> {
     session: Option<&'a Arc<Session>>,
-    author: Option<NodeId>,
+    /// The last turn, which its author may have.
+    last: Option<(&'a SessionRoot, RecordIdentity)>,
 }
 
 /// A segment as it was found.
@@ -91,7 +93,7 @@ impl Client {
         let (root, outer, shards) = session
             .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
         let Some(outer) = outer else { return Ok(report) };
-        let sources = Sources { session: Some(&session), author: None };
+        let sources = Sources { session: Some(&session), last: None };
         let segments = self.walk(&root, &outer, &sources, &mut report).await?;
         let checked = tokio::task::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
@@ -129,7 +131,8 @@ impl Client {
         found: &crate::head::FoundHead,
         session: Option<&Arc<Session>>,
     ) -> Result<(crate::state::Opened, Vec<crate::state::Entry>), ClientError> {
-        let sources = Sources { session, author: Some(found.inner.author) };
+        let last = found.last_identity(root).map(|identity| (root, identity));
+        let sources = Sources { session, last };
         let mut report = VerifyReport::default();
         let segments = self.walk(root, &found.outer, &sources, &mut report).await?;
         let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, self.now_ms());
@@ -242,8 +245,9 @@ impl Client {
                 return Ok(Found { bytes, own: true, wrong_in_store });
             }
         }
-        if let Some(author) = sources.author
-            && let Ok(NodeFrame::Blob(bytes)) = self.ask(author, &ClientFrame::FetchBlob(need.digest)).await
+        if let Some((root, last)) = &sources.last
+            && let Ok(NodeFrame::Blob(bytes)) =
+                self.ask(last.author, &fetch_blob(root, last, need.digest)).await
             && blob_digest(&bytes) == need.digest
         {
             return Ok(Found { bytes, own: true, wrong_in_store });

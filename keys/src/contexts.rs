@@ -74,7 +74,7 @@ contexts! {
     PAYLOAD_HASH = "payload-hash";
     /// Grant to its hash.
     GRANT_HASH = "grant-hash";
-    /// Sampling settings to their digest.
+    /// Commitment key and sampling settings to their digest.
     SAMPLING_DIGEST = "sampling-digest";
     /// Signed receipt to its hash.
     RECEIPT_HASH = "receipt-hash";
@@ -88,7 +88,7 @@ contexts! {
     AUDIT_LEAF = "audit-leaf";
     /// An inner node of the audit tree.
     AUDIT_NODE = "audit-node";
-    /// Token ids of a resume prefix to their hash.
+    /// Commitment key and token ids of a resume prefix to their hash.
     RESUME_TOKENS = "resume-tokens";
     /// JSON schema text to its hash in the sampling settings.
     JSON_SCHEMA = "json-schema";
@@ -96,6 +96,8 @@ contexts! {
     LOG_PSEUDONYM = "log-pseudonym";
     /// Key file secret to the key that seals what a program keeps on its own disk.
     AT_REST = "at-rest";
+    /// Blob key and digest to the proof with which a blob's bytes are asked for.
+    BLOB_FETCH = "blob-fetch";
     /// Seed of a turn to the key of the sampler's random numbers.
     SAMPLER_RANDOMNESS = "sampler-randomness";
     /// Canonical description of a tokenizer to its hash in the model manifest.

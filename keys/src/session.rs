@@ -6,8 +6,8 @@ use zeroize::Zeroizing;
 
 use crate::{
     contexts::{
-        BLOB, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE, HEAD_SIGN,
-        MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN,
+        BLOB, BLOB_FETCH, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE,
+        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN,
     },
     ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
@@ -204,6 +204,13 @@ impl BlobKey {
     #[must_use]
     pub fn seal(&self, salt: &BlobSalt, session_id: &SessionId, segment: u64, padded: &[u8]) -> Vec<u8> {
         seal_deterministic(&self.0, &blob_associated(salt, session_id, segment), padded)
+    }
+
+    /// The proof with which the blob of this digest is asked of its author or of another reader:
+    /// `KDF("blob-fetch", blob key ‖ digest)`. Whoever reads the store can compute the digest, but not this.
+    #[must_use]
+    pub fn fetch_proof(&self, digest: &[u8; 32]) -> [u8; 32] {
+        kdf(BLOB_FETCH, &[&self.0, digest])
     }
 
     /// Opens a sealed segment to its padded form.

@@ -19,7 +19,7 @@ use std::{
 
 use baton_proto::{
     ErrorCode, SignedBytes, codec,
-    ids::{AuthHash, BlobDigest, LinkHash, ReceiptHash, SessionId, SuiAddress, TurnId},
+    ids::{AuthHash, BlobDigest, FetchProof, LinkHash, ReceiptHash, SessionId, SuiAddress, TurnId},
     limits::MAX_CLOCK_SKEW_MS,
     wire::{Committed, StoreState},
 };
@@ -113,6 +113,8 @@ pub struct PutPlan {
 pub struct SealedEntry {
     /// What the client was sent, or would have been.
     pub committed: Committed,
+    /// What whoever fetches the blob must prove.
+    pub fetch_proof: FetchProof,
     /// Hash of the link, for acknowledgements.
     pub link_hash: LinkHash,
     /// Hash of the receipt, for acknowledgements.
@@ -392,6 +394,31 @@ impl Journal {
     /// [`JournalError`].
     pub async fn blob(&self, digest: BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
         self.on_disk(move |trees| Ok(trees.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))).await
+    }
+
+    /// As [`Journal::blob`], for somebody else: only with the proof that the blob's key is known.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn fetch(
+        &self,
+        digest: BlobDigest,
+        proof: FetchProof,
+    ) -> Result<Option<Vec<u8>>, JournalError> {
+        self.on_disk(move |trees| {
+            let Some(key) = trees.by_digest.get(digest.0)? else { return Ok(None) };
+            let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
+            match trees.entry(&key)?.map(|entry| entry.state) {
+                // Hashes compare in constant time.
+                Some(EntryState::Sealed(sealed))
+                    if blake3::Hash::from(sealed.fetch_proof.0) == blake3::Hash::from(proof.0) =>
+                {
+                    Ok(trees.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))
+                }
+                _ => Ok(None),
+            }
+        })
+        .await
     }
 
     /// Sealed turns whose blob is not known to be stored: what to store again after a restart.

@@ -193,7 +193,7 @@ async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>
 fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let auth = &ticket.auth;
     let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
-    // A schema would need its text, and alternatives a place in the reply; neither exists in this version.
+    // The engine has neither yet.
     let unsupported = payload.sampling.json_schema.is_some() || payload.sampling.logprobs > 0;
     if unsupported {
         return Err(ErrorCode::PayloadRejected);

@@ -9,7 +9,7 @@ use baton_keys::session::SessionRoot;
 use crate::{
     error::ErrorCode,
     head::HeadOuter,
-    ids::{LinkHash, SessionId},
+    ids::{FetchProof, LinkHash, NodeId, SessionId},
     limits::MAX_BLOB_BYTES,
     link::{BlobRef, Genesis, Link, blob_digest},
     record::{Record, RecordKind},
@@ -115,6 +115,10 @@ pub struct Need {
     pub index: usize,
     /// What is needed.
     pub blob: BlobRef,
+    /// Who wrote it, where the client says so.
+    pub author: Option<NodeId>,
+    /// What entitles to ask another node for it.
+    pub proof: FetchProof,
 }
 
 /// Verifies the window that a grant opens.
@@ -162,7 +166,8 @@ impl WindowReader {
             if blob.length as usize > MAX_BLOB_BYTES {
                 return Err(ErrorCode::BlobTooLarge);
             }
-            needs.push(Need { index, blob });
+            let proof = FetchProof(granted.key.blob_key().fetch_proof(&blob.digest.0));
+            needs.push(Need { index, blob, author: granted.author, proof });
         }
         let end = auth.seq.checked_sub(1).map(|seq| ChainEnd { seq, link_hash: auth.prev_link });
         let segments = needs.iter().map(|_| None).collect();
@@ -359,7 +364,7 @@ impl SessionReader {
             .map_err(|error| if self.at_head { error } else { broken_below_head(error) })?;
         check_rebuilt(&self.root, &segment, &links)?;
         let first = links.first().ok_or(ErrorCode::BadSequence)?;
-        self.next = match (first.prev_blob, first.segment.checked_sub(1), first.seq.checked_sub(1)) {
+        let next = match (first.prev_blob, first.segment.checked_sub(1), first.seq.checked_sub(1)) {
             (Some(blob), Some(number), Some(seq)) => {
                 Some((blob, number, ChainEnd { seq, link_hash: first.prev_link }))
             }
@@ -371,7 +376,7 @@ impl SessionReader {
             let record = entry.record.open(&self.root.record_key(&identity), &identity)?;
             turns.push(HistoryTurn { link, record: Some(record) });
         }
-        self.at_head = false;
+        (self.next, self.at_head) = (next, false);
         self.newest_first.push(VerifiedSegment { segment, blob, turns });
         Ok(())
     }

@@ -253,16 +253,9 @@ fn check_receipt(
         && receipt.attempt == auth.attempt
         && receipt.auth_hash == auth.auth_hash()
         && receipt.node == auth.audience
-        && receipt.model == auth.model
-        && receipt.sampling == auth.sampling
         && receipt.seed == expected.sampling.seed
         && receipt.window_from <= auth.seq
-        && receipt.price <= auth.max_price
-        && receipt.tokens.output <= auth.max_output_tokens
-        && receipt.tokens.memory <= auth.memory_tokens
-        && (receipt.memory_items > 0 || receipt.tokens.memory == 0)
-        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count)
-        && receipt.tokens.resumed <= receipt.tokens.output;
+        && receipt.claims_fit(auth);
     let commitments = receipt.commitments.input
         == commit_input(key, expected.system, receipt.window_from, expected.messages)
         && receipt.commitments.output == commit_output(key, answer, finish)

@@ -11,7 +11,10 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{DeviceId, HeadIndexKey, LinkHash, NodeId, PublicKey, SessionId, TurnId},
-    limits::{MAX_DEVICES, MAX_HEAD_BYTES, MAX_HEAD_LIFETIME_MS, MAX_READ_BLOBS, VERSION},
+    limits::{
+        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_DEVICES, MAX_HEAD_BYTES, MAX_HEAD_LIFETIME_MS,
+        MAX_READ_BLOBS, VERSION,
+    },
     link::{BlobRef, BranchPoint},
     signed::{Signable, Signed},
 };
@@ -24,16 +27,17 @@ pub struct HeadRecord {
     pub version: u8,
     /// The head public key, which signs; the index key is its hash.
     pub head_key: PublicKey,
-    /// Rises with every publication.
+    /// Rises with every publication: the time in milliseconds, or one more than the last where that is greater, so
+    /// that it does not count turns.
     pub sequence: u64,
     /// When it was issued, in milliseconds since the Unix epoch.
     pub issued_ms: u64,
     /// Until when it is to be kept.
     pub expires_ms: u64,
-    /// [`HeadOuter`], sealed under `KDF("head-locate", session_id)`.
+    /// [`HeadOuter`], padded to a multiple of 1 KiB and sealed under `KDF("head-locate", session_id)`.
     #[serde(with = "serde_bytes")]
     pub outer: Vec<u8>,
-    /// [`HeadInner`], sealed under `KDF("head-inner", R)`.
+    /// [`HeadInner`], padded to a multiple of 512 bytes and sealed under `KDF("head-inner", R)`.
     #[serde(with = "serde_bytes")]
     pub inner: Vec<u8>,
 }
@@ -127,8 +131,11 @@ impl HeadRecord {
             sequence,
             issued_ms,
             expires_ms,
-            outer: head_locate_key(&root.session_id()).seal(&head_key, &codec::encode(outer)),
-            inner: root.head_inner_key().seal(&head_key, &codec::encode(inner)),
+            outer: head_locate_key(&root.session_id())
+                .seal(&head_key, &codec::pad_block(&codec::encode(outer), HEAD_OUTER_BLOCK)),
+            inner: root
+                .head_inner_key()
+                .seal(&head_key, &codec::pad_block(&codec::encode(inner), HEAD_INNER_BLOCK)),
         };
         Signed::sign(record, &signing)
     }
@@ -147,7 +154,7 @@ impl HeadRecord {
         let opened = head_locate_key(session_id)
             .open(&self.head_key, &self.outer)
             .map_err(|OpenError| ErrorCode::PayloadRejected)?;
-        let outer: HeadOuter = codec::decode(&opened, MAX_HEAD_BYTES)?;
+        let outer: HeadOuter = codec::decode(codec::unpad_block(&opened, HEAD_OUTER_BLOCK)?, MAX_HEAD_BYTES)?;
         let descending = outer.blobs.windows(2).all(|pair| matches!(pair, [a, b] if a.segment > b.segment));
         if outer.blobs.is_empty() || outer.blobs.len() > MAX_READ_BLOBS || !descending {
             return Err(ErrorCode::BadSequence);
@@ -164,7 +171,7 @@ impl HeadRecord {
             .head_inner_key()
             .open(&self.head_key, &self.inner)
             .map_err(|OpenError| ErrorCode::PayloadRejected)?;
-        let inner: HeadInner = codec::decode(&opened, MAX_HEAD_BYTES)?;
+        let inner: HeadInner = codec::decode(codec::unpad_block(&opened, HEAD_INNER_BLOCK)?, MAX_HEAD_BYTES)?;
         if inner.devices.len() > MAX_DEVICES { Err(ErrorCode::FrameTooLarge) } else { Ok(inner) }
     }
 }

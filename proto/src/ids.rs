@@ -42,6 +42,10 @@ byte_id!(
     BlobDigest, 32
 );
 byte_id!(
+    /// Proof that a blob is asked for by somebody who holds its key.
+    FetchProof, 32
+);
+byte_id!(
     /// Hash of a signed link, its node signature included.
     LinkHash, 32
 );

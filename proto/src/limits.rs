@@ -40,6 +40,18 @@ pub const MAX_READ_RECORDS: usize = MAX_READ_BLOBS * SEGMENT_TURNS;
 pub const MAX_INLINE_BLOBS: usize = 2;
 /// Largest sealed payload: the largest record, as much pinned system text, and the keys.
 pub const MAX_PAYLOAD_BYTES: usize = 2 * 1024 * 1024 + 64 * 1024;
+/// A payload is padded to a multiple of this: an ordinary message shows no length.
+pub const PAYLOAD_BLOCK: usize = 1024;
+/// An event of a reply is padded to a multiple of this: no token shows its length.
+pub const REPLY_BLOCK: usize = 128;
+/// The outer part of a head record is padded to a multiple of this: nine blobs and a parent fit.
+pub const HEAD_OUTER_BLOCK: usize = 1024;
+/// The inner part of a head record is padded to a multiple of this: sixteen devices fit.
+pub const HEAD_INNER_BLOCK: usize = 512;
+/// Largest JSON schema that an answer can be asked to satisfy.
+pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+/// Most alternatives reported for each token.
+pub const MAX_LOGPROBS: u8 = 20;
 /// Largest encoded signed object other than an envelope of memory.
 pub const MAX_SIGNED_BYTES: usize = 16 * 1024;
 

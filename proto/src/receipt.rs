@@ -20,6 +20,7 @@ use crate::{
     memory::MemoryItem,
     record::{FinishReason, Message},
     signed::{Signable, Signed},
+    turn::TurnAuth,
 };
 
 /// What produced the tokens.
@@ -123,6 +124,22 @@ impl Signable for Receipt {
 
     fn signer(&self) -> PublicKey {
         self.node.public_key()
+    }
+}
+
+impl Receipt {
+    /// Whether what the node claims stays within what the client ordered.
+    #[must_use]
+    pub fn claims_fit(&self, auth: &TurnAuth) -> bool {
+        self.model == auth.model
+            && self.sampling == auth.sampling
+            && self.price <= auth.max_price
+            && self.tokens.output <= auth.max_output_tokens
+            && self.tokens.memory <= auth.memory_tokens
+            && (auth.memory_from.is_some() || self.memory_items == 0)
+            && (self.memory_items > 0 || self.tokens.memory == 0)
+            && self.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count)
+            && self.tokens.resumed <= self.tokens.output
     }
 }
 

@@ -3,14 +3,15 @@
 use baton_keys::{
     OpenError,
     contexts::{
-        AUTH_HASH, GRANT_HASH, PAYLOAD_HASH, RESUME_TOKENS, SAMPLING_DIGEST, SignatureLabel, TURN_AUTH,
+        AUTH_HASH, GRANT_HASH, JSON_SCHEMA, PAYLOAD_HASH, RESUME_TOKENS, SAMPLING_DIGEST, SignatureLabel,
+        TURN_AUTH,
     },
     exchange::{ExchangeSecret, SUITE_V1, TurnBinding, TurnSecret, WeakKey},
     secret::kdf,
     session::{BlobKey, RecordKey, session_id},
 };
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
     codec,
@@ -20,8 +21,9 @@ use crate::{
         SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     limits::{
-        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_MESSAGES, MAX_OUTPUT_TOKENS, MAX_PAYLOAD_BYTES,
-        MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_STOP_BYTES, MAX_STOP_STRINGS, VERSION,
+        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_LOGPROBS, MAX_MESSAGES, MAX_OUTPUT_TOKENS,
+        MAX_PAYLOAD_BYTES, MAX_READ_BLOBS, MAX_READ_RECORDS, MAX_RESUME_TOKENS, MAX_SCHEMA_BYTES,
+        MAX_STOP_BYTES, MAX_STOP_STRINGS, PAYLOAD_BLOCK, VERSION,
     },
     link::{BlobRef, BranchPoint, Genesis},
     record::{Message, RecordKind, check_supersedes},
@@ -43,7 +45,7 @@ pub struct Sampling {
     pub seed: u64,
     /// Texts that end the answer and are not part of it; at most 16 of at most 256 bytes.
     pub stop: Vec<String>,
-    /// Hash of the JSON schema that the answer must satisfy.
+    /// [`json_schema_hash`] of the schema that the answer must satisfy.
     pub json_schema: Option<[u8; 32]>,
     /// Alternatives to report for each token; 0 is none, at most 20.
     pub logprobs: u8,
@@ -81,10 +83,11 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// `KDF("sampling-digest", encoding)`.
+    /// `KDF("sampling-digest", KDF("commitment", record key) ‖ encoding)`: keyed, since a relayer sees it and could
+    /// guess stop strings.
     #[must_use]
-    pub fn digest(&self) -> SamplingDigest {
-        SamplingDigest(kdf(SAMPLING_DIGEST, &[&codec::encode(self)]))
+    pub fn digest(&self, key: &RecordKey) -> SamplingDigest {
+        SamplingDigest(kdf(SAMPLING_DIGEST, &[&key.commitment_key()[..], &codec::encode_secret(self)]))
     }
 
     /// Checks that every number is in its range.
@@ -98,7 +101,7 @@ impl Sampling {
             && self.top_p <= 1.0
             && self.repetition_penalty > 0.0
             && self.repetition_penalty <= 10.0
-            && self.logprobs <= 20;
+            && self.logprobs <= MAX_LOGPROBS;
         let stops = self.stop.len() <= MAX_STOP_STRINGS
             && self.stop.iter().all(|stop| !stop.is_empty() && stop.len() <= MAX_STOP_BYTES);
         if numbers && stops { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
@@ -114,15 +117,23 @@ pub struct ResumePrefix {
     pub attempt: u32,
     /// How many tokens.
     pub token_count: u32,
-    /// `KDF("resume-tokens", u32le of each token)`.
+    /// [`resume_tokens_hash`].
     pub tokens_hash: [u8; 32],
 }
 
-/// `KDF("resume-tokens", u32le of each token)`.
+/// `KDF("resume-tokens", KDF("commitment", record key) ‖ u32le of each token)`: keyed, since a relayer sees it and
+/// could guess how an answer began.
 #[must_use]
-pub fn resume_tokens_hash(tokens: &[u32]) -> [u8; 32] {
-    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-    kdf(RESUME_TOKENS, &[&bytes])
+pub fn resume_tokens_hash(key: &RecordKey, tokens: &[u32]) -> [u8; 32] {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(tokens.len() * 4));
+    bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    kdf(RESUME_TOKENS, &[&key.commitment_key()[..], &bytes])
+}
+
+/// `KDF("json-schema", text)`.
+#[must_use]
+pub fn json_schema_hash(text: &str) -> [u8; 32] {
+    kdf(JSON_SCHEMA, &[text.as_bytes()])
 }
 
 /// The client's signed order for one attempt at one turn, to one node.
@@ -309,6 +320,8 @@ pub struct ReadBlob {
     pub segment: u64,
     /// Where it is; none where the node is to find it by the head index.
     pub blob: Option<BlobRef>,
+    /// The node that wrote it and may have it before the store does; none where the client does not know.
+    pub author: Option<NodeId>,
     /// The blob key.
     pub key: GrantedKey,
 }
@@ -381,6 +394,8 @@ pub struct Payload {
     pub messages: Vec<Message>,
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// The JSON schema whose hash the sampling settings name; at most 64 KiB.
+    pub json_schema: Option<String>,
     /// How the blob is stored.
     pub storage: StoragePolicy,
     /// Tokens of the answer's beginning, if the authorisation names a resume prefix.
@@ -393,7 +408,7 @@ impl std::fmt::Debug for Payload {
     }
 }
 
-/// A payload sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+/// A payload, padded to a multiple of 1 KiB and sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedPayload(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -423,7 +438,8 @@ impl SealedPayload {
         let secret =
             TurnSecret::initiate(ephemeral, node_key, binding).map_err(|WeakKey| ErrorCode::KxExpired)?;
         let mut sealed = ephemeral.public_key().0.to_vec();
-        sealed.extend_from_slice(&secret.seal_payload(&codec::encode_secret(payload)));
+        let padded = codec::pad_block(&codec::encode_secret(payload), PAYLOAD_BLOCK);
+        sealed.extend_from_slice(&secret.seal_payload(&padded));
         if sealed.len() > MAX_PAYLOAD_BYTES {
             return Err(ErrorCode::FrameTooLarge);
         }
@@ -450,7 +466,7 @@ impl SealedPayload {
         let secret = TurnSecret::respond(node_secret, &ExchangeKey(*ephemeral), &auth.binding())
             .map_err(|WeakKey| ErrorCode::PayloadRejected)?;
         let opened = secret.open_payload(sealed).map_err(|OpenError| ErrorCode::PayloadRejected)?;
-        let payload: Payload = codec::decode(&opened, MAX_PAYLOAD_BYTES)?;
+        let payload: Payload = codec::decode(codec::unpad_block(&opened, PAYLOAD_BLOCK)?, MAX_PAYLOAD_BYTES)?;
         payload.check(auth)?;
         Ok((payload, secret))
     }
@@ -476,15 +492,21 @@ impl Payload {
         }
         self.system.iter().chain(&self.messages).try_for_each(Message::check)?;
         self.sampling.check()?;
+        if self.json_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA_BYTES) {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        let record_key = grant.record_key.record_key();
         check_supersedes(self.kind, self.supersedes_from, auth.seq)?;
         let resumes = match &auth.resume {
             None => self.resume_tokens.is_empty(),
             Some(prefix) => {
                 prefix.token_count as usize == self.resume_tokens.len()
-                    && prefix.tokens_hash == resume_tokens_hash(&self.resume_tokens)
+                    && prefix.tokens_hash == resume_tokens_hash(&record_key, &self.resume_tokens)
             }
         };
-        let authorised = grant.hash() == auth.grant_hash && self.sampling.digest() == auth.sampling;
+        let schema = self.json_schema.as_deref().map(json_schema_hash) == self.sampling.json_schema;
+        let authorised =
+            schema && grant.hash() == auth.grant_hash && self.sampling.digest(&record_key) == auth.sampling;
         // A beginning that is longer than the whole answer may be would leave the node nothing to sign.
         let room = self.resume_tokens.len() <= auth.max_output_tokens as usize;
         if !resumes || !room || !authorised {

@@ -1,11 +1,13 @@
 //! Frames of the turn protocol. Each frame on a substream is a `u32le` length and one of these, encoded.
 
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::{
+    codec,
     error::ErrorCode,
-    ids::{BlobDigest, BlobId},
-    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_PAYLOAD_BYTES},
+    ids::{BlobDigest, BlobId, FetchProof},
+    limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLY_BLOCK},
     memory::MemoryItem,
     record::FinishReason,
     signed::SignedBytes,
@@ -67,9 +69,14 @@ pub enum ClientFrame {
     Ack(SignedBytes),
     /// A signed [`Abort`](crate::ack::Abort).
     Abort(SignedBytes),
-    /// A stored blob by its digest, from its author's journal or cache. The bytes are sealed, and the digest
-    /// is known only to those who may ask.
-    FetchBlob(BlobDigest),
+    /// A stored blob by its digest, from its author's journal or a reader's cache.
+    FetchBlob {
+        /// The blob.
+        digest: BlobDigest,
+        /// [`BlobKey::fetch_proof`](baton_keys::session::BlobKey::fetch_proof): the digest alone is known to
+        /// everybody who reads the store, and an answer would tell them which nodes worked on the session.
+        proof: FetchProof,
+    },
     /// The node's signed [`NodeRecord`](crate::node_record::NodeRecord).
     NodeRecord,
 }
@@ -150,7 +157,16 @@ pub enum TurnStatus {
     Aborted,
 }
 
-/// One event of a reply, sealed in the STREAM shape. The last one has the stream's final flag.
+/// How likely a token was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm of its probability, in thousandths.
+    pub millinats: i32,
+}
+
+/// One event of a reply, padded and sealed in the STREAM shape. The last one has the stream's final flag.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyEvent {
     /// Still waiting for a slot; so many turns are ahead.
@@ -163,6 +179,9 @@ pub enum ReplyEvent {
         ids: Vec<u32>,
         /// Their text, cut at character boundaries; may be empty.
         text: String,
+        /// For each of `ids` in order, the token itself and then as many of the likeliest as were asked for; empty
+        /// where none were.
+        logprobs: Vec<TokenLogprob>,
     },
     /// A signed [`ProgressNote`](crate::receipt::ProgressNote).
     Progress(SignedBytes),
@@ -177,12 +196,31 @@ pub enum ReplyEvent {
     },
 }
 
+impl ReplyEvent {
+    /// What is sealed as one chunk: `pad_block(encoding, 128)`.
+    #[must_use]
+    pub fn to_chunk(&self) -> Zeroizing<Vec<u8>> {
+        codec::pad_block(&codec::encode_secret(self), REPLY_BLOCK)
+    }
+
+    /// Undoes [`ReplyEvent::to_chunk`].
+    ///
+    /// # Errors
+    /// [`ErrorCode::FrameTooLarge`], [`ErrorCode::NonCanonical`].
+    pub fn from_chunk(chunk: &[u8]) -> Result<Self, ErrorCode> {
+        if chunk.len() > MAX_NODE_FRAME_BYTES {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        codec::decode(codec::unpad_block(chunk, REPLY_BLOCK)?, MAX_NODE_FRAME_BYTES)
+    }
+}
+
 impl std::fmt::Debug for ReplyEvent {
     /// Without the answer: neither its text nor its token ids, which are the same.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Waiting(ahead) => write!(f, "Waiting({ahead})"),
-            Self::Tokens { index, ids, text } => {
+            Self::Tokens { index, ids, text, .. } => {
                 write!(f, "Tokens(from {index}, {} ids, {} bytes)", ids.len(), text.len())
             }
             Self::Progress(_) => f.write_str("Progress(..)"),
@@ -205,6 +243,26 @@ mod tests {
             inline: inline.iter().map(|length| InlineBlob(vec![0; *length])).collect(),
             memory: None,
         }
+    }
+
+    #[test]
+    fn the_chunks_of_single_tokens_are_of_one_length() {
+        let token = |text: &str| ReplyEvent::Tokens {
+            index: 7,
+            ids: vec![1],
+            text: text.to_owned(),
+            logprobs: Vec::new(),
+        };
+        for text in ["", "a", " extraordinarily", &"x".repeat(90)] {
+            let chunk = token(text).to_chunk();
+            assert_eq!(chunk.len(), REPLY_BLOCK, "{text}");
+            assert_eq!(ReplyEvent::from_chunk(&chunk), Ok(token(text)));
+        }
+        assert_eq!(token(&"x".repeat(97)).to_chunk().len(), 2 * REPLY_BLOCK);
+        let unpadded = codec::encode(&token("a"));
+        assert_eq!(ReplyEvent::from_chunk(&unpadded), Err(ErrorCode::NonCanonical));
+        let huge = vec![0; MAX_NODE_FRAME_BYTES + 1];
+        assert_eq!(ReplyEvent::from_chunk(&huge), Err(ErrorCode::FrameTooLarge));
     }
 
     #[test]

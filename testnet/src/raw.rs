@@ -100,7 +100,12 @@ pub(crate) fn build(
         index: u8::try_from(base.entries.len())?,
         record_key: GrantedKey::of_record(&record_key),
         blob_key: GrantedKey::of_blob(&root.blob_key(base.segment, &record_key.blob_salt())),
-        blobs: vec![ReadBlob { segment: last.segment, blob: Some(blob), key: GrantedKey::of_blob(&key) }],
+        blobs: vec![ReadBlob {
+            segment: last.segment,
+            blob: Some(blob),
+            author: None,
+            key: GrantedKey::of_blob(&key),
+        }],
         records,
     };
     let signing = root.signing_key();
@@ -122,7 +127,7 @@ pub(crate) fn build(
         audience_key: node.current_key(issued_ms)?,
         payload_hash: PayloadHash([0; 32]),
         model: node.models.first().context("the node serves a model")?.model,
-        sampling: sampling.digest(),
+        sampling: sampling.digest(&record_key),
         max_output_tokens: 16,
         max_price: 0,
         memory_from: None,
@@ -140,6 +145,7 @@ pub(crate) fn build(
         system: Vec::new(),
         messages: vec![Message::new(Role::User, text)],
         sampling,
+        json_schema: None,
         storage: StoragePolicy::default(),
         resume_tokens: Vec::new(),
     };
@@ -174,7 +180,7 @@ impl RawTurn {
                 NodeFrame::Chunk(chunk) => {
                     let opener = opener.as_mut().context("chunks follow the node's nonce")?;
                     let (event, _) = opener.open(&chunk).context("a chunk does not open")?;
-                    match codec::decode::<ReplyEvent>(&event, MAX_NODE_FRAME_BYTES)? {
+                    match ReplyEvent::from_chunk(&event)? {
                         ReplyEvent::Tokens { .. } => reply.token_chunks += 1,
                         ReplyEvent::Committed(committed) => reply.committed = Some(*committed),
                         ReplyEvent::Failed { code } => reply.refused = Some(code),

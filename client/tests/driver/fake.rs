@@ -185,7 +185,7 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
             shared.state.lock().unwrap().seen.aborts.push((abort.turn_id, abort.attempt));
             NodeFrame::Done
         }
-        ClientFrame::FetchBlob(digest) => {
+        ClientFrame::FetchBlob { digest, .. } => {
             let found = shared.state.lock().unwrap().blobs.get(&digest).cloned();
             found.map_or(
                 NodeFrame::Refused { code: ErrorCode::BlobUnavailable, retry_after_ms: 0 },
@@ -291,7 +291,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     };
     let nonce = baton_keys::secret::random_bytes();
     let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
-    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&codec::encode(event), last));
+    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&event.to_chunk(), last));
     send(&mut stream, &NodeFrame::Accepted { nonce }).await;
 
     let read = effective(&window.turns).len();
@@ -303,7 +303,8 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let mut hash = running_hash_start(&record_key, &auth.auth_hash());
     for (index, text) in [(0u32, head), (1, tail)] {
         let index = if act == Act::RepeatToken { 0 } else { index };
-        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned() };
+        let event =
+            ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs: Vec::new() };
         send(&mut stream, &chunk(&event, false)).await;
         hash = running_hash_step(&hash, 40 + index);
         match act {

@@ -35,7 +35,9 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
         ClientFrame::Status(bytes) => (RequestKind::Status, questions::status(core, bytes).await),
         ClientFrame::Ack(bytes) => (RequestKind::Ack, questions::acknowledge(core, bytes).await),
         ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, bytes).await),
-        ClientFrame::FetchBlob(digest) => (RequestKind::FetchBlob, questions::blob(core, digest).await),
+        ClientFrame::FetchBlob { digest, proof } => {
+            (RequestKind::FetchBlob, questions::blob(core, digest, proof).await)
+        }
         ClientFrame::NodeRecord => {
             (RequestKind::NodeRecord, Ok(NodeFrame::NodeRecord(core.identity.record())))
         }

@@ -3,7 +3,7 @@
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
     ack::{Abort, StatusRequest, TurnAck},
-    ids::BlobDigest,
+    ids::{BlobDigest, FetchProof},
     limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS},
     wire::{NodeFrame, TurnStatus},
 };
@@ -69,11 +69,12 @@ pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
     Ok(NodeFrame::Done)
 }
 
-/// A stored blob, from the journal or the cache.
-pub(crate) async fn blob(core: &Core, digest: BlobDigest) -> Answer {
-    if let Some(bytes) = core.journal.blob(digest).await.map_err(Refusal::of_journal)? {
+/// A stored blob, from the journal or the cache, for whoever proves to hold its key. Others are told the same as if
+/// it were not here.
+pub(crate) async fn blob(core: &Core, digest: BlobDigest, proof: FetchProof) -> Answer {
+    if let Some(bytes) = core.journal.fetch(digest, proof).await.map_err(Refusal::of_journal)? {
         return Ok(NodeFrame::Blob(bytes));
     }
-    let cached = core.cache.get(&digest).ok_or(ErrorCode::BlobUnavailable)?;
+    let cached = core.cache.get(&proof).ok_or(ErrorCode::BlobUnavailable)?;
     Ok(NodeFrame::Blob(cached.to_vec()))
 }

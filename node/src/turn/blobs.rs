@@ -10,10 +10,11 @@ use std::{
 
 use baton_mesh::{MeshHandle, PeerInfo};
 use baton_proto::{
-    ErrorCode, codec,
-    ids::{BlobDigest, NodeId},
+    ErrorCode,
+    chain::Need,
+    codec,
+    ids::{FetchProof, NodeId},
     limits::MAX_NODE_FRAME_BYTES,
-    link::BlobRef,
     store::StoreError,
     wire::{ClientFrame, InlineBlob, NodeFrame},
 };
@@ -26,7 +27,8 @@ use crate::service::{
     lock,
 };
 
-/// Blobs lately fetched, least recently used out first, bounded by bytes.
+/// Blobs lately fetched, least recently used out first, bounded by bytes. They are kept by the proof that their key
+/// is known, so that nobody finds out by a digest what was read here.
 #[derive(Debug)]
 pub(crate) struct BlobCache {
     limit: usize,
@@ -37,8 +39,8 @@ pub(crate) struct BlobCache {
 struct Kept {
     bytes: usize,
     clock: u64,
-    blobs: HashMap<BlobDigest, (u64, Arc<[u8]>)>,
-    by_use: BTreeMap<u64, BlobDigest>,
+    blobs: HashMap<FetchProof, (u64, Arc<[u8]>)>,
+    by_use: BTreeMap<u64, FetchProof>,
 }
 
 impl BlobCache {
@@ -46,27 +48,27 @@ impl BlobCache {
         Self { limit, kept: Mutex::default() }
     }
 
-    pub(crate) fn get(&self, digest: &BlobDigest) -> Option<Arc<[u8]>> {
+    pub(crate) fn get(&self, proof: &FetchProof) -> Option<Arc<[u8]>> {
         let mut kept = lock(&self.kept);
         kept.clock += 1;
         let now = kept.clock;
-        let (used, bytes) = kept.blobs.get_mut(digest)?;
+        let (used, bytes) = kept.blobs.get_mut(proof)?;
         let (before, bytes) = (std::mem::replace(used, now), bytes.clone());
         kept.by_use.remove(&before);
-        kept.by_use.insert(now, *digest);
+        kept.by_use.insert(now, *proof);
         Some(bytes)
     }
 
-    pub(crate) fn put(&self, digest: BlobDigest, bytes: Arc<[u8]>) {
+    pub(crate) fn put(&self, proof: FetchProof, bytes: Arc<[u8]>) {
         let mut kept = lock(&self.kept);
-        if bytes.len() > self.limit || kept.blobs.contains_key(&digest) {
+        if bytes.len() > self.limit || kept.blobs.contains_key(&proof) {
             return;
         }
         kept.clock += 1;
         let now = kept.clock;
         kept.bytes += bytes.len();
-        kept.blobs.insert(digest, (now, bytes));
-        kept.by_use.insert(now, digest);
+        kept.blobs.insert(proof, (now, bytes));
+        kept.by_use.insert(now, proof);
         while kept.bytes > self.limit {
             let Some((_, oldest)) = kept.by_use.pop_first() else { break };
             if let Some((_, bytes)) = kept.blobs.remove(&oldest) {
@@ -79,13 +81,13 @@ impl BlobCache {
 /// Looks for one blob.
 pub(crate) struct Search<'a> {
     core: &'a Core,
-    blob: BlobRef,
+    need: Need,
     wrong: bool,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(core: &'a Core, blob: BlobRef) -> Self {
-        Self { core, blob, wrong: false }
+    pub(crate) fn new(core: &'a Core, need: Need) -> Self {
+        Self { core, need, wrong: false }
     }
 
     /// The right bytes, from the first source that has them.
@@ -99,14 +101,14 @@ impl<'a> Search<'a> {
         }
         let far = timeout(FETCH_TIMEOUT, self.far()).await;
         if let Ok(Some(bytes)) = far {
-            self.core.cache.put(self.blob.digest, bytes.clone());
+            self.core.cache.put(self.need.proof, bytes.clone());
             return Ok(bytes);
         }
         Err(if self.wrong { ErrorCode::BlobHashMismatch } else { ErrorCode::BlobUnavailable })
     }
 
     fn check(&mut self, source: BlobSource, bytes: &[u8]) -> bool {
-        let right = self.blob.check(bytes).is_ok();
+        let right = self.need.blob.check(bytes).is_ok();
         if right {
             self.core.observer.blob_used(source);
         } else {
@@ -118,18 +120,21 @@ impl<'a> Search<'a> {
 
     async fn near(&mut self, inline: &[InlineBlob]) -> Option<Arc<[u8]>> {
         // An inlined blob is found by its digest; one that matches no need is no wrong source, only useless.
-        if let Some(found) = inline.iter().find(|inline| self.blob.check(&inline.0).is_ok()) {
+        if let Some(found) = inline.iter().find(|inline| self.need.blob.check(&inline.0).is_ok()) {
             self.core.observer.blob_used(BlobSource::Inline);
-            return Some(found.0.as_slice().into());
+            let bytes: Arc<[u8]> = found.0.as_slice().into();
+            // The last blob of a segment is needed for many turns to come.
+            self.core.cache.put(self.need.proof, bytes.clone());
+            return Some(bytes);
         }
-        let journaled = self.core.journal.blob(self.blob.digest).await;
+        let journaled = self.core.journal.blob(self.need.blob.digest).await;
         let journaled = journaled.inspect_err(|error| tracing::error!(%error, "the journal failed"));
         if let Ok(Some(bytes)) = journaled
             && self.check(BlobSource::Journal, &bytes)
         {
             return Some(bytes.into());
         }
-        let cached = self.core.cache.get(&self.blob.digest)?;
+        let cached = self.core.cache.get(&self.need.proof)?;
         self.check(BlobSource::Cache, &cached).then_some(cached)
     }
 
@@ -158,7 +163,7 @@ impl<'a> Search<'a> {
 
     /// The store's bytes if they are right, and whether asking again may help.
     async fn ask_store(&mut self) -> (Option<Arc<[u8]>>, bool) {
-        match self.core.store.get(self.blob.blob_id, self.blob.length as usize).await {
+        match self.core.store.get(self.need.blob.blob_id, self.need.blob.length as usize).await {
             Ok(bytes) if self.check(BlobSource::Store, &bytes) => (Some(bytes.into()), false),
             Ok(_) => (None, false),
             Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
@@ -174,17 +179,19 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks some connected nodes at once, and takes the first right answer. Who wrote the blob cannot be known:
-    /// its name is inside.
+    /// Asks the author, if the client named it, and some connected nodes at once, and takes the first right answer.
     async fn ask_peers(&mut self) -> Option<Arc<[u8]>> {
         let mesh = self.core.peers.as_ref()?;
         let ours = self.core.node;
-        let serves = |peer: &PeerInfo| peer.connected && peer.serves_turns && peer.node != ours;
-        let peers: Vec<NodeId> =
-            mesh.peers().into_iter().filter(serves).take(MAX_PEERS_ASKED).map(|peer| peer.node).collect();
-        let blob = self.blob;
+        let serves = |peer: &PeerInfo| {
+            peer.connected && peer.serves_turns && peer.node != ours && Some(peer.node) != self.need.author
+        };
+        let others = mesh.peers().into_iter().filter(serves).map(|peer| peer.node);
+        let author = self.need.author.filter(|author| *author != ours);
+        let peers: Vec<NodeId> = author.into_iter().chain(others).take(MAX_PEERS_ASKED).collect();
+        let need = self.need;
         let mut answers: FuturesUnordered<_> =
-            peers.into_iter().map(|peer| ask_peer(mesh, peer, blob)).collect();
+            peers.into_iter().map(|peer| ask_peer(mesh, peer, need)).collect();
         while let Some(answer) = answers.next().await {
             if let Some(bytes) = answer
                 && self.check(BlobSource::Peer, &bytes)
@@ -196,10 +203,11 @@ impl<'a> Search<'a> {
     }
 }
 
-async fn ask_peer(mesh: &MeshHandle, peer: NodeId, blob: BlobRef) -> Option<Vec<u8>> {
+async fn ask_peer(mesh: &MeshHandle, peer: NodeId, need: Need) -> Option<Vec<u8>> {
     let deadline = Instant::now() + PEER_FETCH_TIMEOUT;
     let mut stream = mesh.open(peer, &[], deadline).await.ok()?;
-    stream.send_by(&codec::encode(&ClientFrame::FetchBlob(blob.digest)), deadline).await.ok()?;
+    let frame = ClientFrame::FetchBlob { digest: need.blob.digest, proof: need.proof };
+    stream.send_by(&codec::encode(&frame), deadline).await.ok()?;
     let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
     match codec::decode(&frame, MAX_NODE_FRAME_BYTES).ok()? {
         NodeFrame::Blob(bytes) => Some(bytes),
@@ -214,16 +222,16 @@ mod tests {
     #[test]
     fn the_cache_keeps_what_was_used_last() {
         let cache = BlobCache::new(30);
-        let digest = |fill: u8| BlobDigest([fill; 32]);
+        let proof = |fill: u8| FetchProof([fill; 32]);
         for fill in 1..=3u8 {
-            cache.put(digest(fill), vec![fill; 10].into());
+            cache.put(proof(fill), vec![fill; 10].into());
         }
-        assert!(cache.get(&digest(1)).is_some());
-        cache.put(digest(4), vec![4; 10].into());
-        assert!(cache.get(&digest(2)).is_none(), "the one longest unused went");
-        assert!([1, 3, 4].iter().all(|fill| cache.get(&digest(*fill)).is_some()));
-        cache.put(digest(5), vec![5; 31].into());
-        assert!(cache.get(&digest(5)).is_none(), "larger than the cache");
+        assert!(cache.get(&proof(1)).is_some());
+        cache.put(proof(4), vec![4; 10].into());
+        assert!(cache.get(&proof(2)).is_none(), "the one longest unused went");
+        assert!([1, 3, 4].iter().all(|fill| cache.get(&proof(*fill)).is_some()));
+        cache.put(proof(5), vec![5; 31].into());
+        assert!(cache.get(&proof(5)).is_none(), "larger than the cache");
         assert_eq!(lock(&cache.kept).bytes, 30);
     }
 }

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use baton_proto::{
     ErrorCode,
     commit::{Place, SealedTurn, seal_turn},
+    ids::FetchProof,
     limits::VERSION,
     link::BlobRef,
     receipt::{
@@ -74,8 +75,10 @@ pub(crate) async fn commit(
     core.pause.pass(Step::Sealed).await;
     let (key, digest) = (ticket.guard.job.key, sealed.blob_digest);
     let plan = plan(ticket, opened, &sealed);
+    let blob_key = opened.payload.grant.blob_key.blob_key();
     let entry = SealedEntry {
         committed: sealed.committed(),
+        fetch_proof: FetchProof(blob_key.fetch_proof(&digest.0)),
         link_hash: sealed.link.link_hash(),
         receipt_hash: sealed.receipt.receipt_hash(),
         store: StoreState::Pending,

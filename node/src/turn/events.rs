@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use baton_keys::{exchange::TurnSecret, seal::StreamSealer, secret::random_bytes};
 use baton_proto::{
-    ErrorCode, codec,
+    ErrorCode,
     ids::AuthHash,
     wire::{NodeFrame, ReplyEvent},
 };
@@ -44,12 +44,13 @@ impl Events {
             return Err(ErrorCode::Internal);
         }
         self.ended = last;
-        let encoded = codec::encode_secret(&event);
-        if let ReplyEvent::Tokens { ids, text, .. } = &mut event {
+        let chunk = event.to_chunk();
+        if let ReplyEvent::Tokens { ids, text, logprobs, .. } = &mut event {
             ids.zeroize();
             text.zeroize();
+            logprobs.clear();
         }
-        self.reply.push(&NodeFrame::Chunk(self.sealer.seal(&encoded, last)))?;
+        self.reply.push(&NodeFrame::Chunk(self.sealer.seal(&chunk, last)))?;
         Ok(())
     }
 

@@ -223,7 +223,12 @@ impl Listener<'_> {
         self.text.push_str(&text);
         let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
         events.paced().await;
-        events.send(ReplyEvent::Tokens { index, ids, text: std::mem::take(&mut *text) })?;
+        events.send(ReplyEvent::Tokens {
+            index,
+            ids,
+            text: std::mem::take(&mut *text),
+            logprobs: Vec::new(),
+        })?;
         for (token_count, running_hash) in notes {
             let note = ProgressNote {
                 version: VERSION,

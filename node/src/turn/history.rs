@@ -30,7 +30,7 @@ pub(crate) async fn load(
         false => WindowReader::new(auth, grant, None)?,
     };
     let needs = reader.needs();
-    let found = try_join_all(needs.iter().map(|need| Search::new(core, need.blob).run(inline))).await?;
+    let found = try_join_all(needs.iter().map(|need| Search::new(core, *need).run(inline))).await?;
     // Opening and verifying nine blobs takes some ten milliseconds: not on the reactor.
     let verified = tokio::task::spawn_blocking(move || {
         for (need, bytes) in needs.iter().zip(&found) {

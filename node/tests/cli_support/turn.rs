@@ -124,6 +124,7 @@ fn first_payload(root: &SessionRoot, node: NodeId, text: &str) -> (TurnId, Paylo
         system: Vec::new(),
         messages: vec![Message::new(Role::User, text)],
         sampling: Sampling::default(),
+        json_schema: None,
         storage: StoragePolicy::default(),
         resume_tokens: Vec::new(),
     };
@@ -168,7 +169,7 @@ fn first_auth(
         expires_ms: now + 60_000,
     };
     auth.grant_hash = payload.grant.hash();
-    auth.sampling = payload.sampling.digest();
+    auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
     auth
 }
 

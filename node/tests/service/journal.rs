@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use baton_node::journal::{EntryState, Journal, JournalLimits, PutPlan, SealedEntry, TurnKey};
 use baton_proto::{
     ErrorCode, SignedBytes,
-    ids::{AuthHash, BlobDigest, BlobId, LinkHash, ReceiptHash, SessionId, TurnId},
+    ids::{AuthHash, BlobDigest, BlobId, FetchProof, LinkHash, ReceiptHash, SessionId, TurnId},
     link::blob_digest,
     record::FinishReason,
     signed::SignatureBytes,
@@ -33,6 +33,7 @@ fn sealed(blob: &[u8], store: StoreState) -> SealedEntry {
             blob_length: u32::try_from(blob.len()).unwrap(),
             finish: FinishReason::Stop,
         },
+        fetch_proof: FetchProof([5; 32]),
         link_hash: LinkHash([3; 32]),
         receipt_hash: ReceiptHash([4; 32]),
         store,

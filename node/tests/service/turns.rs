@@ -7,12 +7,13 @@ use baton_node::{engine::echo::EchoConfig, service::BlobSource};
 use baton_proto::{
     Signed,
     chain::SessionReader,
+    ids::FetchProof,
     memory::{MemEnvelope, MemoryItem},
     node_record::NodeRecord,
     receipt::{running_hash_start, running_hash_step},
     record::{FinishReason, RecordKind},
     store::{BlobStore as _, HeadIndex as _},
-    turn::{ResumePrefix, resume_tokens_hash},
+    turn::ResumePrefix,
     wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnStatus},
 };
 use tempfile::tempdir;
@@ -168,7 +169,8 @@ async fn another_node_continues_an_answer_without_a_seam() {
         author: first.node,
         attempt: 0,
         token_count: 3,
-        tokens_hash: resume_tokens_hash(&tokens),
+        // The harness fills it in.
+        tokens_hash: [0; 32],
     };
     let changes = Changes {
         attempt: 1,
@@ -270,8 +272,18 @@ async fn gives_its_node_record_and_the_blobs_it_sealed() {
     };
     assert_eq!(Signed::<NodeRecord>::verify(record).unwrap().node, node.node);
     let (_, accepted) = client.turn(&node, &mut session, "hello").await;
-    let frame = ClientFrame::FetchBlob(accepted.blob_digest);
+    let identity = session.identities.last().unwrap();
+    let key = session.root.blob_key(0, &session.root.record_key(identity).blob_salt());
+    let digest = accepted.blob_digest;
+    let proof = FetchProof(key.fetch_proof(&digest.0));
+    let frame = ClientFrame::FetchBlob { digest, proof };
     assert_eq!(client.ask(&node, &frame).await, NodeFrame::Blob(accepted.blob));
+    let code = baton_proto::ErrorCode::BlobUnavailable;
+    for proof in [[0; 32], digest.0, key.fetch_proof(&[1; 32])] {
+        let frame = ClientFrame::FetchBlob { digest, proof: FetchProof(proof) };
+        let refused = NodeFrame::Refused { code, retry_after_ms: 0 };
+        assert_eq!(client.ask(&node, &frame).await, refused, "the digest alone says nothing");
+    }
     node.stop().await;
 }
 
@@ -297,7 +309,7 @@ async fn a_waiting_turn_hears_its_place_and_then_runs() {
 
     let mut opener = requests[1].secret.reply_opener(&nonce, &requests[1].auth.auth_hash().0);
     let NodeFrame::Chunk(chunk) = next_frame(&mut second).await.unwrap() else { panic!("no chunk") };
-    let waiting: ReplyEvent = baton_proto::codec::decode(&opener.open(&chunk).unwrap().0, 1024).unwrap();
+    let waiting = ReplyEvent::from_chunk(&opener.open(&chunk).unwrap().0).unwrap();
     assert_eq!(waiting, ReplyEvent::Waiting(1));
     drop(first);
     drop(second);

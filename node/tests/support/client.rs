@@ -21,6 +21,7 @@ use baton_proto::{
     segment::Segment,
     turn::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, Sampling, SealedPayload, StoragePolicy, TurnAuth,
+        resume_tokens_hash,
     },
     wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
 };
@@ -160,7 +161,7 @@ impl Session {
         let read = |(segment, blob, bytes): &(u64, BlobRef, Vec<u8>)| {
             let salt = baton_proto::segment::blob_salt(bytes).unwrap();
             let key = GrantedKey::of_blob(&self.root.blob_key(*segment, &salt));
-            ReadBlob { segment: *segment, blob: (!no_locator).then_some(*blob), key }
+            ReadBlob { segment: *segment, blob: (!no_locator).then_some(*blob), author: None, key }
         };
         let blobs: Vec<ReadBlob> = self.blobs.iter().rev().take(9).map(read).collect();
         let oldest = blobs.last().map_or(0, |read| read.segment);
@@ -200,6 +201,7 @@ impl Session {
             system: vec![Message::new(Role::System, "be brief")],
             messages: vec![Message::new(Role::User, text)],
             sampling: Sampling::default(),
+            json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: Vec::new(),
         };
@@ -236,13 +238,17 @@ impl Session {
             expires_ms: now + 60_000,
         };
         auth.grant_hash = payload.grant.hash();
-        auth.sampling = payload.sampling.digest();
+        auth.sampling = payload.sampling.digest(&payload.grant.record_key.record_key());
         let ephemeral = ExchangeSecret::generate();
         let (sealed, secret) =
             SealedPayload::seal(&payload, &ephemeral, &node.exchange, &auth.binding()).unwrap();
         auth.payload_hash = sealed.hash();
         if let Some(change) = changes.auth {
             change(&mut auth);
+        }
+        if let Some(prefix) = auth.resume.as_mut().filter(|prefix| prefix.tokens_hash == [0; 32]) {
+            let key = payload.grant.record_key.record_key();
+            prefix.tokens_hash = resume_tokens_hash(&key, &payload.resume_tokens);
         }
         let auth = Signed::sign(auth, &self.root.signing_key());
         let request =
@@ -415,7 +421,7 @@ pub async fn read_reply(mut stream: TurnStream, prepared: &Prepared) -> Reply {
             NodeFrame::Chunk(sealed) => {
                 let opener = opener.as_mut().expect("Accepted comes first");
                 let (event, last) = opener.open(&sealed).expect("chunks open in order");
-                reply.events.push(codec::decode(&event, MAX_NODE_FRAME_BYTES).unwrap());
+                reply.events.push(ReplyEvent::from_chunk(&event).unwrap());
                 reply.complete = last;
             }
             NodeFrame::Refused { code, retry_after_ms } => reply.refused = Some((code, retry_after_ms)),

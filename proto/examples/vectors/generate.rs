@@ -12,15 +12,19 @@ use baton_keys::{
     session::{BlobKey, RecordIdentity, RecordKey, head_index_key, head_locate_key},
 };
 use baton_proto::{
+    codec,
     ids::{AuthHash, LinkHash, RunningHash},
-    limits::{MAX_RECORD_BUCKET, MIN_RECORD_BUCKET},
+    limits::{
+        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_RECORD_BUCKET, MIN_RECORD_BUCKET, PAYLOAD_BLOCK, REPLY_BLOCK,
+    },
     link::{BranchPoint, Genesis},
     receipt::{
         AuditLeaf, audit_root, commit_input, commit_memory, commit_output, running_hash_start,
         running_hash_step,
     },
     record::{FinishReason, Message, Role},
-    turn::resume_tokens_hash,
+    turn::{json_schema_hash, resume_tokens_hash},
+    wire::ReplyEvent,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -264,6 +268,14 @@ fn exchange_vectors(made: &Session) -> Value {
         "auth_hash": hex::encode(auth_hash),
         "reply_key": hex::encode(kdf(TURN_REPLY, &[secret.expose(), &nonce, &auth_hash])),
         "reply_chunks": chunks,
+        "padded": [
+            padded("payload", PAYLOAD_BLOCK, &codec::encode(&first.payload)),
+            padded("reply event", REPLY_BLOCK, &codec::encode(&ReplyEvent::Waiting(2))),
+            padded("reply event", REPLY_BLOCK, &[0x5a; 124]),
+            padded("reply event", REPLY_BLOCK, &[0x5a; 125]),
+            padded("head outer", HEAD_OUTER_BLOCK, &codec::encode(&made.head())),
+            padded("head inner", HEAD_INNER_BLOCK, &[]),
+        ],
         "memory_binding": hex::encode(memory_binding),
         "memory_secret": hex::encode(memory.expose()),
         "memory": hex::encode(b"items"),
@@ -274,9 +286,13 @@ fn exchange_vectors(made: &Session) -> Value {
             "sealed_payload": hex::encode(&first.sealed.0),
             "payload_hash": first.sealed.hash().to_string(),
             "turn_secret": hex::encode(first.secret.expose()),
-            "payload": hex::encode(baton_proto::codec::encode(&first.payload)),
+            "payload": hex::encode(codec::encode(&first.payload)),
         },
     })
+}
+
+fn padded(what: &str, block: usize, body: &[u8]) -> Value {
+    json!({ "what": what, "block": block, "body": hex::encode(body), "padded": hex::encode(&*codec::pad_block(body, block)) })
 }
 
 fn leaf(number: u32) -> AuditLeaf {
@@ -330,9 +346,15 @@ fn hash_vectors() -> Value {
             "steps": steps,
         },
         "resume_tokens": [
-            { "tokens": [], "hash": hex::encode(resume_tokens_hash(&[])) },
-            { "tokens": tokens, "hash": hex::encode(resume_tokens_hash(&tokens)) },
+            { "tokens": [], "hash": hex::encode(resume_tokens_hash(&record_key, &[])) },
+            { "tokens": tokens, "hash": hex::encode(resume_tokens_hash(&record_key, &tokens)) },
         ],
+        "fetch_proof": {
+            "blob_key": hex::encode(counting::<32>(0x11)),
+            "digest": hex::encode(counting::<32>(0x10)),
+            "proof": hex::encode(BlobKey::from_bytes(counting(0x11)).fetch_proof(&counting(0x10))),
+        },
+        "json_schema": { "text": "{\"type\":\"object\"}", "hash": hex::encode(json_schema_hash("{\"type\":\"object\"}")) },
         "commitments": {
             "record_key": hex::encode(record_key.expose()),
             "system": fields(&system),

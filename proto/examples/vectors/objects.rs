@@ -1,18 +1,21 @@
 //! Vectors of single objects and frames, each with its fields, its bytes and, where it has one, its hash.
 
+use baton_keys::session::{BlobKey, RecordKey};
 use baton_proto::{
     ErrorCode, Signable, Signed, SignedBytes,
     ack::{Abort, StatusRequest},
     codec,
     head::{DeviceLease, HeadInner, HeadRecord},
-    ids::{BlobDigest, BlobId, DeviceId, LinkHash, SessionId, SuiAddress},
+    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, SessionId, SuiAddress},
     limits::VERSION,
     link::BranchPoint,
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
     turn::{Sampling, StoragePolicy},
-    wire::{ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+    wire::{
+        ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenLogprob, TurnRequest, TurnStatus,
+    },
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -206,8 +209,11 @@ pub fn object_vectors(made: &Session) -> Value {
         logprobs: 5,
         ..session::sampling(u64::MAX)
     };
+    let record_key = RecordKey::from_bytes(counting(0x79));
     for sampling in [Sampling::default(), full] {
-        objects.push(plain("Sampling", &sampling, Some(sampling.digest().to_string())));
+        let mut vector = plain("Sampling", &sampling, Some(sampling.digest(&record_key).to_string()));
+        vector["record_key"] = json!(hex::encode(record_key.expose()));
+        objects.push(vector);
     }
     let branched = {
         let branch =
@@ -261,7 +267,13 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         ("Status", ClientFrame::Status(status(made).bytes().clone())),
         ("Ack", ClientFrame::Ack(turn(made, 7).ack.bytes().clone())),
         ("Abort", ClientFrame::Abort(abort(made).bytes().clone())),
-        ("FetchBlob", ClientFrame::FetchBlob(BlobDigest(counting(0x10)))),
+        (
+            "FetchBlob",
+            ClientFrame::FetchBlob {
+                digest: BlobDigest(counting(0x10)),
+                proof: FetchProof(BlobKey::from_bytes(counting(0x11)).fetch_proof(&counting(0x10))),
+            },
+        ),
         ("NodeRecord", ClientFrame::NodeRecord),
     ]
 }
@@ -287,9 +299,16 @@ fn node_frames(made: &Session) -> Vec<(&'static str, NodeFrame)> {
 }
 
 fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
+    let logprob = |token, millinats| TokenLogprob { token, millinats };
+    let tokens = ReplyEvent::Tokens {
+        index: 32,
+        ids: vec![1, 70_000],
+        text: " cork⛵".to_owned(),
+        logprobs: vec![logprob(1, -125), logprob(9, -2_300), logprob(70_000, 0), logprob(3, i32::MIN)],
+    };
     vec![
         ("Waiting", ReplyEvent::Waiting(2)),
-        ("Tokens", ReplyEvent::Tokens { index: 32, ids: vec![1, 70_000], text: " cork⛵".to_owned() }),
+        ("Tokens", tokens),
         ("Progress", ReplyEvent::Progress(progress(made).bytes().clone())),
         ("Committed", ReplyEvent::Committed(Box::new(turn(made, 0).committed.clone()))),
         ("Store", ReplyEvent::Store(StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: None })),

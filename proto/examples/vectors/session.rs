@@ -213,7 +213,12 @@ impl Session {
             let segment = turn.identity.segment;
             if blobs.iter().all(|read| read.segment != segment) {
                 let key = GrantedKey::of_blob(&turn.blob_key);
-                blobs.push(ReadBlob { segment, blob: Some(turn.blob), key });
+                blobs.push(ReadBlob {
+                    segment,
+                    blob: Some(turn.blob),
+                    author: Some(turn.identity.author),
+                    key,
+                });
             }
         }
         let read =
@@ -250,11 +255,15 @@ impl Session {
             system: system(),
             messages: script.messages.clone(),
             sampling: sampling(seq),
+            json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
         };
         auth.grant_hash = payload.grant.hash();
-        auth.sampling = payload.sampling.digest();
+        if let Some(prefix) = &mut auth.resume {
+            prefix.tokens_hash = resume_tokens_hash(&record_key, &payload.resume_tokens);
+        }
+        auth.sampling = payload.sampling.digest(&record_key);
         let ephemeral = ExchangeSecret::from_bytes(&[0x10 + byte(seq); 32]);
         let (sealed, secret) = SealedPayload::seal(&payload, &ephemeral, &auth.audience_key, &auth.binding())
             .expect("the fixture fits every limit");
@@ -348,7 +357,8 @@ impl Session {
                 author: *author,
                 attempt: 0,
                 token_count: word(tokens.len()),
-                tokens_hash: resume_tokens_hash(tokens),
+                // Known once the record key is, below.
+                tokens_hash: [0; 32],
             }),
             issued_ms: START_MS + seq * 60_000,
             expires_ms: START_MS + seq * 60_000 + 90_000,

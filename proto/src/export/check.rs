@@ -234,7 +234,9 @@ impl CheckedTurn<'_> {
         let receipt =
             self.turn.receipt.as_ref().map(|receipt| self.check_receipt(receipt, report)).transpose()?;
         if let (Some(auth), Some(receipt)) = (&auth, &receipt) {
-            check_receipt_of_auth(receipt, auth)?;
+            if !receipt.claims_fit(auth) {
+                return Err(ErrorCode::ReceiptMismatch);
+            }
         }
         if let Some(ack) = &self.turn.ack {
             self.check_ack(ack, blob)?;
@@ -297,16 +299,4 @@ impl CheckedTurn<'_> {
             && ack.receipt_hash == self.link.receipt_hash;
         if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
     }
-}
-
-/// What the node claims stays within what the client ordered.
-fn check_receipt_of_auth(receipt: &Receipt, auth: &TurnAuth) -> Result<(), ErrorCode> {
-    let within = receipt.model == auth.model
-        && receipt.sampling == auth.sampling
-        && receipt.price <= auth.max_price
-        && receipt.tokens.output <= auth.max_output_tokens
-        && receipt.tokens.memory <= auth.memory_tokens
-        && (auth.memory_from.is_some() || receipt.memory_items == 0)
-        && receipt.tokens.resumed == auth.resume.map_or(0, |prefix| prefix.token_count);
-    if within { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
 }

@@ -439,7 +439,8 @@ fn nothing_secret_shows_in_debug() {
     let mut record = Record::drawn(&mut Source::new(1));
     record.messages = vec![message];
     let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
-    let tokens = ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into() };
+    let tokens =
+        ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into(), logprobs: Vec::new() };
     let shown = [
         format!("{payload:?}"),
         format!("{:?}", payload.sampling),

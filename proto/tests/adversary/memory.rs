@@ -3,6 +3,7 @@
 use baton_keys::{
     SecretSigningKey,
     exchange::{ExchangeSecret, MemorySecret},
+    session::RecordKey,
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes, codec,
@@ -312,7 +313,9 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
         Err(ErrorCode::PayloadRejected),
         "longer than the answer may be"
     );
-    assert_ne!(resume_tokens_hash(&[1, 256]), resume_tokens_hash(&[1, 257]));
+    let hash = |key: u8, tokens: &[u32]| resume_tokens_hash(&RecordKey::from_bytes([key; 32]), tokens);
+    assert_ne!(hash(1, &[1, 256]), hash(1, &[1, 257]));
+    assert_ne!(hash(1, &[1, 256]), hash(2, &[1, 256]), "nobody else can guess the tokens");
 
     // The receipt must name the prefix's length, and the client sees it if not.
     let served =

@@ -341,6 +341,7 @@ impl Session {
             .map(|found| ReadBlob {
                 segment: found.segment,
                 blob: Some(found.blob),
+                author: None,
                 key: GrantedKey::of_blob(&self.blob_key(found.segment, &found.blob)),
             })
             .collect();
@@ -386,7 +387,7 @@ impl Session {
             author: *author,
             attempt: 0,
             token_count: u32::try_from(tokens.len()).expect("test prefixes are short"),
-            tokens_hash: resume_tokens_hash(tokens),
+            tokens_hash: resume_tokens_hash(&record_key, tokens),
         });
         let payload = Payload {
             version: VERSION,
@@ -396,6 +397,7 @@ impl Session {
             system: script.system.clone(),
             messages: script.messages.clone(),
             sampling: Sampling { seed: 7, ..Sampling::default() },
+            json_schema: None,
             storage: StoragePolicy::default(),
             resume_tokens: script.resume.as_ref().map(|(_, tokens)| tokens.clone()).unwrap_or_default(),
         };
@@ -417,7 +419,7 @@ impl Session {
             audience_key: self.nodes[node].exchange.public_key(),
             payload_hash: baton_proto::ids::PayloadHash([0; 32]),
             model: ModelId([8; 32]),
-            sampling: payload.sampling.digest(),
+            sampling: payload.sampling.digest(&record_key),
             max_output_tokens: 4096,
             max_price: 1000,
             memory_from: (!script.memory.is_empty()).then(|| self.relayer.public_key()),

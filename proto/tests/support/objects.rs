@@ -6,9 +6,9 @@ use baton_proto::{
     ack::{Abort, StatusRequest, TurnAck},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, GrantHash, LinkHash,
-        ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, RunningHash, SamplingDigest,
-        SessionId, SuiAddress, TurnId,
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, FetchProof, GrantHash,
+        LinkHash, ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, RunningHash,
+        SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem},
@@ -20,7 +20,10 @@ use baton_proto::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload,
         StoragePolicy, TurnAuth,
     },
-    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+    wire::{
+        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenLogprob, TurnRequest,
+        TurnStatus,
+    },
 };
 
 use crate::source::Source;
@@ -43,6 +46,7 @@ drawn_arrays!(
     Commitment,
     DeviceId,
     ExchangeKey,
+    FetchProof,
     GrantHash,
     LinkHash,
     ModelId,
@@ -70,7 +74,7 @@ macro_rules! drawn_numbers {
         }
     })* };
 }
-drawn_numbers!(u8, u16, u32, u64);
+drawn_numbers!(u8, u16, u32, u64, i32);
 
 macro_rules! drawn_choices {
     ($($name:ident: [$($variant:ident),*];)*) => { $(impl Drawn for $name {
@@ -107,12 +111,12 @@ drawn_structs! {
     }
     ResumePrefix { author, attempt, token_count, tokens_hash }
     Sampling { temperature, top_p, top_k, repetition_penalty, seed, stop, json_schema, logprobs }
-    ReadBlob { segment, blob, key }
+    ReadBlob { segment, blob, author, key }
     ReadRecord { seq, key }
     Grant { segment, index, record_key, blob_key, blobs, records }
     StoragePolicy { open_epochs, closed_epochs, send_object_to }
     Payload {
-        version, grant, kind, supersedes_from, system, messages, sampling, storage, resume_tokens
+        version, grant, kind, supersedes_from, system, messages, sampling, json_schema, storage, resume_tokens
     }
     TurnAck { version, session_id, session_key, seq, link_hash, blob_digest, receipt_hash, time_ms }
     Abort { version, session_id, session_key, seq, turn_id, attempt, time_ms }
@@ -125,6 +129,7 @@ drawn_structs! {
         window_from, tokens, memory_items, commitments, audit_root, timings, price, time_ms
     }
     ProgressNote { version, node, auth_hash, token_count, running_hash, time_ms }
+    TokenLogprob { token, millinats }
     AuditLeaf { first_token, count, running_hash, logits_hash }
     MemoryItem { text, source, time_ms }
     MemEnvelope {
@@ -233,7 +238,7 @@ impl Drawn for ClientFrame {
             2 => Self::Status(Drawn::drawn(source)),
             3 => Self::Ack(Drawn::drawn(source)),
             4 => Self::Abort(Drawn::drawn(source)),
-            5 => Self::FetchBlob(Drawn::drawn(source)),
+            5 => Self::FetchBlob { digest: Drawn::drawn(source), proof: Drawn::drawn(source) },
             _ => Self::NodeRecord,
         }
     }
@@ -282,6 +287,7 @@ impl Drawn for ReplyEvent {
                 index: Drawn::drawn(source),
                 ids: Drawn::drawn(source),
                 text: Drawn::drawn(source),
+                logprobs: Drawn::drawn(source),
             },
             2 => Self::Progress(Drawn::drawn(source)),
             3 => Self::Committed(Box::new(Drawn::drawn(source))),
