@@ -39,8 +39,14 @@ pub struct Timeouts {
     pub admit: Duration,
     /// Between two events of a reply; covers the reading of a long prompt by a slow node.
     pub idle: Duration,
+    /// For a whole reply, waiting in the node's queue included; half a second for each token that was asked for is
+    /// added to it.
+    pub reply: Duration,
     /// How long the author of a turn stores it alone, before the client does.
     pub author_stores: Duration,
+    /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
+    /// told all of them, and a blob that is put again is paid again.
+    pub second_look: Duration,
 }
 
 impl Default for Timeouts {
@@ -50,7 +56,9 @@ impl Default for Timeouts {
             open: Duration::from_secs(10),
             admit: Duration::from_secs(60),
             idle: Duration::from_secs(180),
+            reply: Duration::from_secs(30 * 60),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
+            second_look: Duration::from_secs(3),
         }
     }
 }

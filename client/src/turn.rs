@@ -21,7 +21,7 @@ use crate::{
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     request::{self, Terms},
-    retry::{AttemptFailure, NextStep, next_step, pause_before_repeat},
+    retry::{AttemptFailure, Known, NextStep, next_step, pause_before_repeat},
     session::Session,
     state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
 };
@@ -32,7 +32,8 @@ const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 /// What is remembered over the attempts of one turn.
 struct Progress {
     tried: Vec<NodeId>,
-    codes: Vec<ErrorCode>,
+    /// Codes that ended attempts, each with whether somebody said it or the client found it.
+    codes: Vec<(ErrorCode, bool)>,
     with_locator: bool,
     inline: InlinePolicy,
     last: Option<(NodeId, AttemptFailure)>,
@@ -49,7 +50,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
     /// [`ClientError::Busy`]; [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays
-    /// pending unless the failure's code says that no attempt can succeed.
+    /// pending: what nodes say of a turn is not signed, and no reason to forget the message.
     pub async fn turn(
         &self,
         session: baton_proto::ids::SessionId,
@@ -131,7 +132,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes attempts at the pending turn until one is accepted, none can succeed, or enough were made.
+    /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or enough
+    /// were made.
     async fn drive(
         &self,
         session: &Arc<Session>,
@@ -164,7 +166,7 @@ impl Client {
             };
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
-            if failure.lost
+            if failure.known == Known::Lost
                 && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth)).await
                 && let Some(unseen) =
                     accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.0.as_str()))
@@ -254,11 +256,13 @@ impl Client {
         if !failure.shown.0.is_empty() {
             events(TurnEvent::Restarted);
         }
-        if failure.nothing_signed {
-            session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?;
-        } else if !failure.lost {
-            session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?;
+        match failure.known {
+            Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
+            Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
+            // Its author is asked at the next start, and told when another attempt is accepted.
+            Known::Lost | Known::Hearsay => {}
         }
+        let code = code.map(|code| (code, failure.is_said()));
         let seen = code.is_some_and(|code| progress.codes.contains(&code));
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
@@ -279,10 +283,7 @@ impl Client {
                     tracing::warn!(%error, "the head record could not be published again");
                 }
             }
-            NextStep::GiveUp => {
-                self.give_up(session).await?;
-                return Err(failed(progress.attempts, node, &failure));
-            }
+            NextStep::Stop => return Err(failed(progress.attempts, node, &failure)),
         }
         progress.last = Some((node, failure));
         Ok(())

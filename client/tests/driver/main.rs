@@ -6,6 +6,7 @@ mod failures;
 mod fake;
 mod heads;
 mod keeping;
+mod limits;
 mod relayer;
 mod store;
 mod turns;
