@@ -47,6 +47,9 @@ pub struct Timeouts {
     /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
     /// told all of them, and a blob that is put again is paid again.
     pub second_look: Duration,
+    /// Before what the store or the head index did not take is offered again in the background; doubled up to five
+    /// minutes while it fails.
+    pub store_retry: Duration,
 }
 
 impl Default for Timeouts {
@@ -59,6 +62,7 @@ impl Default for Timeouts {
             reply: Duration::from_secs(30 * 60),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),
+            store_retry: Duration::from_secs(5),
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use baton_proto::ids::SessionId;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{client::Client, error::ClientError, session::Session};
 
-/// Pause between two looks at the state. Background tasks report to the journal, not to each other, so there is no one
-/// event to wait for; a look is a short lock.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause between two rounds of background work while a caller waits for it: shorter than the rounds' own, because
+/// somebody waits.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Waits until every accepted turn of a session is stored and its ID known, and its head is published; false when
@@ -20,23 +21,28 @@ impl Client {
     /// As opening the session.
     pub async fn wait_settled(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
         let session = self.opened(id).await?;
+        let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
+            let mut next_round = Instant::now();
             while !is_caught_up(&session) {
-                self.spawn_duties(session.clone());
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                if Instant::now() >= next_round {
+                    self.spawn_round(&session);
+                    next_round = Instant::now() + ROUND_INTERVAL;
+                }
+                // Whether by a change or by time, there is reason to look again.
+                let _ = timeout_at(next_round, changes.changed()).await;
             }
         };
         Ok(tokio::time::timeout(timeout, done).await.is_ok())
     }
 }
 
-fn is_caught_up(session: &Session) -> bool {
+/// Whether nothing is left to store or to publish.
+pub(crate) fn is_caught_up(session: &Session) -> bool {
     session.read(|state| {
         let published = state
             .last()
             .is_none_or(|(turn, _)| state.head.is_some_and(|head| head.link_hash == turn.link.link_hash()));
-        let stored =
-            |seq: u64| state.is_superseded(seq) || state.turn(seq).is_some_and(|(_, meta)| meta.stored);
-        published && (0..state.next_seq()).rev().all(stored)
+        published && state.unstored.is_empty()
     })
 }

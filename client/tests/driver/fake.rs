@@ -84,6 +84,9 @@ pub struct Seen {
     pub statuses: usize,
     /// Acknowledgements to lose before one is taken.
     pub lose_acks: usize,
+    /// Answers acknowledgements as a node that lost its journal.
+    pub forgotten: bool,
+    pub ack_requests: usize,
 }
 
 struct State {
@@ -185,12 +188,17 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
         ClientFrame::Ack(bytes) => {
             let ack = Signed::<TurnAck>::verify(bytes).unwrap();
             let mut state = shared.state.lock().unwrap();
+            state.seen.ack_requests += 1;
             if state.seen.lose_acks > 0 {
                 state.seen.lose_acks -= 1;
                 return;
             }
-            state.seen.acks.push(ack.into_value());
-            NodeFrame::Done
+            if state.seen.forgotten {
+                NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 }
+            } else {
+                state.seen.acks.push(ack.into_value());
+                NodeFrame::Done
+            }
         }
         ClientFrame::Abort(bytes) => {
             let abort = Signed::<baton_proto::ack::Abort>::verify(bytes).unwrap();
