@@ -7,7 +7,7 @@ use baton_keys::{
 };
 use baton_proto::{
     ErrorCode, Signed,
-    chain::effective,
+    chain::effective_newest_first,
     ids::PublicKey,
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_OUTPUT_TOKENS, MAX_READ_BLOBS, VERSION},
     link::BlobRef,
@@ -207,8 +207,13 @@ fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> 
     // Back to before `from`: a record at or after it counts no longer, and neither does what it replaced.
     let end = replaced_from
         .map_or(state.history.len(), |from| state.history.partition_point(|turn| turn.link.seq < from));
-    let history = state.history.get(..end).unwrap_or_default();
-    for position in effective(history).into_iter().rev() {
+    // Nothing before the blobs that can be granted is of use, so a long session is not read through.
+    let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
+    let first = oldest.map_or(0, |(oldest, _)| {
+        state.history.partition_point(|turn| turn.link.segment < oldest.link.segment)
+    });
+    let history = state.history.get(first..end).unwrap_or_default();
+    for position in effective_newest_first(history) {
         let Some(turn) = history.get(position) else { continue };
         if bytes >= budget {
             break;
