@@ -1,11 +1,23 @@
 //! What a node can make the client hold, write or wait for.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use baton_client::{Client, ResumeOptions, TurnInput};
+use baton_keys::SecretSigningKey;
+use baton_mesh::{Mesh, MeshConfig};
 use baton_proto::ErrorCode;
 
-use crate::{GRACE, World, events_of, fake::Act, session};
+use crate::{
+    GRACE, World, events_of,
+    fake::{Act, now_ms},
+    say, session,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_goes_beyond_its_limits_is_left() {
@@ -57,4 +69,41 @@ async fn a_refusal_that_is_not_sealed_does_not_hide_a_sealed_turn() {
     assert_eq!((outcome.attempt, outcome.text.as_str()), (0, "hello (0)"));
     assert_eq!(world.nodes[0].seen(|seen| (seen.turns.len(), seen.statuses)), (1, 1));
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_peer_is_waited_for_once_and_not_at_every_turn() {
+    let world = World::new(1).await;
+    let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+    let config = MeshConfig::server("silent", listen);
+    let (silent, mut incoming) =
+        Mesh::spawn(SecretSigningKey::generate().expose_seed(), config).await.unwrap();
+    let (asked, mut asks) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Some((_, stream)) = incoming.next().await {
+            open.push(stream);
+            asked.send_replace(open.len());
+        }
+    });
+    let mut config = world.config(world.home.path());
+    config.bootstrap.extend(silent.bootstrap_addrs());
+    let stopped_at = Arc::new(AtomicU64::new(0));
+    let clock = stopped_at.clone();
+    config.clock = Arc::new(move || match clock.load(Ordering::SeqCst) {
+        0 => now_ms(),
+        stopped_at => stopped_at,
+    });
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.nodes().await.len(), 1);
+    tokio::time::timeout(GRACE, asks.wait_for(|asks| *asks == 1)).await.unwrap().unwrap();
+    // So that the silent peer's pause does not end during a slow test.
+    stopped_at.store(now_ms(), Ordering::SeqCst);
+    let session = session(&client).await;
+    for turn in 0..3 {
+        assert_eq!(say(&client, session, "hello").await.seq, turn);
+    }
+    assert_eq!(*asks.borrow(), 1, "asked once, and left alone for a while");
+    client.shutdown(GRACE).await;
+    silent.shutdown().await;
 }
