@@ -213,7 +213,12 @@ async fn follow(
 ) -> Result<Committed, AttemptFailure> {
     let deadline = Instant::now() + context.timeouts.reply + REPLY_PER_TOKEN * auth.max_output_tokens;
     loop {
-        let wait = context.timeouts.idle.min(deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Not left to the wait, which a node that always has something to say would never let run out.
+        if left.is_zero() {
+            return Err(AttemptFailure::lost("the reply took too long".to_owned()));
+        }
+        let wait = context.timeouts.idle.min(left);
         let Some((event, last)) = rest.next(wait).await? else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };

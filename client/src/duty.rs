@@ -78,22 +78,19 @@ impl Client {
                 }
             };
             tokio::join!(Box::pin(client.acknowledge(&session, seq)), Box::pin(known), Box::pin(stored));
-            let (signals, refused) =
-                session.read(|state| (state.signals.clone(), state.unstored.contains(&seq)));
-            if is_caught_up(&session) {
-                signals.failed_rounds.store(0, Ordering::Relaxed);
-            } else if refused {
-                client.plan_round(&session);
-            } else {
+            let refused = session.read(|state| state.unstored.contains(&seq));
+            if !refused && client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
                 // What the store did not take earlier may be taken now.
-                client.spawn_round(&session);
+                client.spawn_round(&session, Authors::Left);
+            } else {
+                client.after_round(&session);
             }
         });
     }
 
     /// What earlier runs of the program left undone.
     pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
-        self.spawn_round(&session);
+        self.spawn_round(&session, Authors::Awaited);
         let unacked: Vec<u64> =
             session.read(|state| state.unacked.iter().rev().take(MAX_ACKS_PER_START).copied().collect());
         if unacked.is_empty() {
@@ -108,7 +105,7 @@ impl Client {
 
     /// Stores and publishes what is not, unless that is being done or nothing is left; goes on in rounds until
     /// nothing is.
-    pub(crate) fn spawn_round(&self, session: &Arc<Session>) {
+    pub(crate) fn spawn_round(&self, session: &Arc<Session>, authors: Authors) {
         // A round under way sees to what is left when it ends.
         if session.duties.available_permits() == 0 {
             return;
@@ -116,16 +113,19 @@ impl Client {
         let (client, session) = (self.clone(), session.clone());
         self.spawn(async move {
             let Ok(permit) = session.duties.try_acquire() else { return };
-            Box::pin(client.round(&session)).await;
+            Box::pin(client.round(&session, authors)).await;
             drop(permit);
-            let signals = session.read(|state| state.signals.clone());
-            if is_caught_up(&session) {
-                signals.failed_rounds.store(0, Ordering::Relaxed);
-            } else {
-                signals.failed_rounds.fetch_add(1, Ordering::Relaxed);
-                client.plan_round(&session);
-            }
+            client.after_round(&session);
         });
+    }
+
+    /// Plans another round if something is left.
+    fn after_round(&self, session: &Arc<Session>) {
+        if is_caught_up(session) {
+            session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
+        } else {
+            self.plan_round(session);
+        }
     }
 
     /// Makes another round after a pause that grows with each round that failed. What pauses holds neither client nor
@@ -135,8 +135,8 @@ impl Client {
         if signals.retry_waits.swap(true, Ordering::AcqRel) {
             return;
         }
-        let failed = signals.failed_rounds.load(Ordering::Relaxed);
-        let pause = round_pause(self.inner.config.timeouts.store_retry, failed);
+        let planned = signals.planned_rounds.fetch_add(1, Ordering::Relaxed);
+        let pause = round_pause(self.inner.config.timeouts.store_retry, planned);
         let cancel = self.inner.cancel.clone();
         let (inner, session) = (Arc::downgrade(&self.inner), Arc::downgrade(session));
         tokio::spawn(async move {
@@ -147,13 +147,16 @@ impl Client {
             }
             signals.retry_waits.store(false, Ordering::Release);
             let (Some(inner), Some(session)) = (inner.upgrade(), session.upgrade()) else { return };
-            if !session.deleted.load(Ordering::SeqCst) && !is_caught_up(&session) {
-                Client { inner }.spawn_round(&session);
+            if !is_caught_up(&session) {
+                Client { inner }.spawn_round(&session, Authors::Left);
             }
         });
     }
 
-    async fn round(&self, session: &Arc<Session>) {
+    async fn round(&self, session: &Arc<Session>, authors: Authors) {
+        if session.deleted.load(Ordering::SeqCst) {
+            return;
+        }
         let head = async {
             if let Err(error) = self.ensure_head_id(session).await {
                 tracing::warn!(%error, "a blob ID could not be computed");
@@ -167,14 +170,18 @@ impl Client {
                 tracing::warn!(%error, "the head record was not published");
             }
         };
-        tokio::join!(head, self.store_unstored(session));
+        tokio::join!(head, self.store_unstored(session, authors));
     }
 
-    /// Stores what only this client may still have, each when its author's time is over.
-    async fn store_unstored(&self, session: &Arc<Session>) {
+    /// Stores what only this client may still have, and whose author's time is over.
+    async fn store_unstored(&self, session: &Arc<Session>, authors: Authors) {
         for (seq, wait) in self.unstored(session) {
-            tokio::time::sleep(wait).await;
-            if session.read(|state| state.unstored.contains(&seq)) && !self.store_own(session, seq).await {
+            match authors {
+                Authors::Awaited => tokio::time::sleep(wait).await,
+                Authors::Left if !wait.is_zero() => continue,
+                Authors::Left => {}
+            }
+            if !self.store_own(session, seq).await {
                 // The store is away, for the others too.
                 return;
             }
@@ -249,9 +256,7 @@ impl Client {
             StoreState::GivenUp => {}
         }
         // The author had its minute, gave up, or was wrong.
-        if !session.read(|state| state.is_superseded(seq)) {
-            self.store_own(session, seq).await;
-        }
+        self.store_own(session, seq).await;
     }
 
     /// Stores a turn's blob from this client's own text, after a look whether it is there; false when the store
@@ -271,6 +276,12 @@ impl Client {
     }
 
     async fn try_store_own(&self, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
+        let signals = session.read(|state| state.signals.clone());
+        let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        // Another task may have stored it, or a later turn's blob may hold it too by now.
+        if !session.read(|state| state.unstored.contains(&seq)) {
+            return Ok(());
+        }
         let id = self.ensure_blob_id(session, seq).await?;
         // Never a blind PUT: the author may have stored it meanwhile.
         let end_epoch =
@@ -360,6 +371,15 @@ impl Client {
     }
 }
 
+/// What a round of background work does about turns whose author still has time to store them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Authors {
+    /// Waits until that time is over: nobody else here sees to them, after a start.
+    Awaited,
+    /// Leaves them to their own tasks.
+    Left,
+}
+
 /// What a node said to what it was told.
 enum Told {
     /// It took it.
@@ -370,9 +390,9 @@ enum Told {
     Unanswered,
 }
 
-/// Pause before the round after so many that failed.
-fn round_pause(first: Duration, failed: u32) -> Duration {
-    first.saturating_mul(2u32.saturating_pow(failed.saturating_sub(1))).min(MAX_ROUND_PAUSE)
+/// Pause before a round after so many others that were planned and did not help.
+fn round_pause(first: Duration, planned: u32) -> Duration {
+    first.saturating_mul(2u32.saturating_pow(planned)).min(MAX_ROUND_PAUSE)
 }
 
 /// Whether a turn's blob is its segment's last.
@@ -387,7 +407,7 @@ mod tests {
 
     #[test]
     fn rounds_become_rarer_up_to_a_bound() {
-        let pauses = [0, 1, 2, 3, 7, 40].map(|failed| round_pause(Duration::from_secs(5), failed).as_secs());
-        assert_eq!(pauses, [5, 5, 10, 20, 300, 300]);
+        let pauses = [0, 1, 2, 6, 40].map(|planned| round_pause(Duration::from_secs(5), planned).as_secs());
+        assert_eq!(pauses, [5, 10, 20, 300, 300]);
     }
 }

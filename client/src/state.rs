@@ -3,13 +3,7 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32},
-    },
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
@@ -29,6 +23,8 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
+
+use crate::wait::Signals;
 
 /// How a session began here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -194,17 +190,6 @@ pub(crate) struct PublishedHead {
     pub(crate) link_hash: LinkHash,
 }
 
-/// What background work on a session tells others of itself. Shared by all copies of a state, and not part of it.
-#[derive(Default)]
-pub(crate) struct Signals {
-    /// Marked by every entry that is applied.
-    pub(crate) changed: tokio::sync::watch::Sender<()>,
-    /// Whether a round of background work waits to be made again.
-    pub(crate) retry_waits: AtomicBool,
-    /// Rounds that failed one after another.
-    pub(crate) failed_rounds: AtomicU32,
-}
-
 /// A session's state.
 #[derive(Clone)]
 pub(crate) struct State {
@@ -241,7 +226,7 @@ impl State {
             head: None,
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
-            signals: Arc::default(),
+            signals: Arc::new(Signals::new()),
         }
     }
 

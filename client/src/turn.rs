@@ -119,16 +119,12 @@ impl Client {
     pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
-        self.give_up(&session).await
-    }
-
-    async fn give_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
         let attempts = session.read(attempt::open_attempts);
         if session.read(|state| state.pending.is_none()) {
             return Ok(());
         }
         session.record(vec![Entry::Abandoned]).await?;
-        self.spawn_aborts(session, attempts, None);
+        self.spawn_aborts(&session, attempts, None);
         Ok(())
     }
 

@@ -73,6 +73,8 @@ impl Client {
 
     /// Puts a blob without a probe first, because a read just showed that it is not there as it should be.
     async fn put_back(&self, session: &Arc<Session>, seq: u64, id: BlobId) -> Result<(), ClientError> {
+        let signals = session.read(|state| state.signals.clone());
+        let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         session.record(vec![Entry::Lost { seq }]).await?;
         let end_epoch = self.put(session, seq, id).await?;
         session.record(vec![Entry::Stored { seq, end_epoch }]).await
