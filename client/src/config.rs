@@ -28,6 +28,10 @@ pub fn system_clock() -> Clock {
     })
 }
 
+/// Most that one turn may cost where the caller names no limit, in millionths of the node's unit: ten units, so that
+/// a node's offer alone is never what the client agrees to pay.
+pub const DEFAULT_MAX_PRICE: u64 = 10_000_000;
+
 /// How long the client waits for others.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
@@ -92,6 +96,9 @@ pub struct ClientConfig {
     pub storage: StoragePolicy,
     /// The time.
     pub clock: Clock,
+    /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
+    /// may ask for more are not chosen. 0 leaves those that are free.
+    pub max_price: u64,
     /// How long to wait.
     pub timeouts: Timeouts,
 }
@@ -117,6 +124,7 @@ impl ClientConfig {
             heads,
             storage: StoragePolicy::default(),
             clock: system_clock(),
+            max_price: DEFAULT_MAX_PRICE,
             timeouts: Timeouts::default(),
         }
     }

@@ -189,13 +189,17 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
-        let last_model =
-            session.read(|state| state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model)));
+        let (last_model, output_tokens) = session.read(|state| {
+            let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+            (last, state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens))
+        });
         let wish = Wish {
             model: options.model.as_deref(),
             node: options.node,
             allow_echo: options.allow_echo,
             last_model,
+            output_tokens,
+            max_price: Some(self.inner.config.max_price),
             tried: &progress.tried,
             now_ms: self.now_ms(),
         };
