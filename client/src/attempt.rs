@@ -14,6 +14,7 @@ use baton_proto::{
 };
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -22,21 +23,33 @@ use crate::{
     exchange::{self, ExchangeError},
     nodes::Directory,
     request::Prepared,
-    retry::{AttemptFailure, Shown},
+    retry::{AttemptFailure, Known, Shown},
     session::Session,
     state::{Entry, PendingTurn, State},
 };
+
+/// Most reports of the place in a node's queue in one reply. Each restarts the wait for the next event; a queue holds
+/// tens of turns, and its places change as often.
+const MAX_WAITING_EVENTS: u32 = 1024;
+/// Added to the time for a whole reply for each token that was allowed: slower engines are of no use to anybody.
+const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
 
 /// Receives the events of a turn.
 pub(crate) type Events<'a> = dyn FnMut(TurnEvent) + Send + 'a;
 
 /// A reply while it arrives.
 struct Reply {
-    text: String,
+    text: Zeroizing<String>,
     /// Text since the last note in the journal.
-    unnoted: String,
+    unnoted: Zeroizing<String>,
     /// Tokens whose ids were reported.
     tokens: u32,
+    /// Most of them, as signed.
+    max_tokens: u32,
+    /// Tokens that the last progress note was about.
+    noted: u32,
+    /// Reports of the place in the queue.
+    waited: u32,
     /// Running hash after each token; the first is the start.
     hashes: Vec<RunningHash>,
     memory: Vec<MemoryItem>,
@@ -73,13 +86,7 @@ pub(crate) async fn run(
 ) -> Result<Finished, AttemptFailure> {
     let Prepared { auth, request, secret, record_key } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
-    let mut reply = Reply {
-        text: String::new(),
-        unnoted: String::new(),
-        tokens: 0,
-        hashes: vec![start],
-        memory: Vec::new(),
-    };
+    let mut reply = Reply::new(start, auth.max_output_tokens);
     let (target, frame) = match context.relayer {
         Some(relayer) => (relayer.node, ClientFrame::Relay(request)),
         None => (auth.audience, ClientFrame::Turn(request)),
@@ -141,26 +148,47 @@ async fn admitted(
     reply: &mut Reply,
     events: &mut Events<'_>,
 ) -> Result<[u8; 32], AttemptFailure> {
-    loop {
-        match exchange::receive(stream, context.timeouts.admit).await? {
-            Some(NodeFrame::Accepted { nonce }) => {
-                events(TurnEvent::Admitted);
-                return Ok(nonce);
+    let wait = context.timeouts.admit;
+    let mut frame = exchange::receive(stream, wait).await?;
+    // A relayer says first, and once, what it added; a node has nothing to say of memory.
+    if context.relayer.is_some() {
+        match frame {
+            Some(NodeFrame::Memory(items)) => {
+                take_memory(context, auth, items, reply, events).await?;
+                frame = exchange::receive(stream, wait).await?;
             }
-            Some(NodeFrame::Memory(items)) if context.relayer.is_some() && reply.memory.is_empty() => {
-                check_memory(&items)?;
-                let entry = Entry::Memory { attempt: auth.attempt, items: items.clone() };
-                context.session.note(entry).await.map_err(journal_failed)?;
-                events(TurnEvent::Memory(items.clone()));
-                reply.memory = items;
-            }
-            Some(NodeFrame::Refused { code, retry_after_ms }) => {
-                return Err(AttemptFailure::node(code, retry_after_ms));
-            }
+            Some(NodeFrame::Refused { .. }) | None => {}
             Some(_) => return Err(AttemptFailure::check(ErrorCode::NonCanonical)),
-            None => return Err(ExchangeError::Ended.into()),
         }
     }
+    match frame {
+        Some(NodeFrame::Accepted { nonce }) => {
+            events(TurnEvent::Admitted);
+            Ok(nonce)
+        }
+        Some(NodeFrame::Refused { code, retry_after_ms }) => {
+            // A relayer can say this of a turn that it passed on all the same.
+            let known = if context.relayer.is_some() { Known::Hearsay } else { Known::NothingSigned };
+            Err(AttemptFailure { known, ..AttemptFailure::node(code, retry_after_ms) })
+        }
+        Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
+        None => Err(ExchangeError::Ended.into()),
+    }
+}
+
+async fn take_memory(
+    context: &Context<'_>,
+    auth: &TurnAuth,
+    items: Vec<MemoryItem>,
+    reply: &mut Reply,
+    events: &mut Events<'_>,
+) -> Result<(), AttemptFailure> {
+    check_memory(&items)?;
+    let entry = Entry::Memory { attempt: auth.attempt, items: items.clone() };
+    context.session.note(entry).await.map_err(journal_failed)?;
+    events(TurnEvent::Memory(items.clone()));
+    reply.memory = items;
+    Ok(())
 }
 
 fn check_memory(items: &[MemoryItem]) -> Result<(), AttemptFailure> {
@@ -183,12 +211,22 @@ async fn follow(
     reply: &mut Reply,
     events: &mut Events<'_>,
 ) -> Result<Committed, AttemptFailure> {
+    let deadline = Instant::now() + context.timeouts.reply + REPLY_PER_TOKEN * auth.max_output_tokens;
     loop {
-        let Some((event, last)) = rest.next(context.timeouts.idle).await? else {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Not left to the wait, which a node that always has something to say would never let run out.
+        if left.is_zero() {
+            return Err(AttemptFailure::lost("the reply took too long".to_owned()));
+        }
+        let wait = context.timeouts.idle.min(left);
+        let Some((event, last)) = rest.next(wait).await? else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
         match event {
-            ReplyEvent::Waiting(ahead) => events(TurnEvent::Waiting(ahead)),
+            ReplyEvent::Waiting(ahead) => {
+                reply.waits().map_err(AttemptFailure::check)?;
+                events(TurnEvent::Waiting(ahead));
+            }
             ReplyEvent::Tokens { index, ids, text, .. } => {
                 reply.push(index, &ids, &text).map_err(AttemptFailure::check)?;
                 if !text.is_empty() {
@@ -197,9 +235,11 @@ async fn follow(
             }
             ReplyEvent::Progress(note) => {
                 reply.check_note(note, auth).map_err(AttemptFailure::check)?;
-                let text = std::mem::take(&mut reply.unnoted);
-                let entry = Entry::Received { attempt: auth.attempt, text };
-                context.session.note(entry).await.map_err(journal_failed)?;
+                let text = std::mem::take(&mut *reply.unnoted);
+                if !text.is_empty() {
+                    let entry = Entry::Received { attempt: auth.attempt, text };
+                    context.session.note(entry).await.map_err(journal_failed)?;
+                }
             }
             ReplyEvent::Committed(committed) => return Ok(*committed),
             ReplyEvent::Failed { code } => return Err(AttemptFailure::node(code, 0)),
@@ -213,35 +253,69 @@ async fn follow(
 }
 
 impl Reply {
-    fn shown(self) -> Shown {
-        Shown(Zeroizing::new(self.text))
+    fn new(start: RunningHash, max_tokens: u32) -> Self {
+        Self {
+            text: Zeroizing::default(),
+            unnoted: Zeroizing::default(),
+            tokens: 0,
+            max_tokens,
+            noted: 0,
+            waited: 0,
+            hashes: vec![start],
+            memory: Vec::new(),
+        }
     }
 
-    /// Takes tokens: none missing, none twice.
+    fn shown(self) -> Shown {
+        Shown(self.text)
+    }
+
+    /// Counts a report of the place in the queue.
+    fn waits(&mut self) -> Result<(), ErrorCode> {
+        self.waited += 1;
+        if self.waited > MAX_WAITING_EVENTS { Err(ErrorCode::FrameTooLarge) } else { Ok(()) }
+    }
+
+    /// Takes tokens: none missing, none twice, no more than were asked for.
     fn push(&mut self, index: u32, ids: &[u32], text: &str) -> Result<(), ErrorCode> {
+        // Nothing at all would only keep the reply open.
+        if ids.is_empty() && text.is_empty() {
+            return Err(ErrorCode::NonCanonical);
+        }
         if !ids.is_empty() && index != self.tokens {
             return Err(ErrorCode::StreamTruncated);
         }
         if self.text.len() + text.len() > MAX_MESSAGE_BYTES {
             return Err(ErrorCode::FrameTooLarge);
         }
+        let left = self.max_tokens.saturating_sub(self.tokens);
+        let count = u32::try_from(ids.len()).ok().filter(|count| *count <= left);
+        self.tokens += count.ok_or(ErrorCode::FrameTooLarge)?;
         for id in ids {
             let last = self.hashes.last().copied().unwrap_or(RunningHash([0; 32]));
             self.hashes.push(running_hash_step(&last, *id));
-            self.tokens = self.tokens.checked_add(1).ok_or(ErrorCode::FrameTooLarge)?;
         }
         self.text.push_str(text);
         self.unnoted.push_str(text);
         Ok(())
     }
 
-    /// A progress note must be this node's, of this turn, and of the tokens that arrived. An engine that reports
-    /// no token ids has nothing to compare with.
-    fn check_note(&self, bytes: baton_proto::SignedBytes, auth: &Signed<TurnAuth>) -> Result<(), ErrorCode> {
+    /// A progress note must be this node's, of this turn, of more tokens than the one before, and of those that
+    /// arrived. An engine that reports no token ids has nothing to compare with.
+    fn check_note(
+        &mut self,
+        bytes: baton_proto::SignedBytes,
+        auth: &Signed<TurnAuth>,
+    ) -> Result<(), ErrorCode> {
         let note = Signed::<ProgressNote>::verify(bytes)?;
         if note.node != auth.audience || note.auth_hash != auth.auth_hash() {
             return Err(ErrorCode::ReceiptMismatch);
         }
+        // Each note may write to the journal, so a node cannot repeat itself.
+        if note.token_count <= self.noted || note.token_count > self.max_tokens {
+            return Err(ErrorCode::NonCanonical);
+        }
+        self.noted = note.token_count;
         if self.tokens == 0 {
             return Ok(());
         }
@@ -266,8 +340,9 @@ impl Rest {
                 let event = ReplyEvent::from_chunk(&opened).map_err(AttemptFailure::check)?;
                 Ok(Some((event, last)))
             }
-            Some(NodeFrame::Refused { code, retry_after_ms }) => {
-                Err(AttemptFailure::node(code, retry_after_ms))
+            // Whoever carries the bytes can write this. What the node itself says now comes sealed.
+            Some(NodeFrame::Refused { code, .. }) => {
+                Err(AttemptFailure::lost(format!("the reply ended with an unsealed refusal: {code}")))
             }
             Some(_) => Err(AttemptFailure::check(ErrorCode::NonCanonical)),
         }

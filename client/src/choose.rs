@@ -3,7 +3,7 @@
 
 use baton_proto::{
     ids::{ExchangeKey, ModelId, NodeId},
-    limits::VERSION,
+    limits::{MAX_OUTPUT_TOKENS, VERSION},
     node_record::{ModelOffer, NodeRecord},
     receipt::EngineKind,
 };
@@ -30,6 +30,10 @@ pub struct Wish<'a> {
     pub allow_echo: bool,
     /// Model of the turn before, preferred where the wish names none.
     pub last_model: Option<ModelId>,
+    /// Most tokens of the answer that are wanted.
+    pub output_tokens: u32,
+    /// Most that the turn may cost, in millionths of the node's unit; none is no limit.
+    pub max_price: Option<u64>,
     /// Nodes that already failed in this turn: asked again only when there is no other.
     pub tried: &'a [NodeId],
     /// Now, in milliseconds since the Unix epoch.
@@ -72,6 +76,16 @@ pub enum NoChoice {
     /// Only test engines are there.
     #[error("only echo engines were found, and they are not asked unless allowed")]
     OnlyEcho,
+    /// Everybody asks for more than the client pays.
+    #[error(
+        "the cheapest turn may cost {cheapest} millionths of the node's unit; at most {max_price} are allowed"
+    )]
+    TooExpensive {
+        /// The lowest price that a turn with a full context could come to.
+        cheapest: u64,
+        /// The client's limit.
+        max_price: u64,
+    },
 }
 
 impl NoChoice {
@@ -86,6 +100,9 @@ impl NoChoice {
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",
             Self::ModelUnavailable { .. } => "see what is served: baton nodes",
             Self::OnlyEcho => "for a test, allow them with --allow-echo",
+            Self::TooExpensive { .. } => {
+                "ask for fewer tokens with --max-tokens, or raise the limit (ClientConfig::max_price)"
+            }
         }
     }
 }
@@ -128,19 +145,25 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
         })
         .collect();
     let fitting: Vec<_> = offers.iter().filter(|(_, _, offer)| is_wanted(offer, wish.model)).collect();
-    let allowed: Vec<_> = fitting
-        .iter()
-        .filter(|(_, _, offer)| wish.allow_echo || offer.engine != EngineKind::Echo)
-        .map(|(candidate, key, offer)| (rank(candidate, offer, wish), *candidate, *key, *offer))
-        .collect();
-    let Some(best) = allowed.iter().map(|(rank, ..)| *rank).min() else {
+    let allowed: Vec<_> =
+        fitting.iter().filter(|(_, _, offer)| wish.allow_echo || offer.engine != EngineKind::Echo).collect();
+    let Some(cheapest) = allowed.iter().map(|(candidate, _, offer)| price(candidate, offer, wish)).min()
+    else {
         return Err(nothing_fits(
             fitting.is_empty(),
             &offers.iter().map(|(_, _, o)| *o).collect::<Vec<_>>(),
             wish,
         ));
     };
-    let equals: Vec<_> = allowed.iter().filter(|(rank, ..)| *rank == best).collect();
+    let affordable: Vec<_> = allowed
+        .into_iter()
+        .filter(|(candidate, _, offer)| price(candidate, offer, wish) <= wish.max_price.unwrap_or(u64::MAX))
+        .map(|(candidate, key, offer)| (rank(candidate, offer, wish), *candidate, *key, *offer))
+        .collect();
+    let Some(best) = affordable.iter().map(|(rank, ..)| *rank).min() else {
+        return Err(NoChoice::TooExpensive { cheapest, max_price: wish.max_price.unwrap_or(u64::MAX) });
+    };
+    let equals: Vec<_> = affordable.iter().filter(|(rank, ..)| *rank == best).collect();
     let weight = |candidate: &Candidate<'_>| {
         u64::from(candidate.record.limits.slots.clamp(1, 1024)) * 1024
             / u64::from(candidate.in_flight.saturating_add(1))
@@ -160,6 +183,23 @@ pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Res
         point -= share;
     }
     Err(NoChoice::NoNodes)
+}
+
+/// Tokens of an answer at a node that allows so many; 0 says nothing.
+pub(crate) fn output_cap(wanted: u32, allowed: u32) -> u32 {
+    let allowed = if allowed == 0 { MAX_OUTPUT_TOKENS } else { allowed };
+    wanted.min(allowed).min(MAX_OUTPUT_TOKENS)
+}
+
+/// The most that a turn can cost at the offered prices: a full context and a full answer.
+pub(crate) fn highest_price(offer: &ModelOffer, output_tokens: u32) -> u64 {
+    let input = u64::from(offer.context_tokens).saturating_mul(offer.input_price);
+    let output = u64::from(output_tokens).saturating_mul(offer.output_price);
+    input.saturating_add(output).div_ceil(1000)
+}
+
+fn price(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> u64 {
+    highest_price(offer, output_cap(wish.output_tokens, candidate.record.limits.max_output_tokens))
 }
 
 fn is_wanted(offer: &ModelOffer, model: Option<&str>) -> bool {
@@ -294,6 +334,23 @@ mod tests {
         assert_eq!(chosen(&all[3..], &wish()), [4]);
         assert_eq!(chosen(&all[4..], &Wish { allow_echo: true, ..wish() }), [5]);
         assert_eq!(chosen(&all, &Wish { allow_echo: true, node: Some(NodeId([5; 32])), ..wish() }), [5]);
+    }
+
+    #[test]
+    fn asks_no_node_that_may_cost_more_than_is_paid() {
+        let mut dear = record(1, &[("small", EngineKind::Native)]);
+        // A context of 2048 tokens and 100 tokens of answer.
+        (dear.models[0].input_price, dear.models[0].output_price) = (1000, 10_000);
+        let free = record(2, &[("small", EngineKind::Native)]);
+        let both = [candidate(&dear), candidate(&free)];
+        let limited = |max_price| Wish { output_tokens: 100, max_price: Some(max_price), ..wish() };
+        assert_eq!(chosen(&both, &limited(3048)), [1, 2]);
+        assert_eq!(chosen(&both, &limited(3047)), [2]);
+        assert_eq!(chosen(&both, &limited(0)), [2]);
+        assert_eq!(chosen(&both[..1], &wish()), [1], "without a limit");
+        let refused = choose(&both[..1], &limited(3047), 7).unwrap_err();
+        assert_eq!(refused, NoChoice::TooExpensive { cheapest: 3048, max_price: 3047 });
+        assert!(refused.to_string().contains("3047"), "{refused}");
     }
 
     #[test]

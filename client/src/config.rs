@@ -28,6 +28,10 @@ pub fn system_clock() -> Clock {
     })
 }
 
+/// Most that one turn may cost where the caller names no limit, in millionths of the node's unit: ten units, so that
+/// a node's offer alone is never what the client agrees to pay.
+pub const DEFAULT_MAX_PRICE: u64 = 10_000_000;
+
 /// How long the client waits for others.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
@@ -39,8 +43,17 @@ pub struct Timeouts {
     pub admit: Duration,
     /// Between two events of a reply; covers the reading of a long prompt by a slow node.
     pub idle: Duration,
+    /// For a whole reply, waiting in the node's queue included; half a second for each token that was asked for is
+    /// added to it.
+    pub reply: Duration,
     /// How long the author of a turn stores it alone, before the client does.
     pub author_stores: Duration,
+    /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
+    /// told all of them, and a blob that is put again is paid again.
+    pub second_look: Duration,
+    /// Before what the store or the head index did not take is offered again in the background; doubled up to five
+    /// minutes while it fails.
+    pub store_retry: Duration,
 }
 
 impl Default for Timeouts {
@@ -50,7 +63,10 @@ impl Default for Timeouts {
             open: Duration::from_secs(10),
             admit: Duration::from_secs(60),
             idle: Duration::from_secs(180),
+            reply: Duration::from_secs(30 * 60),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
+            second_look: Duration::from_secs(3),
+            store_retry: Duration::from_secs(5),
         }
     }
 }
@@ -80,6 +96,9 @@ pub struct ClientConfig {
     pub storage: StoragePolicy,
     /// The time.
     pub clock: Clock,
+    /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
+    /// may ask for more are not chosen. 0 leaves those that are free.
+    pub max_price: u64,
     /// How long to wait.
     pub timeouts: Timeouts,
 }
@@ -105,6 +124,7 @@ impl ClientConfig {
             heads,
             storage: StoragePolicy::default(),
             clock: system_clock(),
+            max_price: DEFAULT_MAX_PRICE,
             timeouts: Timeouts::default(),
         }
     }

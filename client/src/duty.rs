@@ -2,34 +2,47 @@
 //! is stored, abort the attempts that were not accepted. All of it is idempotent, and taken up again at the next
 //! start; none of it holds up the answer.
 
-use std::{sync::Arc, time::Duration};
+mod repair;
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use baton_proto::{
     ErrorCode, Signed,
     ack::Abort,
     ids::{BlobId, NodeId},
-    limits::{MAX_BLOB_BYTES, VERSION},
+    limits::VERSION,
     store::{PutOptions, StoreError},
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, StoreState},
 };
+
+use futures::{StreamExt as _, stream};
+use tokio::time::sleep_until;
 
 use crate::{
     attempt::Rest,
     client::{Client, shards},
     error::ClientError,
     session::Session,
-    state::Entry,
+    state::{Entry, State},
+    wait::is_caught_up,
 };
 
 /// Tries of one acknowledgement or abort before it is left to the next start.
 const SEND_TRIES: u32 = 3;
-/// Tries of one store before it is left to the next start.
+/// Tries of one store before it is left to the next round.
 const PUT_TRIES: u32 = 3;
 /// First pause between tries.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Acknowledgements sent again in one round; older ones wait for the next.
-const MAX_ACKS_PER_ROUND: usize = 32;
+/// Acknowledgements sent again at a start; older ones wait for the next.
+const MAX_ACKS_PER_START: usize = 32;
+/// Of these, so many at once: a node that is gone holds up its own alone.
+const PARALLEL_ACKS: usize = 8;
+/// Longest pause between rounds: a store that is back is used within it, and one that stays away is hardly bothered.
+const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 impl Client {
     /// Runs a task that ends with the client.
@@ -65,19 +78,87 @@ impl Client {
                 }
             };
             tokio::join!(Box::pin(client.acknowledge(&session, seq)), Box::pin(known), Box::pin(stored));
-            // What the store did not take earlier may be taken now.
-            if client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
-                client.spawn_duties(session);
+            let refused = session.read(|state| state.unstored.contains(&seq));
+            if !refused && client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
+                // What the store did not take earlier may be taken now.
+                client.spawn_round(&session, Authors::Left);
+            } else {
+                client.after_round(&session);
             }
         });
     }
 
     /// What earlier runs of the program left undone.
     pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
+        self.spawn_round(&session, Authors::Awaited);
+        let unacked: Vec<u64> =
+            session.read(|state| state.unacked.iter().rev().take(MAX_ACKS_PER_START).copied().collect());
+        if unacked.is_empty() {
+            return;
+        }
         let client = self.clone();
         self.spawn(async move {
-            let Ok(_permit) = session.duties.try_acquire() else { return };
-            if let Err(error) = client.ensure_head_id(&session).await {
+            let sent = stream::iter(unacked).map(|seq| client.acknowledge(&session, seq));
+            sent.buffer_unordered(PARALLEL_ACKS).collect::<()>().await;
+        });
+    }
+
+    /// Stores and publishes what is not, unless that is being done or nothing is left; goes on in rounds until
+    /// nothing is.
+    pub(crate) fn spawn_round(&self, session: &Arc<Session>, authors: Authors) {
+        // A round under way sees to what is left when it ends.
+        if session.duties.available_permits() == 0 {
+            return;
+        }
+        let (client, session) = (self.clone(), session.clone());
+        self.spawn(async move {
+            let Ok(permit) = session.duties.try_acquire() else { return };
+            Box::pin(client.round(&session, authors)).await;
+            drop(permit);
+            client.after_round(&session);
+        });
+    }
+
+    /// Plans another round if something is left.
+    fn after_round(&self, session: &Arc<Session>) {
+        if is_caught_up(session) {
+            session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
+        } else {
+            self.plan_round(session);
+        }
+    }
+
+    /// Makes another round after a pause that grows with each round that failed. What pauses holds neither client nor
+    /// session, and is not counted among the tasks, because a shutdown need not wait for it; it ends with the client.
+    fn plan_round(&self, session: &Arc<Session>) {
+        let signals = session.read(|state| state.signals.clone());
+        if signals.retry_waits.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let planned = signals.planned_rounds.fetch_add(1, Ordering::Relaxed);
+        let pause = round_pause(self.inner.config.timeouts.store_retry, planned);
+        let cancel = self.inner.cancel.clone();
+        let (inner, session) = (Arc::downgrade(&self.inner), Arc::downgrade(session));
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            signals.retry_waits.store(false, Ordering::Release);
+            let (Some(inner), Some(session)) = (inner.upgrade(), session.upgrade()) else { return };
+            if !is_caught_up(&session) {
+                Client { inner }.spawn_round(&session, Authors::Left);
+            }
+        });
+    }
+
+    async fn round(&self, session: &Arc<Session>, authors: Authors) {
+        if session.deleted.load(Ordering::SeqCst) {
+            return;
+        }
+        let head = async {
+            if let Err(error) = self.ensure_head_id(session).await {
                 tracing::warn!(%error, "a blob ID could not be computed");
             }
             let unpublished = session.read(|state| {
@@ -85,27 +166,26 @@ impl Client {
                     state.head.is_none_or(|head| head.link_hash != turn.link.link_hash())
                 })
             });
-            if unpublished && let Err(error) = client.publish_head(&session, false).await {
+            if unpublished && let Err(error) = self.publish_head(session, false).await {
                 tracing::warn!(%error, "the head record was not published");
             }
-            let unacked: Vec<u64> = session.read(|state| {
-                let turns = state.history.iter().zip(&state.meta).rev();
-                turns
-                    .filter(|(_, meta)| !meta.acked)
-                    .take(MAX_ACKS_PER_ROUND)
-                    .map(|(turn, _)| turn.link.seq)
-                    .collect()
-            });
-            for seq in unacked {
-                client.acknowledge(&session, seq).await;
+        };
+        tokio::join!(head, self.store_unstored(session, authors));
+    }
+
+    /// Stores what only this client may still have, and whose author's time is over.
+    async fn store_unstored(&self, session: &Arc<Session>, authors: Authors) {
+        for (seq, wait) in self.unstored(session) {
+            match authors {
+                Authors::Awaited => tokio::time::sleep(wait).await,
+                Authors::Left if !wait.is_zero() => continue,
+                Authors::Left => {}
             }
-            for (seq, wait) in client.unstored(&session) {
-                tokio::time::sleep(wait).await;
-                if !session.read(|state| state.is_superseded(seq)) {
-                    client.store_own(&session, seq).await;
-                }
+            if !self.store_own(session, seq).await {
+                // The store is away, for the others too.
+                return;
             }
-        });
+        }
     }
 
     /// Turns whose blob only this client may still have, each with the time that its author still has to store it.
@@ -113,13 +193,12 @@ impl Client {
         let now = self.now_ms();
         let wait = u64::try_from(self.inner.config.timeouts.author_stores.as_millis()).unwrap_or(u64::MAX);
         session.read(|state| {
-            let left = |seq: u64| {
-                let (_, meta) =
-                    state.turn(seq).filter(|(_, meta)| !meta.stored && !state.is_superseded(seq))?;
+            let left = |seq: &u64| {
+                let (_, meta) = state.turn(*seq)?;
                 let due_ms = meta.accepted_ms.saturating_add(wait);
-                Some((seq, Duration::from_millis(due_ms.saturating_sub(now))))
+                Some((*seq, Duration::from_millis(due_ms.saturating_sub(now))))
             };
-            (0..state.next_seq()).filter_map(left).collect()
+            state.unstored.iter().filter_map(left).collect()
         })
     }
 
@@ -173,90 +252,68 @@ impl Client {
                     Err(error) => tracing::warn!(%error, "a blob ID could not be computed"),
                 }
             }
-            StoreState::Pending => tokio::time::sleep_until(author_until).await,
+            StoreState::Pending => sleep_until(author_until).await,
             StoreState::GivenUp => {}
         }
         // The author had its minute, gave up, or was wrong.
-        if !session.read(|state| state.is_superseded(seq)) {
-            self.store_own(session, seq).await;
-        }
+        self.store_own(session, seq).await;
     }
 
-    /// Stores a turn's blob from this client's own text, after a look whether it is there.
-    pub(crate) async fn store_own(&self, session: &Arc<Session>, seq: u64) {
+    /// Stores a turn's blob from this client's own text, after a look whether it is there; false when the store
+    /// could not be reached in a few tries.
+    pub(crate) async fn store_own(&self, session: &Arc<Session>, seq: u64) -> bool {
         let mut pause = PAUSE;
-        for _ in 0..PUT_TRIES {
-            match self.try_store_own(session, seq).await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "a blob was not stored"),
+        for left in (0..PUT_TRIES).rev() {
+            let Err(error) = self.try_store_own(session, seq).await else { return true };
+            tracing::warn!(%error, "a blob was not stored");
+            if left == 0 {
+                return !matches!(error, ClientError::Store(error) if error.is_retryable());
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
+        true
     }
 
     async fn try_store_own(&self, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
+        let signals = session.read(|state| state.signals.clone());
+        let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        // Another task may have stored it, or a later turn's blob may hold it too by now.
+        if !session.read(|state| state.unstored.contains(&seq)) {
+            return Ok(());
+        }
         let id = self.ensure_blob_id(session, seq).await?;
-        let store = &self.inner.config.store;
         // Never a blind PUT: the author may have stored it meanwhile.
-        let end_epoch = if store.exists(id).await? {
-            None
-        } else {
-            let (bytes, closed) = session
-                .read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, is_segment_end(state, seq))))?;
-            let policy = self.inner.config.storage;
-            let epochs = if closed { policy.closed_epochs } else { policy.open_epochs };
-            let options = PutOptions { epochs, permanent: false, send_object_to: policy.send_object_to };
-            let outcome = store.put(bytes, options).await?;
-            if outcome.blob_id != id {
-                return Err(StoreError::WrongContent.into());
-            }
-            outcome.end_epoch
-        };
+        let end_epoch =
+            if self.inner.config.store.exists(id).await? { None } else { self.put(session, seq, id).await? };
         session.record(vec![Entry::Stored { seq, end_epoch }]).await
     }
 
-    /// A node could not get the history: looks at the store's copies of what the next turn reads, and puts the
-    /// client's own back where they are gone or wrong.
-    pub(crate) async fn repair(&self, session: &Arc<Session>) {
-        let ends = session.read(|state| state.segment_ends(baton_proto::limits::MAX_READ_BLOBS));
-        for seq in ends {
-            let Some(blob) = session.read(|state| state.blob_ref(seq)) else { continue };
-            let found = self.inner.config.store.get(blob.blob_id, MAX_BLOB_BYTES).await;
-            if found.is_ok_and(|bytes| blob.check(&bytes).is_ok()) {
-                continue;
-            }
-            if let Err(error) = session.record(vec![Entry::Lost { seq }]).await {
-                tracing::warn!(%error, "a lost blob was not noted");
-            }
-            if let Err(error) = self.put_back(session, seq).await {
-                tracing::warn!(%error, "a lost blob was not put back");
-            }
-        }
-    }
-
-    /// Puts a blob without a probe first, because a read just showed that it is not there as it should be.
-    async fn put_back(&self, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
-        let bytes = session.read(|state| state.rebuild(seq))?;
-        let closed = session.read(|state| is_segment_end(state, seq));
+    /// Puts a turn's blob, rebuilt from this client's own text; until when it is kept, where the store said.
+    async fn put(&self, session: &Session, seq: u64, id: BlobId) -> Result<Option<u64>, ClientError> {
+        let (bytes, closed) =
+            session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, is_segment_end(state, seq))))?;
         let policy = self.inner.config.storage;
         let epochs = if closed { policy.closed_epochs } else { policy.open_epochs };
         let options = PutOptions { epochs, permanent: false, send_object_to: policy.send_object_to };
         let outcome = self.inner.config.store.put(bytes, options).await?;
-        session.record(vec![Entry::Stored { seq, end_epoch: outcome.end_epoch }]).await
+        // Under another ID the next node would not find it.
+        if outcome.blob_id == id { Ok(outcome.end_epoch) } else { Err(StoreError::WrongContent.into()) }
     }
 
-    /// Sends a turn's acknowledgement until its author has it, or a few tries failed.
+    /// Sends a turn's acknowledgement until its author has it or does not know the turn, or a few tries failed.
     async fn acknowledge(&self, session: &Arc<Session>, seq: u64) {
         let found = session.read(|state| {
-            let (turn, meta) = state.turn(seq)?;
-            let ack = meta.ack.as_ref().filter(|_| !meta.acked)?;
-            Some((turn.link.author, ack.bytes().clone()))
+            let (turn, meta) = state.turn(seq).filter(|_| state.unacked.contains(&seq))?;
+            Some((turn.link.author, meta.ack.as_ref()?.bytes().clone()))
         });
         let Some((author, ack)) = found else { return };
-        if self.tell(author, &ClientFrame::Ack(ack)).await
-            && let Err(error) = session.record(vec![Entry::Acked { seq }]).await
-        {
+        let entry = match self.tell(author, &ClientFrame::Ack(ack)).await {
+            Told::Taken => Entry::Acked { seq },
+            Told::Unknown => Entry::AckMoot { seq },
+            Told::Unanswered => return,
+        };
+        if let Err(error) = session.record(vec![entry]).await {
             tracing::warn!(%error, "an acknowledgement was not noted");
         }
     }
@@ -293,27 +350,64 @@ impl Client {
         }
     }
 
-    /// Tells a node something, with a few tries; whether it said that it took it.
-    async fn tell(&self, node: NodeId, frame: &ClientFrame) -> bool {
+    /// Tells a node something, with a few tries.
+    async fn tell(&self, node: NodeId, frame: &ClientFrame) -> Told {
         let mut pause = PAUSE;
-        for _ in 0..SEND_TRIES {
+        for left in (0..SEND_TRIES).rev() {
             match self.ask(node, frame).await {
-                Ok(NodeFrame::Done) => return true,
+                Ok(NodeFrame::Done) => return Told::Taken,
                 // A node that knows nothing of the turn will not learn it from a repetition.
                 Err(crate::exchange::ExchangeError::Refused { code: ErrorCode::StatusUnknown, .. }) => {
-                    return false;
+                    return Told::Unknown;
                 }
                 Ok(_) | Err(_) => {}
             }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            if left > 0 {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
         }
-        false
+        Told::Unanswered
     }
 }
 
+/// What a round of background work does about turns whose author still has time to store them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Authors {
+    /// Waits until that time is over: nobody else here sees to them, after a start.
+    Awaited,
+    /// Leaves them to their own tasks.
+    Left,
+}
+
+/// What a node said to what it was told.
+enum Told {
+    /// It took it.
+    Taken,
+    /// It knows nothing of the turn.
+    Unknown,
+    /// Nothing, or something else.
+    Unanswered,
+}
+
+/// Pause before a round after so many others that were planned and did not help.
+fn round_pause(first: Duration, planned: u32) -> Duration {
+    first.saturating_mul(2u32.saturating_pow(planned)).min(MAX_ROUND_PAUSE)
+}
+
 /// Whether a turn's blob is its segment's last.
-fn is_segment_end(state: &crate::state::State, seq: u64) -> bool {
+fn is_segment_end(state: &State, seq: u64) -> bool {
     let Some((turn, _)) = state.turn(seq) else { return false };
     !state.is_superseded(seq) && state.segment(turn.link.segment).is_closed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_become_rarer_up_to_a_bound() {
+        let pauses = [0, 1, 2, 6, 40].map(|planned| round_pause(Duration::from_secs(5), planned).as_secs());
+        assert_eq!(pauses, [5, 10, 20, 300, 300]);
+    }
 }

@@ -33,7 +33,7 @@ mod walk;
 pub use baton_keys::{session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{Client, NewSession, SessionInfo, TurnView, home_needs_passphrase};
-pub use config::{ClientConfig, Clock, Timeouts, system_clock};
+pub use config::{ClientConfig, Clock, DEFAULT_MAX_PRICE, Timeouts, system_clock};
 pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, Relayer, ResumeOptions, TurnEvent, TurnInput,

@@ -4,12 +4,12 @@
 //! before they expire. Which node serves is [`crate::choose`]'s decision.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use baton_mesh::{MeshHandle, Multiaddr};
+use baton_mesh::{MeshHandle, Multiaddr, PeerInfo};
 use baton_proto::{
     Signed,
     ids::NodeId,
@@ -98,8 +98,7 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
-        // Entries are changed in single steps, so a panic elsewhere leaves the table usable.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     pub(crate) fn mesh(&self) -> &MeshHandle {
@@ -123,13 +122,12 @@ impl Directory {
         let deadline = Instant::now() + self.timeouts.discovery;
         loop {
             let expected = self.expected;
-            let some_expected = |peers: &[baton_mesh::PeerInfo]| {
-                peers.iter().filter(|peer| peer.serves_turns).count() >= expected
-            };
+            let some_expected =
+                |peers: &[PeerInfo]| peers.iter().filter(|peer| peer.serves_turns).count() >= expected;
             // All the nodes named in the configuration, or after a moment those that are there.
             let soon = deadline.min(Instant::now() + GATHER);
             if self.mesh.wait_for_peers(soon, some_expected).await.is_none() {
-                let any = |peers: &[baton_mesh::PeerInfo]| peers.iter().any(|peer| peer.serves_turns);
+                let any = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.serves_turns);
                 let _ = self.mesh.wait_for_peers(deadline, any).await;
             }
             self.take_peers();
@@ -159,8 +157,16 @@ impl Directory {
         for entry in known.values_mut() {
             entry.connected = false;
         }
-        for peer in self.mesh.peers() {
-            if !peer.serves_turns || (known.len() >= MAX_NODES && !known.contains_key(&peer.node)) {
+        let peers = self.mesh.peers();
+        let is_new = |peer: &PeerInfo| peer.serves_turns && !known.contains_key(&peer.node);
+        let mut forgotten = HashSet::new();
+        if known.len() >= MAX_NODES && peers.iter().any(is_new) {
+            forgotten = make_room(&mut known, &peers);
+        }
+        for peer in peers {
+            let fits = known.contains_key(&peer.node) || known.len() < MAX_NODES;
+            // Who was forgotten just now would only take the place of a new one.
+            if !peer.serves_turns || !fits || forgotten.contains(&peer.node) {
                 continue;
             }
             let entry = known.entry(peer.node).or_default();
@@ -179,11 +185,17 @@ impl Directory {
             .map(|(node, known)| (*node, known.addrs.clone()))
             .collect();
         let mut have_some = !self.current().is_empty();
+        // Nodes that were asked and have not answered.
+        let asked = Mutex::new(HashSet::new());
         let mut asks = stream::iter(stale)
-            .map(|(node, addrs)| async move { (node, self.fetch_record(node, &addrs).await) })
+            .map(|(node, addrs)| {
+                lock(&asked).insert(node);
+                async move { (node, self.fetch_record(node, &addrs).await) }
+            })
             .buffer_unordered(PARALLEL_ASKS);
         let mut until = Instant::now() + if have_some { GATHER } else { self.timeouts.open };
         while let Ok(Some((node, record))) = timeout_at(until, asks.next()).await {
+            lock(&asked).remove(&node);
             match record {
                 Some(record) => self.set_record(node, record),
                 None => self.failed(node, 0),
@@ -192,6 +204,11 @@ impl Directory {
                 have_some = true;
                 until = until.min(Instant::now() + GATHER);
             }
+        }
+        drop(asks);
+        // Who stays silent is asked again later, or every turn would wait for it.
+        for node in lock(&asked).drain() {
+            self.failed(node, 0);
         }
     }
 
@@ -219,6 +236,11 @@ impl Directory {
         if let Some(record) = self.fetch_record(node, &addrs).await {
             self.set_record(node, record);
         }
+    }
+
+    /// Whether a node is known but its record is not.
+    fn lacks_record(&self, node: NodeId) -> bool {
+        self.lock().get(&node).is_some_and(|known| known.record.is_none())
     }
 
     /// Nodes with a record that holds now.
@@ -253,6 +275,10 @@ impl Directory {
             // What is wanted may have appeared since; look once more before giving up.
             Err(_) => {
                 self.refresh().await;
+                // The one node that was named may be slower than those that answered.
+                if let Some(node) = wish.node.filter(|node| self.lacks_record(*node)) {
+                    self.renew(node).await;
+                }
                 self.choose_now(wish)
             }
             chosen => chosen,
@@ -297,6 +323,52 @@ impl Directory {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Entries are changed in single steps, so a panic elsewhere leaves a table usable.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets nodes that are gone, so that a full table still learns new ones; where all are there, those that never gave
+/// a record. Returns whom it forgot.
+fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<NodeId> {
+    let before: HashSet<NodeId> = known.keys().copied().collect();
+    let present: HashSet<NodeId> = peers.iter().map(|peer| peer.node).collect();
+    known.retain(|node, entry| entry.in_flight > 0 || present.contains(node));
+    if known.len() >= MAX_NODES {
+        known.retain(|_, entry| entry.in_flight > 0 || entry.record.is_some() || entry.failures == 0);
+    }
+    before.into_iter().filter(|node| !known.contains_key(node)).collect()
+}
+
 fn is_fresh(record: Option<&Signed<NodeRecord>>, now: u64) -> bool {
     record.is_some_and(|record| record.current_key(now.saturating_add(RENEW_BEFORE_MS)).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: usize) -> NodeId {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        NodeId(bytes)
+    }
+
+    fn peer(number: usize) -> PeerInfo {
+        PeerInfo { node: node(number), addrs: Vec::new(), connected: true, serves_turns: true, agent: None }
+    }
+
+    #[test]
+    fn a_full_table_forgets_who_is_gone_and_then_who_never_answered() {
+        let mut known: HashMap<_, _> =
+            (0..MAX_NODES).map(|number| (node(number), Known::default())).collect();
+        known.get_mut(&node(0)).unwrap().in_flight = 1;
+        let peers: Vec<_> = (2..MAX_NODES + 9).map(peer).collect();
+        assert_eq!(make_room(&mut known, &peers), HashSet::from([node(1)]));
+        assert_eq!(known.len(), MAX_NODES - 1, "only the one that is gone and idle");
+
+        known.insert(node(MAX_NODES), Known::default());
+        known.get_mut(&node(5)).unwrap().failures = 1;
+        assert_eq!(make_room(&mut known, &peers), HashSet::from([node(5)]));
+    }
 }

@@ -7,9 +7,9 @@ use baton_keys::{
 };
 use baton_proto::{
     ErrorCode, Signed,
-    chain::effective,
+    chain::effective_newest_first,
     ids::PublicKey,
-    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_OUTPUT_TOKENS, MAX_READ_BLOBS, VERSION},
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
     link::BlobRef,
     record::RecordKind,
     segment::Segment,
@@ -18,7 +18,7 @@ use baton_proto::{
 };
 
 use crate::{
-    choose::Choice,
+    choose::{Choice, highest_price, output_cap},
     state::{PendingTurn, State},
 };
 
@@ -76,7 +76,7 @@ pub(crate) fn prepare(
     let inline = inline_blobs(state, &grant, terms.inline)?;
     let seq = state.next_seq();
     let prev_blob = if terms.with_locator { head_blob(state)? } else { None };
-    let max_output_tokens = output_cap(turn.max_output_tokens, choice);
+    let max_output_tokens = output_cap(turn.max_output_tokens, choice.max_output_tokens);
     let payload = Payload {
         version: VERSION,
         grant,
@@ -111,7 +111,7 @@ pub(crate) fn prepare(
         model: choice.offer.model,
         sampling: turn.sampling.digest(&record_key),
         max_output_tokens,
-        max_price: price_cap(choice, max_output_tokens),
+        max_price: highest_price(&choice.offer, max_output_tokens),
         memory_from: terms.memory_from,
         memory_tokens: terms.memory_from.map_or(0, |_| terms.memory_tokens),
         grant_hash: payload.grant.hash(),
@@ -134,18 +134,6 @@ fn head_blob(state: &State) -> Result<Option<BlobRef>, ErrorCode> {
         None => Ok(None),
         Some(last) => state.blob_ref(last).map(Some).ok_or(ErrorCode::BlobIdMismatch),
     }
-}
-
-fn output_cap(wanted: u32, choice: &Choice) -> u32 {
-    let node = if choice.max_output_tokens == 0 { MAX_OUTPUT_TOKENS } else { choice.max_output_tokens };
-    wanted.min(node).min(MAX_OUTPUT_TOKENS)
-}
-
-/// The most that the turn can cost at the offered prices: a full context and a full answer.
-fn price_cap(choice: &Choice, max_output_tokens: u32) -> u64 {
-    let input = u64::from(choice.offer.context_tokens).saturating_mul(choice.offer.input_price);
-    let output = u64::from(max_output_tokens).saturating_mul(choice.offer.output_price);
-    input.saturating_add(output).div_ceil(1000)
 }
 
 fn grant(
@@ -209,8 +197,13 @@ fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> 
     // Back to before `from`: a record at or after it counts no longer, and neither does what it replaced.
     let end = replaced_from
         .map_or(state.history.len(), |from| state.history.partition_point(|turn| turn.link.seq < from));
-    let history = state.history.get(..end).unwrap_or_default();
-    for position in effective(history).into_iter().rev() {
+    // Nothing before the blobs that can be granted is of use, so a long session is not read through.
+    let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
+    let first = oldest.map_or(0, |(oldest, _)| {
+        state.history.partition_point(|turn| turn.link.segment < oldest.link.segment)
+    });
+    let history = state.history.get(first..end).unwrap_or_default();
+    for position in effective_newest_first(history) {
         let Some(turn) = history.get(position) else { continue };
         if bytes >= budget {
             break;

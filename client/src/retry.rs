@@ -24,12 +24,23 @@ pub(crate) struct AttemptFailure {
     pub(crate) reason: String,
     /// The node asked to wait so long.
     pub(crate) retry_after_ms: u32,
-    /// The node said itself that nothing was signed, so there is nothing to ask it about.
-    pub(crate) nothing_signed: bool,
-    /// The reply was lost rather than wrong: its author may have sealed the turn.
-    pub(crate) lost: bool,
+    /// What is known of the attempt all the same.
+    pub(crate) known: Known,
     /// Text that was shown.
     pub(crate) shown: Shown,
+}
+
+/// What is known of an attempt that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Nothing was signed: the node never saw the turn, or said so itself. There is nothing to ask it about.
+    NothingSigned,
+    /// A relayer says that the node refused. The node may have the turn nevertheless.
+    Hearsay,
+    /// The reply was lost: its author may have sealed the turn.
+    Lost,
+    /// The reply was wrong, as the client's own checks found; its author is not believed about it again.
+    Wrong,
 }
 
 /// Text of an answer that did not end well; never in a log.
@@ -49,20 +60,24 @@ impl AttemptFailure {
             code: Some(code),
             reason: code.to_string(),
             retry_after_ms: 0,
-            nothing_signed: false,
-            lost: false,
+            known: Known::Wrong,
             shown: Shown::default(),
         }
     }
 
     /// The reply ended, or stalled, before its last chunk.
     pub(crate) fn lost(reason: String) -> Self {
-        Self { reason, lost: true, ..Self::check(ErrorCode::StreamTruncated) }
+        Self { reason, known: Known::Lost, ..Self::check(ErrorCode::StreamTruncated) }
     }
 
     /// The node's own word that the turn failed.
     pub(crate) fn node(code: ErrorCode, retry_after_ms: u32) -> Self {
-        Self { retry_after_ms, nothing_signed: true, ..Self::check(code) }
+        Self { retry_after_ms, known: Known::NothingSigned, ..Self::check(code) }
+    }
+
+    /// Whether the code is somebody else's word, which the client could not check.
+    pub(crate) fn is_said(&self) -> bool {
+        matches!(self.known, Known::NothingSigned | Known::Hearsay)
     }
 }
 
@@ -74,7 +89,8 @@ impl From<ExchangeError> for AttemptFailure {
             ExchangeError::Broken(code) => Self::check(code),
             // The substream never opened, so the node never saw the turn.
             ExchangeError::Open(_) => {
-                Self { code: None, reason, nothing_signed: true, ..Self::check(ErrorCode::Internal) }
+                let known = Known::NothingSigned;
+                Self { code: None, reason, known, ..Self::check(ErrorCode::Internal) }
             }
             ExchangeError::Frame(_) | ExchangeError::Ended => Self::lost(reason),
         }
@@ -94,12 +110,13 @@ pub(crate) enum NextStep {
     RepairStore,
     /// Say where the history is, and publish the head again, then another attempt.
     Locate,
-    /// The turn itself is wrong: no attempt can succeed.
-    GiveUp,
+    /// Nodes agree that the turn itself is wrong: no further attempt now. It stays pending, because none of them
+    /// signed what it said.
+    Stop,
 }
 
-/// Decides. `seen_before` says whether the same code already ended an earlier attempt of this turn, after which
-/// a cure that did not help is not tried again.
+/// Decides. `seen_before` says whether the same code, said or found as now, already ended an earlier attempt of this
+/// turn, after which a cure that did not help is not tried again. That attempt was at another node where there is one.
 pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_before: bool) -> NextStep {
     let Some(code) = failure.code else { return NextStep::Elsewhere };
     let pause = Duration::from_millis(u64::from(failure.retry_after_ms)).clamp(DEFAULT_PAUSE, MAX_PAUSE);
@@ -117,14 +134,16 @@ pub(crate) fn next_step(failure: &AttemptFailure, with_locator: bool, seen_befor
         ErrorCode::Expired | ErrorCode::NotYetValid if seen_before => NextStep::Elsewhere,
         ErrorCode::RateLimited => NextStep::Elsewhere,
         // A node may say of the chain that it is broken when its own copy is; the client has checked it.
-        ErrorCode::BadNodeSignature if !failure.nothing_signed => NextStep::Elsewhere,
+        ErrorCode::BadNodeSignature if !failure.is_said() => NextStep::Elsewhere,
         code => match code.retry() {
             Retry::Here if seen_before => NextStep::Elsewhere,
             Retry::Here => NextStep::Here(pause),
             Retry::Elsewhere => NextStep::Elsewhere,
             // What the client itself found wrong with an answer is the node's fault, not the turn's.
-            Retry::Never if !failure.nothing_signed => NextStep::Elsewhere,
-            Retry::Never => NextStep::GiveUp,
+            Retry::Never if !failure.is_said() => NextStep::Elsewhere,
+            // The unsigned word of one node does not end a turn.
+            Retry::Never if !seen_before => NextStep::Elsewhere,
+            Retry::Never => NextStep::Stop,
         },
     }
 }
@@ -138,6 +157,10 @@ pub(crate) fn pause_before_repeat(attempt: u32, retry_after_ms: u32) -> Duration
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn hearsay(code: ErrorCode) -> AttemptFailure {
+        AttemptFailure { known: Known::Hearsay, ..AttemptFailure::node(code, 0) }
+    }
 
     #[test]
     fn follows_the_codes_advice_and_cures_once() {
@@ -162,8 +185,12 @@ mod tests {
             ),
             (AttemptFailure::node(C::Expired, 0), true, false, NextStep::Here(DEFAULT_PAUSE)),
             (AttemptFailure::node(C::Expired, 0), true, true, NextStep::Elsewhere),
-            (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::GiveUp),
-            (AttemptFailure::node(C::PayloadRejected, 0), true, false, NextStep::GiveUp),
+            (AttemptFailure::node(C::ContextOverflow, 0), true, false, NextStep::Elsewhere),
+            (AttemptFailure::node(C::ContextOverflow, 0), true, true, NextStep::Stop),
+            (AttemptFailure::node(C::PayloadRejected, 0), true, false, NextStep::Elsewhere),
+            (hearsay(C::BadSequence), true, false, NextStep::Elsewhere),
+            (hearsay(C::BadSequence), true, true, NextStep::Stop),
+            (AttemptFailure::check(C::NonCanonical), true, true, NextStep::Elsewhere),
             (AttemptFailure::check(C::ReceiptMismatch), true, false, NextStep::Elsewhere),
             (AttemptFailure::check(C::BlobMismatch), true, true, NextStep::Elsewhere),
             (AttemptFailure::check(C::BadNodeSignature), true, false, NextStep::Elsewhere),

@@ -3,7 +3,7 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
@@ -23,6 +23,8 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
+
+use crate::wait::Signals;
 
 /// How a session began here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -107,6 +109,8 @@ pub(crate) enum Entry {
     Lost { seq: u64 },
     /// A head record was published, or found at recovery.
     Head { sequence: u64, seq: u64, link_hash: LinkHash },
+    /// The author of a turn knows nothing of it any more, so its acknowledgement is of no use.
+    AckMoot { seq: u64 },
 }
 
 impl Entry {
@@ -125,7 +129,8 @@ impl Entry {
             Self::BlobId { seq, .. }
             | Self::Acked { seq }
             | Self::Stored { seq, .. }
-            | Self::Lost { seq } => Some(*seq),
+            | Self::Lost { seq }
+            | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
     }
@@ -198,6 +203,12 @@ pub(crate) struct State {
     pub(crate) meta: Vec<TurnMeta>,
     pub(crate) pending: Option<Pending>,
     pub(crate) head: Option<PublishedHead>,
+    /// Turns whose blob is not known to be stored, but for those whose entries a later blob holds too.
+    pub(crate) unstored: BTreeSet<u64>,
+    /// Turns whose acknowledgement their author does not have and may still want.
+    pub(crate) unacked: BTreeSet<u64>,
+    /// Told of every entry, for those who wait for what goes on in the background.
+    pub(crate) signals: Arc<Signals>,
 }
 
 impl State {
@@ -213,6 +224,9 @@ impl State {
             meta: Vec::new(),
             pending: None,
             head: None,
+            unstored: BTreeSet::new(),
+            unacked: BTreeSet::new(),
+            signals: Arc::new(Signals::new()),
         }
     }
 
@@ -229,6 +243,12 @@ impl State {
 
     /// Applies one entry.
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
+        self.apply_one(entry)?;
+        self.signals.changed.send_replace(());
+        Ok(())
+    }
+
+    fn apply_one(&mut self, entry: Entry) -> Result<(), ErrorCode> {
         match entry {
             Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
             Entry::System(system) => self.system = Arc::new(system),
@@ -267,13 +287,25 @@ impl State {
             Entry::Turn(turn) => self.push_turn(*turn)?,
             Entry::Abandoned => self.pending = None,
             Entry::BlobId { seq, id } => self.meta_mut(seq)?.blob_id = Some(id),
-            Entry::Acked { seq } => self.meta_mut(seq)?.acked = true,
+            Entry::Acked { seq } => {
+                self.meta_mut(seq)?.acked = true;
+                self.unacked.remove(&seq);
+            }
+            Entry::AckMoot { seq } => {
+                self.unacked.remove(&seq);
+            }
             Entry::Stored { seq, end_epoch } => {
                 let meta = self.meta_mut(seq)?;
                 meta.stored = true;
                 meta.end_epoch = end_epoch;
+                self.unstored.remove(&seq);
             }
-            Entry::Lost { seq } => self.meta_mut(seq)?.stored = false,
+            Entry::Lost { seq } => {
+                self.meta_mut(seq)?.stored = false;
+                if !self.is_superseded(seq) {
+                    self.unstored.insert(seq);
+                }
+            }
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
             }
@@ -299,6 +331,14 @@ impl State {
             previous.blob_id = Some(blob.blob_id);
         }
         let acked = ack.is_none();
+        let seq = link.seq;
+        if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
+            self.unstored.remove(&seq.saturating_sub(1));
+        }
+        self.unstored.insert(seq);
+        if !acked {
+            self.unacked.insert(seq);
+        }
         // System text changes only between turns, so what holds now held when the turn was sent.
         let system = receipt.is_some().then(|| self.system.clone());
         self.history.push(HistoryTurn { link, record: Some(record) });
@@ -366,10 +406,12 @@ impl State {
 
     /// A segment as far as it goes.
     pub(crate) fn segment(&self, number: u64) -> Segment {
-        let turns = self.history.iter().zip(&self.meta);
         // Segments are runs, so the search begins where the number does.
+        let first = self.history.partition_point(|turn| turn.link.segment < number);
+        let turns = self.history.get(first..).unwrap_or_default();
         let entries = turns
-            .skip(self.history.partition_point(|turn| turn.link.segment < number))
+            .iter()
+            .zip(self.meta.get(first..).unwrap_or_default())
             .take_while(|(turn, _)| turn.link.segment == number)
             .map(|(_, meta)| meta.entry.clone())
             .collect();

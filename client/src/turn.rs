@@ -21,7 +21,7 @@ use crate::{
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     request::{self, Terms},
-    retry::{AttemptFailure, NextStep, next_step, pause_before_repeat},
+    retry::{AttemptFailure, Known, NextStep, next_step, pause_before_repeat},
     session::Session,
     state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
 };
@@ -32,7 +32,8 @@ const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 /// What is remembered over the attempts of one turn.
 struct Progress {
     tried: Vec<NodeId>,
-    codes: Vec<ErrorCode>,
+    /// Codes that ended attempts, each with whether somebody said it or the client found it.
+    codes: Vec<(ErrorCode, bool)>,
     with_locator: bool,
     inline: InlinePolicy,
     last: Option<(NodeId, AttemptFailure)>,
@@ -49,7 +50,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::PendingTurn`],
     /// [`ClientError::Busy`]; [`ClientError::NoNode`] and [`ClientError::TurnFailed`], after which the turn stays
-    /// pending unless the failure's code says that no attempt can succeed.
+    /// pending: what nodes say of a turn is not signed, and no reason to forget the message.
     pub async fn turn(
         &self,
         session: baton_proto::ids::SessionId,
@@ -118,20 +119,17 @@ impl Client {
     pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
-        self.give_up(&session).await
-    }
-
-    async fn give_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
         let attempts = session.read(attempt::open_attempts);
         if session.read(|state| state.pending.is_none()) {
             return Ok(());
         }
         session.record(vec![Entry::Abandoned]).await?;
-        self.spawn_aborts(session, attempts, None);
+        self.spawn_aborts(&session, attempts, None);
         Ok(())
     }
 
-    /// Makes attempts at the pending turn until one is accepted, none can succeed, or enough were made.
+    /// Makes attempts at the pending turn until one is accepted, nodes agree that none can succeed, or enough
+    /// were made.
     async fn drive(
         &self,
         session: &Arc<Session>,
@@ -164,7 +162,7 @@ impl Client {
             };
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
-            if failure.lost
+            if failure.known == Known::Lost
                 && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth)).await
                 && let Some(unseen) =
                     accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.0.as_str()))
@@ -191,13 +189,17 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
-        let last_model =
-            session.read(|state| state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model)));
+        let (last_model, output_tokens) = session.read(|state| {
+            let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+            (last, state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens))
+        });
         let wish = Wish {
             model: options.model.as_deref(),
             node: options.node,
             allow_echo: options.allow_echo,
             last_model,
+            output_tokens,
+            max_price: Some(self.inner.config.max_price),
             tried: &progress.tried,
             now_ms: self.now_ms(),
         };
@@ -254,11 +256,13 @@ impl Client {
         if !failure.shown.0.is_empty() {
             events(TurnEvent::Restarted);
         }
-        if failure.nothing_signed {
-            session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?;
-        } else if !failure.lost {
-            session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?;
+        match failure.known {
+            Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
+            Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
+            // Its author is asked at the next start, and told when another attempt is accepted.
+            Known::Lost | Known::Hearsay => {}
         }
+        let code = code.map(|code| (code, failure.is_said()));
         let seen = code.is_some_and(|code| progress.codes.contains(&code));
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
@@ -279,10 +283,7 @@ impl Client {
                     tracing::warn!(%error, "the head record could not be published again");
                 }
             }
-            NextStep::GiveUp => {
-                self.give_up(session).await?;
-                return Err(failed(progress.attempts, node, &failure));
-            }
+            NextStep::Stop => return Err(failed(progress.attempts, node, &failure)),
         }
         progress.last = Some((node, failure));
         Ok(())

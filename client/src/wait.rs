@@ -1,14 +1,44 @@
 //! Waiting for what goes on in the background, for callers that are about to stop, or that check what is stored.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32},
+    time::Duration,
+};
 
 use baton_proto::ids::SessionId;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, timeout_at},
+};
 
-use crate::{client::Client, error::ClientError, session::Session};
+use crate::{client::Client, duty::Authors, error::ClientError, session::Session};
 
-/// Pause between two looks at the state. Background tasks report to the journal, not to each other, so there is no one
-/// event to wait for; a look is a short lock.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause between two rounds of background work while a caller waits for it: shorter than the rounds' own, because
+/// somebody waits.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What background work on a session tells others of itself. Shared by all copies of a state, and not part of it.
+pub(crate) struct Signals {
+    /// Marked by every entry that is applied.
+    pub(crate) changed: watch::Sender<()>,
+    /// Whether a round of background work waits to be made again.
+    pub(crate) retry_waits: AtomicBool,
+    /// Rounds that were planned since everything was last done.
+    pub(crate) planned_rounds: AtomicU32,
+    /// One PUT at a time, so that two tasks never buy the same blob.
+    pub(crate) puts: Semaphore,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Self {
+        Self {
+            changed: watch::Sender::default(),
+            retry_waits: AtomicBool::new(false),
+            planned_rounds: AtomicU32::new(0),
+            puts: Semaphore::new(1),
+        }
+    }
+}
 
 impl Client {
     /// Waits until every accepted turn of a session is stored and its ID known, and its head is published; false when
@@ -20,23 +50,28 @@ impl Client {
     /// As opening the session.
     pub async fn wait_settled(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
         let session = self.opened(id).await?;
+        let mut changes = session.read(|state| state.signals.changed.subscribe());
         let done = async {
+            let mut next_round = Instant::now();
             while !is_caught_up(&session) {
-                self.spawn_duties(session.clone());
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                if Instant::now() >= next_round {
+                    self.spawn_round(&session, Authors::Left);
+                    next_round = Instant::now() + ROUND_INTERVAL;
+                }
+                // Whether by a change or by time, there is reason to look again.
+                let _ = timeout_at(next_round, changes.changed()).await;
             }
         };
         Ok(tokio::time::timeout(timeout, done).await.is_ok())
     }
 }
 
-fn is_caught_up(session: &Session) -> bool {
+/// Whether nothing is left to store or to publish.
+pub(crate) fn is_caught_up(session: &Session) -> bool {
     session.read(|state| {
         let published = state
             .last()
             .is_none_or(|(turn, _)| state.head.is_some_and(|head| head.link_hash == turn.link.link_hash()));
-        let stored =
-            |seq: u64| state.is_superseded(seq) || state.turn(seq).is_some_and(|(_, meta)| meta.stored);
-        published && (0..state.next_seq()).rev().all(stored)
+        published && state.unstored.is_empty()
     })
 }

@@ -276,22 +276,26 @@ fn open_records(
 /// seq would bring back what that one replaced.
 #[must_use]
 pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
-    let mut kept = Vec::new();
-    let mut superseded_from = u64::MAX;
-    for (position, turn) in turns.iter().enumerate().rev() {
-        let Some(record) = &turn.record else { continue };
-        if turn.link.seq < superseded_from && record.kind != RecordKind::Tombstone {
-            kept.push(position);
-        }
-        // A superseding record counts only if it is not itself superseded by a later one.
-        if turn.link.seq < superseded_from
-            && let Some(from) = record.supersedes_from
-        {
-            superseded_from = superseded_from.min(from);
-        }
-    }
+    let mut kept: Vec<usize> = effective_newest_first(turns).collect();
     kept.reverse();
     kept
+}
+
+/// As [`effective`], the newest first, and looking no further back than it is asked for: whether a turn counts depends
+/// on later turns alone.
+pub fn effective_newest_first(turns: &[HistoryTurn]) -> impl Iterator<Item = usize> + '_ {
+    let mut superseded_from = u64::MAX;
+    turns.iter().enumerate().rev().filter_map(move |(position, turn)| {
+        let record = turn.record.as_ref()?;
+        if turn.link.seq >= superseded_from {
+            return None;
+        }
+        // A superseding record counts only if it is not itself superseded by a later one.
+        if let Some(from) = record.supersedes_from {
+            superseded_from = superseded_from.min(from);
+        }
+        (record.kind != RecordKind::Tombstone).then_some(position)
+    })
 }
 
 /// Walks a whole session back from its head, with the root.

@@ -190,7 +190,7 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
     assert_eq!(code(&model), 3);
     assert!(err(&model).contains("served are: parrot"), "{}", err(&model));
 
-    place.node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
     let overflow = place.baton(&home, &["chat", "--message", "x"], "").await;
     assert_eq!(code(&overflow), 4);
     assert!(err(&overflow).contains("shorten"), "{}", err(&overflow));

@@ -91,7 +91,7 @@ async fn a_failed_attempt_is_followed_by_another_and_aborted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_code_that_forbids_retry_ends_the_turn() {
+async fn a_code_that_forbids_retry_ends_the_attempts_once_two_nodes_say_it() {
     let world = World::new(2).await;
     for node in &world.nodes {
         node.script([Act::Refuse(ErrorCode::ContextOverflow)]);
@@ -101,10 +101,29 @@ async fn a_code_that_forbids_retry_ends_the_turn() {
     let error = client.turn(session, TurnInput::user("hello"), |_| {}).await.unwrap_err();
     assert!(matches!(
         &error,
-        ClientError::TurnFailed { attempts: 1, code: Some(ErrorCode::ContextOverflow), .. }
+        ClientError::TurnFailed { attempts: 2, code: Some(ErrorCode::ContextOverflow), .. }
     ));
     assert!(error.hint().unwrap().contains("shorten"));
-    assert!(!client.session(session).await.unwrap().pending);
+    assert!(client.session(session).await.unwrap().pending, "the message is kept");
+    let again = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+    assert_eq!((again.attempt, again.text.as_str()), (2, "hello (0)"));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_alone_cannot_talk_the_client_out_of_a_turn() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    for code in [ErrorCode::BadSequence, ErrorCode::PayloadRejected, ErrorCode::MemUnauthorized] {
+        let session = session(&client).await;
+        world.nodes[0].script([Act::Refuse(code)]);
+        let input =
+            TurnInput { node: Some(world.nodes[0].id()), max_attempts: 1, ..TurnInput::user("hello") };
+        let error = client.turn(session, input, |_| {}).await.unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        let outcome = client.resume(session, ResumeOptions::default(), |_| {}).await.unwrap().unwrap();
+        assert_eq!((outcome.node, outcome.text.as_str()), (world.nodes[1].id(), "hello (0)"), "{code}");
+    }
     client.shutdown(GRACE).await;
 }
 

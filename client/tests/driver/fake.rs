@@ -61,6 +61,18 @@ pub enum Act {
     NeverStore,
     /// Sends some text and then nothing.
     Hang,
+    /// Sends one token more than were asked for.
+    TooManyTokens,
+    /// Sends tokens that are none.
+    EmptyTokens,
+    /// Says more often than any queue moves that the turn waits.
+    WaitOn,
+    /// Signs the same progress note twice.
+    RepeatNote,
+    /// Names memory that nobody asked for.
+    OfferMemory,
+    /// Seals and journals, and ends the reply with a refusal that is not sealed.
+    SealAndRefuse,
 }
 
 #[derive(Default)]
@@ -72,6 +84,9 @@ pub struct Seen {
     pub statuses: usize,
     /// Acknowledgements to lose before one is taken.
     pub lose_acks: usize,
+    /// Answers acknowledgements as a node that lost its journal.
+    pub forgotten: bool,
+    pub ack_requests: usize,
 }
 
 struct State {
@@ -173,12 +188,17 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
         ClientFrame::Ack(bytes) => {
             let ack = Signed::<TurnAck>::verify(bytes).unwrap();
             let mut state = shared.state.lock().unwrap();
+            state.seen.ack_requests += 1;
             if state.seen.lose_acks > 0 {
                 state.seen.lose_acks -= 1;
                 return;
             }
-            state.seen.acks.push(ack.into_value());
-            NodeFrame::Done
+            if state.seen.forgotten {
+                NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 }
+            } else {
+                state.seen.acks.push(ack.into_value());
+                NodeFrame::Done
+            }
         }
         ClientFrame::Abort(bytes) => {
             let abort = Signed::<baton_proto::ack::Abort>::verify(bytes).unwrap();
@@ -268,6 +288,19 @@ async fn window(
     reader.finish()
 }
 
+/// Events that only cost the client something.
+fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
+    match act {
+        Act::TooManyTokens => {
+            let ids = vec![1; max_output_tokens as usize - 1];
+            vec![ReplyEvent::Tokens { index: 2, ids, text: String::new() }]
+        }
+        Act::EmptyTokens => vec![ReplyEvent::Tokens { index: 2, ids: Vec::new(), text: String::new() }],
+        Act::WaitOn => vec![ReplyEvent::Waiting(1); 1025],
+        _ => Vec::new(),
+    }
+}
+
 async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
     let act = {
@@ -292,6 +325,9 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let nonce = baton_keys::secret::random_bytes();
     let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
     let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&event.to_chunk(), last));
+    if act == Act::OfferMemory {
+        send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
+    }
     send(&mut stream, &NodeFrame::Accepted { nonce }).await;
 
     let read = effective(&window.turns).len();
@@ -318,6 +354,9 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
             _ => {}
         }
     }
+    for event in needless(act, auth.max_output_tokens) {
+        send(&mut stream, &chunk(&event, false)).await;
+    }
     if act == Act::WrongNote {
         hash = running_hash_step(&hash, 1);
     }
@@ -330,7 +369,9 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         time_ms: now_ms(),
     };
     let note = Signed::sign(note, &shared.signing).bytes().clone();
-    send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
+    for _ in 0..if act == Act::RepeatNote { 2 } else { 1 } {
+        send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
+    }
 
     let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
     {
@@ -338,8 +379,13 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
         state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
     }
-    if act == Act::SealAndVanish {
-        return;
+    match act {
+        Act::SealAndVanish => return,
+        Act::SealAndRefuse => {
+            let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
+            return send(&mut stream, &refused).await;
+        }
+        _ => {}
     }
     let mut committed = sealed.committed();
     if act == Act::WrongDigest {

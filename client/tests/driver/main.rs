@@ -1,11 +1,13 @@
 //! The client against scripted nodes over a real mesh, and a store in memory.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
+mod background;
 mod command;
 mod failures;
 mod fake;
 mod heads;
 mod keeping;
+mod limits;
 mod relayer;
 mod store;
 mod turns;
@@ -45,6 +47,8 @@ impl World {
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
         config.timeouts.open = Duration::from_secs(5);
         config.timeouts.author_stores = Duration::from_millis(100);
+        config.timeouts.second_look = Duration::from_millis(50);
+        config.timeouts.store_retry = Duration::from_millis(100);
         config
     }
 

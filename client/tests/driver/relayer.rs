@@ -23,20 +23,33 @@ fn items() -> Vec<MemoryItem> {
     vec![item("likes tea"), item("lives by the sea")]
 }
 
+/// What a relayer does that it should not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trick {
+    None,
+    /// Tells the client of other items than it sends to the node.
+    Lie,
+    /// Tells the client twice.
+    Repeat,
+    /// Tells the client nothing.
+    Conceal,
+    /// Passes the turn on, waits for the node's answer and says that the node refused.
+    Refuse,
+}
+
 struct FakeRelayer {
     mesh: MeshHandle,
 }
 
 impl FakeRelayer {
-    /// `lie`: tells the client of other items than it sends to the node.
-    async fn start(node: &FakeNode, lie: bool) -> Self {
+    async fn start(node: &FakeNode, trick: Trick) -> Self {
         let signing = SecretSigningKey::generate();
         let config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
         let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
         let (dialer, addrs) = (mesh.clone(), node.addrs());
         tokio::spawn(async move {
             while let Some((_, stream)) = incoming.next().await {
-                tokio::spawn(relay(signing.clone(), dialer.clone(), addrs.clone(), stream, lie));
+                tokio::spawn(relay(signing.clone(), dialer.clone(), addrs.clone(), stream, trick));
             }
         });
         Self { mesh }
@@ -52,7 +65,7 @@ async fn relay(
     mesh: MeshHandle,
     addrs: Vec<baton_client::Multiaddr>,
     mut client: TurnStream,
-    lie: bool,
+    trick: Trick,
 ) {
     let bytes = client.recv(MAX_FRAME_BYTES).await.unwrap().unwrap();
     let Ok(ClientFrame::Relay(mut request)) = codec::decode(&bytes, MAX_FRAME_BYTES) else { return };
@@ -61,14 +74,26 @@ async fn relay(
         MemEnvelope::seal(&items(), &auth, &signing, &ExchangeSecret::generate(), now_ms()).unwrap();
     request.memory = Some(envelope.bytes().clone());
     let mut told = items();
-    if lie {
+    if trick == Trick::Lie {
         told[0].text = "likes coffee".to_owned();
     }
-    client.send(&codec::encode(&NodeFrame::Memory(told))).await.unwrap();
+    let times = match trick {
+        Trick::Conceal => 0,
+        Trick::Repeat => 2,
+        _ => 1,
+    };
+    for _ in 0..times {
+        client.send(&codec::encode(&NodeFrame::Memory(told.clone()))).await.unwrap();
+    }
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut node = mesh.open(auth.audience, &addrs, deadline).await.unwrap();
     node.send(&codec::encode(&ClientFrame::Turn(request))).await.unwrap();
     while let Ok(Some(frame)) = node.recv(MAX_NODE_FRAME_BYTES).await {
+        if trick == Trick::Refuse {
+            let refused = NodeFrame::Refused { code: ErrorCode::ModelUnavailable, retry_after_ms: 0 };
+            let _ = client.send(&codec::encode(&refused)).await;
+            return;
+        }
         if client.send(&frame).await.is_err() {
             return;
         }
@@ -79,7 +104,7 @@ async fn relay(
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
     let world = World::new(1).await;
-    let relayer = FakeRelayer::start(&world.nodes[0], false).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
     let client = world.client().await;
     let session = session(&client).await;
     let input = TurnInput { relayer: Some(relayer.named()), ..TurnInput::user("hello") };
@@ -96,7 +121,7 @@ async fn memory_comes_through_a_relayer_and_is_checked_against_the_receipt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relayer_that_names_other_memory_than_it_sent_is_found_out() {
     let world = World::new(1).await;
-    let relayer = FakeRelayer::start(&world.nodes[0], true).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::Lie).await;
     let client = world.client().await;
     let session = session(&client).await;
     let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
@@ -104,4 +129,33 @@ async fn a_relayer_that_names_other_memory_than_it_sent_is_found_out() {
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch));
     assert!(!events.contains(&TurnEvent::Accepted));
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayer_must_name_its_memory_first_and_once() {
+    for trick in [Trick::Repeat, Trick::Conceal] {
+        let world = World::new(1).await;
+        let relayer = FakeRelayer::start(&world.nodes[0], trick).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+        let (result, _) = events_of(&client, session, input).await;
+        assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NonCanonical), "{trick:?}");
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::Refuse).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let input = TurnInput { relayer: Some(relayer.named()), max_attempts: 1, ..TurnInput::user("hello") };
+    let (result, _) = events_of(&client, session, input).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ModelUnavailable));
+    client.abandon(session).await.unwrap();
+    client.shutdown(GRACE).await;
+    let (turns, aborts) = world.nodes[0].seen(|seen| (seen.turns.clone(), seen.aborts.clone()));
+    assert_eq!(aborts, [(turns[0].turn_id, 0)]);
 }

@@ -1,7 +1,7 @@
 //! A blob store and head index in memory, with the faults that tests ask for.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
 };
 
@@ -12,6 +12,7 @@ use baton_proto::{
     store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
 };
 use baton_walrus_client::{ShardCount, blob_id};
+use tokio::sync::watch;
 
 #[derive(Default)]
 struct Inner {
@@ -19,18 +20,30 @@ struct Inner {
     heads: HashMap<HeadIndexKey, Vec<u8>>,
     puts: usize,
     down: bool,
+    /// What the next reads answer instead.
+    reads: VecDeque<StoreError>,
 }
 
 #[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<Inner>>);
+pub struct MemoryStore(Arc<Mutex<Inner>>, watch::Sender<usize>);
 
-fn down() -> StoreError {
+pub fn down() -> StoreError {
     StoreError::Unavailable { reason: "switched off".to_owned(), retry_after: None }
 }
 
 impl MemoryStore {
     pub fn set_down(&self, down: bool) {
         self.0.lock().unwrap().down = down;
+    }
+
+    /// Has the next reads fail, each with one of these.
+    pub fn fail_reads(&self, errors: impl IntoIterator<Item = StoreError>) {
+        self.0.lock().unwrap().reads.extend(errors);
+    }
+
+    /// Waits until so many blobs were put.
+    pub async fn put_count(&self, count: usize) {
+        self.1.subscribe().wait_for(|puts| *puts >= count).await.unwrap();
     }
 
     pub fn puts(&self) -> usize {
@@ -72,6 +85,7 @@ impl BlobStore for MemoryStore {
             }
             let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
             inner.puts += 1;
+            self.1.send_replace(inner.puts);
             let newly_created = inner.blobs.insert(id, bytes).is_none();
             Ok(PutOutcome { blob_id: id, newly_created, end_epoch: Some(9) })
         })
@@ -79,9 +93,12 @@ impl BlobStore for MemoryStore {
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let inner = self.0.lock().unwrap();
+            let mut inner = self.0.lock().unwrap();
             if inner.down {
                 return Err(down());
+            }
+            if let Some(error) = inner.reads.pop_front() {
+                return Err(error);
             }
             let bytes = inner.blobs.get(&id).cloned().ok_or(StoreError::NotFound)?;
             assert!(bytes.len() <= limit);
