@@ -236,7 +236,7 @@ impl Client {
     }
 
     /// Puts a blob without a probe first, because a read just showed that it is not there as it should be.
-    async fn put_back(&self, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
+    pub(crate) async fn put_back(&self, session: &Arc<Session>, seq: u64) -> Result<(), ClientError> {
         let bytes = session.read(|state| state.rebuild(seq))?;
         let closed = session.read(|state| is_segment_end(state, seq));
         let policy = self.inner.config.storage;

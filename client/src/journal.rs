@@ -34,6 +34,8 @@ use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
 const MAGIC: &[u8; 16] = b"baton-journal-2\n";
+/// First bytes of the format before, whose lengths were not sealed.
+const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
 /// The root as sealed under the device key: nonce, root and tag.
 const ROOT_BYTES: usize = 24 + 32 + 16;
 /// A frame's length as sealed: nonce, `u32le` and tag.
@@ -199,7 +201,16 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
     std::fs::read(path).map_err(|source| file_error("read", path, source))
 }
 
+fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
+    if bytes.starts_with(OLD_MAGIC) {
+        let source = io::Error::other("it is of an older format, which only an earlier baton reads");
+        return Err(file_error("read", path, source));
+    }
+    Ok(())
+}
+
 fn parse_file(path: &Path, bytes: &[u8], secret: &FileSecret) -> Result<Contents, ClientError> {
+    check_format(path, bytes)?;
     parse(bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
 }
 
@@ -211,6 +222,7 @@ pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot,
     let mut start = Vec::new();
     let wanted = (MAGIC.len() + ROOT_BYTES) as u64;
     file.take(wanted).read_to_end(&mut start).map_err(|source| file_error("read", path, source))?;
+    check_format(path, &start)?;
     let sealed = start.get(MAGIC.len()..).ok_or_else(damaged)?;
     open_root(sealed, secret).ok_or_else(damaged)
 }
@@ -286,7 +298,8 @@ fn associated_length(session: &SessionId, position: u64) -> Vec<u8> {
     [&session.0[..], &position.to_le_bytes(), b"length"].concat()
 }
 
-fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
+/// Opens a journal and locks it against other processes, until the file is dropped.
+pub(crate) fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)

@@ -174,3 +174,18 @@ fn a_second_writer_is_refused() {
     drop(journal);
     assert!(Journal::open(&path, &secret).is_ok());
 }
+
+#[test]
+fn a_journal_of_the_format_before_is_not_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, mut bytes, _) = written(folder.path(), &secret);
+    bytes[..MAGIC.len()].copy_from_slice(OLD_MAGIC);
+    fs::write(&path, &bytes).unwrap();
+    for refused in [read(&path, &secret).map(|_| ()), Journal::open(&path, &secret).map(|_| ())] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(&refused, ClientError::File { action: "read", .. }), "{refused}");
+        assert!(refused.to_string().contains("older format"), "{refused}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod command;
+mod damage;
 mod failures;
 mod fake;
 mod heads;
