@@ -143,6 +143,10 @@ impl FakeNode {
         self.shared.state.lock().unwrap().script.extend(acts);
     }
 
+    pub fn clear_script(&self) {
+        self.shared.state.lock().unwrap().script.clear();
+    }
+
     pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(&mut self.shared.state.lock().unwrap().seen)
     }

@@ -6,6 +6,7 @@ mod damage;
 mod failures;
 mod fake;
 mod heads;
+mod home;
 mod keeping;
 mod relayer;
 mod store;
