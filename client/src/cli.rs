@@ -4,6 +4,7 @@ pub mod args;
 mod chat;
 mod nodes;
 pub mod out;
+mod passphrase;
 mod repl;
 mod session;
 pub mod settings;
@@ -30,6 +31,8 @@ pub enum Failure {
     Usage(String),
     /// A verification that found problems; they are shown already.
     Unverified,
+    /// A verification that found nothing wrong, but blobs that the store does not have; they are shown already.
+    NotStored,
     /// Interrupted by the user.
     Interrupted,
     /// Input or output.
@@ -61,6 +64,7 @@ impl Failure {
                 2
             }
             Self::Unverified => 5,
+            Self::NotStored => 6,
             Self::Interrupted => 130,
             // Whoever reads our output has enough of it.
             Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
@@ -79,6 +83,9 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Nodes => nodes::run(&settings, out).await,
+        Command::Passphrase { new_file, remove } => {
+            passphrase::run(&settings, new_file.as_deref(), remove, out).await
+        }
     }
 }
 
@@ -97,15 +104,15 @@ async fn with_client<T>(
 
 /// The session that a text names: all of its id, the beginning of it, or `last`.
 async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure> {
-    let sessions = client.sessions().await?;
     if text == "last" {
-        let last = sessions.first().map(|session| session.id);
+        let last = client.last_session().await?;
         return last.ok_or_else(|| ClientError::UnknownSession(text.to_owned()).into());
     }
     let wanted = text.to_lowercase();
-    let mut found = sessions.iter().filter(|session| session.id.to_string().starts_with(&wanted));
+    let ids = client.session_ids().await?;
+    let mut found = ids.iter().filter(|id| id.to_string().starts_with(&wanted));
     match (found.next(), found.next()) {
-        (Some(session), None) => Ok(session.id),
+        (Some(id), None) => Ok(*id),
         (Some(_), Some(_)) => {
             Err(Failure::Usage(format!("several sessions begin with {text}; give more of it")))
         }

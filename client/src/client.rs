@@ -1,16 +1,15 @@
 //! The client: its home, its sessions, its network, and the tasks that finish things in the background.
 
+pub(crate) mod home;
+
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use baton_keys::{
-    files::{self, FileSecret},
-    session::SessionRoot,
-};
+use baton_keys::{files::FileSecret, session::SessionRoot};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
     ErrorCode, Signed,
@@ -30,16 +29,9 @@ use crate::{
     error::ClientError,
     journal::{self, EXTENSION, file_error},
     nodes::{Directory, NodeInfo},
-    session::{self, Session},
-    state::{Entry, Opened, State},
+    session::Session,
+    state::{Entry, Opened, State, TurnMeta},
 };
-
-/// Name of the device key in the home folder.
-const DEVICE_KEY: &str = "device.key";
-/// What the device key is, in its file.
-const DEVICE_KEY_KIND: &str = "client-device";
-/// Folder of the journals in the home folder.
-const SESSIONS: &str = "sessions";
 
 /// A client. Clones share everything.
 #[derive(Clone)]
@@ -50,8 +42,9 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) config: ClientConfig,
     /// Seals the session roots on the disk.
-    secret: FileSecret,
-    folder: Option<PathBuf>,
+    pub(crate) secret: FileSecret,
+    /// Folder of the journals; none for a client in memory.
+    pub(crate) folder: Option<PathBuf>,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) tasks: TaskTracker,
@@ -123,13 +116,13 @@ impl Client {
     /// Opens the home folder (making it and the device key where they are not there) and starts the network.
     ///
     /// # Errors
-    /// [`ClientError::KeyFile`] for a wrong passphrase or permissions, [`ClientError::File`],
-    /// [`ClientError::Mesh`].
+    /// [`ClientError::KeyFile`] for a wrong passphrase or permissions, [`ClientError::PassphraseUnused`],
+    /// [`ClientError::File`], [`ClientError::Mesh`].
     pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
         let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
         let (secret, folder) = match home {
             None => (FileSecret::generate(), None),
-            Some(home) => tokio::task::spawn_blocking(move || open_home(&home, passphrase))
+            Some(home) => tokio::task::spawn_blocking(move || home::open(&home, passphrase))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
@@ -200,57 +193,36 @@ impl Client {
             created_ms: self.now_ms(),
             system: new.system,
         };
-        self.create(root, opened, Vec::new()).await
+        self.create(root, opened, Vec::new(), false).await
     }
 
-    /// Makes a session with entries that follow its opening.
+    /// Makes a session with entries that follow its opening. A damaged journal of the session is set aside, if
+    /// `replace_damaged`; any other one is in the way.
     pub(crate) async fn create(
         &self,
         root: SessionRoot,
         opened: Opened,
         entries: Vec<Entry>,
+        replace_damaged: bool,
     ) -> Result<SessionId, ClientError> {
         let id = root.session_id();
         let client = self.clone();
         let created = tokio::task::spawn_blocking(move || {
-            if client.find(&id)?.is_some() {
-                return Err(ClientError::SessionExists(id));
-            }
+            let replaced = match client.find(&id)? {
+                None => None,
+                Some(path) if replace_damaged => Some(client.set_damaged_aside(id, path)?),
+                Some(_) => return Err(ClientError::SessionExists(id)),
+            };
             let folder = client.inner.folder.as_deref().map(|folder| (folder, &client.inner.secret));
-            Session::create(folder, root, opened, entries)
+            Session::create(folder, root, opened, entries).inspect_err(|_| {
+                if let Some(replaced) = &replaced {
+                    replaced.put_back();
+                }
+            })
         });
         let session = created.await.map_err(|_| ClientError::TaskEnded)??;
         self.lock().insert(id, Arc::new(session));
         Ok(id)
-    }
-
-    /// The sessions of this home, the last used first.
-    ///
-    /// # Errors
-    /// [`ClientError::File`]. A journal that cannot be read is left out, and logged.
-    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, ClientError> {
-        let client = self.clone();
-        let listed = tokio::task::spawn_blocking(move || client.list()).await;
-        listed.map_err(|_| ClientError::TaskEnded)?
-    }
-
-    fn list(&self) -> Result<Vec<SessionInfo>, ClientError> {
-        let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
-        let mut infos: Vec<SessionInfo> = open.iter().map(|session| info(session)).collect();
-        for path in self.journals()? {
-            let state = match session::peek(&path, &self.inner.secret) {
-                Ok(state) => state,
-                Err(error) => {
-                    tracing::warn!(%error, "a session is left out of the listing");
-                    continue;
-                }
-            };
-            if infos.iter().all(|info| info.id != state.session_id) {
-                infos.push(state_info(&state, None));
-            }
-        }
-        infos.sort_by_key(|info| std::cmp::Reverse((info.last_ms.unwrap_or(info.created_ms), info.id)));
-        Ok(infos)
     }
 
     /// What is known of a session.
@@ -267,39 +239,32 @@ impl Client {
     /// As [`Client::session`].
     pub async fn history(&self, id: SessionId) -> Result<Vec<TurnView>, ClientError> {
         let session = self.opened(id).await?;
-        Ok(session.read(|state| {
-            let turns = state.history.iter().zip(&state.meta);
-            let view = |(turn, meta): (&HistoryTurn, &crate::state::TurnMeta)| TurnView {
-                turn: turn.clone(),
-                receipt: meta.receipt.clone(),
-                memory: meta.memory.clone(),
-                stored: meta.stored,
-                acked: meta.acked,
-            };
-            turns.map(view).collect()
-        }))
+        Ok(session.read(|state| state.history.iter().zip(&state.meta).map(view).collect()))
     }
 
-    /// Replaces the pinned system text of a session, from the next turn on.
+    /// The last accepted turn of a session; none before the first.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnView>, ClientError> {
+        Ok(self.opened(id).await?.read(|state| state.last().map(view)))
+    }
+
+    /// Replaces the pinned system text of a session, from the next turn on. Does nothing where it is the same already.
     ///
     /// # Errors
     /// [`ClientError::PendingTurn`] while a turn is not finished; as [`Client::session`].
     pub async fn set_system(&self, id: SessionId, system: Vec<Message>) -> Result<(), ClientError> {
         crate::turn::check_texts(&system)?;
         let session = self.opened(id).await?;
+        if session.read(|state| *state.system == system) {
+            return Ok(());
+        }
         let _permit = session.begin()?;
         if session.read(|state| state.pending.is_some()) {
             return Err(ClientError::PendingTurn);
         }
         session.record(vec![Entry::System(system)]).await
-    }
-
-    /// A session's root: whoever has it has the session.
-    ///
-    /// # Errors
-    /// As [`Client::session`].
-    pub async fn backup(&self, id: SessionId) -> Result<SessionRoot, ClientError> {
-        Ok(self.opened(id).await?.read(|state| state.root.clone()))
     }
 
     /// Lets go of a session's file, so that another process may open it. Does nothing while a turn is under way.
@@ -309,25 +274,6 @@ impl Client {
             session.close();
             open.remove(&id);
         }
-    }
-
-    /// Deletes a session: tells the head index (as far as it can be reached), then removes the journal. Blobs in the
-    /// store run out by themselves.
-    ///
-    /// # Errors
-    /// [`ClientError::Busy`] while a turn is under way, and as [`Client::session`].
-    pub async fn delete(&self, id: SessionId) -> Result<(), ClientError> {
-        let session = self.opened(id).await?;
-        let _permit = session.begin()?;
-        self.ensure_head_id(&session).await?;
-        session.deleted.store(true, std::sync::atomic::Ordering::SeqCst);
-        if let Err(error) = self.publish_head(&session, true).await {
-            tracing::warn!(%error, "the head index was not told of a deletion");
-        }
-        let removed = session.clone();
-        tokio::task::spawn_blocking(move || removed.remove()).await.map_err(|_| ClientError::TaskEnded)??;
-        self.lock().remove(&id);
-        Ok(())
     }
 
     /// The open session, opened if it was not, with its unfinished duties taken up.
@@ -355,7 +301,7 @@ impl Client {
     }
 
     /// The journal of a session. Blocking.
-    fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
+    pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
         if let Some(session) = self.lock().get(id)
             && self.inner.folder.is_none()
         {
@@ -372,7 +318,7 @@ impl Client {
         Ok(None)
     }
 
-    fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
+    pub(crate) fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
         let Some(folder) = &self.inner.folder else { return Ok(Vec::new()) };
         let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
         let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
@@ -381,7 +327,7 @@ impl Client {
         Ok(paths)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
         self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -406,11 +352,21 @@ pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
     ShardCount::new(state.opened.n_shards).map_err(|error| ClientError::Config(error.to_string()))
 }
 
-fn info(session: &Session) -> SessionInfo {
+fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
+    TurnView {
+        turn: turn.clone(),
+        receipt: meta.receipt.clone(),
+        memory: meta.memory.clone(),
+        stored: meta.stored,
+        acked: meta.acked,
+    }
+}
+
+pub(crate) fn info(session: &Session) -> SessionInfo {
     session.read(|state| state_info(state, session.trouble()))
 }
 
-fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionInfo {
+pub(crate) fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionInfo {
     let unstored = (0..state.next_seq())
         .filter(|seq| !state.is_superseded(*seq) && state.turn(*seq).is_some_and(|(_, meta)| !meta.stored))
         .count() as u64;
@@ -430,31 +386,6 @@ fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionInfo {
         unstored,
         trouble,
     }
-}
-
-fn open_home(
-    home: &Path,
-    passphrase: Option<Zeroizing<String>>,
-) -> Result<(FileSecret, Option<PathBuf>), ClientError> {
-    let passphrase = passphrase.as_deref().map(String::as_str);
-    files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
-    let folder = home.join(SESSIONS);
-    files::create_private_folder(&folder).map_err(|source| file_error("make", &folder, source))?;
-    let path = home.join(DEVICE_KEY);
-    if !path.exists() {
-        files::create(&path, DEVICE_KEY_KIND, &FileSecret::generate(), passphrase)?;
-    }
-    // Also right after creation: what counts is what the disk says.
-    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Some(folder)))
-}
-
-/// Whether the device key of a home asks for a passphrase; false where there is none yet.
-///
-/// # Errors
-/// [`ClientError::KeyFile`] when it cannot be read.
-pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
-    let path = home.join(DEVICE_KEY);
-    if path.exists() { Ok(files::needs_passphrase(&path)?) } else { Ok(false) }
 }
 
 /// A network identity of its own for every start, so that nodes cannot link a client's sessions by it.

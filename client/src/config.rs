@@ -31,6 +31,13 @@ pub fn system_clock() -> Clock {
 /// Most that one turn may cost where the caller names no limit, in millionths of the node's unit: ten units, so that
 /// a node's offer alone is never what the client agrees to pay.
 pub const DEFAULT_MAX_PRICE: u64 = 10_000_000;
+/// Epochs for the blob of a segment that still grows: each turn buys it anew, so this is how long a session may rest. Ten
+/// weeks on Walrus's mainnet, five days on its testnet.
+pub const DEFAULT_OPEN_EPOCHS: u32 = 5;
+/// Epochs for a full segment's blob, which is bought once: as long as Walrus sells.
+pub const DEFAULT_CLOSED_EPOCHS: u32 = MAX_EPOCHS;
+/// Most epochs ahead that Walrus sells.
+pub const MAX_EPOCHS: u32 = 53;
 
 /// How long the client waits for others.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +129,11 @@ impl ClientConfig {
             mesh: None,
             store,
             heads,
-            storage: StoragePolicy::default(),
+            storage: StoragePolicy {
+                open_epochs: DEFAULT_OPEN_EPOCHS,
+                closed_epochs: DEFAULT_CLOSED_EPOCHS,
+                send_object_to: None,
+            },
             clock: system_clock(),
             max_price: DEFAULT_MAX_PRICE,
             timeouts: Timeouts::default(),

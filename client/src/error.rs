@@ -29,12 +29,15 @@ pub enum ClientError {
         /// The cause.
         source: io::Error,
     },
-    /// A journal that is not whole before its last entry.
+    /// A passphrase was given, but the device key is not under one.
+    #[error("a passphrase was given, but the device key {0} is not under one")]
+    PassphraseUnused(PathBuf),
+    /// A journal that is not as it was written.
     #[error("the journal {path} is damaged at entry {entry}")]
     JournalDamaged {
         /// The file.
         path: PathBuf,
-        /// The first entry that does not open.
+        /// The first entry that does not open, from 1; 0 for the beginning of the file.
         entry: u64,
     },
     /// Another process has the session open.
@@ -113,6 +116,14 @@ pub enum ClientError {
     /// A file that is not an export, or one that does not verify.
     #[error("the export cannot be used: {0}")]
     Export(String),
+    /// An export that would be too large to be read again.
+    #[error("the export has {bytes} bytes; at most {limit} can be verified or imported again")]
+    ExportTooLarge {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
     /// A background computation panicked, or the runtime ends.
     #[error("a background task ended early")]
     TaskEnded,
@@ -141,6 +152,7 @@ impl ClientError {
         match self {
             Self::KeyFile(_) => "KeyFile",
             Self::File { .. } => "File",
+            Self::PassphraseUnused(_) => "PassphraseUnused",
             Self::JournalDamaged { .. } => "JournalDamaged",
             Self::InUse(_) => "InUse",
             Self::UnknownSession(_) => "UnknownSession",
@@ -161,6 +173,7 @@ impl ClientError {
             Self::Config(_) => "Config",
             Self::Words(_) => "Words",
             Self::Export(_) => "Export",
+            Self::ExportTooLarge { .. } => "ExportTooLarge",
             Self::TaskEnded => "TaskEnded",
         }
     }
@@ -176,12 +189,21 @@ impl ClientError {
                 "give the passphrase with --passphrase-file or at the prompt"
             }
             Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
+            Self::PassphraseUnused(_) => {
+                "put the key under it with baton passphrase, or leave --passphrase-file away"
+            }
+            Self::JournalDamaged { entry: 0, .. } => {
+                "if the device key is the right one, bring the session back from its words: baton session restore"
+            }
             Self::JournalDamaged { .. } => {
-                "restore the session from its words or an export: baton session restore"
+                "bring it back from the store with baton session restore SESSION, or from an export with baton session \
+                 import FILE; the damaged file is kept"
             }
             Self::InUse(_) => "close the other baton, or choose another session",
             Self::UnknownSession(_) => "list the sessions: baton session list",
-            Self::SessionExists(_) => "delete it first if it is to be replaced: baton session delete",
+            Self::SessionExists(_) => {
+                "go on with it: baton chat SESSION (deleting it would also mark it deleted in the head index)"
+            }
             Self::Busy => "wait for the turn to end",
             Self::PendingTurn => {
                 "finish it (/retry, or Client::resume) or give it up (/drop, or Client::abandon)"
@@ -196,10 +218,11 @@ impl ClientError {
             }
             Self::Store(_) => "check --publisher and --aggregator, and that the store runs",
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
-            Self::Behind { .. } => "take over its turns: baton session restore",
+            Self::Behind { .. } => "take over its turns: baton session restore SESSION",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
             Self::Words(_) => "compare with the paper: 24 words, in order",
+            Self::ExportTooLarge { .. } => "move it by its words: baton session backup",
             Self::Export(_) => "check that it is the whole file that baton session export wrote",
             Self::TaskEnded | Self::Protocol(_) => return None,
         })
@@ -220,7 +243,8 @@ impl ClientError {
             Self::TurnFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
             Self::Store(_) | Self::HeadMissing => 6,
-            Self::UnknownSession(_)
+            Self::ExportTooLarge { .. }
+            | Self::UnknownSession(_)
             | Self::SessionExists(_)
             | Self::Busy
             | Self::PendingTurn
@@ -228,7 +252,10 @@ impl ClientError {
             | Self::Behind { .. }
             | Self::Closed
             | Self::Deleted => 7,
-            Self::KeyFile(_) | Self::File { .. } | Self::JournalDamaged { .. } => 8,
+            Self::KeyFile(_)
+            | Self::File { .. }
+            | Self::PassphraseUnused(_)
+            | Self::JournalDamaged { .. } => 8,
             Self::Mesh(_) | Self::TaskEnded => 1,
         }
     }

@@ -99,6 +99,20 @@ impl Client {
         Err(StoreError::HeadSuperseded.into())
     }
 
+    /// Marks a session deleted in the index, from what the index itself has: for one whose journal is damaged.
+    pub(crate) async fn bury(&self, root: &SessionRoot) -> Result<(), ClientError> {
+        let Some(found) = self.resolve(root).await? else { return Ok(()) };
+        if found.inner.tombstone {
+            return Ok(());
+        }
+        let now = self.now_ms();
+        let inner = HeadInner { tombstone: true, ..found.inner };
+        let sequence = found.sequence.saturating_add(1);
+        let expires = now.saturating_add(HEAD_LIFETIME_MS);
+        let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
+        Ok(self.inner.config.heads.publish(record.encode()).await?)
+    }
+
     /// The index holds a record with a higher number: takes its number if it is of the same chain.
     async fn catch_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
         let root = session.read(|state| state.root.clone());
@@ -156,6 +170,11 @@ fn compare(state: &State, found: Option<&FoundHead>) -> Result<HeadStatus, Clien
             None => Ok(HeadStatus::None),
         };
     };
+    // A fork explains more than the sequence: two devices publish by their own clocks.
+    let forked = compare_chain(state, &found.outer);
+    if let Err(ClientError::Protocol(ErrorCode::ForkDetected)) = forked {
+        return forked.map(|()| HeadStatus::Current);
+    }
     if let Some(known) = state.head
         && (found.sequence < known.sequence || found.outer.seq < known.seq)
     {
@@ -164,7 +183,7 @@ fn compare(state: &State, found: Option<&FoundHead>) -> Result<HeadStatus, Clien
     if found.inner.tombstone {
         return Err(ClientError::Deleted);
     }
-    compare_chain(state, &found.outer)?;
+    forked?;
     let ours = state.next_seq().checked_sub(1);
     Ok(if ours == Some(found.outer.seq) { HeadStatus::Current } else { HeadStatus::Unpublished })
 }

@@ -1,11 +1,21 @@
 //! A session's file: append-only, every entry sealed, flushed before anybody is told.
 //!
-//! Layout: 16 bytes of magic, then frames of `u32le(length) ‖ sealed bytes`. The first frame is the session root,
-//! sealed under the device key; the others are entries sealed under the session's journal key, with session id
-//! and position as associated data, so that none can be moved or left out. The last frame may be torn by a
-//! crash: then it never happened. Anything else that does not open is damage, and said so.
+//! Layout: 16 bytes of magic, the session's root sealed under the device key (72 bytes), then frames of
+//! `sealed length(44) ‖ sealed entry(length)`. Length and entry are sealed under the session's journal key with session
+//! id and position as associated data (`‖ "length"` for the length), so that none can be changed, moved or left out
+//! unnoticed.
+//!
+//! Since a length is as authentic as an entry, what a crash tore differs from damage. Torn is only the end of the file:
+//! fewer bytes than a frame's head, or than its authentic length announces; or zeros from within the frame to the
+//! end of the file, where a file system made the file longer before its bytes came. Nobody was told of what is torn: it
+//! is cut off, and kept in a file beside the journal. Anything else that does not open is damage, said so, and left
+//! as it is.
 //!
 //! Only [`crate::session`] calls this. It must never see an entry's meaning.
+
+pub(crate) mod aside;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -23,9 +33,17 @@ use zeroize::Zeroizing;
 use crate::error::ClientError;
 
 /// First bytes of a journal, with its version.
-const MAGIC: &[u8; 16] = b"baton-journal-1\n";
-/// Largest frame: an accepted turn with the largest record, and room.
-const MAX_FRAME_BYTES: usize = 4 * 1024 * 1024;
+const MAGIC: &[u8; 16] = b"baton-journal-2\n";
+/// First bytes of the format before, whose lengths were not sealed.
+const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
+/// The root as sealed under the device key: nonce, root and tag.
+const ROOT_BYTES: usize = 24 + 32 + 16;
+/// A frame's length as sealed: nonce, `u32le` and tag.
+const HEAD_BYTES: usize = 24 + 4 + 16;
+/// Fewer zeros at the end of a frame may be chance or damage; so many are not sealed bytes.
+const TORN_ZEROS: usize = 8;
+/// Largest sealed entry: an accepted turn with the largest record, and room.
+const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// What the root is sealed for.
 const ROOT_PURPOSE: &[u8] = b"baton client session root";
 /// Extension of journals.
@@ -76,10 +94,9 @@ impl Journal {
             return Ok(journal);
         };
         let mut bytes = MAGIC.to_vec();
-        push_frame(&mut bytes, &secret.seal(ROOT_PURPOSE, root.expose()));
+        bytes.extend_from_slice(&secret.seal(ROOT_PURPOSE, root.expose()));
         for entry in first {
-            let sealed = journal.key.seal(&associated(&session, journal.entries), entry);
-            push_frame(&mut bytes, &sealed);
+            journal.push_frame(&mut bytes, journal.entries, entry);
             journal.entries += 1;
         }
         let name = hex::encode(baton_keys::secret::random_bytes::<16>());
@@ -91,16 +108,22 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens a journal for writing, and cuts off what a crash tore.
+    /// Opens a journal for writing, and cuts off what a crash tore; it is kept beside the journal.
     pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<(Self, Contents), ClientError> {
-        // The root is read once without the lock, to name the session in a refusal.
-        let session = read(path, secret)?.root.session_id();
+        // The root is read without the lock, to name the session in a refusal.
+        let session = read_root(path, secret)?.session_id();
         let file = lock(path, &session)?;
-        let contents = read(path, secret)?;
-        let length = contents.whole as u64;
-        file.set_len(length)
-            .and_then(|()| file.sync_all())
-            .map_err(|source| file_error("repair", path, source))?;
+        let bytes = read_file(path)?;
+        let contents = parse_file(path, &bytes, secret)?;
+        let (whole, torn) = bytes.split_at(contents.whole);
+        let length = whole.len() as u64;
+        if !torn.is_empty() {
+            tracing::warn!(bytes = torn.len(), "a write that a crash cut off is taken from a journal");
+            aside::keep_torn(path, torn).map_err(|source| file_error("save the end of", path, source))?;
+            file.set_len(length)
+                .and_then(|()| file.sync_all())
+                .map_err(|source| file_error("repair", path, source))?;
+        }
         let mut journal = Self {
             file: Some(OpenFile { file, path: path.to_owned(), length, broken: false }),
             key: contents.root.journal_key(),
@@ -109,6 +132,16 @@ impl Journal {
         };
         journal.seek_end()?;
         Ok((journal, contents))
+    }
+
+    /// Appends an entry's frame to `bytes`.
+    fn push_frame(&self, bytes: &mut Vec<u8>, position: u64, entry: &[u8]) {
+        let sealed = self.key.seal(&associated(&self.session, position), entry);
+        let length = u32::try_from(sealed.len()).expect("entries are far below 4 GiB");
+        bytes.extend_from_slice(
+            &self.key.seal(&associated_length(&self.session, position), &length.to_le_bytes()),
+        );
+        bytes.extend_from_slice(&sealed);
     }
 
     fn seek_end(&mut self) -> Result<(), ClientError> {
@@ -122,7 +155,7 @@ impl Journal {
     pub(crate) fn append(&mut self, entries: &[Zeroizing<Vec<u8>>], flush: bool) -> Result<(), ClientError> {
         let mut bytes = Vec::new();
         for (position, entry) in (self.entries..).zip(entries) {
-            push_frame(&mut bytes, &self.key.seal(&associated(&self.session, position), entry));
+            self.push_frame(&mut bytes, position, entry);
         }
         if let Some(open) = &mut self.file {
             open.append(&bytes, flush)?;
@@ -131,10 +164,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes the file.
+    /// Removes the file and what was kept beside it; when it returns they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
         let Some(open) = self.file else { return Ok(()) };
-        std::fs::remove_file(&open.path).map_err(|source| file_error("remove", &open.path, source))
+        aside::remove(&open.path).map_err(|source| file_error("remove", &open.path, source))
     }
 }
 
@@ -161,72 +194,98 @@ impl OpenFile {
 
 /// Reads a journal without locking or changing it.
 pub(crate) fn read(path: &Path, secret: &FileSecret) -> Result<Contents, ClientError> {
-    let bytes = std::fs::read(path).map_err(|source| file_error("read", path, source))?;
-    parse(&bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
+    parse_file(path, &read_file(path)?, secret)
 }
 
-/// Reads only as far as the root.
+fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
+    std::fs::read(path).map_err(|source| file_error("read", path, source))
+}
+
+fn check_format(path: &Path, bytes: &[u8]) -> Result<(), ClientError> {
+    if bytes.starts_with(OLD_MAGIC) {
+        let source = io::Error::other("it is of an older format, which only an earlier baton reads");
+        return Err(file_error("read", path, source));
+    }
+    Ok(())
+}
+
+fn parse_file(path: &Path, bytes: &[u8], secret: &FileSecret) -> Result<Contents, ClientError> {
+    check_format(path, bytes)?;
+    parse(bytes, secret).map_err(|entry| ClientError::JournalDamaged { path: path.to_owned(), entry })
+}
+
+/// Reads only the root, which tells whose journal it is even where the rest is damaged.
 pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot, ClientError> {
     use std::io::Read as _;
     let damaged = || ClientError::JournalDamaged { path: path.to_owned(), entry: 0 };
     let file = File::open(path).map_err(|source| file_error("open", path, source))?;
     let mut start = Vec::new();
-    // Magic, length, nonce, root and tag: 108 bytes.
-    file.take(256).read_to_end(&mut start).map_err(|source| file_error("read", path, source))?;
-    let rest = start.strip_prefix(MAGIC).ok_or_else(damaged)?;
-    let (frame, _) = split_frame(rest).ok_or_else(damaged)?;
-    open_root(frame, secret).ok_or_else(damaged)
+    let wanted = (MAGIC.len() + ROOT_BYTES) as u64;
+    file.take(wanted).read_to_end(&mut start).map_err(|source| file_error("read", path, source))?;
+    check_format(path, &start)?;
+    let sealed = start.get(MAGIC.len()..).ok_or_else(damaged)?;
+    open_root(sealed, secret).ok_or_else(damaged)
 }
 
-/// The whole entries, or the position of the damaged one (0 is the root).
+/// The whole entries, or the position of the damaged one (0 is the beginning of the file with the root).
 fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
-    let (frame, mut rest) = split_frame(rest).ok_or(0u64)?;
-    let root = open_root(frame, secret).ok_or(0u64)?;
+    let (sealed, mut rest) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
+    let root = open_root(sealed, secret).ok_or(0u64)?;
     let (session, key) = (root.session_id(), root.journal_key());
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let position = entries.len() as u64;
-        let Some((frame, after)) = split_frame(rest) else {
-            // The announced length runs past the end: torn, unless the length itself cannot be one.
-            if is_torn(rest) { break } else { return Err(position + 1) }
-        };
-        match key.open(&associated(&session, position), frame) {
-            Ok(entry) => entries.push(entry),
-            // Some file systems extend a file before its bytes arrive, so a torn last frame may be full length.
-            Err(_) if after.is_empty() || rest.iter().all(|byte| *byte == 0) => break,
-            Err(_) => return Err(position + 1),
+        match next_frame(rest, &key, &session, position) {
+            Frame::Whole(entry, after) => {
+                entries.push(entry);
+                rest = after;
+            }
+            Frame::Torn => break,
+            Frame::Damaged => return Err(position + 1),
         }
-        rest = after;
     }
     Ok(Contents { root, entries, whole: bytes.len() - rest.len() })
 }
 
-fn open_root(frame: &[u8], secret: &FileSecret) -> Option<SessionRoot> {
-    let opened = secret.open(ROOT_PURPOSE, frame).ok()?;
-    Some(SessionRoot::from_bytes(opened.as_slice().try_into().ok()?))
+/// What the rest of a file begins with.
+enum Frame<'a> {
+    /// An entry, and what follows it.
+    Whole(Zeroizing<Vec<u8>>, &'a [u8]),
+    /// The end of a file that a crash left.
+    Torn,
+    /// Bytes that are not what was written.
+    Damaged,
 }
 
-/// The first frame and what follows it; none if it is not there whole.
-fn split_frame(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<4>()?;
-    let length = u32::from_le_bytes(*length) as usize;
-    if length > MAX_FRAME_BYTES { None } else { rest.split_at_checked(length) }
-}
-
-/// Whether the rest of a file looks like a frame that was cut off: shorter than a length, or a possible length with
-/// too few bytes behind it.
-fn is_torn(rest: &[u8]) -> bool {
-    match rest.split_first_chunk::<4>() {
-        None => true,
-        Some((length, _)) => u32::from_le_bytes(*length) as usize <= MAX_FRAME_BYTES,
+fn next_frame<'a>(rest: &'a [u8], key: &JournalKey, session: &SessionId, position: u64) -> Frame<'a> {
+    let Some((head, body)) = rest.split_at_checked(HEAD_BYTES) else { return Frame::Torn };
+    let length = key.open(&associated_length(session, position), head).ok();
+    let length = length.and_then(|length| Some(u32::from_le_bytes(length.as_slice().try_into().ok()?)));
+    let Some(length) = length.map(|length| length as usize) else {
+        return if is_zero_from(rest, HEAD_BYTES) { Frame::Torn } else { Frame::Damaged };
+    };
+    if length > MAX_ENTRY_BYTES {
+        return Frame::Damaged;
+    }
+    let Some((sealed, after)) = body.split_at_checked(length) else { return Frame::Torn };
+    match key.open(&associated(session, position), sealed) {
+        Ok(entry) => Frame::Whole(entry, after),
+        Err(_) if is_zero_from(rest, HEAD_BYTES + length) => Frame::Torn,
+        Err(_) => Frame::Damaged,
     }
 }
 
-fn push_frame(bytes: &mut Vec<u8>, sealed: &[u8]) {
-    let length = u32::try_from(sealed.len()).expect("entries are far below 4 GiB");
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(sealed);
+/// Whether the bytes before `end` are the beginning of zeros that reach to the end of the file.
+fn is_zero_from(rest: &[u8], end: usize) -> bool {
+    end.checked_sub(TORN_ZEROS)
+        .and_then(|from| rest.get(from..))
+        .is_some_and(|tail| tail.iter().all(|byte| *byte == 0))
+}
+
+fn open_root(sealed: &[u8], secret: &FileSecret) -> Option<SessionRoot> {
+    let opened = secret.open(ROOT_PURPOSE, sealed).ok()?;
+    Some(SessionRoot::from_bytes(opened.as_slice().try_into().ok()?))
 }
 
 /// `session id(32) ‖ u64le(position)`.
@@ -234,7 +293,13 @@ fn associated(session: &SessionId, position: u64) -> Vec<u8> {
     [&session.0[..], &position.to_le_bytes()].concat()
 }
 
-fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
+/// `session id(32) ‖ u64le(position) ‖ "length"`.
+fn associated_length(session: &SessionId, position: u64) -> Vec<u8> {
+    [&session.0[..], &position.to_le_bytes(), b"length"].concat()
+}
+
+/// Opens a journal and locks it against other processes, until the file is dropped.
+pub(crate) fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -249,110 +314,4 @@ fn lock(path: &Path, session: &SessionId) -> Result<File, ClientError> {
 
 pub(crate) fn file_error(action: &'static str, path: &Path, source: io::Error) -> ClientError {
     ClientError::File { action, path: path.to_owned(), source }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _};
-
-    use super::*;
-
-    fn entry(text: &str) -> Zeroizing<Vec<u8>> {
-        Zeroizing::new(text.as_bytes().to_vec())
-    }
-
-    fn texts(contents: &Contents) -> Vec<String> {
-        contents.entries.iter().map(|entry| String::from_utf8(entry.to_vec()).unwrap()).collect()
-    }
-
-    /// A journal with three entries: its bytes and the offset where the last one begins.
-    fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
-        let root = SessionRoot::generate();
-        let mut journal = Journal::create(Some((folder, secret)), &root, &[entry("opened")]).unwrap();
-        journal.append(&[entry("second")], true).unwrap();
-        let path = journal.file.as_ref().unwrap().path.clone();
-        let before = fs::read(&path).unwrap().len();
-        journal.append(&[entry("the last one")], true).unwrap();
-        drop(journal);
-        let bytes = fs::read(&path).unwrap();
-        (path, bytes, before)
-    }
-
-    #[test]
-    fn a_cut_at_every_byte_of_the_last_entry_leaves_the_state_before_or_after() {
-        let folder = tempfile::tempdir().unwrap();
-        let secret = FileSecret::generate();
-        let (path, bytes, last) = written(folder.path(), &secret);
-        for cut in last..=bytes.len() {
-            fs::write(&path, &bytes[..cut]).unwrap();
-            let (mut journal, contents) = Journal::open(&path, &secret).unwrap();
-            let mut expected = vec!["opened", "second"];
-            if cut == bytes.len() {
-                expected.push("the last one");
-            }
-            assert_eq!(texts(&contents), expected, "cut at {cut}");
-            journal.append(&[entry("after the crash")], true).unwrap();
-            drop(journal);
-            expected.push("after the crash");
-            assert_eq!(texts(&read(&path, &secret).unwrap()), expected, "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn a_last_entry_of_zeros_is_torn() {
-        let folder = tempfile::tempdir().unwrap();
-        let secret = FileSecret::generate();
-        let (path, bytes, last) = written(folder.path(), &secret);
-        for zeros_from in [last, last + 4, last + 20] {
-            let mut torn = bytes.clone();
-            torn[zeros_from..].fill(0);
-            fs::write(&path, &torn).unwrap();
-            assert_eq!(texts(&read(&path, &secret).unwrap()), ["opened", "second"]);
-        }
-    }
-
-    #[test]
-    fn damage_before_the_last_entry_is_refused_and_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let secret = FileSecret::generate();
-        let (path, bytes, last) = written(folder.path(), &secret);
-        for (offset, entry) in [(0, 0), (MAGIC.len() + 10, 0), (last - 1, 2)] {
-            let mut changed = bytes.clone();
-            changed[offset] ^= 1;
-            fs::write(&path, &changed).unwrap();
-            let refused = read(&path, &secret).map(|_| ()).unwrap_err();
-            assert!(
-                matches!(refused, ClientError::JournalDamaged { entry: at, .. } if at == entry),
-                "{refused}"
-            );
-        }
-    }
-
-    #[test]
-    fn nothing_of_an_entry_or_the_root_is_on_the_disk_in_the_clear() {
-        let folder = tempfile::tempdir().unwrap();
-        let secret = FileSecret::generate();
-        let root = SessionRoot::generate();
-        let mut journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
-        journal.append(&[entry("a very private sentence")], true).unwrap();
-        let path = journal.file.as_ref().unwrap().path.clone();
-        let bytes = fs::read(&path).unwrap();
-        let holds = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
-        assert!(!holds(b"private") && !holds(root.expose()) && !holds(&root.session_id().0));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(read_root(&path, &FileSecret::generate()), Err(ClientError::JournalDamaged { .. })));
-        assert_eq!(read_root(&path, &secret).unwrap(), root);
-    }
-
-    #[test]
-    fn a_second_writer_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let secret = FileSecret::generate();
-        let root = SessionRoot::generate();
-        let journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
-        let path = journal.file.as_ref().unwrap().path.clone();
-        assert!(matches!(Journal::open(&path, &secret), Err(ClientError::InUse(_))));
-        drop(journal);
-        assert!(Journal::open(&path, &secret).is_ok());
-    }
 }

@@ -23,6 +23,7 @@ mod nodes;
 mod request;
 mod retry;
 mod session;
+mod sessions;
 mod settle;
 mod state;
 pub mod transfer;
@@ -32,8 +33,14 @@ mod walk;
 
 pub use baton_keys::{session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
-pub use client::{Client, NewSession, SessionInfo, TurnView, home_needs_passphrase};
-pub use config::{ClientConfig, Clock, DEFAULT_MAX_PRICE, Timeouts, system_clock};
+pub use client::{
+    Client, NewSession, SessionInfo, TurnView,
+    home::{change_passphrase, home_needs_passphrase},
+};
+pub use config::{
+    ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS, Timeouts,
+    system_clock,
+};
 pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, Relayer, ResumeOptions, TurnEvent, TurnInput,
@@ -41,4 +48,5 @@ pub use event::{
 };
 pub use head::HeadStatus;
 pub use nodes::NodeInfo;
+pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

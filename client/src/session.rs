@@ -145,6 +145,13 @@ pub(crate) fn peek(path: &Path, secret: &FileSecret) -> Result<State, ClientErro
     replay(path, journal::read(path, secret)?)
 }
 
+/// When a session was last used, and its id: from its file, without replaying it.
+pub(crate) fn last_used(path: &Path, secret: &FileSecret) -> Result<(u64, SessionId), ClientError> {
+    let contents = journal::read(path, secret)?;
+    let damaged = |_| ClientError::JournalDamaged { path: path.to_owned(), entry: 1 };
+    Ok((State::last_used_of(&contents.entries).map_err(damaged)?, contents.root.session_id()))
+}
+
 fn replay(path: &Path, contents: journal::Contents) -> Result<State, ClientError> {
     let entries = contents.entries.len() as u64;
     State::replay(contents.root, &contents.entries)

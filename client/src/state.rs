@@ -241,6 +241,23 @@ impl State {
         Ok(state)
     }
 
+    /// When the session was last used: its last turn accepted, or else itself begun; milliseconds since the Unix epoch.
+    pub(crate) fn last_used_ms(&self) -> u64 {
+        self.meta.last().map_or(self.opened.created_ms, |meta| meta.accepted_ms)
+    }
+
+    /// As [`State::last_used_ms`], from a journal's entries and without replaying them.
+    pub(crate) fn last_used_of(entries: &[Zeroizing<Vec<u8>>]) -> Result<u64, ErrorCode> {
+        for entry in entries.iter().rev() {
+            match Entry::decode(entry)? {
+                Entry::Turn(turn) => return Ok(turn.accepted_ms),
+                Entry::Opened(opened) => return Ok(opened.created_ms),
+                _ => {}
+            }
+        }
+        Err(ErrorCode::NonCanonical)
+    }
+
     /// Applies one entry.
     pub(crate) fn apply(&mut self, entry: Entry) -> Result<(), ErrorCode> {
         self.apply_one(entry)?;

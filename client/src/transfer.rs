@@ -23,7 +23,7 @@ use crate::{
     state::{Entry, Opened, Proof, State, TurnEntry},
 };
 
-/// Largest export that is read: the journal of some thousand turns.
+/// Largest export that is written or read: some thousand turns.
 pub const MAX_EXPORT_BYTES: usize = 256 * 1024 * 1024;
 
 /// Proofs by turn.
@@ -34,7 +34,8 @@ impl Client {
     /// can also continue the session, and only then can it be imported.
     ///
     /// # Errors
-    /// [`ErrorCode::BadSequence`] for a session without turns, and as opening it.
+    /// [`ErrorCode::BadSequence`] for a session without turns, [`ClientError::ExportTooLarge`] for one whose export
+    /// could not be read again, and as opening it.
     pub async fn export(&self, id: SessionId, with_root: bool) -> Result<Zeroizing<String>, ClientError> {
         let session = self.opened(id).await?;
         let segments = self.own_segments(&session).await?;
@@ -45,10 +46,11 @@ impl Client {
         })?;
         let text =
             serde_json::to_string_pretty(&built).map_err(|error| ClientError::Export(error.to_string()))?;
-        Ok(Zeroizing::new(text))
+        check_size(Zeroizing::new(text), MAX_EXPORT_BYTES)
     }
 
-    /// Takes a session from an export with its root, after verifying all of it, Walrus IDs included.
+    /// Takes a session from an export with its root, after verifying all of it, Walrus IDs included. A damaged journal of
+    /// the session is kept, under another name.
     ///
     /// # Errors
     /// [`ClientError::Export`] for a text that is no export or one without a root, [`ClientError::Protocol`] for one
@@ -65,12 +67,20 @@ impl Client {
             tokio::task::spawn_blocking(move || take(&root, &export, now))
         };
         let (opened, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
-        let id = self.create(root, opened, entries).await?;
+        let id = self.create(root, opened, entries, true).await?;
         // Its blobs may have run out, and its head may not be published from here.
         let session = self.opened(id).await?;
         self.spawn_duties(session);
         Ok(id)
     }
+}
+
+/// What is larger than exports that are read is not written either.
+fn check_size(text: Zeroizing<String>, limit: usize) -> Result<Zeroizing<String>, ClientError> {
+    if text.len() > limit {
+        return Err(ClientError::ExportTooLarge { bytes: text.len(), limit });
+    }
+    Ok(text)
 }
 
 /// Reads an export.
@@ -200,4 +210,17 @@ pub(crate) fn entries(
         }
     }
     Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_that_could_not_be_read_again_is_not_written() {
+        let text = || Zeroizing::new("four".to_owned());
+        assert_eq!(check_size(text(), 4).unwrap(), text());
+        let refused = check_size(text(), 3).unwrap_err();
+        assert!(matches!(refused, ClientError::ExportTooLarge { bytes: 4, limit: 3 }));
+    }
 }

@@ -43,11 +43,14 @@ pub struct VerifyReport {
     pub receipts_missing: u64,
     /// What was found wrong.
     pub problems: Vec<Problem>,
+    /// Last turns of the segments that the store did not give as they should be, oldest first: what
+    /// [`Client::put_back_blobs`] takes.
+    pub not_stored: Vec<u64>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong. A blob that is merely missing in the store is counted in `from_own` and is no
-    /// problem of the chain.
+    /// Whether nothing is wrong. A blob that is merely missing in the store is counted in `from_own`, named in `not_stored`,
+    /// and no problem of the chain.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
@@ -102,7 +105,8 @@ impl Client {
     }
 
     /// Brings a session back from its root alone: finds the head in the index, walks the chain in the store and verifies
-    /// all of it. Receipts, authorisations and acknowledgements are not in the store, so they stay unknown.
+    /// all of it. Receipts, authorisations and acknowledgements are not in the store, so they stay unknown. A damaged
+    /// journal of the session is kept, under another name.
     ///
     /// # Errors
     /// [`ClientError::HeadMissing`], [`ClientError::Deleted`], [`ClientError::SessionExists`] when it is here as far
@@ -111,7 +115,7 @@ impl Client {
     pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
         let id = root.session_id();
         match self.check_head(id).await {
-            Err(ClientError::UnknownSession(_)) => {}
+            Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
             // Another device went on: the longer chain holds the one known here, or the walk finds a fork.
             Err(ClientError::Behind { .. }) => return self.take_over(id, root).await,
             Ok(_) => return Err(ClientError::SessionExists(id)),
@@ -122,7 +126,21 @@ impl Client {
             return Err(ClientError::Deleted);
         }
         let (opened, entries) = self.gather(root, &found, None).await?;
-        self.create(root.clone(), opened, entries).await
+        self.create(root.clone(), opened, entries, true).await
+    }
+
+    /// Puts the blobs of these turns back into the store from this client's own copy, without looking whether they are
+    /// there: for what [`Client::verify`] found in `not_stored`.
+    ///
+    /// # Errors
+    /// [`ClientError::Store`], the chain's for a turn that is not here, and as opening the session.
+    pub async fn put_back_blobs(&self, id: SessionId, turns: &[u64]) -> Result<(), ClientError> {
+        let session = self.opened(id).await?;
+        for seq in turns {
+            let id = session.read(|state| state.blob_ref(*seq)).ok_or(ErrorCode::BlobIdMismatch)?.blob_id;
+            self.put_back(&session, *seq, id).await?;
+        }
+        Ok(())
     }
 
     async fn gather(
@@ -197,11 +215,12 @@ impl Client {
         report: &mut VerifyReport,
     ) -> Result<Vec<VerifiedSegment>, ClientError> {
         let mut reader = SessionReader::new(root, outer)?;
-        let mut wrong = Vec::new();
+        let (mut wrong, mut not_stored) = (Vec::new(), Vec::new());
         while let Some(need) = reader.need() {
             let found = self.fetch(&need, sources).await?;
             if found.own {
                 report.from_own += 1;
+                not_stored.push(need.digest);
             } else {
                 report.from_store += 1;
             }
@@ -213,9 +232,15 @@ impl Client {
             reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
         }
         let segments = reader.finish()?;
-        let ends = segments.iter().filter(|segment| wrong.contains(&segment.blob.digest));
-        let seqs = ends.filter_map(|segment| Some(segment.turns.last()?.link.seq));
-        report.problems.extend(seqs.map(|seq| Problem { seq, code: ErrorCode::BlobHashMismatch }));
+        for segment in &segments {
+            let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
+            if wrong.contains(&segment.blob.digest) {
+                report.problems.push(Problem { seq, code: ErrorCode::BlobHashMismatch });
+            }
+            if not_stored.contains(&segment.blob.digest) {
+                report.not_stored.push(seq);
+            }
+        }
         report.segments = segments.len() as u64;
         report.turns = segments.iter().map(|segment| segment.turns.len() as u64).sum();
         report.blobs_checked = report.turns;

@@ -253,12 +253,12 @@ mod tests {
             text: text.to_owned(),
             logprobs: Vec::new(),
         };
-        for text in ["", "a", " extraordinarily", &"x".repeat(90)] {
+        for text in ["", "a", " extraordinarily", &"x".repeat(88)] {
             let chunk = token(text).to_chunk();
             assert_eq!(chunk.len(), REPLY_BLOCK, "{text}");
             assert_eq!(ReplyEvent::from_chunk(&chunk), Ok(token(text)));
         }
-        assert_eq!(token(&"x".repeat(97)).to_chunk().len(), 2 * REPLY_BLOCK);
+        assert_eq!(token(&"x".repeat(89)).to_chunk().len(), 2 * REPLY_BLOCK);
         let unpadded = codec::encode(&token("a"));
         assert_eq!(ReplyEvent::from_chunk(&unpadded), Err(ErrorCode::NonCanonical));
         let huge = vec![0; MAX_NODE_FRAME_BYTES + 1];

@@ -13,19 +13,20 @@ Examples:
   baton session list
   baton session backup last --out words.txt        24 words that are the session
   baton session restore --words-file words.txt     bring it back on another machine
-  baton session verify last --full
+  baton session verify last --full --repair        put back what the store lost
   baton nodes
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
-mdns, model, system, relayer. Flags go before the environment (BATON_*), and that before the file.
+mdns, open_epochs, closed_epochs, model, system, relayer. Flags go before the environment (BATON_*), and that before
+the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
-not verify; 6 the store or head index failed; 7 the session is unknown, busy or unfinished; 8 the home folder or its
-key; 130 interrupted.";
+not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
+home folder, its key or a damaged journal; 130 interrupted.";
 
 /// Talk to language models over nodes that keep nothing: the conversation is yours, sealed and verifiable.
 #[derive(Debug, Parser)]
-#[command(name = "baton", version, after_help = EXAMPLES)]
+#[command(name = "baton", version, after_help = EXAMPLES, next_help_heading = "Settings of every command")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -51,10 +52,16 @@ pub struct Arguments {
     /// Shard count of new sessions' blob IDs: that of the store's network [default: 1000].
     #[arg(long, global = true, env = "BATON_SHARDS", value_name = "NUMBER")]
     pub shards: Option<u16>,
+    /// Epochs, 1 to 53, for which the newest blob of a session is stored: how long it may rest [default: 5].
+    #[arg(long, global = true, env = "BATON_OPEN_EPOCHS", value_name = "NUMBER")]
+    pub open_epochs: Option<u32>,
+    /// Epochs, 1 to 53, for which a full segment's blob is stored [default: 53].
+    #[arg(long, global = true, env = "BATON_CLOSED_EPOCHS", value_name = "NUMBER")]
+    pub closed_epochs: Option<u32>,
     /// Look for nodes on the local network by multicast, also where some are given (without any it does so anyway).
     #[arg(long, global = true, env = "BATON_MDNS")]
     pub mdns: bool,
-    /// File with the passphrase of the device key; a new key is sealed under it.
+    /// File with the passphrase of the device key; a new key is sealed under it (an existing one: baton passphrase).
     #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
     /// Print JSON.
@@ -75,6 +82,17 @@ pub enum Command {
     },
     /// List the nodes that are found, with their models.
     Nodes,
+    /// Put the device key under a passphrase, under another one, or under none.
+    ///
+    /// The new one is asked for at a prompt, or read from a file; the present one is given as for every command.
+    Passphrase {
+        /// File with the new passphrase, instead of the prompt.
+        #[arg(long, value_name = "FILE")]
+        new_file: Option<PathBuf>,
+        /// Take the passphrase away: whoever can read the home folder can then read the sessions.
+        #[arg(long, conflicts_with = "new_file")]
+        remove: bool,
+    },
 }
 
 /// How to talk.
@@ -124,7 +142,7 @@ pub enum SessionCommand {
         /// The session.
         session: String,
     },
-    /// Check every link, signature, record and blob.
+    /// Check every link, signature, record and blob, and that the store has them.
     Verify {
         /// The session; none with --file.
         #[arg(required_unless_present = "file")]
@@ -132,6 +150,9 @@ pub enum SessionCommand {
         /// Check the Walrus ID of every blob, not only of closed segments.
         #[arg(long)]
         full: bool,
+        /// Put what the store does not have, or has wrong, back from this machine's own copy, and check again.
+        #[arg(long, conflicts_with = "file")]
+        repair: bool,
         /// Check an exported file instead, offline.
         #[arg(long, value_name = "FILE", conflicts_with = "session")]
         file: Option<PathBuf>,
@@ -168,8 +189,13 @@ pub enum SessionCommand {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Bring a session back from its 24 words; asked for at a prompt where no file is given.
+    /// Bring a session back from the store, with its 24 words.
+    ///
+    /// They are asked for at a prompt where no file is given.
     Restore {
+        /// A session of this home that is damaged, or that another device continued; its words are here already.
+        #[arg(conflicts_with = "words_file")]
+        session: Option<String>,
         /// File with the words.
         #[arg(long, value_name = "FILE")]
         words_file: Option<PathBuf>,

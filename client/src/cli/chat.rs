@@ -111,6 +111,11 @@ async fn one_shot(
         }
         view = View::new(out);
     }
+    if arguments.session.is_some()
+        && let Some(system) = &arguments.system
+    {
+        client.set_system(session, vec![Message::new(Role::System, system)]).await?;
+    }
     let input = talk.input(vec![Message::new(Role::User, text)]);
     let result = cancellable(client.turn(session, input, |event| view.show(event))).await;
     if result.is_err() {
@@ -128,18 +133,14 @@ async fn one_shot(
     Ok(())
 }
 
-/// The session named, with its system text replaced if one was given; or a new one.
+/// The session named, or a new one. System text for a named one waits until nothing is pending.
 pub async fn open_session(
     client: &Client,
     talk: &Talk,
     arguments: &ChatArguments,
 ) -> Result<SessionId, Failure> {
     let Some(named) = &arguments.session else { return Ok(talk.new_session(client).await?) };
-    let session = find_session(client, named).await?;
-    if let Some(system) = &arguments.system {
-        client.set_system(session, vec![Message::new(Role::System, system)]).await?;
-    }
-    Ok(session)
+    find_session(client, named).await
 }
 
 /// A turn that Ctrl-C ends; the message stays in the journal.

@@ -117,7 +117,8 @@ impl Input {
 /// The prompt, from opening to the last line.
 pub async fn run(client: &Client, talk: &Talk, arguments: &ChatArguments, out: &Out) -> Result<(), Failure> {
     let session = open_session(client, talk, arguments).await?;
-    let mut repl = Repl { client, talk, out, session };
+    let system = arguments.session.as_ref().and(arguments.system.clone());
+    let mut repl = Repl { client, talk, out, session, system };
     if arguments.drop_pending {
         client.abandon(session).await?;
     }
@@ -153,6 +154,8 @@ struct Repl<'a> {
     talk: &'a Talk,
     out: &'a Out,
     session: SessionId,
+    /// System text for the session that was named, until a turn may begin.
+    system: Option<String>,
 }
 
 impl Repl<'_> {
@@ -215,12 +218,17 @@ impl Repl<'_> {
         self.client.session(session).await?;
         if session != self.session {
             self.client.release(self.session);
+            self.system = None;
         }
         self.session = session;
         Box::pin(self.greet()).await
     }
 
-    async fn turn(&self, input: TurnInput) -> Result<(), Failure> {
+    async fn turn(&mut self, input: TurnInput) -> Result<(), Failure> {
+        if let Some(system) = &self.system {
+            self.client.set_system(self.session, vec![Message::new(Role::System, system)]).await?;
+            self.system = None;
+        }
         let mut view = View::new(self.out);
         let result = cancellable(self.client.turn(self.session, input, |event| view.show(event))).await;
         self.ended(result.map(Some), &mut view).await
@@ -256,9 +264,9 @@ impl Repl<'_> {
     }
 
     /// Says the last message again, or differently: a turn that replaces the last one.
-    async fn replace(&self, text: Option<&str>) -> Result<(), Failure> {
-        let history = self.client.history(self.session).await?;
-        let last = history.last().and_then(|view| Some((view.turn.link.seq, view.turn.record.as_ref()?)));
+    async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        let last = self.client.last_turn(self.session).await?;
+        let last = last.as_ref().and_then(|view| Some((view.turn.link.seq, view.turn.record.as_ref()?)));
         let Some((seq, record)) = last else {
             self.out.warn("nothing was said yet");
             return Ok(());

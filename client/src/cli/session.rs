@@ -5,7 +5,9 @@ use std::{
     path::Path,
 };
 
-use baton_client::{Client, ClientError, SessionInfo, SessionRoot, VerifyReport, transfer};
+use baton_client::{
+    Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
+};
 use baton_proto::record::Role;
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -13,6 +15,7 @@ use zeroize::Zeroizing;
 use super::{
     Failure,
     args::SessionCommand,
+    chat::cancellable,
     find_session,
     out::{Out, short},
     settings::{Settings, read_bounded},
@@ -28,9 +31,9 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
             with_client(settings, false, async |client| show(client, &session, out).await).await
         }
         SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
-        SessionCommand::Verify { session, full, .. } => {
+        SessionCommand::Verify { session, full, repair, .. } => {
             let named = session.ok_or_else(|| Failure::Usage("name a session".to_owned()))?;
-            with_client(settings, true, async |client| verify(client, &named, full, out).await).await
+            with_client(settings, true, async |client| verify(client, &named, full, repair, out).await).await
         }
         SessionCommand::Export { session, out: file, with_root } => {
             with_client(settings, false, async |client| {
@@ -57,7 +60,14 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
             with_client(settings, false, async |client| backup(client, &session, file.as_deref(), out).await)
                 .await
         }
-        SessionCommand::Restore { words_file } => {
+        SessionCommand::Restore { session: Some(session), .. } => {
+            with_client(settings, true, async |client| {
+                let root = client.backup(find_session(client, &session).await?).await?;
+                told(client, client.recover(&root).await?, out).await
+            })
+            .await
+        }
+        SessionCommand::Restore { session: None, words_file } => {
             let words = words(words_file.as_deref())?;
             let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
             with_client(settings, true, async |client| told(client, client.recover(&root).await?, out).await)
@@ -68,12 +78,13 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
 
 /// The sessions, a line each.
 pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
-    let sessions = client.sessions().await?;
+    let Listing { sessions, unreadable } = client.listing().await?;
     if out.json() {
         let list: Vec<_> = sessions.iter().map(describe).collect();
-        return Ok(out.value(&json!({ "sessions": list }))?);
+        let unreadable: Vec<_> = unreadable.iter().map(describe_unreadable).collect();
+        return Ok(out.value(&json!({ "sessions": list, "unreadable": unreadable }))?);
     }
-    if sessions.is_empty() {
+    if sessions.is_empty() && unreadable.is_empty() {
         out.note("no sessions yet; begin one with baton chat");
     }
     for session in &sessions {
@@ -92,7 +103,23 @@ pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
             remarks.join(", ")
         ))?;
     }
+    for journal in &unreadable {
+        if let Some(id) = &journal.id {
+            out.line(&format!("{id}  cannot be read"))?;
+        }
+        out.warn(&journal.error.to_string());
+        if let Some(hint) = journal.error.hint() {
+            out.note(&format!("  try: {hint}"));
+        }
+    }
     Ok(())
+}
+
+fn describe_unreadable(journal: &UnreadableSession) -> serde_json::Value {
+    json!({
+        "session": journal.id.map(|id| id.to_string()),
+        "error": { "name": journal.error.name(), "message": journal.error.to_string() },
+    })
 }
 
 fn describe(session: &SessionInfo) -> serde_json::Value {
@@ -153,15 +180,29 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-async fn verify(client: &Client, named: &str, full: bool, out: &Out) -> Result<(), Failure> {
+async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
-    let report = super::chat::cancellable(client.verify(id, full)).await?;
+    let mut report = cancellable(client.verify(id, full)).await?;
+    if repair && !report.not_stored.is_empty() {
+        let many = report.not_stored.len();
+        cancellable(client.put_back_blobs(id, &report.not_stored)).await?;
+        out.note(&format!("put back into the store: {many} of {}; checking again", report.segments));
+        report = cancellable(client.verify(id, full)).await?;
+    }
     show_report(&report, out)?;
+    if !report.not_stored.is_empty() && !repair && !out.json() {
+        out.note(&format!("  try: baton session verify {id} --repair"));
+    }
     match client.check_head(id).await {
-        Ok(_) | Err(ClientError::Store(_)) => {}
+        Ok(_) => {}
+        Err(error @ ClientError::Store(_)) => out.warn(&format!("the head index was not compared: {error}")),
         Err(error) => return Err(error.into()),
     }
-    if report.is_good() { Ok(()) } else { Err(Failure::Unverified) }
+    match (report.is_good(), report.not_stored.is_empty()) {
+        (false, _) => Err(Failure::Unverified),
+        (true, false) => Err(Failure::NotStored),
+        (true, true) => Ok(()),
+    }
 }
 
 /// What a verification found.
@@ -174,6 +215,8 @@ pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
             .collect();
         return Ok(out.value(&json!({
             "verified": report.is_good(),
+            "stored": report.not_stored.is_empty(),
+            "not_stored": report.not_stored,
             "turns": report.turns,
             "segments": report.segments,
             "blobs_checked": report.blobs_checked,
@@ -200,10 +243,14 @@ pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
         report.receipts_checked,
         report.receipts_missing,
     );
-    if report.is_good() {
-        out.good(&format!("✓ verified: {line}"))
-    } else {
-        out.warn(&line)
+    match (report.is_good(), report.not_stored.len()) {
+        (true, 0) => out.good(&format!("✓ verified: {line}")),
+        (true, missing) => out.warn(&format!(
+            "the chain is whole, but the store does not give {missing} of its {} segments; they were checked from \
+             this machine's own copy: {line}",
+            report.segments
+        )),
+        (false, _) => out.warn(&format!("not as it should be: {line}")),
     }
     Ok(())
 }
@@ -247,9 +294,18 @@ async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<()
             return Ok(());
         }
     }
-    client.delete(id).await?;
-    out.note("deleted");
-    Ok(())
+    match client.delete(id).await?.untold {
+        None => {
+            out.note("deleted");
+            Ok(())
+        }
+        Some(error) => {
+            out.warn(
+                "deleted here, but the head index was not told: with its words the session can still be brought back",
+            );
+            Err(error.into())
+        }
+    }
 }
 
 async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {

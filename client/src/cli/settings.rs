@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_client::{ClientConfig, ClientError, Multiaddr, Relayer, home_needs_passphrase};
+use baton_client::{
+    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS, Multiaddr, Relayer,
+    home_needs_passphrase,
+};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -68,6 +71,8 @@ struct File {
     heads: Option<String>,
     shards: Option<u16>,
     mdns: bool,
+    open_epochs: Option<u32>,
+    closed_epochs: Option<u32>,
     model: Option<String>,
     system: Option<String>,
     relayer: Option<String>,
@@ -83,6 +88,8 @@ pub struct Settings {
     heads: Option<String>,
     shards: u16,
     mdns: bool,
+    open_epochs: u32,
+    closed_epochs: u32,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
     pub model: Option<String>,
@@ -107,6 +114,16 @@ impl Settings {
         let publisher =
             arguments.publisher.clone().or(file.publisher).unwrap_or_else(|| DEFAULT_STORE.to_owned());
         Ok(Self {
+            open_epochs: epochs(
+                "--open-epochs",
+                arguments.open_epochs.or(file.open_epochs),
+                DEFAULT_OPEN_EPOCHS,
+            )?,
+            closed_epochs: epochs(
+                "--closed-epochs",
+                arguments.closed_epochs.or(file.closed_epochs),
+                DEFAULT_CLOSED_EPOCHS,
+            )?,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             home,
             nodes,
@@ -121,12 +138,24 @@ impl Settings {
         })
     }
 
+    /// The home folder.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The passphrase of the device key, if one was given or asked for.
+    pub fn passphrase(&self) -> Option<&str> {
+        self.passphrase.as_deref().map(String::as_str)
+    }
+
     /// The client's configuration; without the network it looks for nobody.
     pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let heads = self.heads.as_deref();
         let mut config =
             ClientConfig::with_http(Some(&self.home), &self.publisher, &self.aggregator, heads, self.shards)?;
         config.passphrase.clone_from(&self.passphrase);
+        config.storage.open_epochs = self.open_epochs;
+        config.storage.closed_epochs = self.closed_epochs;
         if network {
             config.bootstrap.clone_from(&self.nodes);
             config.mdns = self.mdns;
@@ -163,21 +192,33 @@ pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Zeroizing<String
 
 fn passphrase(file: Option<&Path>, home: &Path) -> Result<Option<Zeroizing<String>>, Failure> {
     if let Some(path) = file {
-        let text = read_bounded(path, 4096).map_err(|source| ClientError::File {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        })?;
-        let line = text.lines().next().unwrap_or_default();
-        if line.is_empty() {
-            return Err(Failure::Usage(format!("the passphrase file {} is empty", path.display())));
-        }
-        return Ok(Some(Zeroizing::new(line.to_owned())));
+        return passphrase_file(path).map(Some);
     }
     if home_needs_passphrase(home)? && std::io::stdin().is_terminal() {
         return Ok(Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the device key: ")?)));
     }
     Ok(None)
+}
+
+/// The passphrase in a file: its first line.
+pub fn passphrase_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let text = read_bounded(path, 4096).map_err(|source| ClientError::File {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        return Err(Failure::Usage(format!("the passphrase file {} is empty", path.display())));
+    }
+    Ok(Zeroizing::new(line.to_owned()))
+}
+
+fn epochs(flag: &str, given: Option<u32>, default: u32) -> Result<u32, Failure> {
+    match given.unwrap_or(default) {
+        epochs @ 1..=MAX_EPOCHS => Ok(epochs),
+        epochs => Err(Failure::Usage(format!("{flag} {epochs}: it is from 1 to {MAX_EPOCHS}"))),
+    }
 }
 
 fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
@@ -225,6 +266,20 @@ mod tests {
         assert_eq!(settings.home, folder.path().join(".local/share/baton"));
         let defaults = gather(folder.path(), "", &[]).unwrap();
         assert_eq!((defaults.publisher.as_str(), defaults.shards), (DEFAULT_STORE, 1000));
+    }
+
+    #[test]
+    fn epochs_come_from_flags_or_the_file_and_are_what_walrus_sells() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |file: &str, flags: &[&str]| {
+            let storage = gather(folder.path(), file, flags)?.client(false)?.storage;
+            Ok::<_, Failure>((storage.open_epochs, storage.closed_epochs))
+        };
+        assert_eq!(of("", &[]).unwrap(), (5, 53));
+        let both = of("open_epochs = 2\nclosed_epochs = 3", &["--open-epochs", "7"]);
+        assert_eq!(both.unwrap(), (7, 3));
+        assert!(matches!(of("open_epochs = 0", &[]), Err(Failure::Usage(_))));
+        assert!(matches!(of("", &["--closed-epochs", "54"]), Err(Failure::Usage(_))));
     }
 
     #[test]

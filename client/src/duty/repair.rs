@@ -72,7 +72,12 @@ impl Client {
     }
 
     /// Puts a blob without a probe first, because a read just showed that it is not there as it should be.
-    async fn put_back(&self, session: &Arc<Session>, seq: u64, id: BlobId) -> Result<(), ClientError> {
+    pub(crate) async fn put_back(
+        &self,
+        session: &Arc<Session>,
+        seq: u64,
+        id: BlobId,
+    ) -> Result<(), ClientError> {
         let signals = session.read(|state| state.signals.clone());
         let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         session.record(vec![Entry::Lost { seq }]).await?;

@@ -26,14 +26,14 @@ fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
 }
 
 /// A node, a store over HTTP and a folder.
-struct Place {
-    folder: TempDir,
-    url: String,
-    node: FakeNode,
+pub struct Place {
+    pub folder: TempDir,
+    pub url: String,
+    pub node: FakeNode,
 }
 
 impl Place {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = EmbeddedConfig {
             shards: ShardCount::TESTBED,
@@ -49,12 +49,12 @@ impl Place {
         Self { folder, url, node }
     }
 
-    fn home(&self) -> PathBuf {
+    pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
 
     /// Runs the command on a blocking thread, since node and store live on this runtime.
-    async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
+    pub async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
         let node = self.node.addrs().first().unwrap().to_string();
         let home = home.display().to_string();
         let shared = ["--home", &home, "--node", &node, "--publisher", &self.url, "--shards", "10"];
@@ -80,20 +80,20 @@ fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn code(output: &Output) -> i32 {
+pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-fn out(output: &Output) -> String {
+pub fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn err(output: &Output) -> String {
+pub fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// The last line of the output, as JSON.
-fn last(output: &Output) -> Value {
+pub fn last(output: &Output) -> Value {
     let text = out(output);
     serde_json::from_str(text.lines().last().unwrap_or_default())
         .unwrap_or_else(|error| panic!("{error}: {text} {}", err(output)))

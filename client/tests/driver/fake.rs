@@ -158,6 +158,10 @@ impl FakeNode {
         self.shared.state.lock().unwrap().script.extend(acts);
     }
 
+    pub fn clear_script(&self) {
+        self.shared.state.lock().unwrap().script.clear();
+    }
+
     pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(&mut self.shared.state.lock().unwrap().seen)
     }
@@ -293,9 +297,11 @@ fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     match act {
         Act::TooManyTokens => {
             let ids = vec![1; max_output_tokens as usize - 1];
-            vec![ReplyEvent::Tokens { index: 2, ids, text: String::new() }]
+            vec![ReplyEvent::Tokens { index: 2, ids, text: String::new(), logprobs: Vec::new() }]
         }
-        Act::EmptyTokens => vec![ReplyEvent::Tokens { index: 2, ids: Vec::new(), text: String::new() }],
+        Act::EmptyTokens => {
+            vec![ReplyEvent::Tokens { index: 2, ids: Vec::new(), text: String::new(), logprobs: Vec::new() }]
+        }
         Act::WaitOn => vec![ReplyEvent::Waiting(1); 1025],
         _ => Vec::new(),
     }

@@ -3,9 +3,11 @@
 
 mod background;
 mod command;
+mod damage;
 mod failures;
 mod fake;
 mod heads;
+mod home;
 mod keeping;
 mod limits;
 mod relayer;

@@ -1,0 +1,81 @@
+//! Files beside a journal: ends that a crash tore, and damaged journals that were replaced. They hold sealed bytes like the
+//! journal itself, are never read by the client, and go when the session is deleted.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use baton_keys::{files, secret::random_bytes};
+
+/// Extension of what a crash tore off a journal.
+const TORN: &str = "torn";
+/// Extension of a damaged journal that another one replaced.
+const DAMAGED: &str = "damaged";
+
+/// Keeps the torn end of a journal in a new file beside it: `<journal's stem>.<random>.torn`.
+pub(crate) fn keep_torn(journal: &Path, bytes: &[u8]) -> io::Result<()> {
+    files::write_private(&beside(journal, TORN), bytes)
+}
+
+/// Moves a journal to `<its stem>.<random>.damaged`, where no listing finds it; its new path.
+pub(crate) fn set_aside(journal: &Path) -> io::Result<PathBuf> {
+    let target = beside(journal, DAMAGED);
+    fs::rename(journal, &target)?;
+    sync_folder(journal)?;
+    Ok(target)
+}
+
+/// Puts back what [`set_aside`] moved.
+pub(crate) fn put_back(aside: &Path, journal: &Path) -> io::Result<()> {
+    fs::rename(aside, journal)?;
+    sync_folder(journal)
+}
+
+/// Removes a journal, or one that was set aside, with the torn ends beside it, and flushes the folder.
+pub(crate) fn remove(journal: &Path) -> io::Result<()> {
+    for torn in torn_files(journal)? {
+        fs::remove_file(torn)?;
+    }
+    fs::remove_file(journal)?;
+    sync_folder(journal)
+}
+
+/// Damaged journals in a folder that were set aside.
+pub(crate) fn damaged_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    with_extension(folder, DAMAGED)
+}
+
+/// Torn ends that belong to a journal, or to one that was set aside.
+pub(crate) fn torn_files(journal: &Path) -> io::Result<Vec<PathBuf>> {
+    let Some(folder) = journal.parent() else { return Ok(Vec::new()) };
+    let mut files = with_extension(folder, TORN)?;
+    files.retain(|file| first_part(file).is_some_and(|part| Some(part) == first_part(journal)));
+    Ok(files)
+}
+
+fn with_extension(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// What a file's name begins with: the random name of the journal that it belongs to.
+fn first_part(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.split('.').next()
+}
+
+fn beside(journal: &Path, extension: &str) -> PathBuf {
+    journal.with_extension(format!("{}.{extension}", hex::encode(random_bytes::<4>())))
+}
+
+fn sync_folder(file: &Path) -> io::Result<()> {
+    file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}

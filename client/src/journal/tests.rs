@@ -1,0 +1,191 @@
+//! Cut, changed and foreign journals.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use super::*;
+
+fn entry(text: &str) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(text.as_bytes().to_vec())
+}
+
+fn texts(contents: &Contents) -> Vec<String> {
+    contents.entries.iter().map(|entry| String::from_utf8(entry.to_vec()).unwrap()).collect()
+}
+
+/// A journal with three entries: its bytes and the offset where the last one begins.
+fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
+    let root = SessionRoot::generate();
+    let mut journal = Journal::create(Some((folder, secret)), &root, &[entry("opened")]).unwrap();
+    journal.append(&[entry("second")], true).unwrap();
+    let path = journal.file.as_ref().unwrap().path.clone();
+    let before = fs::read(&path).unwrap().len();
+    journal.append(&[entry("the last one")], true).unwrap();
+    drop(journal);
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes, before)
+}
+
+#[test]
+fn a_cut_at_every_byte_of_the_last_entry_leaves_the_state_before_or_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    for cut in last..=bytes.len() {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let (mut journal, contents) = Journal::open(&path, &secret).unwrap();
+        let mut expected = vec!["opened", "second"];
+        if cut == bytes.len() {
+            expected.push("the last one");
+        }
+        assert_eq!(texts(&contents), expected, "cut at {cut}");
+        journal.append(&[entry("after the crash")], true).unwrap();
+        drop(journal);
+        expected.push("after the crash");
+        assert_eq!(texts(&read(&path, &secret).unwrap()), expected, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_last_entry_of_zeros_is_torn() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    for zeros_from in [last, last + 4, last + 20, last + HEAD_BYTES, bytes.len() - TORN_ZEROS] {
+        let mut torn = bytes.clone();
+        torn[zeros_from..].fill(0);
+        fs::write(&path, &torn).unwrap();
+        assert_eq!(texts(&read(&path, &secret).unwrap()), ["opened", "second"]);
+    }
+}
+
+#[test]
+fn a_cut_at_any_byte_leaves_the_whole_entries_before_it_and_keeps_the_rest_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, _) = written(folder.path(), &secret);
+    let start = MAGIC.len() + ROOT_BYTES;
+    let all = ["opened", "second", "the last one"];
+    let frame = |text: &str| HEAD_BYTES + 24 + text.len() + 16;
+    for cut in 0..bytes.len() {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        if cut < start {
+            let refused = Journal::open(&path, &secret).map(|_| ()).unwrap_err();
+            assert!(matches!(refused, ClientError::JournalDamaged { entry: 0, .. }), "cut at {cut}");
+            continue;
+        }
+        let (mut whole, mut end) = (0, start);
+        while end + frame(all[whole]) <= cut {
+            end += frame(all[whole]);
+            whole += 1;
+        }
+        let (journal, contents) = Journal::open(&path, &secret).unwrap();
+        assert_eq!(texts(&contents), all[..whole], "cut at {cut}");
+        assert_eq!(fs::read(&path).unwrap(), bytes[..end], "cut at {cut}");
+        let kept = aside::torn_files(&path).unwrap();
+        let kept: Vec<_> = kept.iter().map(|path| fs::read(path).unwrap()).collect();
+        let expected = if cut == end { vec![] } else { vec![bytes[end..cut].to_vec()] };
+        assert_eq!(kept, expected, "cut at {cut}");
+        journal.remove().unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a removal leaves nothing");
+    }
+}
+
+#[test]
+fn a_change_of_any_byte_is_refused_and_named_and_the_file_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    let start = MAGIC.len() + ROOT_BYTES;
+    let second = start + HEAD_BYTES + 24 + "opened".len() + 16;
+    for offset in 0..bytes.len() {
+        for change in [0x01, 0x80, bytes[offset]] {
+            let mut changed = bytes.clone();
+            changed[offset] ^= change;
+            if changed == bytes {
+                continue;
+            }
+            fs::write(&path, &changed).unwrap();
+            let expected = [start, second, last].iter().filter(|begin| offset >= **begin).count() as u64;
+            let refused = Journal::open(&path, &secret).map(|_| ()).unwrap_err();
+            assert!(
+                matches!(refused, ClientError::JournalDamaged { entry, .. } if entry == expected),
+                "{offset}: {refused}"
+            );
+            assert_eq!(fs::read(&path).unwrap(), changed, "{offset}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_in_the_place_of_another_or_left_out_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    let start = MAGIC.len() + ROOT_BYTES;
+    let second = start + HEAD_BYTES + 24 + "opened".len() + 16;
+    let parts = [&bytes[..start], &bytes[start..second], &bytes[second..last], &bytes[last..]];
+    for (order, entry) in [(vec![0, 1, 3], 2), (vec![0, 2, 1, 3], 1), (vec![0, 1, 2, 2, 3], 3)] {
+        let changed: Vec<u8> = order.iter().flat_map(|part| parts[*part].to_vec()).collect();
+        fs::write(&path, changed).unwrap();
+        let refused = read(&path, &secret).map(|_| ()).unwrap_err();
+        assert!(matches!(refused, ClientError::JournalDamaged { entry: at, .. } if at == entry), "{order:?}");
+    }
+}
+
+#[test]
+fn the_root_comes_out_of_a_journal_that_is_damaged_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, bytes, last) = written(folder.path(), &secret);
+    let root = read_root(&path, &secret).unwrap();
+    for offset in [0, MAGIC.len() + ROOT_BYTES, last] {
+        let mut changed = bytes.clone();
+        changed[offset] ^= 1;
+        fs::write(&path, &changed).unwrap();
+        assert!(read(&path, &secret).is_err());
+        assert_eq!(read_root(&path, &secret).unwrap(), root);
+    }
+}
+
+#[test]
+fn nothing_of_an_entry_or_the_root_is_on_the_disk_in_the_clear() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let root = SessionRoot::generate();
+    let mut journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
+    journal.append(&[entry("a very private sentence")], true).unwrap();
+    let path = journal.file.as_ref().unwrap().path.clone();
+    let bytes = fs::read(&path).unwrap();
+    let holds = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+    assert!(!holds(b"private") && !holds(root.expose()) && !holds(&root.session_id().0));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(read_root(&path, &FileSecret::generate()), Err(ClientError::JournalDamaged { .. })));
+    assert_eq!(read_root(&path, &secret).unwrap(), root);
+}
+
+#[test]
+fn a_second_writer_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let root = SessionRoot::generate();
+    let journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
+    let path = journal.file.as_ref().unwrap().path.clone();
+    assert!(matches!(Journal::open(&path, &secret), Err(ClientError::InUse(_))));
+    drop(journal);
+    assert!(Journal::open(&path, &secret).is_ok());
+}
+
+#[test]
+fn a_journal_of_the_format_before_is_not_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = FileSecret::generate();
+    let (path, mut bytes, _) = written(folder.path(), &secret);
+    bytes[..MAGIC.len()].copy_from_slice(OLD_MAGIC);
+    fs::write(&path, &bytes).unwrap();
+    for refused in [read(&path, &secret).map(|_| ()), Journal::open(&path, &secret).map(|_| ())] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(&refused, ClientError::File { action: "read", .. }), "{refused}");
+        assert!(refused.to_string().contains("older format"), "{refused}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}

@@ -1,0 +1,247 @@
+//! The sessions of a home: listed and found, backed up and deleted, damaged ones among them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::UNIX_EPOCH,
+};
+
+use baton_keys::session::SessionRoot;
+use baton_proto::ids::SessionId;
+
+use crate::{
+    client::{Client, SessionInfo, info, state_info},
+    error::ClientError,
+    journal::{self, aside, file_error},
+    session::{self, Session},
+};
+
+/// How much coarser a file system's times may be than the clock.
+const FILE_TIME_SLACK_MS: u64 = 2000;
+
+/// What is in a home.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The sessions, the last used first.
+    pub sessions: Vec<SessionInfo>,
+    /// Journals that cannot be read.
+    pub unreadable: Vec<UnreadableSession>,
+}
+
+/// A journal that cannot be read.
+#[derive(Debug)]
+pub struct UnreadableSession {
+    /// Whose it is, where its beginning still tells: then [`Client::backup`] has its root, and [`Client::recover`],
+    /// [`Client::import`] and [`Client::delete`] take it out of the way.
+    pub id: Option<SessionId>,
+    /// What is wrong, mostly [`ClientError::JournalDamaged`].
+    pub error: ClientError,
+}
+
+/// What came of a deletion.
+#[derive(Debug)]
+pub struct Deletion {
+    /// Why the head index was not told. The session is gone here all the same, but whoever has its words can bring
+    /// back what the store still has.
+    pub untold: Option<ClientError>,
+}
+
+/// A damaged journal that was moved out of the way of another.
+pub(crate) struct SetAside {
+    journal: PathBuf,
+    aside: PathBuf,
+}
+
+impl SetAside {
+    /// Puts it back, since nothing took its place.
+    pub(crate) fn put_back(&self) {
+        if let Err(error) = aside::put_back(&self.aside, &self.journal) {
+            tracing::warn!(%error, "a damaged journal was not put back");
+        }
+    }
+}
+
+impl Client {
+    /// The sessions of this home, the last used first.
+    ///
+    /// # Errors
+    /// [`ClientError::File`]. A journal that cannot be read is left out; [`Client::listing`] has it.
+    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, ClientError> {
+        Ok(self.listing().await?.sessions)
+    }
+
+    /// The sessions of this home, and what cannot be read. Reads every journal whole; to find a session use
+    /// [`Client::session_ids`] or [`Client::last_session`].
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn listing(&self) -> Result<Listing, ClientError> {
+        self.blocking(Self::list).await
+    }
+
+    fn list(&self) -> Result<Listing, ClientError> {
+        let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
+        let sessions = open.iter().map(|session| info(session)).collect();
+        let mut listing = Listing { sessions, unreadable: Vec::new() };
+        let is_open = |id: &SessionId| open.iter().any(|session| session.id == *id);
+        for path in self.journals()? {
+            let id = journal::read_root(&path, &self.inner.secret).map(|root| root.session_id()).ok();
+            if id.as_ref().is_some_and(is_open) {
+                continue;
+            }
+            match session::peek(&path, &self.inner.secret) {
+                Ok(state) => listing.sessions.push(state_info(&state, None)),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => listing.unreadable.push(UnreadableSession { id, error }),
+            }
+        }
+        let used = |info: &SessionInfo| (info.last_ms.unwrap_or(info.created_ms), info.id);
+        listing.sessions.sort_by_key(|info| std::cmp::Reverse(used(info)));
+        Ok(listing)
+    }
+
+    /// The ids of the sessions of this home, damaged ones too, in no order. Reads only the beginning of each journal.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn session_ids(&self) -> Result<Vec<SessionId>, ClientError> {
+        self.blocking(|client| {
+            let mut ids: Vec<SessionId> = client.lock().keys().copied().collect();
+            for path in client.journals()? {
+                if let Ok(root) = journal::read_root(&path, &client.inner.secret) {
+                    ids.push(root.session_id());
+                }
+            }
+            ids.sort();
+            ids.dedup();
+            Ok(ids)
+        })
+        .await
+    }
+
+    /// The session that was used last: as the first of [`Client::sessions`], but reads only the journals that may be it.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn last_session(&self) -> Result<Option<SessionId>, ClientError> {
+        self.blocking(Self::find_last).await
+    }
+
+    fn find_last(&self) -> Result<Option<SessionId>, ClientError> {
+        let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
+        let mut last =
+            open.iter().map(|session| (session.read(|state| state.last_used_ms()), session.id)).max();
+        let mut files: Vec<(u64, PathBuf)> =
+            self.journals()?.into_iter().map(|path| (changed_ms(&path), path)).collect();
+        files.sort_by_key(|(changed, _)| std::cmp::Reverse(*changed));
+        for (changed, path) in files {
+            // Nothing in a file is younger than its last change.
+            if last.is_some_and(|(used, _)| used > changed.saturating_add(FILE_TIME_SLACK_MS)) {
+                break;
+            }
+            match session::last_used(&path, &self.inner.secret) {
+                Ok(found) => last = last.max(Some(found)),
+                Err(error) => tracing::warn!(%error, "a journal cannot be read"),
+            }
+        }
+        Ok(last.map(|(_, id)| id))
+    }
+
+    /// A session's root: whoever has it has the session. It comes out of a damaged journal too, if its beginning is whole.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownSession`], [`ClientError::File`].
+    pub async fn backup(&self, id: SessionId) -> Result<SessionRoot, ClientError> {
+        if let Some(session) = self.lock().get(&id) {
+            return Ok(session.read(|state| state.root.clone()));
+        }
+        self.blocking(move |client| {
+            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            journal::read_root(&path, &client.inner.secret)
+        })
+        .await
+    }
+
+    /// Deletes a session: tells the head index (as far as it can be reached), then removes the journal with whatever was
+    /// kept beside it, damaged ones too. Blobs in the store run out by themselves.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while a turn is under way, and as [`Client::session`].
+    pub async fn delete(&self, id: SessionId) -> Result<Deletion, ClientError> {
+        let session = match self.opened(id).await {
+            Ok(session) => session,
+            Err(ClientError::JournalDamaged { path, .. }) => return self.delete_damaged(id, path).await,
+            Err(error) => return Err(error),
+        };
+        let _permit = session.begin()?;
+        self.ensure_head_id(&session).await?;
+        session.deleted.store(true, Ordering::SeqCst);
+        let untold = self.publish_head(&session, true).await.err();
+        let removed = session.clone();
+        self.blocking(move |client| {
+            removed.remove()?;
+            client.remove_set_aside(id)
+        })
+        .await?;
+        self.lock().remove(&id);
+        Ok(Deletion { untold })
+    }
+
+    async fn delete_damaged(&self, id: SessionId, path: PathBuf) -> Result<Deletion, ClientError> {
+        let root = self.backup(id).await?;
+        let untold = self.bury(&root).await.err();
+        self.blocking(move |client| {
+            let _file = journal::lock(&path, &id)?;
+            aside::remove(&path).map_err(|source| file_error("remove", &path, source))?;
+            client.remove_set_aside(id)
+        })
+        .await?;
+        Ok(Deletion { untold })
+    }
+
+    /// Removes the damaged journals of a session that were set aside earlier.
+    fn remove_set_aside(&self, id: SessionId) -> Result<(), ClientError> {
+        let Some(folder) = &self.inner.folder else { return Ok(()) };
+        for path in aside::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
+            if journal::read_root(&path, &self.inner.secret).is_ok_and(|root| root.session_id() == id) {
+                aside::remove(&path).map_err(|source| file_error("remove", &path, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a session's journal out of the way if it is damaged; if it is not, the session exists.
+    pub(crate) fn set_damaged_aside(&self, id: SessionId, journal: PathBuf) -> Result<SetAside, ClientError> {
+        if self.lock().contains_key(&id) {
+            return Err(ClientError::SessionExists(id));
+        }
+        let _file = journal::lock(&journal, &id)?;
+        match session::peek(&journal, &self.inner.secret) {
+            Err(ClientError::JournalDamaged { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(ClientError::SessionExists(id)),
+        }
+        let aside = aside::set_aside(&journal).map_err(|source| file_error("move", &journal, source))?;
+        Ok(SetAside { journal, aside })
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
+    ) -> Result<T, ClientError> {
+        let client = self.clone();
+        tokio::task::spawn_blocking(move || work(&client)).await.map_err(|_| ClientError::TaskEnded)?
+    }
+}
+
+/// Whether a file went away between the listing and the look.
+fn is_missing(error: &ClientError) -> bool {
+    matches!(error, ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// When a file was changed, in milliseconds since the Unix epoch; the far future where the file system does not say.
+fn changed_ms(path: &Path) -> u64 {
+    let changed = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let since = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
+    since.and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or(u64::MAX)
+}
