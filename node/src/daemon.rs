@@ -144,7 +144,7 @@ impl Node {
             store: store.clone() as Arc<dyn BlobStore>,
             heads,
             identity: identity.clone(),
-            journal,
+            journal: journal.clone(),
             limits: service_limits(settings, engine.as_ref()),
             clock,
             observer: metrics,
@@ -152,7 +152,7 @@ impl Node {
             log_key: LogKey::random(),
             pause,
         };
-        let running = Running::new(mesh, identity, store, &[engine.as_ref()]);
+        let running = Running::new(mesh, identity, store, journal, &[engine.as_ref()]);
         Ok(Self { running: Arc::new(running), service: NodeService::new(deps), incoming, engine })
     }
 

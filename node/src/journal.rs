@@ -12,7 +12,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -164,6 +164,8 @@ struct Trees {
     limits: JournalLimits,
     begins_ms: u64,
     blob_bytes: AtomicU64,
+    /// Set by the first failure of the disk. sled refuses every later write, so it stays set.
+    failed: AtomicBool,
     /// Held over every read-modify-write; only ever on a blocking thread.
     writing: Mutex<()>,
 }
@@ -215,6 +217,7 @@ impl Journal {
             limits,
             begins_ms,
             blob_bytes: AtomicU64::new(blob_bytes),
+            failed: AtomicBool::new(false),
             writing: Mutex::new(()),
         })))
     }
@@ -225,13 +228,24 @@ impl Journal {
         self.0.begins_ms
     }
 
+    /// Whether the disk has failed: the node must be started again once the disk has space and can be written.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.0.failed.load(Ordering::Relaxed)
+    }
+
     /// Runs blocking work on the journal off the reactor.
     async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Trees) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let trees = self.0.clone();
-        tokio::task::spawn_blocking(move || work(&trees)).await.map_err(|_| JournalError::Stopped)?
+        let done =
+            tokio::task::spawn_blocking(move || work(&trees)).await.map_err(|_| JournalError::Stopped)?;
+        if matches!(done, Err(JournalError::Disk(_))) {
+            self.0.failed.store(true, Ordering::Relaxed);
+        }
+        done
     }
 
     /// What is known of an attempt.
