@@ -15,6 +15,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use baton_proto::ErrorCode;
 use baton_walrus_client::{
     ShardCount,
     embedded::{EmbeddedConfig, EmbeddedStore},
@@ -268,29 +269,40 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     command.env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
     let mut node = Node::spawn(&mut command);
     let client = Client::of(&node.ready).await;
-    let text = "word ".repeat(8000);
+    // One word for the echo engine, and tens of kilobytes for the journal.
+    let text = "x".repeat(40_000);
     let mut committed = 0;
-    let refused = loop {
-        let reply = client.ask(&text).await.finish().await;
+    let mut turn = client.ask(&text).await;
+    let lost = loop {
+        let reply = turn.finish().await;
         if !reply.committed {
             break reply;
         }
         committed += 1;
         assert!(committed < 100, "the disk was to be full by now");
+        turn = client.ask(&text).await;
     };
-    assert!(committed > 0 && !refused.complete, "{refused:?}");
-    assert!(!client.ask("one more").await.finish().await.committed);
+    assert!(committed > 0 && lost.accepted && lost.code == Some(ErrorCode::Internal), "{lost:?}");
+    // What was signed for that turn is in the node's memory and not on its disk: nobody gets to see it.
+    assert_eq!(client.status(&turn).await.unwrap_err(), ErrorCode::Internal);
+    let again = client.ask_again(&mut turn).await;
+    assert!(!again.committed && again.code == Some(ErrorCode::Internal), "{again:?}");
+    assert_eq!(client.ask("one more").await.finish().await.code, Some(ErrorCode::Internal));
     let (_, status) = status(home.path(), &node);
     let missing = status["not_ready"].to_string();
     assert!(missing.contains("make space on the disk"), "{missing}");
-    let (_, log) = node.stop();
+    node.signal(Signal::TERM);
+    let (code, log) = node.wait();
+    assert_eq!(code, Some(4), "{log}");
     assert!(log.contains("the journal failed") && log.contains("check the disk"), "{log}");
     assert!(!log.contains("panicked"), "{log}");
 
     // With space again, it goes on, and what it signed is still there to be stored.
-    let mut again = Node::start(home.path(), &[]);
-    let client = Client::of(&again.ready).await;
+    let mut node = Node::start(home.path(), &[]);
+    let client = Client::of(&node.ready).await;
     assert!(client.ask("and on").await.finish().await.committed);
-    let (_, log) = again.stop();
+    let again = client.ask_again(&mut turn).await;
+    assert!(again.committed, "the turn that was lost runs again: {again:?}");
+    let (_, log) = node.stop();
     assert!(log.contains(&format!("storing blobs of an earlier run blobs={committed}")), "{log}");
 }
