@@ -270,6 +270,7 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
         queue: settings.queue as usize,
         turns_per_minute: settings.turns_per_minute,
         max_output_tokens: settings.max_output_tokens,
+        max_epochs: settings.max_epochs.max(1),
         prices: BTreeMap::from([(engine.info().model_id, price)]),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
         ..ServiceLimits::default()
