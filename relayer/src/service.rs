@@ -188,7 +188,7 @@ async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> 
 /// Whether a node's frame is, or begins as, one that only a relayer sends.
 fn is_memory(frame: &[u8]) -> bool {
     let kind = codec::encode(&NodeFrame::Memory(Vec::new()));
-    frame.first().is_some() && frame.first() == kind.first()
+    !frame.is_empty() && frame.first() == kind.first()
 }
 
 async fn read_request(stream: &mut TurnStream) -> Result<TurnRequest, Broken> {
