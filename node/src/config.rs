@@ -90,6 +90,8 @@ pub struct Settings {
     pub queue: u32,
     /// Turns a minute from one peer.
     pub turns_per_minute: u32,
+    /// Most epochs that a blob is stored for.
+    pub max_epochs: u32,
     /// Price of a thousand input tokens, in millionths of the node's unit.
     pub input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
@@ -168,6 +170,7 @@ impl Settings {
             slots: chosen.slots.unwrap_or(2),
             queue: chosen.queue.unwrap_or(16),
             turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
+            max_epochs: chosen.max_epochs.unwrap_or(53),
             input_price: chosen.input_price.unwrap_or(0),
             output_price: chosen.output_price.unwrap_or(0),
             admin: chosen.admin.unwrap_or_else(default_admin),

@@ -144,7 +144,7 @@ impl Node {
             store: store.clone() as Arc<dyn BlobStore>,
             heads,
             identity: identity.clone(),
-            journal,
+            journal: journal.clone(),
             limits: service_limits(settings, engine.as_ref()),
             clock,
             observer: metrics,
@@ -152,7 +152,7 @@ impl Node {
             log_key: LogKey::random(),
             pause,
         };
-        let running = Running::new(mesh, identity, store, &[engine.as_ref()]);
+        let running = Running::new(mesh, identity, store, journal, &[engine.as_ref()]);
         Ok(Self { running: Arc::new(running), service: NodeService::new(deps), incoming, engine })
     }
 
@@ -270,6 +270,7 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
         queue: settings.queue as usize,
         turns_per_minute: settings.turns_per_minute,
         max_output_tokens: settings.max_output_tokens,
+        max_epochs: settings.max_epochs.max(1),
         prices: BTreeMap::from([(engine.info().model_id, price)]),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
         ..ServiceLimits::default()

@@ -8,30 +8,26 @@
 //! them. A journal that is new, because there was none or its disk was lost, refuses every authorisation issued
 //! before it was made ([`Journal::begins_ms`]), since it cannot know whether that was served.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod trees;
+
+use std::{path::Path, sync::Arc, time::Duration};
 
 use baton_proto::{
-    ErrorCode, SignedBytes, codec,
+    ErrorCode, SignedBytes,
     ids::{AuthHash, BlobDigest, FetchProof, LinkHash, ReceiptHash, SessionId, SuiAddress, TurnId},
-    limits::MAX_CLOCK_SKEW_MS,
+    limits::{MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS},
     wire::{Committed, StoreState},
 };
 use serde::{Deserialize, Serialize};
-use sled::Tree;
+
+use trees::Trees;
 
 /// Layout of the entries; another one in the folder is refused.
 const JOURNAL_VERSION: u8 = 1;
-/// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.
-const MAX_ENTRY_BYTES: usize = 64 * 1024;
-/// Entries looked at in one round of pruning, so that no single turn pays for a long one.
-const PRUNE_BATCH: usize = 256;
+/// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
+const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
+/// Stands in a mark for the authorisation of an attempt that was given up before it came.
+const UNKNOWN_AUTH: AuthHash = AuthHash([0; 32]);
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +35,11 @@ pub enum JournalError {
     /// The files cannot be read or written.
     #[error("the journal cannot be read or written: {0}; check the disk and the folder's permissions")]
     Disk(#[from] sled::Error),
+    /// An earlier write failed. What is in memory since then may not be on the disk, so nothing of it is told.
+    #[error(
+        "the journal could not be written earlier; check the disk and make space, then start the node again"
+    )]
+    Failed,
     /// An entry is damaged, or of another version.
     #[error("the journal holds an entry that is damaged or of another version: move the folder away")]
     Damaged,
@@ -54,16 +55,19 @@ pub struct JournalLimits {
     pub max_blob_bytes: u64,
     /// How long entries are kept for status questions.
     pub retention: Duration,
+    /// Entries; beyond it the oldest go before their time.
+    pub max_entries: u64,
     /// Memory for sled's page cache.
     pub cache_bytes: u64,
 }
 
 impl Default for JournalLimits {
-    /// 512 MiB of blobs, three days, 32 MiB of cache.
+    /// 512 MiB of blobs, three days, a million entries (some hundred bytes to two kilobytes each), 32 MiB of cache.
     fn default() -> Self {
         Self {
             max_blob_bytes: 512 * 1024 * 1024,
             retention: Duration::from_secs(3 * 24 * 3600),
+            max_entries: 1_000_000,
             cache_bytes: 32 * 1024 * 1024,
         }
     }
@@ -152,22 +156,16 @@ pub struct TurnEntry {
     pub state: EntryState,
 }
 
-struct Trees {
-    db: sled::Db,
-    turns: Tree,
-    /// Blob digest to blob bytes.
-    blobs: Tree,
-    /// Blob digest to turn key.
-    by_digest: Tree,
-    /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
-    by_age: Tree,
-    /// `u64be(created) ‖ turn key` of the entries whose blob is here, for pruning blobs from the oldest.
-    blob_age: Tree,
-    limits: JournalLimits,
-    begins_ms: u64,
-    blob_bytes: AtomicU64,
-    /// Held over every read-modify-write; only ever on a blocking thread.
-    writing: Mutex<()>,
+impl TurnEntry {
+    fn new(auth_hash: AuthHash, expires_ms: u64, created_ms: u64, state: EntryState) -> Self {
+        Self { version: JOURNAL_VERSION, auth_hash, expires_ms, created_ms, state }
+    }
+
+    /// Whether this stands for that authorisation. One that was given up before it came stands for every one.
+    #[must_use]
+    pub fn is_of(&self, auth_hash: &AuthHash) -> bool {
+        self.auth_hash == *auth_hash || (self.auth_hash == UNKNOWN_AUTH && self.state == EntryState::Aborted)
+    }
 }
 
 /// A handle on the journal; clones share it.
@@ -176,7 +174,7 @@ pub struct Journal(Arc<Trees>);
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("begins_ms", &self.0.begins_ms).finish_non_exhaustive()
+        f.debug_struct("Journal").field("begins_ms", &self.begins_ms()).finish_non_exhaustive()
     }
 }
 
@@ -189,42 +187,19 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
-        let db = sled::Config::new().path(folder).cache_capacity(limits.cache_bytes).open()?;
-        let begins_ms = match (db.get("version")?, db.get("begins_ms")?) {
-            (None, None) => {
-                db.insert("version", &[JOURNAL_VERSION])?;
-                db.insert("begins_ms", &now_ms.to_be_bytes())?;
-                db.flush()?;
-                now_ms
-            }
-            (Some(version), Some(begins)) if version.as_ref() == [JOURNAL_VERSION] => {
-                u64::from_be_bytes(begins.as_ref().try_into().map_err(|_| JournalError::Damaged)?)
-            }
-            _ => return Err(JournalError::Damaged),
-        };
-        let blobs = db.open_tree("blobs")?;
-        let mut blob_bytes = 0;
-        for blob in &blobs {
-            blob_bytes += blob?.1.len() as u64;
-        }
-        Ok(Self(Arc::new(Trees {
-            turns: db.open_tree("turns")?,
-            by_digest: db.open_tree("by_digest")?,
-            by_age: db.open_tree("by_age")?,
-            blob_age: db.open_tree("blob_age")?,
-            blobs,
-            db,
-            limits,
-            begins_ms,
-            blob_bytes: AtomicU64::new(blob_bytes),
-            writing: Mutex::new(()),
-        })))
+        Trees::open(folder, limits, now_ms).map(|trees| Self(Arc::new(trees)))
     }
 
     /// Authorisations issued before this are refused unless they are known: the journal may have been lost.
     #[must_use]
     pub fn begins_ms(&self) -> u64 {
-        self.0.begins_ms
+        self.0.begins_ms()
+    }
+
+    /// Whether the disk has failed: the node must be started again once the disk has space and can be written.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.0.failed()
     }
 
     /// Runs blocking work on the journal off the reactor.
@@ -233,15 +208,23 @@ impl Journal {
         work: impl FnOnce(&Trees) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let trees = self.0.clone();
-        tokio::task::spawn_blocking(move || work(&trees)).await.map_err(|_| JournalError::Stopped)?
+        let working = trees.clone();
+        let done = tokio::task::spawn_blocking(move || working.guarded(work));
+        match tokio::time::timeout(MAX_DISK_WAIT, done).await {
+            Ok(done) => done.map_err(|_| JournalError::Stopped)?,
+            Err(_) => {
+                trees.fail();
+                Err(JournalError::Failed)
+            }
+        }
     }
 
-    /// What is known of an attempt.
+    /// What is known of an attempt. One that is being sealed is still Accepted until that is on the disk.
     ///
     /// # Errors
     /// [`JournalError`].
     pub async fn look_up(&self, key: TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        self.on_disk(move |trees| trees.entry(&key)).await
+        self.on_disk(move |trees| trees.flushed_entry(&key)).await
     }
 
     /// Admits an attempt: a new entry, or the Accepted one of an earlier run that ended before it sealed. Gives
@@ -257,18 +240,16 @@ impl Journal {
         now_ms: u64,
     ) -> Decided<Option<Box<SealedEntry>>> {
         self.on_disk(move |trees| {
-            let _writing = crate::service::lock(&trees.writing);
+            let _writing = trees.write_lock();
             let Some(entry) = trees.entry(&key)? else {
                 trees.prune(now_ms)?;
-                let state = EntryState::Accepted;
-                let entry =
-                    TurnEntry { version: JOURNAL_VERSION, auth_hash, expires_ms, created_ms: now_ms, state };
-                trees.by_age.insert(age_key(&key, now_ms), &[])?;
-                trees.write(&key, &entry)?;
+                let entry = TurnEntry::new(auth_hash, expires_ms, now_ms, EntryState::Accepted);
+                trees.insert(&key, &entry)?;
                 return Ok(Ok(None));
             };
+            let known = entry.is_of(&auth_hash);
             Ok(match entry.state {
-                _ if entry.auth_hash != auth_hash => Err(ErrorCode::IdempotencyConflict),
+                _ if !known => Err(ErrorCode::IdempotencyConflict),
                 EntryState::Accepted => Ok(None),
                 EntryState::Sealed(sealed) => Ok(Some(sealed)),
                 EntryState::Aborted => Err(ErrorCode::Aborted),
@@ -291,25 +272,22 @@ impl Journal {
         blob: Vec<u8>,
     ) -> Decided<()> {
         self.on_disk(move |trees| {
-            {
-                let _writing = crate::service::lock(&trees.writing);
+            let unflushed = {
+                let _writing = trees.write_lock();
                 let Some(mut entry) = trees.entry(&key)? else { return Ok(Err(ErrorCode::Internal)) };
                 match entry.state {
                     EntryState::Accepted if entry.auth_hash == auth_hash => {}
                     EntryState::Aborted => return Ok(Err(ErrorCode::Aborted)),
                     _ => return Ok(Err(ErrorCode::IdempotencyConflict)),
                 }
-                let digest = sealed.committed.blob_digest.0;
-                let length = blob.len() as u64;
-                if trees.blobs.insert(digest, blob)?.is_none() {
-                    trees.blob_bytes.fetch_add(length, Ordering::Relaxed);
-                }
-                trees.by_digest.insert(digest, key.to_bytes().to_vec())?;
-                trees.blob_age.insert(age_key(&key, entry.created_ms), &[])?;
+                let digest = sealed.committed.blob_digest;
                 entry.state = EntryState::Sealed(Box::new(sealed));
-                trees.write(&key, &entry)?;
-            }
-            trees.db.flush()?;
+                let unflushed = trees.unflushed(key);
+                trees.insert_sealed(&key, &entry, &digest, blob)?;
+                unflushed
+            };
+            trees.flush()?;
+            trees.is_flushed(unflushed);
             Ok(Ok(()))
         })
         .await
@@ -321,7 +299,7 @@ impl Journal {
     /// [`JournalError`].
     pub async fn set_store(&self, key: TurnKey, store: StoreState) -> Result<(), JournalError> {
         self.on_disk(move |trees| {
-            let _writing = crate::service::lock(&trees.writing);
+            let _writing = trees.write_lock();
             let Some(mut entry) = trees.entry(&key)? else { return Ok(()) };
             let EntryState::Sealed(sealed) = &mut entry.state else { return Ok(()) };
             sealed.store = store;
@@ -330,33 +308,36 @@ impl Journal {
         .await
     }
 
-    /// Marks an attempt as given up, flushed when this returns. A known attempt only; one that was acknowledged
-    /// stays.
+    /// Marks an attempt as given up, flushed when this returns. One that is not known is marked as well, so that its
+    /// request is refused should it come later; one that was acknowledged stays.
     ///
     /// # Errors
     /// Inside: [`ErrorCode::IdempotencyConflict`] when it was acknowledged. Outside: [`JournalError`].
-    pub async fn abort(&self, key: TurnKey) -> Decided<()> {
+    pub async fn abort(&self, key: TurnKey, now_ms: u64) -> Decided<()> {
         self.on_disk(move |trees| {
             {
-                let _writing = crate::service::lock(&trees.writing);
-                let Some(mut entry) = trees.entry(&key)? else { return Ok(Ok(())) };
-                if let EntryState::Sealed(sealed) = &entry.state {
-                    if sealed.ack.is_some() {
+                let _writing = trees.write_lock();
+                match trees.entry(&key)? {
+                    None => {
+                        trees.prune(now_ms)?;
+                        // No authorisation that was signed before the abort lives longer.
+                        let expires_ms = now_ms.saturating_add(MAX_AUTH_LIFETIME_MS + MAX_CLOCK_SKEW_MS);
+                        let entry = TurnEntry::new(UNKNOWN_AUTH, expires_ms, now_ms, EntryState::Aborted);
+                        trees.insert(&key, &entry)?;
+                    }
+                    Some(TurnEntry { state: EntryState::Sealed(sealed), .. }) if sealed.ack.is_some() => {
                         return Ok(Err(ErrorCode::IdempotencyConflict));
                     }
-                    trees.remove_blob(&sealed.committed.blob_digest)?;
-                    trees.blob_age.remove(age_key(&key, entry.created_ms))?;
+                    Some(entry) => trees.abort(&key, entry)?,
                 }
-                entry.state = EntryState::Aborted;
-                trees.write(&key, &entry)?;
             }
-            trees.db.flush()?;
+            trees.flush()?;
             Ok(Ok(()))
         })
         .await
     }
 
-    /// Keeps a client's acknowledgement. The same one again changes nothing.
+    /// Keeps a client's acknowledgement, flushed when this returns. The same one again changes nothing.
     ///
     /// # Errors
     /// Inside: [`ErrorCode::StatusUnknown`] for a blob that this node did not author,
@@ -369,11 +350,9 @@ impl Journal {
         ack: SignedBytes,
     ) -> Decided<()> {
         self.on_disk(move |trees| {
-            let _writing = crate::service::lock(&trees.writing);
-            let key = trees.by_digest.get(digest.0)?.and_then(|key| TurnKey::from_bytes(&key));
-            let Some(key) = key.filter(|key| key.session_id == session) else {
-                return Ok(Err(ErrorCode::StatusUnknown));
-            };
+            let writing = trees.write_lock();
+            let key = trees.author_of(&digest)?.filter(|key| key.session_id == session);
+            let Some(key) = key else { return Ok(Err(ErrorCode::StatusUnknown)) };
             let Some(mut entry) = trees.entry(&key)? else { return Ok(Err(ErrorCode::StatusUnknown)) };
             let EntryState::Sealed(sealed) = &mut entry.state else { return Ok(Err(ErrorCode::Aborted)) };
             if sealed.link_hash != link || sealed.receipt_hash != receipt {
@@ -383,6 +362,8 @@ impl Journal {
                 sealed.ack = Some(ack);
                 trees.write(&key, &entry)?;
             }
+            drop(writing);
+            trees.flush()?;
             Ok(Ok(()))
         })
         .await
@@ -393,7 +374,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub async fn blob(&self, digest: BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
-        self.on_disk(move |trees| Ok(trees.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))).await
+        self.on_disk(move |trees| trees.blob(&digest)).await
     }
 
     /// As [`Journal::blob`], for somebody else: only with the proof that the blob's key is known.
@@ -406,14 +387,13 @@ impl Journal {
         proof: FetchProof,
     ) -> Result<Option<Vec<u8>>, JournalError> {
         self.on_disk(move |trees| {
-            let Some(key) = trees.by_digest.get(digest.0)? else { return Ok(None) };
-            let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
-            match trees.entry(&key)?.map(|entry| entry.state) {
+            let Some(key) = trees.author_of(&digest)? else { return Ok(None) };
+            match trees.flushed_entry(&key)?.map(|entry| entry.state) {
                 // Hashes compare in constant time.
                 Some(EntryState::Sealed(sealed))
                     if blake3::Hash::from(sealed.fetch_proof.0) == blake3::Hash::from(proof.0) =>
                 {
-                    Ok(trees.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))
+                    trees.blob(&digest)
                 }
                 _ => Ok(None),
             }
@@ -421,25 +401,12 @@ impl Journal {
         .await
     }
 
-    /// Sealed turns whose blob is not known to be stored: what to store again after a restart.
+    /// Sealed turns whose blob is not known to be stored, given up or not: what to store again after a restart.
     ///
     /// # Errors
     /// [`JournalError`].
     pub async fn unstored(&self) -> Result<Vec<(TurnKey, Box<SealedEntry>)>, JournalError> {
-        self.on_disk(|trees| {
-            let mut found = Vec::new();
-            for item in &trees.turns {
-                let (key, bytes) = item?;
-                let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
-                if let EntryState::Sealed(sealed) = decode(&bytes)?.state
-                    && sealed.store == StoreState::Pending
-                {
-                    found.push((key, sealed));
-                }
-            }
-            Ok(found)
-        })
-        .await
+        self.on_disk(Trees::unstored).await
     }
 
     /// Writes everything to the disk.
@@ -447,79 +414,6 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub async fn flush(&self) -> Result<(), JournalError> {
-        self.on_disk(|trees| Ok(trees.db.flush().map(drop)?)).await
+        self.on_disk(Trees::flush).await
     }
-}
-
-fn age_key(key: &TurnKey, created_ms: u64) -> Vec<u8> {
-    [&created_ms.to_be_bytes()[..], &key.to_bytes()].concat()
-}
-
-fn decode(bytes: &[u8]) -> Result<TurnEntry, JournalError> {
-    let entry: TurnEntry = codec::decode(bytes, MAX_ENTRY_BYTES).map_err(|_| JournalError::Damaged)?;
-    if entry.version == JOURNAL_VERSION { Ok(entry) } else { Err(JournalError::Damaged) }
-}
-
-impl Trees {
-    fn entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        self.turns.get(key.to_bytes())?.map(|bytes| decode(&bytes)).transpose()
-    }
-
-    fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        self.turns.insert(key.to_bytes(), codec::encode(entry))?;
-        Ok(())
-    }
-
-    fn remove_blob(&self, digest: &BlobDigest) -> Result<(), JournalError> {
-        if let Some(bytes) = self.blobs.remove(digest.0)? {
-            self.blob_bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Removes the oldest stored blobs beyond the bytes allowed, and entries past their time.
-    fn prune(&self, now_ms: u64) -> Result<(), JournalError> {
-        for item in self.blob_age.iter().take(PRUNE_BATCH) {
-            if self.blob_bytes.load(Ordering::Relaxed) <= self.limits.max_blob_bytes {
-                break;
-            }
-            let (age, _, key) = parse_age(item?.0)?;
-            match self.entry(&key)?.map(|entry| entry.state) {
-                Some(EntryState::Sealed(sealed)) if sealed.store == StoreState::Pending => continue,
-                Some(EntryState::Sealed(sealed)) => self.remove_blob(&sealed.committed.blob_digest)?,
-                _ => {}
-            }
-            self.blob_age.remove(age)?;
-        }
-        let retention = u64::try_from(self.limits.retention.as_millis()).unwrap_or(u64::MAX);
-        for item in self.by_age.iter().take(PRUNE_BATCH) {
-            let (age, created_ms, key) = parse_age(item?.0)?;
-            if now_ms.saturating_sub(created_ms) <= retention {
-                break;
-            }
-            if let Some(entry) = self.entry(&key)? {
-                // An entry that could still be replayed stays: it is the seen-set.
-                if now_ms <= entry.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
-                    continue;
-                }
-                if let EntryState::Sealed(sealed) = &entry.state {
-                    if sealed.store == StoreState::Pending {
-                        continue;
-                    }
-                    self.remove_blob(&sealed.committed.blob_digest)?;
-                    self.by_digest.remove(sealed.committed.blob_digest.0)?;
-                }
-                self.turns.remove(key.to_bytes())?;
-            }
-            self.blob_age.remove(&age)?;
-            self.by_age.remove(age)?;
-        }
-        Ok(())
-    }
-}
-
-fn parse_age(bytes: sled::IVec) -> Result<(sled::IVec, u64, TurnKey), JournalError> {
-    let (created, key) = bytes.split_first_chunk::<8>().ok_or(JournalError::Damaged)?;
-    let (created, key) = (u64::from_be_bytes(*created), TurnKey::from_bytes(key));
-    Ok((bytes, created, key.ok_or(JournalError::Damaged)?))
 }

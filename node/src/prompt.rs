@@ -222,8 +222,10 @@ pub fn fit_window<E>(
     budget_tokens: u32,
     mut count: impl FnMut(&Prompt) -> Result<u32, E>,
 ) -> Result<FittedWindow, WindowError<E>> {
+    // Without a user message there is no place for memory.
+    let placed = memory.filter(|_| new.iter().any(|message| message.role == Role::User));
     let parts =
-        Parts { system, history, memory, usable: memory.map_or(Vec::new(), MemoryBlock::usable), new };
+        Parts { system, history, memory, usable: placed.map_or(Vec::new(), MemoryBlock::usable), new };
     let mut measure = |turns: usize, items: usize| {
         let prompt = parts.prompt(turns, items);
         count(&prompt).map(|tokens| (prompt, tokens)).map_err(WindowError::Count)

@@ -21,11 +21,11 @@ use baton_proto::{
     turn::Payload,
     wire::{NodeFrame, ReplyEvent, TurnRequest},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     journal::{JournalError, SealedEntry},
-    service::{Core, Step, connection, limits::BUSY_RETRY_MS, reply::Reply, running::Job},
+    service::{Core, Step, connection, limits::BUSY_RETRY_MS, reply::Reply, running::Job, slots::Place},
 };
 use admission::{Admitted, Again, Ticket};
 use events::Events;
@@ -88,10 +88,10 @@ pub(crate) async fn serve(
             Ok(reply) => reply,
             Err(code) => return connection::refuse(core, stream, code.into()).await,
         },
-        Ok(Admitted::New(ticket)) => {
+        Ok(Admitted::New(ticket, place)) => {
             let reply = ticket.guard.job.reply.clone();
             let reader = reply.attach();
-            core.spawn_turn(Box::pin(run(core.clone(), *ticket)));
+            core.spawn_turn(Box::pin(run(core.clone(), *ticket, Arc::new(place))));
             return reader.follow(stream, core.limits.reader_stall).await;
         }
     };
@@ -115,7 +115,7 @@ fn say_sealed(events: &mut Events, sealed: &SealedEntry) -> Result<(), ErrorCode
 }
 
 /// The spine of a turn.
-async fn run(core: Arc<Core>, ticket: Ticket) {
+async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>) {
     let job = ticket.guard.job.clone();
     let session = core.log_key.short(&ticket.auth.session_id);
     let accepted = tokio::select! {
@@ -129,6 +129,7 @@ async fn run(core: Arc<Core>, ticket: Ticket) {
         Err(refusal) => {
             core.observer.refused(refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
+            drop(place);
             // A log of one frame cannot be full.
             let _ = job.reply.push(&refusal.frame());
             return;
@@ -138,8 +139,10 @@ async fn run(core: Arc<Core>, ticket: Ticket) {
     let answered = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code),
-        answered = answer(&core, &ticket, &opened, &mut events) => answered,
+        answered = answer(&core, &ticket, &place, &opened, &mut events) => answered,
     };
+    // The engine is free for the next turn, however long this one's blob takes to be stored.
+    drop(place);
     // From here on the turn is not stopped: what is signed is journaled, and what is journaled is sent.
     let committed = match answered {
         Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events).await,
@@ -147,7 +150,7 @@ async fn run(core: Arc<Core>, ticket: Ticket) {
     };
     // A reply that is full or already ended has nobody left to tell.
     let _ = committed.or_else(|code| events.fail(code));
-    // Whoever hears of the end finds session and slot free.
+    // Whoever hears of the end finds the session free.
     drop(ticket);
     if let Err(code) = committed {
         core.observer.failed(code);
@@ -198,6 +201,10 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     if unsupported {
         return Err(ErrorCode::PayloadRejected);
     }
+    let storage = &payload.storage;
+    if storage.open_epochs.max(storage.closed_epochs) > core.limits.max_epochs {
+        return Err(ErrorCode::QuotaExceeded);
+    }
     let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
@@ -223,14 +230,27 @@ fn memory_code(code: ErrorCode) -> ErrorCode {
 async fn answer(
     core: &Arc<Core>,
     ticket: &Ticket,
+    place: &Arc<Place>,
     opened: &Arc<Opened>,
     events: &mut Events,
 ) -> Result<commit::Answered, ErrorCode> {
-    wait_for_slot(core, ticket, events).await?;
+    wait_for_slot(core, place, events).await?;
+    let answering = answer_in_slot(core, ticket, place, opened, events);
+    // A slow model, store or reader may not hold a slot for ever.
+    timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
+}
+
+async fn answer_in_slot(
+    core: &Arc<Core>,
+    ticket: &Ticket,
+    place: &Arc<Place>,
+    opened: &Arc<Opened>,
+    events: &mut Events,
+) -> Result<commit::Answered, ErrorCode> {
     let history = history::load(core, &ticket.auth, opened.payload.grant.clone(), &ticket.inline).await?;
     core.pause.pass(Step::Fetched).await;
     let turns = history.turns;
-    let asked = window::ask(core, ticket, opened, turns).await?;
+    let asked = window::ask(core, ticket, place, opened, turns).await?;
     let started = Instant::now();
     let answer = generate::generate(core, ticket, opened, &asked, events).await?;
     Ok(commit::Answered {
@@ -242,13 +262,13 @@ async fn answer(
     })
 }
 
-async fn wait_for_slot(core: &Core, ticket: &Ticket, events: &mut Events) -> Result<(), ErrorCode> {
-    let mut ahead = ticket.place.ahead();
+async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Result<(), ErrorCode> {
+    let mut ahead = place.ahead();
     while ahead > 0 {
         let (running, waiting) = core.slots.load();
         core.observer.load(running, waiting);
         events.send(ReplyEvent::Waiting(ahead))?;
-        ahead = ticket.place.moved(ahead).await;
+        ahead = place.moved(ahead).await;
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);

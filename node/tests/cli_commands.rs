@@ -187,8 +187,9 @@ fn a_model_that_cannot_be_had_ends_with_code_5_and_says_how_to_get_it() {
     assert!(code == 5 && said.contains("Python 3"), "{said}");
     let (code, said) = failure(&mut baton_node(home.path(), &[&run[..], &["--model", "mine"]].concat()));
     assert!(code == 5 && said.contains("mine.gguf") && said.contains("models list"), "{said}");
-    fs::create_dir_all(folder.join("models")).unwrap();
-    fs::write(folder.join("models/mine.gguf"), "not a model").unwrap();
+    let models = home.path().join(".cache/baton/models");
+    fs::create_dir_all(&models).unwrap();
+    fs::write(models.join("mine.gguf"), "not a model").unwrap();
     let (code, said) = failure(&mut baton_node(home.path(), &[&run[..], &["--model", "mine"]].concat()));
     assert!(code == 5 && said.contains("GGUF"), "{said}");
 }

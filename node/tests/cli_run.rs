@@ -8,8 +8,14 @@ mod process;
 #[path = "cli_support/turn.rs"]
 mod turn;
 
-use std::{fs, net::TcpStream, path::Path};
+use std::{
+    fs,
+    net::TcpStream,
+    path::Path,
+    process::{Command, Stdio},
+};
 
+use baton_proto::ErrorCode;
 use baton_walrus_client::{
     ShardCount,
     embedded::{EmbeddedConfig, EmbeddedStore},
@@ -250,4 +256,53 @@ async fn pauses_at_the_step_that_it_is_told() {
     let client = Client::of(&node.ready).await;
     let _turn = client.ask("to be stopped").await;
     assert_eq!(node.event(), serde_json::json!({ "event": "paused", "step": "mid-token" }));
+}
+
+/// The node's files may grow to 640 KiB, and then every write fails, as on a full disk.
+const FULL_DISK: &str = "trap '' XFSZ; ulimit -f 640; exec \"$0\" \"$@\"";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", FULL_DISK, env!("CARGO_BIN_EXE_baton-node")]).args(ECHO);
+    command.env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    let mut node = Node::spawn(&mut command);
+    let client = Client::of(&node.ready).await;
+    // One word for the echo engine, and tens of kilobytes for the journal.
+    let text = "x".repeat(40_000);
+    let mut committed = 0;
+    let mut turn = client.ask(&text).await;
+    let lost = loop {
+        let reply = turn.finish().await;
+        if !reply.committed {
+            break reply;
+        }
+        committed += 1;
+        assert!(committed < 100, "the disk was to be full by now");
+        turn = client.ask(&text).await;
+    };
+    assert!(committed > 0 && lost.accepted && lost.code == Some(ErrorCode::Internal), "{lost:?}");
+    // What was signed for that turn is in the node's memory and not on its disk: nobody gets to see it.
+    assert_eq!(client.status(&turn).await.unwrap_err(), ErrorCode::Internal);
+    let again = client.ask_again(&mut turn).await;
+    assert!(!again.committed && again.code == Some(ErrorCode::Internal), "{again:?}");
+    assert_eq!(client.ask("one more").await.finish().await.code, Some(ErrorCode::Internal));
+    let (_, status) = status(home.path(), &node);
+    let missing = status["not_ready"].to_string();
+    assert!(missing.contains("make space on the disk"), "{missing}");
+    node.signal(Signal::TERM);
+    let (code, log) = node.wait();
+    assert_eq!(code, Some(4), "{log}");
+    assert!(log.contains("the journal failed") && log.contains("check the disk"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+
+    // With space again, it goes on, and what it signed is still there to be stored.
+    let mut node = Node::start(home.path(), &[]);
+    let client = Client::of(&node.ready).await;
+    assert!(client.ask("and on").await.finish().await.committed);
+    let again = client.ask_again(&mut turn).await;
+    assert!(again.committed, "the turn that was lost runs again: {again:?}");
+    let (_, log) = node.stop();
+    assert!(log.contains(&format!("storing blobs of an earlier run blobs={committed}")), "{log}");
 }

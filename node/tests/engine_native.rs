@@ -214,7 +214,7 @@ fn identity_is_that_of_the_catalogues_file() {
     let engine = engine();
     let info = engine.info();
     assert_eq!(info.manifest.weights, Catalogue::built_in().entry(DEFAULT_MODEL).unwrap().sha256);
-    assert_eq!((info.manifest.protocol.architecture.as_str(), info.context_tokens), ("llama", 8192));
+    assert_eq!((info.manifest.protocol.architecture.as_str(), info.context_tokens), ("llama", 4096));
     assert_eq!(info.manifest.weights.as_bytes(), &info.manifest.protocol.weights_sha256);
     assert_eq!(info.model_id, info.manifest.protocol.model_id());
 }

@@ -199,3 +199,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn without_a_user_message_no_memory_is_placed_and_none_is_counted() {
+    let offered = memory(&["likes figs", "lives in Lisbon"], 100);
+    let window = fit(&[], &[turn(0, 3)], Some(&offered), &message(Role::Tool, "result"), 1000).unwrap();
+    assert_eq!(window.memory_items_used, 0);
+    assert!(window.prompt.rendered().all(|(_, text)| !text.contains("figs")));
+    let window = fit(&[], &[], Some(&offered), &[], 1000).unwrap();
+    assert_eq!(window.memory_items_used, 0);
+}

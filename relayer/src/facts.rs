@@ -107,7 +107,10 @@ impl Facts {
         }
         let text = Zeroizing::new(std::fs::read_to_string(path).map_err(io_error)?);
         let format_error = |reason: String| FactsError::Format { path: path.display().to_string(), reason };
-        let file: FactsFile = serde_json::from_str(&text).map_err(|error| format_error(error.to_string()))?;
+        // The error's own text may quote a fact, and this goes to logs.
+        let file: FactsFile = serde_json::from_str(&text).map_err(|error| {
+            format_error(format!("line {}, column {} is not as it should be", error.line(), error.column()))
+        })?;
         if file.format != FORMAT {
             return Err(format_error(format!("its format is not {FORMAT}")));
         }
@@ -229,6 +232,10 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert!(matches!(Facts::load(&path, &key), Err(FactsError::Format { .. })), "{text}");
         }
+        let secret = r#"{"format":"baton-facts-v1","facts":[{"text":"a","my secret":1}],"signature":""}"#;
+        std::fs::write(&path, secret).unwrap();
+        let said = Facts::load(&path, &key).unwrap_err().to_string();
+        assert!(!said.contains("secret") && said.contains("line 1, column"), "{said}");
         let long = "x".repeat(MAX_MEMORY_ITEM_BYTES + 1);
         assert!(matches!(Facts::default().add(long, String::new(), 0), Err(FactsError::TooLarge)));
     }

@@ -23,11 +23,14 @@ use zeroize::Zeroizing;
 use crate::cli::{Cli, Command, FactsCommand, RunArgs};
 
 const KEY_KIND: &str = "relayer";
+/// Exit code of a process that ended by a panic: a fault in the program.
+const PANIC_EXIT_CODE: i32 = 101;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    disable_core_dumps();
     init_logging(&cli.log);
+    forbid_memory_dumps();
+    end_on_panic();
     let folder = cli.data_dir.unwrap_or_else(default_folder);
     let result = match cli.command {
         Command::Init => init(&folder).map(|key| {
@@ -164,12 +167,30 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn disable_core_dumps() {
+/// Forbids core dumps and, on Linux, reading the process's memory by others of the same user: both would hold the key
+/// and the facts. A system that refuses is told of, not fatal.
+fn forbid_memory_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     if let Err(error) = setrlimit(Resource::Core, none) {
         tracing::warn!(%error, "cannot switch core dumps off");
     }
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+            tracing::warn!(%error, "the process could not be closed to debuggers");
+        }
+    }
+}
+
+/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a fact.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "panic: this is a fault in the program; please report it");
+        std::process::exit(PANIC_EXIT_CODE);
+    }));
 }
 
 fn init_logging(level: &str) {

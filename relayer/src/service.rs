@@ -1,7 +1,10 @@
 //! The relay of one turn: check what can be checked without reading it, add memory if the client allows it from
 //! this relayer, pass the request on to the node that it names, and the node's frames back, untouched.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream};
@@ -13,10 +16,14 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, TurnRequest},
 };
-use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::facts::Facts;
+use crate::{facts::Facts, rate::Rates};
 
 /// Turns relayed at once; each holds at most two frames. Further ones are refused with `Busy`.
 pub const MAX_RELAYED_TURNS: usize = 256;
@@ -24,6 +31,10 @@ pub const MAX_RELAYED_TURNS: usize = 256;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest silence between two frames of a node: a slow model on a long prompt.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a client may take no frame before its turn is given up, so that one that stops reading frees its place.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Turns a minute from one client: half of what a node takes by default from one peer, which this relayer is to it.
+pub const TURNS_PER_MINUTE: u32 = 60;
 
 /// A relayer: its key, its facts and its place in the network.
 pub struct Relayer {
@@ -31,12 +42,13 @@ pub struct Relayer {
     facts: Facts,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    rates: Mutex<Rates>,
 }
 
 /// Why a turn was not relayed to its end.
 enum Broken {
-    /// The client is told this code.
-    Refuse(ErrorCode),
+    /// The client is told this code, and to wait so many milliseconds (0 says nothing).
+    Refuse(ErrorCode, u32),
     /// The client is gone, or one side's stream failed; there is nobody to tell.
     Gone,
 }
@@ -50,7 +62,7 @@ impl Relayer {
         mesh: MeshHandle,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     ) -> Self {
-        Self { key, facts, mesh, now_ms }
+        Self { key, facts, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
     }
 
     /// Serves until shutdown, then lets running turns end within `grace`.
@@ -68,8 +80,7 @@ impl Relayer {
                     let permit = slots.clone().try_acquire_owned();
                     let relayer = relayer.clone();
                     turns.spawn(async move {
-                        let busy = permit.is_err();
-                        relayer.serve(from, stream, busy).await;
+                        relayer.serve(from, stream, permit.ok()).await;
                     });
                 }
             }
@@ -84,27 +95,38 @@ impl Relayer {
         }
     }
 
-    async fn serve(&self, from: NodeId, mut stream: TurnStream, busy: bool) {
-        let request = match read_request(&mut stream).await {
-            Ok(_) if busy => Err(Broken::Refuse(ErrorCode::Busy)),
-            other => other,
+    async fn serve(&self, from: NodeId, mut stream: TurnStream, permit: Option<OwnedSemaphorePermit>) {
+        // Refused before the request is read: it may be eight megabytes.
+        let admitted = match permit {
+            None => Err(refuse(ErrorCode::Busy)),
+            Some(permit) => self.take_rate(from).map(|()| permit),
+        };
+        let request = match admitted {
+            Ok(permit) => read_request(&mut stream).await.map(|request| (request, permit)),
+            Err(broken) => Err(broken),
         };
         let (mut sender, receiver) = stream.split();
         let result = match request {
-            Ok(request) => self.relay(request, &mut sender, receiver).await,
+            Ok((request, _permit)) => self.relay(request, &mut sender, receiver).await,
             Err(broken) => Err(broken),
         };
         match result {
             Ok(frames) => tracing::info!(client = %short(&from), frames, "turn relayed"),
-            Err(Broken::Refuse(code)) => {
+            Err(Broken::Refuse(code, retry_after_ms)) => {
                 tracing::info!(client = %short(&from), code = code.name(), "turn refused");
-                let refused = NodeFrame::Refused { code, retry_after_ms: 0 };
+                let refused = NodeFrame::Refused { code, retry_after_ms };
                 // The client may be gone already; then nobody is left to tell.
-                let _ = sender.send(&codec::encode(&refused)).await;
+                let _ = to_client(&mut sender, &codec::encode(&refused)).await;
             }
             Err(Broken::Gone) => tracing::debug!(client = %short(&from), "turn dropped"),
         }
         let _ = sender.close().await;
+    }
+
+    /// One turn of this client, if it may have one now.
+    fn take_rate(&self, from: NodeId) -> Result<(), Broken> {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.take(from, (self.now_ms)()).map_err(|wait| Broken::Refuse(ErrorCode::RateLimited, wait))
     }
 
     /// Passes one turn through; returns the number of frames passed back.
@@ -114,16 +136,16 @@ impl Relayer {
         client: &mut TurnSender,
         watch: TurnReceiver,
     ) -> Result<u64, Broken> {
-        let auth = Signed::<TurnAuth>::verify(request.auth.clone()).map_err(Broken::Refuse)?;
-        auth.check_time((self.now_ms)()).map_err(Broken::Refuse)?;
-        let items = self.add_memory(&mut request, &auth).map_err(Broken::Refuse)?;
+        let auth = Signed::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
+        auth.check_time((self.now_ms)()).map_err(refuse)?;
+        let items = self.add_memory(&mut request, &auth).map_err(refuse)?;
         let deadline = Instant::now() + OPEN_TIMEOUT;
         let mut node = self.mesh.open(auth.audience, &[], deadline).await.map_err(|error| {
             tracing::warn!(node = %short(&auth.audience), %error, "cannot reach the node of a turn");
-            Broken::Refuse(ErrorCode::Busy)
+            refuse(ErrorCode::Busy)
         })?;
         send(&mut node, &ClientFrame::Turn(request), deadline).await?;
-        client.send(&codec::encode(&NodeFrame::Memory(items))).await.map_err(|_| Broken::Gone)?;
+        to_client(client, &codec::encode(&NodeFrame::Memory(items))).await?;
         pass_back(&mut node, client, watch).await
     }
 
@@ -150,14 +172,33 @@ impl Relayer {
     }
 }
 
+fn refuse(code: ErrorCode) -> Broken {
+    Broken::Refuse(code, 0)
+}
+
+/// Sends a frame to the client, which has its time to take it.
+async fn to_client(client: &mut TurnSender, frame: &[u8]) -> Result<(), Broken> {
+    send_within(client, frame, SEND_TIMEOUT).await
+}
+
+async fn send_within(client: &mut TurnSender, frame: &[u8], limit: Duration) -> Result<(), Broken> {
+    client.send_by(frame, Instant::now() + limit).await.map_err(|_| Broken::Gone)
+}
+
+/// Whether a node's frame is, or begins as, one that only a relayer sends.
+fn is_memory(frame: &[u8]) -> bool {
+    let kind = codec::encode(&NodeFrame::Memory(Vec::new()));
+    !frame.is_empty() && frame.first() == kind.first()
+}
+
 async fn read_request(stream: &mut TurnStream) -> Result<TurnRequest, Broken> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     let frame = match stream.recv_by(MAX_FRAME_BYTES, deadline).await {
         Ok(Some(frame)) => frame,
-        Err(baton_mesh::FrameError::TooLarge(_)) => return Err(Broken::Refuse(ErrorCode::FrameTooLarge)),
+        Err(baton_mesh::FrameError::TooLarge(_)) => return Err(refuse(ErrorCode::FrameTooLarge)),
         Ok(None) | Err(_) => return Err(Broken::Gone),
     };
-    relay_request(&frame).map_err(Broken::Refuse)
+    relay_request(&frame).map_err(refuse)
 }
 
 /// Decodes a request to relay. What no node would take goes no further than here.
@@ -172,9 +213,9 @@ fn relay_request(frame: &[u8]) -> Result<TurnRequest, ErrorCode> {
 async fn send(node: &mut TurnStream, frame: &ClientFrame, deadline: Instant) -> Result<(), Broken> {
     let encoded = codec::encode(frame);
     if encoded.len() > MAX_FRAME_BYTES {
-        return Err(Broken::Refuse(ErrorCode::FrameTooLarge));
+        return Err(refuse(ErrorCode::FrameTooLarge));
     }
-    node.send_by(&encoded, deadline).await.map_err(|_| Broken::Refuse(ErrorCode::Busy))
+    node.send_by(&encoded, deadline).await.map_err(|_| refuse(ErrorCode::Busy))
 }
 
 /// Copies the node's frames to the client until the node ends. A client that goes away ends the node's stream
@@ -197,7 +238,12 @@ async fn pass_back(
             frame = node.recv_by(MAX_NODE_FRAME_BYTES, Instant::now() + FRAME_TIMEOUT) => frame,
         };
         match frame {
-            Ok(Some(frame)) => client.send(&frame).await.map_err(|_| Broken::Gone)?,
+            // What memory was added is the relayer's to say, once, before all frames of the node.
+            Ok(Some(frame)) if is_memory(&frame) => {
+                tracing::warn!(node = %short(&node.remote()), "a node speaks for the relayer: its turn is ended");
+                return Err(Broken::Gone);
+            }
+            Ok(Some(frame)) => to_client(client, &frame).await?,
             Ok(None) => return Ok(frames),
             Err(_) => return Err(Broken::Gone),
         }
@@ -225,6 +271,25 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn knows_the_frame_that_only_a_relayer_sends() {
+        let item = MemoryItem { text: "t".into(), source: "s".into(), time_ms: 1 };
+        assert!(is_memory(&codec::encode(&NodeFrame::Memory(vec![item]))));
+        assert!(is_memory(&codec::encode(&NodeFrame::Memory(Vec::new()))));
+        let others = [NodeFrame::Accepted { nonce: [1; 32] }, NodeFrame::Chunk(vec![2]), NodeFrame::Done];
+        assert!(others.iter().all(|frame| !is_memory(&codec::encode(frame))));
+        assert!(!is_memory(&[]));
+    }
+
+    #[tokio::test]
+    async fn gives_up_a_client_that_takes_no_frame() {
+        let (near, _far) = tokio::io::duplex(16);
+        let io = tokio_util::compat::TokioAsyncReadCompatExt::compat(near);
+        let (mut client, _watch) = TurnStream::from_io(NodeId([1; 32]), "/baton/turn/1", io).split();
+        let limit = Duration::from_millis(50);
+        assert!(matches!(send_within(&mut client, &[0; 1000], limit).await, Err(Broken::Gone)));
+    }
 
     #[test]
     fn takes_only_requests_to_relay_within_their_limits() {

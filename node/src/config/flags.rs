@@ -134,6 +134,10 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("turns_per_minute", text))]
     pub turns_per_minute: Option<u32>,
+    /// Most epochs that a turn may have its blob stored for, which your publisher pays (0 counts as 1)
+    #[arg(long, env = "BATON_NODE_MAX_EPOCHS", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u32>("max_epochs", text))]
+    pub max_epochs: Option<u32>,
     /// Price of a thousand input tokens, in millionths of your unit
     #[arg(long, env = "BATON_NODE_INPUT_PRICE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u64>("input_price", text))]
@@ -182,7 +186,7 @@ impl RunFlags {
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
             config data_dir listen external bootstrap mdns publisher aggregator heads shards model model_dir engine
-            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute
+            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
     }
 
@@ -211,6 +215,7 @@ impl RunFlags {
             "threads" => self.threads = Some(number(key, one())?),
             "slots" => self.slots = Some(number(key, one())?),
             "queue" => self.queue = Some(number(key, one())?),
+            "max_epochs" => self.max_epochs = Some(number(key, one())?),
             "turns_per_minute" => self.turns_per_minute = Some(number(key, one())?),
             "input_price" => self.input_price = Some(number(key, one())?),
             "output_price" => self.output_price = Some(number(key, one())?),

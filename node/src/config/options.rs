@@ -103,6 +103,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("slots", Kind::Number(1, 256), "2", "", ""),
     entry("queue", Kind::Number(0, 1024), "16", "", ""),
     entry("turns_per_minute", Kind::Number(1, 1_000_000), "120", "", ""),
+    entry("max_epochs", Kind::Number(0, 53), "53", "", ""),
     entry("input_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
     entry("output_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
     entry(

@@ -56,11 +56,17 @@ pub(super) async fn load(settings: &Settings) -> Result<Arc<dyn Engine>, Failure
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
 
+/// Jobs that an engine takes: two for each slot, since a job that was stopped ends only after its current token while
+/// its slot is given to the next turn.
+fn queue_limit(settings: &Settings) -> usize {
+    2 * settings.slots as usize
+}
+
 fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let config = EchoConfig {
         context_tokens: settings.context_tokens,
         token_delay: Duration::from_millis(settings.echo_delay_ms.into()),
-        queue_limit: settings.slots as usize,
+        queue_limit: queue_limit(settings),
     };
     let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
     tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");
@@ -71,7 +77,7 @@ fn native(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let (path, sha256) = model_file(settings)?;
     let config = NativeConfig {
         max_context_tokens: settings.context_tokens,
-        queue_limit: settings.slots as usize,
+        queue_limit: queue_limit(settings),
         ..NativeConfig::new(settings.model.clone(), path.clone())
     };
     let engine = NativeEngine::load(&config).map_err(|error| {

@@ -16,6 +16,7 @@ use crate::{
     config::Settings,
     engine::{Engine, EngineKind},
     identity::{Identity, peer_id},
+    journal::Journal,
     metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
 };
 
@@ -27,6 +28,7 @@ pub(super) struct Running {
     pub(super) mesh: MeshHandle,
     pub(super) identity: Arc<Identity>,
     pub(super) store: Arc<WatchedStore>,
+    pub(super) journal: Journal,
     pub(super) models: Vec<ModelInfo>,
     pub(super) peer_id: PeerId,
 }
@@ -36,11 +38,12 @@ impl Running {
         mesh: MeshHandle,
         identity: Arc<Identity>,
         store: Arc<WatchedStore>,
+        journal: Journal,
         engines: &[&dyn Engine],
     ) -> Self {
         let models = engines.iter().map(|engine| model_info(*engine)).collect();
         let peer_id = peer_id(identity.node_id());
-        Self { mesh, identity, store, models, peer_id }
+        Self { mesh, identity, store, journal, models, peer_id }
     }
 
     fn store_answers(&self) -> bool {
@@ -118,6 +121,11 @@ impl View {
         }
         if running.mesh.listen_addrs().is_empty() {
             missing.push("no address is listened on".to_owned());
+        }
+        if running.journal.failed() {
+            missing.push(
+                "the journal cannot be written: make space on the disk, then start the node again".to_owned(),
+            );
         }
         if !running.store_answers() {
             missing.push("the store does not answer".to_owned());

@@ -71,6 +71,11 @@ pub struct ServiceLimits {
     pub session_turns_per_minute: u32,
     /// Most tokens of an answer.
     pub max_output_tokens: u32,
+    /// Most epochs that a blob is stored for, which the operator's publisher pays; 0 counts as 1. A turn that asks for
+    /// more is refused.
+    pub max_epochs: u32,
+    /// How long a turn may hold its slot.
+    pub max_turn_time: Duration,
     /// Prices by model; a model without one is free.
     pub prices: BTreeMap<ModelId, Price>,
     /// How long a peer may take to send its request.
@@ -100,6 +105,10 @@ impl Default for ServiceLimits {
             frames_per_minute: 1200,
             session_turns_per_minute: 60,
             max_output_tokens: 4096,
+            // The most that Walrus takes.
+            max_epochs: 53,
+            // The longest answer at some forty tokens a second.
+            max_turn_time: Duration::from_secs(15 * 60),
             prices: BTreeMap::new(),
             request_timeout: Duration::from_secs(15),
             reader_stall: Duration::from_secs(60),

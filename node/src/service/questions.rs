@@ -58,11 +58,11 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
     Ok(NodeFrame::Done)
 }
 
-/// The client gives an attempt up. One that is not known here is none the worse for it.
+/// The client gives an attempt up. One that is not known here yet is refused when it comes.
 pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
     let abort = Signed::<Abort>::verify(bytes)?;
     let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
-    core.journal.abort(key).await.map_err(Refusal::of_journal)??;
+    core.journal.abort(key, core.now_ms()).await.map_err(Refusal::of_journal)??;
     if let Some(job) = core.running.find(&key) {
         job.abort();
     }

@@ -55,8 +55,8 @@ pub(crate) enum Begin {
     SessionBusy(Arc<Job>),
 }
 
-/// All running turns. Bounded by the slots and the queue: no turn is in here without a place in line for longer
-/// than it takes to ask for one.
+/// All running turns. Bounded by the slots, the queue and the engine's pace: a turn is in here without a place in line
+/// only while it asks for one, and from the end of its answer until it is journaled.
 #[derive(Debug)]
 pub(crate) struct Running {
     sessions: Mutex<HashMap<SessionId, Arc<Job>>>,
@@ -124,11 +124,25 @@ pub(crate) struct JobGuard {
     pub(crate) job: Arc<Job>,
 }
 
+impl JobGuard {
+    /// Frees the session for its next turn while the reply stays open. From here on the journal answers for this one.
+    pub(crate) fn release(&self) {
+        {
+            let mut sessions = lock(&self.running.sessions);
+            // A successor may be registered by now.
+            if sessions.get(&self.job.key.session_id).is_some_and(|job| Arc::ptr_eq(job, &self.job)) {
+                sessions.remove(&self.job.key.session_id);
+            }
+        }
+        self.running.ended.send_replace(());
+    }
+}
+
 impl Drop for JobGuard {
     fn drop(&mut self) {
-        lock(&self.running.sessions).remove(&self.job.key.session_id);
+        // In this order: whoever reads the end of the reply finds the session free.
+        self.release();
         self.job.reply.finish();
-        self.running.ended.send_replace(());
     }
 }
 
@@ -153,5 +167,17 @@ mod tests {
         let job = guard.job.clone();
         tokio::join!(running.ended(&job), async { drop(guard) });
         assert!(matches!(running.begin(key(1), AuthHash([3; 32])), Begin::New(_)));
+    }
+
+    #[test]
+    fn a_released_turn_does_not_remove_its_successor() {
+        let running = Arc::new(Running::default());
+        let Begin::New(first) = running.begin(key(0), AuthHash([1; 32])) else { panic!("not new") };
+        first.release();
+        let Begin::New(second) = running.begin(key(1), AuthHash([2; 32])) else { panic!("not new") };
+        drop(first);
+        assert!(matches!(running.begin(key(2), AuthHash([3; 32])), Begin::SessionBusy(_)));
+        drop(second);
+        assert!(running.find(&key(1)).is_none());
     }
 }

@@ -5,15 +5,19 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use baton_proto::ids::NodeId;
 use tokio::sync::watch;
 
 use super::lock;
 
-/// All slots are taken and the queue is full.
+/// All slots are taken and the queue is full, or this peer has its share of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
 /// The slots of a node. The first `slots` turns in line run, the others wait.
+///
+/// One peer may have as many places as there are slots and half of the queue (rounded up): alone it uses the whole
+/// node, and the other half of the queue is left to others. A relayer is one peer for all of its users.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: usize,
@@ -25,7 +29,7 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    order: VecDeque<u64>,
+    order: VecDeque<(u64, NodeId)>,
 }
 
 /// A place in line; dropping it frees it.
@@ -42,14 +46,16 @@ impl Slots {
     }
 
     /// Joins the line.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, Full> {
+    pub(crate) fn enter(self: &Arc<Self>, peer: NodeId) -> Result<Place, Full> {
         let mut line = lock(&self.line);
-        if line.order.len() >= self.slots + self.queue {
+        let of_peer = line.order.iter().filter(|(_, other)| *other == peer).count();
+        let share = self.slots + self.queue.div_ceil(2);
+        if line.order.len() >= self.slots + self.queue || of_peer >= share {
             return Err(Full);
         }
         let number = line.next;
         line.next += 1;
-        line.order.push_back(number);
+        line.order.push_back((number, peer));
         Ok(Place { slots: self.clone(), number })
     }
 
@@ -64,7 +70,7 @@ impl Place {
     /// Turns to wait for; 0 with a slot.
     pub(crate) fn ahead(&self) -> u32 {
         let line = lock(&self.slots.line);
-        let position = line.order.iter().position(|number| *number == self.number).unwrap_or(0);
+        let position = line.order.iter().position(|(number, _)| *number == self.number).unwrap_or(0);
         u32::try_from((position + 1).saturating_sub(self.slots.slots)).unwrap_or(u32::MAX)
     }
 
@@ -82,7 +88,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.slots.line).order.retain(|number| *number != self.number);
+        lock(&self.slots.line).order.retain(|(number, _)| *number != self.number);
         self.slots.changed.send_replace(());
     }
 }
@@ -94,10 +100,11 @@ mod tests {
     #[tokio::test]
     async fn runs_in_order_and_refuses_beyond_the_queue() {
         let slots = Slots::new(1, 2);
-        let first = slots.enter().unwrap();
-        let second = slots.enter().unwrap();
-        let third = slots.enter().unwrap();
-        assert_eq!(slots.enter().unwrap_err(), Full);
+        let [alice, bob, carol] = [1, 2, 3].map(|fill| NodeId([fill; 32]));
+        let first = slots.enter(alice).unwrap();
+        let second = slots.enter(bob).unwrap();
+        let third = slots.enter(bob).unwrap();
+        assert_eq!(slots.enter(carol).unwrap_err(), Full);
         assert_eq!((first.ahead(), second.ahead(), third.ahead()), (0, 1, 2));
         assert_eq!(slots.load(), (1, 2));
         let (ahead, ()) = tokio::join!(third.moved(2), async { drop(second) });
@@ -106,5 +113,17 @@ mod tests {
         assert_eq!(ahead, 0);
         drop(third);
         assert_eq!(slots.load(), (0, 0));
+    }
+
+    #[test]
+    fn one_peer_may_use_every_slot_and_half_of_the_queue() {
+        let slots = Slots::new(2, 5);
+        let (greedy, other) = (NodeId([1; 32]), NodeId([2; 32]));
+        let places: Vec<_> = std::iter::repeat_with(|| slots.enter(greedy)).map_while(Result::ok).collect();
+        assert_eq!(places.len(), 5);
+        let _places: Vec<_> = (0..2).map(|_| slots.enter(other).unwrap()).collect();
+        assert_eq!(slots.enter(other).unwrap_err(), Full, "the line is full");
+        drop(places);
+        assert!(slots.enter(greedy).is_ok());
     }
 }

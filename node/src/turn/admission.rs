@@ -31,8 +31,8 @@ pub(crate) enum Admitted {
     Attach(Arc<Job>),
     /// It was sealed before.
     Sealed(Box<Again>),
-    /// It is to run.
-    New(Box<Ticket>),
+    /// It is to run, with its place in line.
+    New(Box<Ticket>, Place),
 }
 
 /// A request whose turn was sealed before.
@@ -43,7 +43,7 @@ pub(crate) struct Again {
     pub(crate) sealed: Box<SealedEntry>,
 }
 
-/// A turn that may run. Dropping it gives up its place and its session.
+/// A turn that may run. Dropping it gives up its session.
 pub(crate) struct Ticket {
     /// The verified authorisation.
     pub(crate) auth: Signed<TurnAuth>,
@@ -59,8 +59,6 @@ pub(crate) struct Ticket {
     pub(crate) engine: Arc<dyn Engine>,
     /// When it was admitted.
     pub(crate) began: Instant,
-    /// Its place in line. Declared before the guard: whoever sees the turn gone finds its slot free.
-    pub(crate) place: Place,
     /// Its place among the running turns.
     pub(crate) guard: JobGuard,
 }
@@ -102,8 +100,8 @@ pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) 
         Ok(guard) => guard,
         Err(job) => return Ok(Admitted::Attach(job)),
     };
-    let place = core.slots.enter().map_err(|_| ErrorCode::Busy)?;
-    Ok(Admitted::New(Box::new(Ticket {
+    let place = core.slots.enter(peer).map_err(|_| ErrorCode::Busy)?;
+    let ticket = Ticket {
         auth,
         payload: request.payload,
         inline: request.inline,
@@ -111,9 +109,9 @@ pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) 
         exchange,
         engine,
         began: Instant::now(),
-        place,
         guard,
-    })))
+    };
+    Ok(Admitted::New(Box::new(ticket), place))
 }
 
 fn key_of(auth: &TurnAuth) -> TurnKey {
@@ -137,7 +135,7 @@ async fn look_up(core: &Core, auth: &TurnAuth, request: &TurnRequest) -> Result<
         }
         return if intact { Ok(Seen::New) } else { Err(ErrorCode::PayloadRejected.into()) };
     };
-    if entry.auth_hash != hash || !intact {
+    if !entry.is_of(&hash) || !intact {
         return Err(ErrorCode::IdempotencyConflict.into());
     }
     match entry.state {

@@ -99,7 +99,10 @@ pub(crate) async fn commit(
         total_ms = summary.total_ms,
         "a turn was committed"
     );
-    events.send(ReplyEvent::Committed(committed))?;
+    let said = events.send(ReplyEvent::Committed(committed));
+    // The client may go on with its next turn, whatever the store does.
+    ticket.guard.release();
+    said?;
     if core.pause.stops_at(Step::ReceiptSent) {
         events.delivered().await;
         core.pause.pass(Step::ReceiptSent).await;

@@ -14,7 +14,7 @@ use super::{Opened, admission::Ticket};
 use crate::{
     engine::{Engine, EngineError},
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
-    service::{Core, Price},
+    service::{Core, Price, slots::Place},
 };
 
 /// A prompt, and what the receipt says of it.
@@ -41,15 +41,19 @@ pub(crate) struct Asked {
 pub(crate) async fn ask(
     core: &Core,
     ticket: &Ticket,
+    place: &Arc<Place>,
     opened: &Arc<Opened>,
     turns: Vec<HistoryTurn>,
 ) -> Result<Asked, ErrorCode> {
     let (engine, opened) = (ticket.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&ticket.auth);
     let price = core.limits.price(&auth.model);
+    // Counting cannot be stopped: a turn that ends meanwhile keeps its slot until it is over.
+    let place = place.clone();
     let fitted = tokio::task::spawn_blocking(move || {
         let asked = fit(engine.as_ref(), &auth, &opened, &turns)?;
         let max_tokens = affordable(&auth, price, asked.input_tokens)?;
+        drop(place);
         Ok(Asked { max_tokens, ..asked })
     });
     fitted.await.map_err(|_| ErrorCode::Internal)?

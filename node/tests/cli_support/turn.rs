@@ -10,14 +10,16 @@ use baton_keys::{
 };
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, TurnStream};
 use baton_proto::{
-    Signed, codec,
+    ErrorCode, Signed,
+    ack::StatusRequest,
+    codec,
     ids::{DeviceId, GrantHash, ModelId, NodeId, PayloadHash, SamplingDigest, TurnId},
     limits::MAX_NODE_FRAME_BYTES,
     link::Genesis,
     node_record::NodeRecord,
     record::{Message, RecordKind, Role},
     turn::{Grant, GrantedKey, Payload, Sampling, SealedPayload, StoragePolicy, TurnAuth},
-    wire::{ClientFrame, NodeFrame, ReplyEvent, TurnRequest},
+    wire::{ClientFrame, NodeFrame, ReplyEvent, TurnRequest, TurnStatus},
 };
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
@@ -38,6 +40,8 @@ pub struct Turn {
     stream: TurnStream,
     secret: TurnSecret,
     auth: Signed<TurnAuth>,
+    request: TurnRequest,
+    root: SessionRoot,
     opener: Option<StreamOpener>,
 }
 
@@ -48,6 +52,8 @@ pub struct Reply {
     pub text: String,
     pub committed: bool,
     pub complete: bool,
+    /// Why it was refused or failed.
+    pub code: Option<ErrorCode>,
 }
 
 impl Client {
@@ -92,7 +98,35 @@ impl Client {
         let auth = Signed::sign(auth, &root.signing_key());
         let request =
             TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline: Vec::new(), memory: None };
-        Turn { stream: self.open(&ClientFrame::Turn(request)).await, secret, auth, opener: None }
+        let stream = self.open(&ClientFrame::Turn(request.clone())).await;
+        Turn { stream, secret, auth, request, root, opener: None }
+    }
+
+    /// Sends the same request again and reads the answer to its end.
+    pub async fn ask_again(&self, turn: &mut Turn) -> Reply {
+        turn.stream = self.open(&ClientFrame::Turn(turn.request.clone())).await;
+        turn.finish().await
+    }
+
+    /// What the node says became of a turn.
+    pub async fn status(&self, turn: &Turn) -> Result<TurnStatus, ErrorCode> {
+        let request = StatusRequest {
+            version: 1,
+            session_id: turn.auth.session_id,
+            session_key: turn.auth.session_key,
+            turn_id: turn.auth.turn_id,
+            attempt: turn.auth.attempt,
+            node: self.node,
+            time_ms: turn.auth.issued_ms,
+        };
+        let signed = Signed::sign(request, &turn.root.signing_key());
+        let mut stream = self.open(&ClientFrame::Status(signed.bytes().clone())).await;
+        let frame = stream.recv(MAX_NODE_FRAME_BYTES).await.unwrap().expect("an answer");
+        match codec::decode(&frame, MAX_NODE_FRAME_BYTES).unwrap() {
+            NodeFrame::Status(status) => Ok(status),
+            NodeFrame::Refused { code, .. } => Err(code),
+            other => panic!("not an answer to a status request: {other:?}"),
+        }
     }
 }
 
@@ -186,13 +220,15 @@ impl Turn {
                 }
                 NodeFrame::Chunk(sealed) => {
                     let (event, last) = self.opener.as_mut().unwrap().open(&sealed).unwrap();
-                    match codec::decode(&event, MAX_NODE_FRAME_BYTES).unwrap() {
+                    match ReplyEvent::from_chunk(&event).unwrap() {
                         ReplyEvent::Tokens { text, .. } => reply.text.push_str(&text),
                         ReplyEvent::Committed(_) => reply.committed = true,
+                        ReplyEvent::Failed { code } => reply.code = Some(code),
                         _ => {}
                     }
                     reply.complete = last;
                 }
+                NodeFrame::Refused { code, .. } => reply.code = Some(code),
                 other => panic!("not part of a reply: {other:?}"),
             }
             if enough(&reply) {

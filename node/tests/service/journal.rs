@@ -98,13 +98,13 @@ async fn an_abort_forbids_sealing_and_takes_the_blob_but_not_after_an_acknowledg
     let folder = tempdir().unwrap();
     let journal = open(folder.path(), JournalLimits::default());
     journal.accept(key(0), hash(1), 9000, 2000).await.unwrap().unwrap();
-    journal.abort(key(0)).await.unwrap().unwrap();
+    journal.abort(key(0), 2000).await.unwrap().unwrap();
     let late = journal.seal(key(0), hash(1), sealed(b"x", STORED), b"x".to_vec()).await.unwrap();
     assert_eq!(late, Err(ErrorCode::Aborted));
     assert_eq!(journal.accept(key(0), hash(1), 9000, 2000).await.unwrap(), Err(ErrorCode::Aborted));
 
     let digest = seal(&journal, 1, vec![7; 100], STORED, 2000).await;
-    journal.abort(key(1)).await.unwrap().unwrap();
+    journal.abort(key(1), 2000).await.unwrap().unwrap();
     assert_eq!(journal.blob(digest).await.unwrap(), None);
 
     let digest = seal(&journal, 2, vec![8; 100], STORED, 2000).await;
@@ -113,7 +113,78 @@ async fn an_abort_forbids_sealing_and_takes_the_blob_but_not_after_an_acknowledg
     let stranger = journal.acknowledge(SessionId([9; 32]), digest, named, ack.clone()).await.unwrap();
     assert_eq!(stranger, Err(ErrorCode::StatusUnknown));
     journal.acknowledge(SessionId([1; 32]), digest, named, ack).await.unwrap().unwrap();
-    assert_eq!(journal.abort(key(2)).await.unwrap(), Err(ErrorCode::IdempotencyConflict));
+    assert_eq!(journal.abort(key(2), 2000).await.unwrap(), Err(ErrorCode::IdempotencyConflict));
+}
+
+#[tokio::test]
+async fn an_abort_that_comes_before_its_request_refuses_it_for_as_long_as_it_is_valid() {
+    let folder = tempdir().unwrap();
+    let limits = JournalLimits { retention: Duration::from_secs(1), ..JournalLimits::default() };
+    let journal = open(folder.path(), limits);
+    journal.abort(key(0), 2000).await.unwrap().unwrap();
+    let accept =
+        async |attempt, now_ms| journal.accept(key(attempt), hash(1), now_ms + 100, now_ms).await.unwrap();
+    assert_eq!(accept(0, 2000).await, Err(ErrorCode::Aborted));
+    let entry = journal.look_up(key(0)).await.unwrap().unwrap();
+    assert!(entry.is_of(&hash(1)) && entry.state == EntryState::Aborted);
+    accept(1, 152_000).await.unwrap();
+    assert!(journal.look_up(key(0)).await.unwrap().is_some(), "an authorisation of then may still be valid");
+    accept(2, 183_000).await.unwrap();
+    assert_eq!(journal.look_up(key(0)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_aborted_turn_leaves_nothing_but_its_mark() {
+    let folder = tempdir().unwrap();
+    let journal = open(folder.path(), JournalLimits::default());
+    let digest = seal(&journal, 0, vec![7; 100], StoreState::GivenUp, 2000).await;
+    assert_eq!(
+        journal.unstored().await.unwrap().len(),
+        1,
+        "what was given up is tried again at the next start"
+    );
+    journal.abort(key(0), 2000).await.unwrap().unwrap();
+    assert!(journal.unstored().await.unwrap().is_empty());
+    let ack = SignedBytes { body: vec![5], signature: SignatureBytes([6; 64]) };
+    let named = (LinkHash([3; 32]), ReceiptHash([4; 32]));
+    let late = journal.acknowledge(SessionId([1; 32]), digest, named, ack).await.unwrap();
+    assert_eq!(late, Err(ErrorCode::StatusUnknown), "its blob is not known any more");
+}
+
+#[tokio::test]
+async fn prunes_blobs_that_the_store_has_before_those_that_it_did_not_take() {
+    let folder = tempdir().unwrap();
+    let limits = JournalLimits { max_blob_bytes: 150, ..JournalLimits::default() };
+    let journal = open(folder.path(), limits);
+    let given_up = seal(&journal, 0, vec![1; 100], StoreState::GivenUp, 2000).await;
+    let stored = seal(&journal, 1, vec![2; 100], STORED, 2001).await;
+    journal.accept(key(2), hash(1), 9000, 2002).await.unwrap().unwrap();
+    assert_eq!(journal.blob(stored).await.unwrap(), None);
+    assert!(journal.blob(given_up).await.unwrap().is_some());
+    let pending = seal(&journal, 3, vec![3; 100], StoreState::Pending, 2003).await;
+    journal.accept(key(4), hash(1), 9000, 2004).await.unwrap().unwrap();
+    assert_eq!(journal.blob(given_up).await.unwrap(), None, "then those go as well");
+    assert!(journal.blob(pending).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn beyond_its_number_the_oldest_entries_go_unless_they_could_be_replayed() {
+    let folder = tempdir().unwrap();
+    let limits = JournalLimits { max_entries: 3, ..JournalLimits::default() };
+    let journal = open(folder.path(), limits);
+    let first = seal(&journal, 0, vec![1; 10], STORED, 2000).await;
+    seal(&journal, 1, vec![2; 10], StoreState::Pending, 2001).await;
+    journal.accept(key(2), hash(1), 200_000, 2002).await.unwrap().unwrap();
+    let later = 100_000;
+    drop(journal);
+    let journal = open(folder.path(), limits);
+    journal.accept(key(3), hash(1), later + 100, later).await.unwrap().unwrap();
+    journal.accept(key(4), hash(1), later + 100, later).await.unwrap().unwrap();
+    assert_eq!(journal.look_up(key(0)).await.unwrap(), None);
+    assert_eq!(journal.blob(first).await.unwrap(), None);
+    for kept in [1, 2, 3, 4] {
+        assert!(journal.look_up(key(kept)).await.unwrap().is_some(), "{kept}");
+    }
 }
 
 #[tokio::test]

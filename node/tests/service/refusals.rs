@@ -1,18 +1,26 @@
 //! What the service refuses, and with which code.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_mesh::TurnStream;
 use baton_node::{engine::echo::EchoConfig, service::Price};
 use baton_proto::{
-    ErrorCode, Signed, codec,
-    ids::{ExchangeKey, LinkHash, ModelId, NodeId, SessionId, TurnId},
-    limits::MAX_BLOB_BYTES,
+    ErrorCode, Signed, SignedBytes, codec,
+    ids::{ExchangeKey, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES},
+    link::Genesis,
     memory::{MemEnvelope, MemoryItem},
+    signed::SignatureBytes,
     turn::{Payload, TurnAuth},
-    wire::{ClientFrame, InlineBlob, NodeFrame},
+    wire::{ClientFrame, InlineBlob, NodeFrame, StoreState, TurnStatus},
 };
 use tempfile::{TempDir, tempdir};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::support::{
     client::{Changes, Client, Prepared, Session, next_frame},
@@ -86,6 +94,8 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
         (payload(|payload| payload.resume_tokens = vec![1]), ErrorCode::PayloadRejected),
         (payload(|payload| payload.supersedes_from = Some(0)), ErrorCode::BadSequence),
         (payload(|payload| payload.grant.index = 1), ErrorCode::BadSequence),
+        (payload(|payload| payload.storage.open_epochs = 54), ErrorCode::QuotaExceeded),
+        (payload(|payload| payload.storage.closed_epochs = u32::MAX), ErrorCode::QuotaExceeded),
     ];
     for (changes, expected) in cases {
         world.check(changes, expected).await;
@@ -310,6 +320,132 @@ async fn a_session_has_one_turn_at_a_time() {
         reply = world.client.run(&world.node, &retry).await;
     }
     assert!(reply.committed().is_some(), "{reply:?}");
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_after_committed_while_its_blob_waits_for_the_store() {
+    let mut setup = Setup::default();
+    (setup.limits.slots, setup.limits.queue) = (1, 0);
+    setup.limits.store_wait = Duration::from_secs(60);
+    let mut world = world(setup).await;
+    world.store.down.store(true, SeqCst);
+    let first = world.session.prepare(&world.node, "one", Changes::default());
+    let stream = world.client.open(&world.node, &ClientFrame::Turn(first.request.clone())).await;
+    world.node.until(|counts| counts.finished == 1).await;
+    let committed = loop {
+        // The journal has it before it is said, so a status may come too early and nothing else.
+        match world.client.status(&world.node, &world.session, &first).await.unwrap() {
+            TurnStatus::Sealed { committed, store } => {
+                assert_eq!(store, StoreState::Pending);
+                break committed;
+            }
+            other => assert_eq!(other, TurnStatus::Accepted),
+        }
+    };
+    world.session.accept(&first, &committed, "echo: one", &[]).unwrap();
+    let second = world.session.prepare(&world.node, "two", Changes::default());
+    let next = world.client.open(&world.node, &ClientFrame::Turn(second.request.clone())).await;
+    world.node.until(|counts| counts.finished == 2).await;
+    world.store.down.store(false, SeqCst);
+    for (stream, prepared) in [(stream, &first), (next, &second)] {
+        let reply = crate::support::client::read_reply(stream, prepared).await;
+        assert!(reply.complete && matches!(reply.store(), Some(StoreState::Stored { .. })), "{reply:?}");
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_does_not_hold_its_slot_for_ever() {
+    let echo = EchoConfig { token_delay: Duration::from_millis(20), ..EchoConfig::default() };
+    let mut setup = Setup { echo, ..Setup::default() };
+    setup.limits.max_turn_time = Duration::from_millis(200);
+    let world = world(setup).await;
+    let long = world.session.prepare(&world.node, &"word ".repeat(400), Changes::default());
+    let reply = world.client.run(&world.node, &long).await;
+    assert_eq!(reply.code(), Some(ErrorCode::QuotaExceeded));
+    assert!(reply.complete && reply.ids().len() > 1, "it began: {reply:?}");
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_cut_off_oversized_or_never_end_are_dropped_and_leave_the_node_serving() {
+    let mut setup = Setup::default();
+    setup.limits.request_timeout = Duration::from_millis(200);
+    let mut world = world(setup).await;
+    let prepared = world.session.prepare(&world.node, "hello", Changes::default());
+    let request = codec::encode(&ClientFrame::Turn(prepared.request));
+    let length = u32::try_from(request.len()).unwrap().to_le_bytes();
+    let half = [&length[..], &request[..request.len() / 2]].concat();
+    let pipe = || {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
+        far
+    };
+    // Silence after half of it, and after nothing: the node hangs up.
+    for sent in [&half[..], &[]] {
+        let mut far = pipe();
+        far.write_all(sent).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(Duration::from_secs(20), far.read_to_end(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+    let mut far = pipe();
+    far.write_all(&half).await.unwrap();
+    far.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    far.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.is_empty(), "cut off: {answer:?}");
+    // A header alone says that the frame is too large.
+    for announced in [u32::MAX, u32::try_from(MAX_FRAME_BYTES).unwrap() + 1] {
+        let mut far = pipe();
+        far.write_all(&announced.to_le_bytes()).await.unwrap();
+        let mut stream = TurnStream::from_io(world.node.node, "/baton/turn/1", far.compat());
+        let answer = next_frame(&mut stream).await.unwrap();
+        assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::FrameTooLarge, retry_after_ms: 0 });
+    }
+    world.client.turn(&world.node, &mut world.session, "hello").await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_keys_of_small_order() {
+    let world = world(Setup::default()).await;
+    let mut prepared = world.session.prepare(&world.node, "hello", Changes::default());
+    // The sealed payload begins with the ephemeral key.
+    prepared.request.payload.0[..32].fill(0);
+    let mut auth = TurnAuth::clone(&prepared.auth);
+    auth.payload_hash = prepared.request.payload.hash();
+    prepared.request.auth = Signed::sign(auth, &world.session.root.signing_key()).bytes().clone();
+    world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
+
+    // The identity point, for which some verifiers take a signature by anybody.
+    let mut identity = [0; 32];
+    identity[0] = 1;
+    let mut prepared = world.session.prepare(&world.node, "hello", Changes::default());
+    let mut auth = TurnAuth::clone(&prepared.auth);
+    auth.session_key = PublicKey(identity);
+    auth.session_id = baton_keys::session::session_id(&auth.session_key);
+    let genesis = Genesis { session_key: auth.session_key, n_shards: auth.n_shards, branch: None };
+    auth.prev_link = genesis.link_hash();
+    let mut signature = [0; 64];
+    signature[0] = 1;
+    prepared.request.auth = SignedBytes { body: codec::encode(&auth), signature: SignatureBytes(signature) };
+    world.check_prepared(&prepared, ErrorCode::BadSignature).await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_may_be_empty_and_as_long_as_the_limit_and_no_longer() {
+    let mut world = world(Setup::default()).await;
+    let (reply, _) = world.client.turn(&world.node, &mut world.session, "").await;
+    assert!(reply.complete, "{reply:?}");
+    // The answer repeats the message, and both have to fit into one record.
+    let longest = "x".repeat(MAX_MESSAGE_BYTES);
+    let (reply, _) = world.client.turn(&world.node, &mut world.session, &longest).await;
+    assert!(reply.complete && reply.committed().is_some());
+    let long = world.session.prepare(&world.node, &"x".repeat(1_000_000), Changes::default());
+    world.check_prepared(&long, ErrorCode::FrameTooLarge).await;
     world.node.stop().await;
 }
 

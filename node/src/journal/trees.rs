@@ -1,0 +1,353 @@
+//! The journal on the disk: its trees, and what goes when they grow too large. Blocking throughout.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use baton_proto::{codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, wire::StoreState};
+use sled::{
+    IVec, Transactional as _, Tree,
+    transaction::{ConflictableTransactionResult, TransactionError, TransactionalTree},
+};
+
+use super::{EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey};
+use crate::service::lock;
+
+/// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.
+const MAX_ENTRY_BYTES: usize = 64 * 1024;
+/// Entries or blobs looked at in one round of pruning, so that no single turn pays for a long one (about ten
+/// milliseconds).
+const PRUNE_BATCH: usize = 1024;
+
+pub(super) struct Trees {
+    db: sled::Db,
+    turns: Tree,
+    /// Blob digest to blob bytes.
+    blobs: Tree,
+    /// Blob digest to turn key.
+    by_digest: Tree,
+    /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
+    by_age: Tree,
+    /// `u64be(created) ‖ turn key` of the entries whose blob is here to its digest, for pruning blobs from the oldest.
+    blob_age: Tree,
+    limits: JournalLimits,
+    begins_ms: u64,
+    blob_bytes: AtomicU64,
+    entries: AtomicU64,
+    /// Set by the first failure of the disk. What is in memory is not on the disk from then on, and sled refuses
+    /// every later write, so it stays set.
+    failed: AtomicBool,
+    /// Sealed in memory, and perhaps not on the disk.
+    unflushed: Mutex<HashSet<TurnKey>>,
+    /// Held over every read-modify-write; only ever on a blocking thread.
+    writing: Mutex<()>,
+}
+
+/// The trees within one change that is whole on the disk or not there at all: turns, blobs, by digest, by age, blobs
+/// by age.
+type Change<'a> = (
+    &'a TransactionalTree,
+    &'a TransactionalTree,
+    &'a TransactionalTree,
+    &'a TransactionalTree,
+    &'a TransactionalTree,
+);
+
+impl Trees {
+    pub(super) fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
+        let db = sled::Config::new().path(folder).cache_capacity(limits.cache_bytes).open()?;
+        let begins_ms = match (db.get("version")?, db.get("begins_ms")?) {
+            (None, None) => {
+                db.insert("version", &[JOURNAL_VERSION])?;
+                db.insert("begins_ms", &now_ms.to_be_bytes())?;
+                db.flush()?;
+                now_ms
+            }
+            (Some(version), Some(begins)) if version.as_ref() == [JOURNAL_VERSION] => {
+                u64::from_be_bytes(begins.as_ref().try_into().map_err(|_| JournalError::Damaged)?)
+            }
+            _ => return Err(JournalError::Damaged),
+        };
+        let blobs = db.open_tree("blobs")?;
+        let mut blob_bytes = 0;
+        for blob in &blobs {
+            blob_bytes += blob?.1.len() as u64;
+        }
+        let turns = db.open_tree("turns")?;
+        let entries = turns.len() as u64;
+        Ok(Self {
+            turns,
+            by_digest: db.open_tree("by_digest")?,
+            by_age: db.open_tree("by_age")?,
+            blob_age: db.open_tree("blob_age")?,
+            blobs,
+            db,
+            limits,
+            begins_ms,
+            blob_bytes: AtomicU64::new(blob_bytes),
+            entries: AtomicU64::new(entries),
+            failed: AtomicBool::new(false),
+            unflushed: Mutex::default(),
+            writing: Mutex::new(()),
+        })
+    }
+
+    pub(super) fn begins_ms(&self) -> u64 {
+        self.begins_ms
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Does some work, unless the disk failed before; notes it if it fails now.
+    pub(super) fn guarded<T>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        if self.failed() {
+            return Err(JournalError::Failed);
+        }
+        let done = work(self);
+        if matches!(done, Err(JournalError::Disk(_))) {
+            self.fail();
+        }
+        done
+    }
+
+    /// Nothing is read or written from now on.
+    pub(super) fn fail(&self) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            // Dropping a tree flushes it, and after some failures sled waits for that for ever: the process could
+            // not end. What could be flushed is on the disk already, so the trees are left as they are.
+            for tree in [&self.turns, &self.blobs, &self.by_digest, &self.by_age, &self.blob_age] {
+                std::mem::forget(tree.clone());
+            }
+            std::mem::forget(self.db.clone());
+        }
+    }
+
+    pub(super) fn write_lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.writing)
+    }
+
+    pub(super) fn flush(&self) -> Result<(), JournalError> {
+        Ok(self.db.flush().map(drop)?)
+    }
+
+    pub(super) fn entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
+        self.turns.get(key.to_bytes())?.map(|bytes| decode(&bytes)).transpose()
+    }
+
+    /// The entry as the disk has it: nobody hears of a seal that could still be lost.
+    pub(super) fn flushed_entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
+        // In this order: a key that is not in the set any more was flushed before.
+        let entry = self.entry(key)?;
+        let unflushed = lock(&self.unflushed).contains(key);
+        Ok(match entry {
+            Some(mut entry) if unflushed && matches!(entry.state, EntryState::Sealed(_)) => {
+                entry.state = EntryState::Accepted;
+                Some(entry)
+            }
+            entry => entry,
+        })
+    }
+
+    /// Notes, before its entry is written, that an attempt is being sealed.
+    pub(super) fn unflushed(&self, key: TurnKey) -> TurnKey {
+        lock(&self.unflushed).insert(key);
+        key
+    }
+
+    /// The disk has it.
+    pub(super) fn is_flushed(&self, key: TurnKey) {
+        lock(&self.unflushed).remove(&key);
+    }
+
+    /// Changes an entry that is there.
+    pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
+        self.turns.insert(key.to_bytes(), codec::encode(entry))?;
+        Ok(())
+    }
+
+    /// Adds an entry.
+    pub(super) fn insert(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
+        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(entry));
+        self.change(|(turns, _, _, by_age, _)| {
+            by_age.insert(age.as_slice(), &[])?;
+            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
+            Ok(())
+        })?;
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Changes an entry to a sealed one, with its blob.
+    pub(super) fn insert_sealed(
+        &self,
+        key: &TurnKey,
+        entry: &TurnEntry,
+        digest: &BlobDigest,
+        blob: Vec<u8>,
+    ) -> Result<(), JournalError> {
+        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(entry));
+        let blob = IVec::from(blob);
+        let before = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+            let before = blobs.insert(&digest.0, &blob)?;
+            by_digest.insert(&digest.0, &key.to_bytes()[..])?;
+            blob_age.insert(age.as_slice(), &digest.0)?;
+            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
+            Ok(before)
+        })?;
+        if before.is_none() {
+            self.blob_bytes.fetch_add(blob.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes an entry to one that was given up, and removes its blob.
+    pub(super) fn abort(&self, key: &TurnKey, mut entry: TurnEntry) -> Result<(), JournalError> {
+        let digest = match &entry.state {
+            EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
+            EntryState::Accepted | EntryState::Aborted => None,
+        };
+        entry.state = EntryState::Aborted;
+        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(&entry));
+        let removed = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
+            let Some(digest) = digest else { return Ok(None) };
+            by_digest.remove(&digest.0)?;
+            blob_age.remove(age.as_slice())?;
+            Ok(blobs.remove(&digest.0)?)
+        })?;
+        self.forget_bytes(removed);
+        Ok(())
+    }
+
+    fn change<T>(
+        &self,
+        work: impl Fn(Change<'_>) -> ConflictableTransactionResult<T, std::convert::Infallible>,
+    ) -> Result<T, JournalError> {
+        let trees = (&self.turns, &self.blobs, &self.by_digest, &self.by_age, &self.blob_age);
+        let done = trees.transaction(|(turns, blobs, by_digest, by_age, blob_age)| {
+            work((turns, blobs, by_digest, by_age, blob_age))
+        });
+        done.map_err(|error| match error {
+            TransactionError::Abort(never) => match never {},
+            TransactionError::Storage(error) => JournalError::Disk(error),
+        })
+    }
+
+    fn forget_bytes(&self, removed: Option<IVec>) {
+        if let Some(bytes) = removed {
+            self.blob_bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
+        Ok(self.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))
+    }
+
+    /// The turn that a blob is of.
+    pub(super) fn author_of(&self, digest: &BlobDigest) -> Result<Option<TurnKey>, JournalError> {
+        Ok(self.by_digest.get(digest.0)?.and_then(|key| TurnKey::from_bytes(&key)))
+    }
+
+    pub(super) fn unstored(&self) -> Result<Vec<(TurnKey, Box<SealedEntry>)>, JournalError> {
+        let mut found = Vec::new();
+        for item in &self.turns {
+            let (key, bytes) = item?;
+            let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
+            if let EntryState::Sealed(sealed) = decode(&bytes)?.state
+                && !matches!(sealed.store, StoreState::Stored { .. })
+                && self.blobs.contains_key(sealed.committed.blob_digest.0)?
+            {
+                found.push((key, sealed));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes blobs beyond the bytes allowed, and entries past their time or beyond their number.
+    pub(super) fn prune(&self, now_ms: u64) -> Result<(), JournalError> {
+        // A blob that the store did not take may be the only copy, so it goes after those that it has.
+        self.prune_blobs(|store| matches!(store, StoreState::Stored { .. }))?;
+        self.prune_blobs(|store| *store != StoreState::Pending)?;
+        self.prune_entries(now_ms)
+    }
+
+    fn prune_blobs(&self, may_go: impl Fn(&StoreState) -> bool) -> Result<(), JournalError> {
+        for item in self.blob_age.iter().take(PRUNE_BATCH) {
+            if self.blob_bytes.load(Ordering::Relaxed) <= self.limits.max_blob_bytes {
+                break;
+            }
+            let (age, digest) = item?;
+            let (age, _, key) = parse_age(age)?;
+            match self.entry(&key)?.map(|entry| entry.state) {
+                Some(EntryState::Sealed(sealed)) if !may_go(&sealed.store) => continue,
+                Some(EntryState::Sealed(sealed)) => {
+                    self.forget_bytes(self.blobs.remove(sealed.committed.blob_digest.0)?);
+                }
+                // No entry needs it.
+                _ => self.forget_bytes(self.blobs.remove(digest)?),
+            }
+            self.blob_age.remove(age)?;
+        }
+        Ok(())
+    }
+
+    fn prune_entries(&self, now_ms: u64) -> Result<(), JournalError> {
+        let retention = u64::try_from(self.limits.retention.as_millis()).unwrap_or(u64::MAX);
+        for item in self.by_age.iter().take(PRUNE_BATCH) {
+            let (age, created_ms, key) = parse_age(item?.0)?;
+            let crowded = self.entries.load(Ordering::Relaxed) >= self.limits.max_entries;
+            if !crowded && now_ms.saturating_sub(created_ms) <= retention {
+                break;
+            }
+            let Some(entry) = self.entry(&key)? else {
+                self.by_age.remove(age)?;
+                continue;
+            };
+            // An entry that could still be replayed stays: it is the seen-set.
+            if now_ms <= entry.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+                continue;
+            }
+            let digest = match &entry.state {
+                EntryState::Sealed(sealed) if sealed.store == StoreState::Pending => continue,
+                EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
+                EntryState::Accepted | EntryState::Aborted => None,
+            };
+            let removed = self.change(|(turns, blobs, by_digest, by_age, blob_age)| {
+                turns.remove(&key.to_bytes()[..])?;
+                by_age.remove(&age)?;
+                blob_age.remove(&age)?;
+                let Some(digest) = digest else { return Ok(None) };
+                by_digest.remove(&digest.0)?;
+                Ok(blobs.remove(&digest.0)?)
+            })?;
+            self.forget_bytes(removed);
+            self.entries.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn age_key(key: &TurnKey, created_ms: u64) -> Vec<u8> {
+    [&created_ms.to_be_bytes()[..], &key.to_bytes()].concat()
+}
+
+fn decode(bytes: &[u8]) -> Result<TurnEntry, JournalError> {
+    let entry: TurnEntry = codec::decode(bytes, MAX_ENTRY_BYTES).map_err(|_| JournalError::Damaged)?;
+    if entry.version == JOURNAL_VERSION { Ok(entry) } else { Err(JournalError::Damaged) }
+}
+
+fn parse_age(bytes: IVec) -> Result<(IVec, u64, TurnKey), JournalError> {
+    let (created, key) = bytes.split_first_chunk::<8>().ok_or(JournalError::Damaged)?;
+    let (created, key) = (u64::from_be_bytes(*created), TurnKey::from_bytes(key));
+    Ok((bytes, created, key.ok_or(JournalError::Damaged)?))
+}
