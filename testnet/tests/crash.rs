@@ -103,7 +103,7 @@ fn cells() -> VecDeque<(&'static str, bool)> {
         Ok(seed) => seed.parse::<u8>().expect("BATON_SEED is a number from 0 to 255"),
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().to_le_bytes()[1],
     };
-    println!("crash matrix: BATON_SEED={seed} (each bit is a step, set where the node restarts)");
+    eprintln!("crash matrix: BATON_SEED={seed} (each bit is a step, set where the node restarts)");
     STEPS.into_iter().enumerate().map(|(bit, step)| (step, seed >> bit & 1 == 1)).collect()
 }
 
