@@ -96,12 +96,12 @@ fn print(figures: &Figures) {
         ));
     }
     output::line(
-        "\n  at turn   bytes up   bytes down   blobs   (store traffic of one turn, mean over a segment)",
+        "\n  at turn   bytes up   bytes down   blobs   turn ms   (of one turn, mean over a segment)",
     );
     for cost in &figures.growth {
         output::line(&format!(
-            "  {:>7} {:>10.0} {:>12.0} {:>7.2}",
-            cost.turn, cost.bytes_up, cost.bytes_down, cost.blobs
+            "  {:>7} {:>10.0} {:>12.0} {:>7.2} {:>9.1}",
+            cost.turn, cost.bytes_up, cost.bytes_down, cost.blobs, cost.turn_ms
         ));
     }
     output::line(&format!("  ratio of bytes, last to first: {:.3}", figures.growth_ratio));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome, VerifyReport};
 use baton_keys::files::{create_private_folder, write_private};
 use baton_proto::{
     export::Export,
@@ -30,6 +30,11 @@ use crate::{
 /// Most tokens of an ordinary answer: enough to say something, few enough for a small machine.
 const ANSWER_TOKENS: u32 = 48;
 
+/// How long the client waits for a node to open a substream: they are on this machine, or were just killed.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long the client leaves storing to a turn's author; ordinarily that is a minute, which nobody wants to watch.
+const AUTHOR_STORES: Duration = Duration::from_secs(5);
+
 /// What the demo found. Every flag is true at the end, or the demo failed before.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
@@ -45,6 +50,8 @@ pub(crate) struct Report {
     store_outage_survived: bool,
     export_verified: bool,
     seconds: f64,
+    /// Where the time went, step by step.
+    step_seconds: Vec<(&'static str, f64)>,
 }
 
 /// The state that the steps share.
@@ -55,6 +62,7 @@ pub(crate) struct Demo {
     engine: EngineChoice,
     report: Report,
     nodes_used: std::collections::BTreeSet<NodeId>,
+    lap: Instant,
 }
 
 /// Runs all steps.
@@ -95,19 +103,63 @@ impl Demo {
             engine: args.engine,
             report: Report::default(),
             nodes_used: std::collections::BTreeSet::new(),
+            lap: Instant::now(),
         })
     }
 
     async fn steps(&mut self, folder: &Path) -> anyhow::Result<()> {
         self.conversation().await?;
+        self.lap("conversation");
+        // Early, so that the authorisation runs out while other things are shown, and so that the node that serves it
+        // keeps none of the blobs that are changed later: it would hand the right one to its peers. Of the nodes that
+        // are there now none is stopped for good.
+        let late = self.replays().await?;
+        self.lap("replays");
         self.kill_mid_answer().await?;
+        self.lap("kill");
         self.without_locator().await?;
+        self.lap("no locator");
         self.tampered_store().await?;
+        self.lap("tampered store");
         self.rolled_back_head().await?;
-        self.replays().await?;
+        self.lap("rolled-back head");
         self.memory_through_relayer().await?;
+        self.lap("memory");
         self.store_outage().await?;
-        self.verify_all(folder).await
+        self.lap("store outage");
+        self.late_replay(&late).await?;
+        self.lap("late replay");
+        self.verify_all(folder).await?;
+        self.lap("export");
+        Ok(())
+    }
+
+    /// Notes how long a step took.
+    fn lap(&mut self, step: &'static str) {
+        let seconds = (self.lap.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        self.lap = Instant::now();
+        output::note(&format!("  ({seconds} s)"));
+        self.report.step_seconds.push((step, seconds));
+    }
+
+    /// Verifies the whole session from the store alone: nothing is wrong, and nothing is missing there.
+    async fn verify_stored(&self) -> anyhow::Result<VerifyReport> {
+        self.settle().await?;
+        let report = self.client.verify(self.session, true).await?;
+        ensure!(report.is_good(), "verification found {:?}", report.problems);
+        ensure!(
+            report.turns == self.report.turns,
+            "{} turns of {} verified",
+            report.turns,
+            self.report.turns
+        );
+        let (own, stored) = (report.from_own, report.from_store);
+        ensure!(
+            own == 0 && stored == report.segments,
+            "{own} segments are not in the store as they should be"
+        );
+        ensure!(report.receipts_missing == 0, "{} receipts are missing", report.receipts_missing);
+        Ok(report)
     }
 
     /// One turn, shown as it happens.
@@ -147,7 +199,7 @@ impl Demo {
 
     async fn verify_all(&mut self, folder: &Path) -> anyhow::Result<()> {
         output::note("export, and verification from the file alone");
-        let report = self.client.verify(self.session, true).await?;
+        let report = self.verify_stored().await?;
         self.report.verified = true;
         output::note(&format!("  {report:?}"));
         let text = self.client.export(self.session, false).await?;
@@ -166,6 +218,8 @@ pub(crate) async fn open_client(network: &Network, home: &Path) -> anyhow::Resul
     let url = network.store_url();
     let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), network.options.shards)?;
     config.bootstrap = network.addresses();
+    config.timeouts.open = OPEN_TIMEOUT;
+    config.timeouts.author_stores = AUTHOR_STORES;
     Ok(Client::open(config).await?)
 }
 

@@ -13,7 +13,7 @@ use baton_mesh::{MeshHandle, Multiaddr, TurnStream};
 use baton_proto::{
     ErrorCode, Signed, codec,
     export::Export,
-    ids::{AuthHash, DeviceId, NodeId, PayloadHash, TurnId},
+    ids::{AuthHash, DeviceId, LinkHash, NodeId, PayloadHash, TurnId},
     limits::{MAX_NODE_FRAME_BYTES, VERSION},
     link::{BlobRef, Link, blob_digest},
     node_record::NodeRecord,
@@ -60,14 +60,23 @@ pub(crate) async fn node_record(
     }
 }
 
-/// Builds the turn after an exported session's head, to be served by one node until `expires_ms`.
-pub(crate) fn build(
+/// What follows from an exported session for its next turn.
+pub(crate) struct Next {
+    pub(crate) seq: u64,
+    prev_link: LinkHash,
+    prev_blob: BlobRef,
+    /// Opens the last segment with every record in it, and nothing older.
+    pub(crate) grant: Grant,
+}
+
+/// The place of the next turn, and a grant of the whole last segment.
+pub(crate) fn next(
     export: &Export,
     root: &SessionRoot,
-    node: &NodeRecord,
-    text: &str,
-    (issued_ms, expires_ms): (u64, u64),
-) -> anyhow::Result<RawTurn> {
+    turn_id: TurnId,
+    attempt: u32,
+    author: NodeId,
+) -> anyhow::Result<Next> {
     let last = export.segments.last().context("the session has a segment")?;
     let session_id = root.session_id();
     let key = root.blob_key(last.segment, &blob_salt(&last.blob)?);
@@ -77,7 +86,8 @@ pub(crate) fn build(
         links.push(Signed::<Link>::verify(entry.link.clone())?);
     }
     let end = links.last().context("a segment has links")?;
-    let blob = BlobRef {
+    let (seq, prev_link) = (end.seq + 1, end.link_hash());
+    let prev_blob = BlobRef {
         blob_id: last.blob_id,
         digest: blob_digest(&last.blob),
         length: u32::try_from(last.blob.len())?,
@@ -90,11 +100,8 @@ pub(crate) fn build(
         })
         .collect();
     let base = baton_proto::chain::base_after(head);
-    let (turn_id, seq) = (TurnId(random_bytes()), end.seq + 1);
-    let identity =
-        RecordIdentity { session_id, segment: base.segment, seq, turn_id, attempt: 0, author: node.node };
+    let identity = RecordIdentity { session_id, segment: base.segment, seq, turn_id, attempt, author };
     let record_key = root.record_key(&identity);
-    let sampling = Sampling::default();
     let grant = Grant {
         segment: base.segment,
         index: u8::try_from(base.entries.len())?,
@@ -102,12 +109,31 @@ pub(crate) fn build(
         blob_key: GrantedKey::of_blob(&root.blob_key(base.segment, &record_key.blob_salt())),
         blobs: vec![ReadBlob {
             segment: last.segment,
+<<<<<<< HEAD
             blob: Some(blob),
             author: None,
+=======
+            blob: Some(prev_blob),
+>>>>>>> testnet-fixes
             key: GrantedKey::of_blob(&key),
         }],
         records,
     };
+    Ok(Next { seq, prev_link, prev_blob, grant })
+}
+
+/// Builds the turn after an exported session's head, to be served by one node until `expires_ms`.
+pub(crate) fn build(
+    export: &Export,
+    root: &SessionRoot,
+    node: &NodeRecord,
+    text: &str,
+    (issued_ms, expires_ms): (u64, u64),
+) -> anyhow::Result<RawTurn> {
+    let session_id = root.session_id();
+    let turn_id = TurnId(random_bytes());
+    let Next { seq, prev_link, prev_blob, grant } = next(export, root, turn_id, 0, node.node)?;
+    let sampling = Sampling::default();
     let signing = root.signing_key();
     let mut auth = TurnAuth {
         version: VERSION,
@@ -119,8 +145,8 @@ pub(crate) fn build(
         seq,
         turn_id,
         attempt: 0,
-        prev_link: end.link_hash(),
-        prev_blob: Some(blob),
+        prev_link,
+        prev_blob: Some(prev_blob),
         n_shards: export.n_shards,
         branch: None,
         audience: node.node,

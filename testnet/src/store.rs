@@ -11,6 +11,9 @@ use baton_walrus_client::{
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
+/// Default sum of blob bytes kept: room for a hundred long conversations, and far from filling a laptop's disk.
+const DEFAULT_QUOTA_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
 /// Arguments of `baton-testnet store`.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
@@ -23,6 +26,10 @@ pub(crate) struct StoreArgs {
     /// Shard count that blob IDs are computed for (1000 on Walrus's mainnet and testnet)
     #[arg(long, default_value_t = 1000)]
     shards: u16,
+    /// Most bytes of blobs kept; a PUT beyond it is refused
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_QUOTA_BYTES,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    quota: u64,
     /// Loopback address of the interface that lets tests damage what is stored
     #[arg(long)]
     admin: Option<SocketAddr>,
@@ -35,6 +42,7 @@ pub(crate) struct StoreArgs {
 pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
     let mut config = EmbeddedConfig::new(&args.data_dir);
     config.shards = ShardCount::new(args.shards)?;
+    config.quota_bytes = Some(args.quota);
     let store = tokio::task::spawn_blocking(move || EmbeddedStore::open(config, validate_head))
         .await
         .context("opening the store panicked")??;

@@ -1,8 +1,16 @@
 //! The crash matrix, with real processes: `kill -9` of the serving node at each step of a turn, with and without a
 //! restart. No accepted turn is lost, none is applied twice, and the conversation goes on.
+//!
+//! Each step once, restarted or not by a printed seed; `BATON_FULL=1` runs every step both ways, `BATON_SEED` a seed
+//! again.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnEvent, TurnInput};
 use baton_proto::ids::NodeId;
@@ -11,6 +19,8 @@ use baton_testnet::network::{EngineChoice, Network, NodeOptions};
 /// Steps of a turn at which a node can be made to wait for its death.
 const STEPS: [&str; 8] =
     ["accepted", "fetched", "mid-token", "sealed", "journaled", "put-sent", "put-done", "receipt-sent"];
+/// Networks at once: a cell mostly waits, for processes to start and for peers to be missed.
+const LANES: usize = 4;
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -37,7 +47,7 @@ fn say(text: &str, node: Option<NodeId>) -> TurnInput {
     TurnInput { node, allow_echo: true, ..TurnInput::user(text) }
 }
 
-/// One cell: the node dies at `step`, and comes back or not. Returns the number of turns afterwards.
+/// One cell: the node dies at `step`, and comes back or not.
 async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     let victim = network.add_node(&["--pause-at".to_owned(), step.to_owned()]).await.unwrap();
     let index = network.index_of(victim).unwrap();
@@ -75,22 +85,48 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.as_str()).collect();
     assert_eq!(said, ["before", text.as_str(), "after"], "{step}, restart {restart}");
     assert!(client.wait_settled(session, SETTLE_TIMEOUT).await.unwrap(), "{step}: not settled");
-    client.verify(session, true).await.unwrap();
+    let report = client.verify(session, true).await.unwrap();
+    assert!(report.is_good(), "{step}, restart {restart}: {report:?}");
+    assert_eq!((report.turns, report.from_own), (3, 0), "{step}, restart {restart}: {report:?}");
     client.shutdown(Duration::from_secs(2)).await;
     if network.index_of(victim).is_some() {
         network.kill_node(victim).await.unwrap();
     }
 }
 
+/// Steps, and whether the node comes back. The bits of the seed choose; its complement is the other half.
+fn cells() -> VecDeque<(&'static str, bool)> {
+    if std::env::var_os("BATON_FULL").is_some_and(|full| full == "1") {
+        return STEPS.into_iter().flat_map(|step| [(step, false), (step, true)]).collect();
+    }
+    let seed = match std::env::var("BATON_SEED") {
+        Ok(seed) => seed.parse::<u8>().expect("BATON_SEED is a number from 0 to 255"),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().to_le_bytes()[1],
+    };
+    eprintln!("crash matrix: BATON_SEED={seed} (each bit is a step, set where the node restarts)");
+    STEPS.into_iter().enumerate().map(|(bit, step)| (step, seed >> bit & 1 == 1)).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_killed_at_any_step_loses_no_turn_and_repeats_none() {
     let folder = tempfile::tempdir().unwrap();
-    let mut network = Network::start(folder.path(), 1, options()).await.unwrap();
-    for restart in [false, true] {
-        for step in STEPS {
-            let home = folder.path().join(format!("client-{step}-{restart}"));
-            check(&mut network, &home, step, restart).await;
-        }
+    let left = Arc::new(Mutex::new(cells()));
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..LANES {
+        let (left, folder) = (left.clone(), folder.path().join(format!("lane-{lane}")));
+        lanes.spawn(async move {
+            std::fs::create_dir(&folder).unwrap();
+            let mut network = Network::start(&folder, 1, options()).await.unwrap();
+            let next = || left.lock().unwrap().pop_front();
+            while let Some((step, restart)) = next() {
+                let home = folder.join(format!("client-{step}-{restart}"));
+                check(&mut network, &home, step, restart).await;
+            }
+            network.stop().await.unwrap();
+        });
     }
-    network.stop().await.unwrap();
+    while let Some(ended) = lanes.join_next().await {
+        ended.unwrap();
+    }
+    assert!(left.lock().unwrap().is_empty(), "every cell ran");
 }

@@ -158,11 +158,13 @@ impl EmbeddedStore {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
         let (stopping, stopped) = tokio::sync::oneshot::channel();
-        let server = axum::serve(listen::Limited::new(listener), router).with_graceful_shutdown(async move {
-            shutdown.await;
-            // The receiver is gone only when the server has ended by itself.
-            let _ = stopping.send(());
-        });
+        let service = listen::watched(router).into_make_service_with_connect_info::<listen::Activity>();
+        let server =
+            axum::serve(listen::Limited::new(listener), service).with_graceful_shutdown(async move {
+                shutdown.await;
+                // The receiver is gone only when the server has ended by itself.
+                let _ = stopping.send(());
+            });
         tokio::select! {
             biased;
             ended = server.into_future() => ended?,

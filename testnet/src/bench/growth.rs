@@ -1,13 +1,22 @@
 //! Bytes and blobs of one turn when the session is short and when it is long.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, ensure};
-use baton_client::{ClientConfig, NewSession, TurnEvent, TurnInput};
-use baton_proto::{ids::NodeId, limits::SEGMENT_TURNS};
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+use baton_proto::{
+    ids::{NodeId, SessionId},
+    limits::SEGMENT_TURNS,
+};
 use serde::Serialize;
 
-use super::proxy;
+use super::proxy::{self, Counted};
 use crate::{
     network::{EngineChoice, Network, NodeOptions},
     output,
@@ -15,20 +24,60 @@ use crate::{
 
 /// Characters of a message; the echo engine answers with as many, so a record has about 2 KiB.
 const MESSAGE_BYTES: usize = 900;
+/// Turns between two lines about the progress.
+const REPORT_TURNS: u64 = 1000;
+/// Turns a minute that the nodes allow, far above what this machine can do: the limits on a peer and a session are
+/// not what is measured.
+const TURNS_PER_MINUTE: &str = "1000000";
+/// How long the background work of some turns may take.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Store traffic of one turn, mean over the sixteen turns around it, so that every place in a segment counts once.
+///
+/// In these turns each one begins when the one before is stored and published, as between people: nothing is sent
+/// along with the request, so a node that did not write the last blob gets it from the store.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cost {
     pub(crate) turn: u64,
     pub(crate) bytes_up: f64,
     pub(crate) bytes_down: f64,
     pub(crate) blobs: f64,
+    /// Time of one turn up to its acceptance, in milliseconds; mean over the same turns.
+    pub(crate) turn_ms: f64,
+}
+
+/// Attempts that may fail while the session grows, such as at a node that still holds it; more mean that limits of
+/// the nodes are measured.
+const MAX_FAILED_ATTEMPTS: u64 = 100;
+
+/// A session that grows.
+struct Growing {
+    network: Network,
+    client: Client,
+    session: SessionId,
+    nodes: [NodeId; 2],
+    counted: Arc<Counted>,
+    /// Attempts that failed: a cost of their own, that must not be part of what is measured.
+    failed: AtomicU64,
+}
+
+/// What was counted up to some turn.
+#[derive(Clone, Copy)]
+struct Counts {
+    up: u64,
+    down: u64,
+    blobs: u64,
+    failed: u64,
 }
 
 /// Runs a session up to the greatest length, on two echo nodes in turn, through a counting proxy of the store.
 pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let half = SEGMENT_TURNS as u64 / 2;
-    ensure!(at.is_sorted() && at.first().is_some_and(|first| *first >= half), "--at must rise, from 8 on");
+    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 2 * half <= *next));
+    ensure!(
+        apart && at.first().is_some_and(|first| *first >= half),
+        "--at must rise by 16 or more, from 8 on"
+    );
     let folder = tempfile::tempdir()?;
     let options = NodeOptions {
         engine: EngineChoice::Echo,
@@ -36,7 +85,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
         context_tokens: None,
         echo_delay_ms: 0,
         model_dir: None,
-        extra: ["--turns-per-minute", "1000000"].map(str::to_owned).to_vec(),
+        extra: ["--turns-per-minute", TURNS_PER_MINUTE].map(str::to_owned).to_vec(),
     };
     let mut network = Network::start(folder.path(), 0, options).await?;
     let (url, counted, forwarding) = proxy::start(network.store_url()).await?;
@@ -45,62 +94,89 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let mut config =
         ClientConfig::with_http(Some(&folder.path().join("client")), &url, &url, Some(&url), 10)?;
     config.bootstrap = network.addresses();
-    let client = baton_client::Client::open(config).await?;
+    let client = Client::open(config).await?;
     let session = client.new_session(NewSession::default()).await?;
+    let growing = Growing { network, client, session, nodes, counted, failed: AtomicU64::new(0) };
 
+    let begun = Instant::now();
     let mut costs = Vec::new();
-    let mut before = (0, 0, 0);
-    let last = at.last().copied().unwrap_or_default() + half;
-    for turn in 0..last {
-        let edge = at.iter().find(|length| turn == **length - half || turn == **length + half);
-        if let Some(length) = edge {
-            settle(&client, session).await?;
-            let now = (counted.up.load(Relaxed), counted.down.load(Relaxed), network.blob_count().await?);
-            if turn == *length + half {
-                costs.push(cost(*length, before, now));
+    let mut turn = 0;
+    for length in at {
+        while turn < length - half {
+            growing.say(turn).await?;
+            turn += 1;
+            if turn.is_multiple_of(REPORT_TURNS) {
+                output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
             }
-            before = now;
         }
-        one(&client, session, turn, nodes).await.with_context(|| format!("turn {turn}"))?;
-        if turn % 1000 == 999 {
-            output::note(&format!("  {} turns", turn + 1));
-        }
+        costs.push(growing.around(*length, &mut turn).await?);
     }
-    settle(&client, session).await?;
-    let now = (counted.up.load(Relaxed), counted.down.load(Relaxed), network.blob_count().await?);
-    costs.push(cost(last - half, before, now));
+    let Growing { network, client, failed, .. } = growing;
+    output::note(&format!(
+        "  {} attempts failed and were repeated, none in the turns measured",
+        failed.into_inner()
+    ));
     client.shutdown(Duration::from_secs(5)).await;
     forwarding.abort();
     network.stop().await?;
     Ok(costs)
 }
 
-async fn settle(client: &baton_client::Client, session: baton_proto::ids::SessionId) -> anyhow::Result<()> {
-    ensure!(client.wait_settled(session, Duration::from_secs(120)).await?, "background work did not end");
-    Ok(())
-}
+impl Growing {
+    /// Measures the turns of one segment's length around a turn.
+    async fn around(&self, length: u64, turn: &mut u64) -> anyhow::Result<Cost> {
+        self.settle().await?;
+        let before = self.counts().await?;
+        let mut busy = Duration::ZERO;
+        for _ in 0..SEGMENT_TURNS {
+            busy += self.say(*turn).await?;
+            self.settle().await?;
+            *turn += 1;
+        }
+        let now = self.counts().await?;
+        ensure!(now.failed == before.failed, "attempts failed in the turns around {length}");
+        #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+        let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
+        Ok(Cost {
+            turn: length,
+            bytes_up: mean(before.up, now.up),
+            bytes_down: mean(before.down, now.down),
+            blobs: mean(before.blobs, now.blobs),
+            turn_ms: (busy / u32::try_from(SEGMENT_TURNS)?).as_secs_f64() * 1000.0,
+        })
+    }
 
-async fn one(
-    client: &baton_client::Client,
-    session: baton_proto::ids::SessionId,
-    turn: u64,
-    nodes: [NodeId; 2],
-) -> anyhow::Result<()> {
-    let text: String =
-        format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
-    let node = if turn.is_multiple_of(2) { nodes[0] } else { nodes[1] };
-    let input = TurnInput { node: Some(node), allow_echo: true, ..TurnInput::user(text) };
-    client.turn(session, input, |_: TurnEvent| {}).await?;
-    Ok(())
-}
+    async fn counts(&self) -> anyhow::Result<Counts> {
+        let (up, down) = (self.counted.up.load(Relaxed), self.counted.down.load(Relaxed));
+        let failed = self.failed.load(Relaxed);
+        Ok(Counts { up, down, blobs: self.network.blob_count().await?, failed })
+    }
 
-fn cost(turn: u64, before: (u64, u64, u64), now: (u64, u64, u64)) -> Cost {
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
-    Cost {
-        turn,
-        bytes_up: mean(before.0, now.0),
-        bytes_down: mean(before.1, now.1),
-        blobs: mean(before.2, now.2),
+    async fn settle(&self) -> anyhow::Result<()> {
+        let settled = self.client.wait_settled(self.session, SETTLE_TIMEOUT).await?;
+        ensure!(settled, "background work did not end");
+        Ok(())
+    }
+
+    /// One turn, on the node whose turn it is; how long it took.
+    async fn say(&self, turn: u64) -> anyhow::Result<Duration> {
+        let text: String =
+            format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
+        let [even, odd] = self.nodes;
+        let node = if turn.is_multiple_of(2) { even } else { odd };
+        let input = TurnInput { node: Some(node), allow_echo: true, ..TurnInput::user(text) };
+        let begun = Instant::now();
+        let on_event = |event: TurnEvent| {
+            if let TurnEvent::AttemptFailed { reason, .. } = event {
+                // The first ones say what it is.
+                if self.failed.fetch_add(1, Relaxed) < 3 {
+                    output::note(&format!("  turn {turn}: an attempt failed: {reason}"));
+                }
+            }
+        };
+        self.client.turn(self.session, input, on_event).await.with_context(|| format!("turn {turn}"))?;
+        let failed = self.failed.load(Relaxed);
+        ensure!(failed <= MAX_FAILED_ATTEMPTS, "{failed} attempts failed: the nodes' limits are in the way");
+        Ok(begun.elapsed())
     }
 }

@@ -13,6 +13,13 @@ use crate::{network::EngineChoice, output, raw};
 /// Life of an authorisation that the demo lets run out.
 const SHORT_LIFE_MS: u64 = 25_000;
 
+/// A turn that was served, to be sent again when its authorisation has run out.
+pub(super) struct LateReplay {
+    turn: raw::RawTurn,
+    node: NodeId,
+    expires_ms: u64,
+}
+
 impl Demo {
     /// One byte flipped in the head blob, then an older blob in its place: a fresh node refuses both, the client
     /// puts its own copy back, and the conversation goes on.
@@ -27,17 +34,21 @@ impl Demo {
             self.reopen_client().await?;
             let last = export.turns.last().context("the session has turns")?;
             let head = last.blob_id.context("the head blob's ID is known")?;
+            let whole = self.network.read_blob(head).await?;
             let bytes = if attack == "an older blob" {
                 let older = export.turns.iter().rev().nth(1).and_then(|turn| turn.blob_id);
                 self.network.read_blob(older.context("an older blob's ID is known")?).await?
             } else {
-                let mut bytes = self.network.read_blob(head).await?;
+                let mut bytes = whole.clone();
                 let middle = bytes.len() / 2;
                 *bytes.get_mut(middle).context("a blob has bytes")? ^= 1;
                 bytes
             };
+            ensure!(bytes != whole, "{attack}: nothing was changed");
             self.network.replace_blob(head, bytes).await?;
             self.refused_then_repaired(fresh, attack).await?;
+            let repaired = self.network.read_blob(head).await?;
+            ensure!(repaired == whole, "{attack}: the store does not have the blob as it was");
         }
         self.report.tamper_refused = true;
         Ok(())
@@ -67,7 +78,7 @@ impl Demo {
         let outcome = outcome.context("the refused turn was pending")?;
         self.accepted(&outcome);
         self.settle().await?;
-        self.client.verify(self.session, true).await?;
+        self.verify_stored().await?;
         output::note("  repaired from the client's copy, and continued");
         Ok(())
     }
@@ -99,9 +110,9 @@ impl Demo {
         Ok(())
     }
 
-    /// The same authorisation twice, to another node, and too late.
-    pub(super) async fn replays(&mut self) -> anyhow::Result<()> {
-        output::note("an authorisation replayed: twice, to another node, and late");
+    /// The same authorisation twice, and to another node; what is left is to send it too late.
+    pub(super) async fn replays(&mut self) -> anyhow::Result<LateReplay> {
+        output::note("an authorisation replayed: twice, and to another node; later on, late");
         self.settle().await?;
         let root = self.client.backup(self.session).await?;
         let export = self.export().await?;
@@ -124,11 +135,17 @@ impl Demo {
         let elsewhere = turn.send(&mesh, second, &self.addresses_of(second)).await?;
         ensure!(elsewhere.refused == Some(ErrorCode::WrongAudience), "elsewhere: {:?}", elsewhere.refused);
         output::note("  to another node: WrongAudience");
+        Ok(LateReplay { turn, node: first, expires_ms: window.1 })
+    }
 
-        let left = (window.1 + 200).saturating_sub(now_ms());
+    /// The same authorisation once more, after its time.
+    pub(super) async fn late_replay(&mut self, late: &LateReplay) -> anyhow::Result<()> {
+        output::note("the authorisation from before, now expired, once more");
+        let left = (late.expires_ms + 200).saturating_sub(now_ms());
         tokio::time::sleep(Duration::from_millis(left)).await;
-        let late = turn.send(&mesh, first, &self.addresses_of(first)).await?;
-        ensure!(late.refused == Some(ErrorCode::Expired), "late: {:?}", late.refused);
+        let mesh = self.client.mesh().clone();
+        let reply = late.turn.send(&mesh, late.node, &self.addresses_of(late.node)).await?;
+        ensure!(reply.refused == Some(ErrorCode::Expired), "late: {:?}", reply.refused);
         output::note("  late: Expired");
         self.report.replay_refused = true;
         Ok(())

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use baton_client::{InlinePolicy, TurnEvent, TurnInput};
-use baton_proto::ids::NodeId;
+use baton_client::{InlinePolicy, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{Signed, export::Export, ids::NodeId, turn::TurnAuth};
 
 use super::Demo;
-use crate::{network::EngineChoice, output};
+use crate::{network::EngineChoice, output, raw};
 
 /// Told in the first turn, asked for in the sixth.
 const QUESTIONS: [&str; 6] = [
@@ -23,19 +23,52 @@ impl Demo {
     /// Six turns, each on the next of three nodes; the window of the sixth still holds the first.
     pub(super) async fn conversation(&mut self) -> anyhow::Result<()> {
         output::note("a conversation of six turns, each on another node");
-        for (index, question) in QUESTIONS.iter().enumerate() {
-            let node = self.node_at(index)?;
-            let outcome = self.say(TurnInput { node: Some(node), ..Self::ask(question) }).await?;
-            ensure!(outcome.node == node, "turn {index} was served by another node than asked");
-            if index + 1 == QUESTIONS.len() {
-                // The commitment in the receipt binds the window; the client has checked it against its own text.
-                let from = outcome.receipt.window_from;
-                ensure!(from == 0, "the window of the last turn begins at {from}, after the fact was told");
-            }
+        let (last_question, before) = QUESTIONS.split_last().context("there are questions")?;
+        for (index, question) in before.iter().enumerate() {
+            self.say_on(index, question).await?;
         }
+        self.settle().await?;
+        let earlier = self.export().await?;
+        let outcome = self.say_on(before.len(), last_question).await?;
+        // The receipt is the node's word for where its window began; its commitment covers that number, the system
+        // text and the new messages, not the text in between.
+        let from = outcome.receipt.window_from;
+        ensure!(from == 0, "the window of the last turn begins at {from}, after the fact was told");
+        self.was_granted_all(&earlier, &outcome).await?;
         ensure!(self.nodes_used.len() == 3, "only {} nodes were used", self.nodes_used.len());
-        self.client.verify(self.session, true).await?;
+        self.verify_stored().await?;
         Ok(())
+    }
+
+    async fn say_on(&mut self, index: usize, question: &str) -> anyhow::Result<TurnOutcome> {
+        let node = self.node_at(index)?;
+        let outcome = self.say(TurnInput { node: Some(node), ..Self::ask(question) }).await?;
+        ensure!(outcome.node == node, "turn {index} was served by another node than asked");
+        Ok(outcome)
+    }
+
+    /// What the node could read is in the authorisation, by its hash: it must be that of a grant of every record from
+    /// the first turn on.
+    async fn was_granted_all(&self, earlier: &Export, outcome: &TurnOutcome) -> anyhow::Result<()> {
+        let auth = self.auth_of(outcome.seq).await?;
+        let root = self.client.backup(self.session).await?;
+        let next = raw::next(earlier, &root, auth.turn_id, auth.attempt, auth.audience)?;
+        let granted: Vec<u64> = next.grant.records.iter().map(|record| record.seq).collect();
+        let all: Vec<u64> = (0..outcome.seq).collect();
+        ensure!(granted == all, "the segment has the turns {granted:?}");
+        ensure!(
+            auth.grant_hash == next.grant.hash(),
+            "the last turn was granted something else than all before it"
+        );
+        Ok(())
+    }
+
+    /// The authorisation of an accepted turn.
+    async fn auth_of(&self, seq: u64) -> anyhow::Result<Signed<TurnAuth>> {
+        let export = self.export().await?;
+        let turn = export.turns.iter().find(|turn| turn.seq == seq).context("the turn is in the export")?;
+        let auth = turn.auth.as_ref().context("the turn has its authorisation")?;
+        Ok(Signed::<TurnAuth>::verify_encoded(auth)?)
     }
 
     /// `kill -9` of the serving node after its first words; another node completes the turn.
@@ -87,10 +120,14 @@ impl Demo {
                 node: Some(node),
                 with_locator: false,
                 inline: InlinePolicy::Never,
+                // A second attempt would say where the history is.
+                max_attempts: 1,
                 ..Self::ask("What did I tell you about my dog?")
             })
             .await?;
         ensure!(outcome.node == node, "another node served");
+        let auth = self.auth_of(outcome.seq).await?;
+        ensure!(auth.attempt == 0 && auth.prev_blob.is_none(), "the request said where the history is");
         self.report.found_by_session_id = true;
         Ok(())
     }

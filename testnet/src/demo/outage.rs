@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use baton_proto::store::BlobStore as _;
+use baton_proto::store::{BlobStore as _, StoreError};
 use baton_walrus_client::{HttpStore, ShardCount};
 
 use super::{Demo, open_client};
@@ -11,27 +11,47 @@ use crate::output;
 
 /// How long the demo waits for background work: a node's retries end after a minute, then the client stores.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
+/// How long the demo tries to settle while the store is away: a PUT to a store that is there takes milliseconds.
+const OUTAGE_LOOK: Duration = Duration::from_secs(2);
 
 impl Demo {
     /// Two turns without a store, then the store again.
     pub(super) async fn store_outage(&mut self) -> anyhow::Result<()> {
         output::note("the store is stopped for two turns");
+        self.settle().await?;
         self.network.stop_store().await?;
+        let mut unstored = Vec::new();
         for question in ["Are you still there?", "And now?"] {
             let outcome = self.say(Self::ask(question)).await?;
-            let history = self.client.history(self.session).await?;
-            let pending = history.iter().any(|view| view.turn.link.seq == outcome.seq && !view.stored);
-            ensure!(pending, "turn {} counts as stored without a store", outcome.seq);
+            unstored.push(outcome.seq);
         }
+        self.still_unstored(&unstored).await?;
         self.network.restart_store().await?;
         self.settle().await?;
+        // Not by turn: the later of the two blobs holds both.
+        let left = self.client.session(self.session).await?.unstored;
+        ensure!(left == 0, "{left} turns are not stored");
         let export = self.export().await?;
-        let store = self.http_store()?;
         let last = export.turns.last().and_then(|turn| turn.blob_id);
+        let store = self.http_store()?;
         ensure!(store.exists(last.context("the head blob's ID is known")?).await?, "the head is not stored");
-        self.client.verify(self.session, true).await?;
+        self.verify_stored().await?;
         output::note("  caught up");
         self.report.store_outage_survived = true;
+        Ok(())
+    }
+
+    /// With the store out of reach, and time enough for what is under way, these turns must not count as stored.
+    async fn still_unstored(&self, turns: &[u64]) -> anyhow::Result<()> {
+        let probe = self.export().await?.turns.first().and_then(|turn| turn.blob_id);
+        let asked = self.http_store()?.exists(probe.context("the first blob's ID is known")?).await;
+        ensure!(matches!(asked, Err(StoreError::Unavailable { .. })), "the store still answers: {asked:?}");
+        let settled = self.client.wait_settled(self.session, OUTAGE_LOOK).await?;
+        ensure!(!settled, "everything counts as stored without a store");
+        for view in self.client.history(self.session).await? {
+            let seq = view.turn.link.seq;
+            ensure!(!(view.stored && turns.contains(&seq)), "turn {seq} counts as stored without a store");
+        }
         Ok(())
     }
 

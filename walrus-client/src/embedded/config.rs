@@ -24,6 +24,10 @@ pub(super) const MAX_ID_COMPUTATIONS: usize = 2;
 pub(super) const MAX_HEAD_WRITES: usize = 32;
 /// Open connections: each may hold one blob in memory. Further ones wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 256;
+/// How long a connection may have no request under way and send no byte of an answer before it is closed, so that
+/// idle sockets cannot keep everybody else out. Also the time for a whole request head. Clients keep connections for
+/// some seconds between requests; past this they open another one.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request's body may take to arrive, so that a stalled sender gives its place free.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much of a refused body is read and thrown away, so that its sender gets to read the refusal.

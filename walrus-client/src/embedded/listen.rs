@@ -1,31 +1,48 @@
-//! A TCP listener with a bounded number of open connections.
+//! A TCP listener with a bounded number of open connections, none of which is kept for nothing: one that neither has
+//! a request under way nor moves bytes of an answer is closed, and gives its place to the next.
 
 use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
-use axum::serve::Listener;
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request, connect_info::Connected},
+    middleware::{self, Next},
+    response::Response,
+    serve::{IncomingStream, Listener},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, Sleep},
 };
 
-use super::{acquire, config::MAX_CONNECTIONS};
+use super::{
+    acquire,
+    config::{IDLE_TIMEOUT, MAX_CONNECTIONS},
+};
 
 /// Accepts no more than [`MAX_CONNECTIONS`] at a time; the others wait in the system's queue.
 pub(super) struct Limited {
     listener: TcpListener,
     slots: Arc<Semaphore>,
+    idle: Duration,
 }
 
 impl Limited {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+        Self::with(listener, MAX_CONNECTIONS, IDLE_TIMEOUT)
+    }
+
+    fn with(listener: TcpListener, connections: usize, idle: Duration) -> Self {
+        Self { listener, slots: Arc::new(Semaphore::new(connections)), idle }
     }
 }
 
@@ -36,7 +53,11 @@ impl Listener for Limited {
     async fn accept(&mut self) -> (Slotted, SocketAddr) {
         let slot = acquire(&self.slots).await;
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Slotted { stream, _slot: slot }, address)
+        // Answers are small and waited for: none is held back to be sent with a next one.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection stays without TCP_NODELAY");
+        }
+        (Slotted::new(stream, slot, self.idle), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -44,10 +65,105 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that gives its slot back when it is dropped.
+/// What goes on on a connection, shared with the requests that come over it.
+#[derive(Debug, Clone)]
+pub(super) struct Activity(Arc<Mutex<Busy>>);
+
+#[derive(Debug)]
+struct Busy {
+    /// Requests whose head has arrived and whose answer has not begun.
+    running: usize,
+    /// When the last of them ended, or bytes of an answer last left; at first, when the connection began. Bytes
+    /// that arrive do not count: a head has to be complete in time.
+    last: Instant,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Busy { running: 0, last: Instant::now() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Busy> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> RunningRequest {
+        self.lock().running += 1;
+        RunningRequest(self.clone())
+    }
+
+    /// Since when nothing goes on.
+    fn idle_since(&self) -> Option<Instant> {
+        let busy = self.lock();
+        (busy.running == 0).then_some(busy.last)
+    }
+}
+
+impl Connected<IncomingStream<'_, Limited>> for Activity {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+        stream.io().activity.clone()
+    }
+}
+
+/// Marks a request as under way until it is dropped.
+struct RunningRequest(Activity);
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        let mut busy = self.0.lock();
+        busy.running -= 1;
+        busy.last = Instant::now();
+    }
+}
+
+/// Makes a router tell each connection of its requests. It must then be served with [`Activity`] as connect info.
+pub(super) fn watched(router: Router) -> Router {
+    router.layer(middleware::from_fn(
+        async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
+            let _running = activity.begin();
+            next.run(request).await
+        },
+    ))
+}
+
+/// A connection that gives its slot back when it is dropped, and fails when it is idle for too long.
 pub(super) struct Slotted {
     stream: TcpStream,
+    activity: Activity,
+    idle: Duration,
+    alarm: Pin<Box<Sleep>>,
     _slot: OwnedSemaphorePermit,
+}
+
+impl Slotted {
+    fn new(stream: TcpStream, slot: OwnedSemaphorePermit, idle: Duration) -> Self {
+        let alarm = Box::pin(tokio::time::sleep(idle));
+        Self { stream, activity: Activity::new(), idle, alarm, _slot: slot }
+    }
+
+    /// What a pending read or write comes to: an error once nothing has gone on for too long. While a request runs
+    /// it stays pending; whatever follows the request polls again.
+    fn unless_idle<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        while let Some(since) = self.activity.idle_since() {
+            let due = since + self.idle;
+            if self.alarm.deadline() != due {
+                self.alarm.as_mut().reset(due);
+            }
+            if self.alarm.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            // Only this task polls, but a request may have begun or ended on another one meanwhile.
+            if self.activity.idle_since().is_some_and(|since| since + self.idle <= Instant::now()) {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was idle")));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Notes that bytes left.
+    fn moved(&self) {
+        self.activity.lock().last = Instant::now();
+    }
 }
 
 impl AsyncRead for Slotted {
@@ -56,7 +172,15 @@ impl AsyncRead for Slotted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Pending => self.unless_idle(context),
+            // Also a head that comes in drops ends.
+            ready if !buffer.filled().is_empty() => match self.unless_idle::<()>(context) {
+                Poll::Ready(error) => Poll::Ready(error),
+                Poll::Pending => ready,
+            },
+            ready => ready,
+        }
     }
 }
 
@@ -66,7 +190,13 @@ impl AsyncWrite for Slotted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        match Pin::new(&mut self.stream).poll_write(context, bytes) {
+            Poll::Pending => self.unless_idle(context),
+            ready => {
+                self.moved();
+                ready
+            }
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -76,16 +206,99 @@ impl AsyncWrite for Slotted {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
+}
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        sync::Notify,
+        task::JoinHandle,
+    };
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_millis(200);
+    /// Far beyond [`IDLE`], also on a loaded machine.
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A server whose `/slow` answers once `go` is notified.
+    async fn serve(connections: usize, go: Arc<Notify>) -> (SocketAddr, JoinHandle<io::Result<()>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let slow = get(async move || {
+            go.notified().await;
+            "done"
+        });
+        let router = watched(Router::new().route("/slow", slow).route("/", get(async || "done")));
+        let service = router.into_make_service_with_connect_info::<Activity>();
+        let serving = axum::serve(Limited::with(listener, connections, IDLE), service);
+        (address, tokio::spawn(serving.into_future()))
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    async fn get_last(stream: &mut TcpStream, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: store\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(SOON, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn idle_sockets_give_their_places_to_those_who_wait() {
+        let (address, server) = serve(2, Arc::default()).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let mut halfway = TcpStream::connect(address).await.unwrap();
+        halfway.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
+        let mut third = TcpStream::connect(address).await.unwrap();
+        assert!(get_last(&mut third, "/").await.ends_with("done"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_head_in_drops_does_not_keep_a_connection() {
+        let (address, server) = serve(2, Arc::default()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        let (mut from, mut to) = stream.split();
+        let dripping = async {
+            let mut pause = tokio::time::interval(IDLE / 10);
+            loop {
+                pause.tick().await;
+                if to.write_all(b"x: y\r\n").await.is_err() {
+                    return;
+                }
+            }
+        };
+        let mut answer = Vec::new();
+        // An end in good order or by a reset: what counts is that it ends, and without an answer.
+        let ended = async { drop(from.read_to_end(&mut answer).await) };
+        let closed = async {
+            tokio::select! {
+                () = ended => {}
+                () = dripping => {}
+            }
+        };
+        tokio::time::timeout(SOON, closed).await.expect("the server closes it");
+        assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_request_may_take_longer_than_an_idle_connection_lives() {
+        let go = Arc::new(Notify::new());
+        let (address, server) = serve(2, go.clone()).await;
+        let mut busy = TcpStream::connect(address).await.unwrap();
+        let asking = tokio::spawn(async move { get_last(&mut busy, "/slow").await });
+        for _ in 0..2 {
+            // A connection that lives for the whole idle time while the request runs.
+            let mut silent = TcpStream::connect(address).await.unwrap();
+            let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await.expect("it is closed");
+            assert_eq!(closed.unwrap_or(0), 0);
+        }
+        go.notify_one();
+        assert!(asking.await.unwrap().ends_with("done"));
+        server.abort();
     }
 }

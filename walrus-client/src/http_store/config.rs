@@ -9,6 +9,9 @@ use crate::ShardCount;
 
 /// Default time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an unused connection is kept: below the time after which stores close one (the embedded one after 30 s),
+/// so that no PUT is sent on a connection that is just being closed.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default part of a request's time that does not depend on its size. Walrus takes some 20 s to certify a
 /// blob, and answers a PUT only then.
 const BASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -125,6 +128,7 @@ impl HttpStoreBuilder {
         }
         let client = Client::builder()
             .connect_timeout(self.connect_timeout)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .redirect(redirect::Policy::none())
             // A repeated PUT buys a second object, so not even a protocol's own refusals are repeated here.
             .retry(retry::never())
