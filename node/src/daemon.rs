@@ -265,15 +265,20 @@ fn profile(settings: &Settings, engine: &dyn Engine) -> Profile {
 
 fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
     let price = Price { input: settings.input_price, output: settings.output_price };
+    let turns = settings.turns_per_minute;
+    let defaults = ServiceLimits::default();
     ServiceLimits {
         slots: settings.slots as usize,
         queue: settings.queue as usize,
-        turns_per_minute: settings.turns_per_minute,
+        turns_per_minute: turns,
+        // Whoever allows a peer more turns means its sessions, and the other frames of each turn, as well.
+        session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
+        frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
         max_output_tokens: settings.max_output_tokens,
         max_epochs: settings.max_epochs.max(1),
         prices: BTreeMap::from([(engine.info().model_id, price)]),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
-        ..ServiceLimits::default()
+        ..defaults
     }
 }
 

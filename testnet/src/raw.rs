@@ -109,12 +109,8 @@ pub(crate) fn next(
         blob_key: GrantedKey::of_blob(&root.blob_key(base.segment, &record_key.blob_salt())),
         blobs: vec![ReadBlob {
             segment: last.segment,
-<<<<<<< HEAD
-            blob: Some(blob),
-            author: None,
-=======
             blob: Some(prev_blob),
->>>>>>> testnet-fixes
+            author: None,
             key: GrantedKey::of_blob(&key),
         }],
         records,
@@ -153,7 +149,7 @@ pub(crate) fn build(
         audience_key: node.current_key(issued_ms)?,
         payload_hash: PayloadHash([0; 32]),
         model: node.models.first().context("the node serves a model")?.model,
-        sampling: sampling.digest(&record_key),
+        sampling: sampling.digest(&grant.record_key.record_key()),
         max_output_tokens: 16,
         max_price: 0,
         memory_from: None,
