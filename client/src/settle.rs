@@ -2,7 +2,7 @@
 //!
 //! The text then comes out of the blob, which the client opens with its own root and rebuilds like any other turn.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
@@ -17,8 +17,13 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, StoreState, TurnStatus},
 };
+use tokio::time::timeout;
 
 use crate::{attempt::accept, client::Client, exchange, session::Session, state::State};
+
+/// How long a node is asked what became of a turn. A node that lives answers from its journal; one that was killed
+/// in the middle of an answer must not keep the next attempt waiting.
+const STATUS_WAIT: Duration = Duration::from_secs(3);
 
 /// An accepted turn and the memory that went into it.
 pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
@@ -61,10 +66,11 @@ impl Client {
             Signed::sign(request, &signing)
         });
         let frame = ClientFrame::Status(request.bytes().clone());
-        match self.ask(auth.audience, &frame).await {
-            Ok(NodeFrame::Status(status)) => Ok(status),
-            Ok(_) => Err("the node answered something else".to_owned()),
-            Err(error) => Err(error.to_string()),
+        match timeout(STATUS_WAIT, self.ask(auth.audience, &frame)).await {
+            Ok(Ok(NodeFrame::Status(status))) => Ok(status),
+            Ok(Ok(_)) => Err("the node answered something else".to_owned()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the node did not answer in time".to_owned()),
         }
     }
 

@@ -53,6 +53,10 @@ pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long shutdown waits for connections to say goodbye.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
+/// A QUIC peer that is silent for so long is gone. Nothing else tells: a dead process's port sends no reset. A third of
+/// it passes between two keep-alives, so two may be lost.
+pub(crate) const QUIC_SILENCE: Duration = Duration::from_secs(6);
+
 /// QUIC flow-control window of one stream: bounds what an unread stream may buffer.
 pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 

@@ -22,7 +22,8 @@ use libp2p::{
 use crate::{
     error::MeshError,
     limits::{
-        MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_STREAM_WINDOW_BYTES,
+        MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE,
+        QUIC_STREAM_WINDOW_BYTES,
     },
 };
 
@@ -51,6 +52,8 @@ fn plain_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
     let mut config = quic::Config::new(keypair);
+    config.max_idle_timeout = u32::try_from(QUIC_SILENCE.as_millis()).unwrap_or(u32::MAX);
+    config.keep_alive_interval = QUIC_SILENCE / 3;
     config.max_stream_data = QUIC_STREAM_WINDOW_BYTES;
     config.max_connection_data = QUIC_CONNECTION_WINDOW_BYTES;
     config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
