@@ -6,7 +6,7 @@ use baton_keys::{
     SecretSigningKey,
     exchange::ExchangeSecret,
     ids::{BlobSalt, SessionId},
-    session::{BlobKey, SessionRoot},
+    session::{BlobKey, SessionRoot, head_locate_key},
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
@@ -15,7 +15,10 @@ use baton_proto::{
     codec,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::LinkHash,
-    limits::{MAX_OBJECT_BYTES, MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET},
+    limits::{
+        HEAD_INNER_BLOCK, HEAD_OUTER_BLOCK, MAX_OBJECT_BYTES, MAX_SEGMENT_BUCKET, MIN_SEGMENT_BUCKET,
+        PAYLOAD_BLOCK, REPLY_BLOCK,
+    },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeRecord},
@@ -312,10 +315,24 @@ proptest! {
         let ephemeral = ExchangeSecret::from_bytes(&source.bytes());
         let mut auth = TurnAuth::drawn(&mut source);
         let secret = baton_keys::exchange::TurnSecret::initiate(&ephemeral, &node.public_key(), &auth.binding());
-        let text = secret.unwrap().seal_payload(&bytes);
-        let sealed = SealedPayload([&ephemeral.public_key().0[..], &text].concat());
-        auth.payload_hash = sealed.hash();
-        prop_assert!(sealed.open(&node, &auth).is_err());
+        let secret = secret.unwrap();
+        for text in [bytes.clone(), codec::pad_block(&bytes, PAYLOAD_BLOCK).to_vec()] {
+            let text = secret.seal_payload(&text);
+            let sealed = SealedPayload([&ephemeral.public_key().0[..], &text].concat());
+            auth.payload_hash = sealed.hash();
+            prop_assert!(sealed.open(&node, &auth).is_err());
+        }
+        drop(ReplyEvent::from_chunk(&bytes));
+        drop(ReplyEvent::from_chunk(&codec::pad_block(&bytes, REPLY_BLOCK)));
+        let mut head = HeadRecord::drawn(&mut source);
+        for text in [bytes.clone(), codec::pad_block(&bytes, HEAD_OUTER_BLOCK).to_vec()] {
+            head.outer = head_locate_key(&id).seal(&head.head_key, &text);
+            prop_assert!(head.open_outer(&id).is_err());
+        }
+        for text in [bytes.clone(), codec::pad_block(&bytes, HEAD_INNER_BLOCK).to_vec()] {
+            head.inner = root.head_inner_key().seal(&head.head_key, &text);
+            drop(head.open_inner(&root));
+        }
     }
 
     /// Windows whose grant, authorisation and segments are anything at all, the blobs sealed and named to fit.

@@ -74,7 +74,13 @@ macro_rules! drawn_numbers {
         }
     })* };
 }
-drawn_numbers!(u8, u16, u32, u64, i32);
+drawn_numbers!(u8, u16, u32, u64);
+
+impl Drawn for i32 {
+    fn drawn(source: &mut Source) -> Self {
+        Self::from_le_bytes(u32::drawn(source).to_le_bytes())
+    }
+}
 
 macro_rules! drawn_choices {
     ($($name:ident: [$($variant:ident),*];)*) => { $(impl Drawn for $name {
