@@ -233,10 +233,10 @@ impl CheckedTurn<'_> {
         let auth = self.turn.auth.as_ref().map(|auth| self.check_auth(auth)).transpose()?;
         let receipt =
             self.turn.receipt.as_ref().map(|receipt| self.check_receipt(receipt, report)).transpose()?;
-        if let (Some(auth), Some(receipt)) = (&auth, &receipt) {
-            if !receipt.claims_fit(auth) {
-                return Err(ErrorCode::ReceiptMismatch);
-            }
+        if let (Some(auth), Some(receipt)) = (&auth, &receipt)
+            && !receipt.claims_fit(auth)
+        {
+            return Err(ErrorCode::ReceiptMismatch);
         }
         if let Some(ack) = &self.turn.ack {
             self.check_ack(ack, blob)?;
