@@ -148,6 +148,8 @@ pub(crate) struct Core {
     pub(crate) cache: BlobCache,
     /// Limits how many PUTs run at once.
     pub(crate) puts: Arc<tokio::sync::Semaphore>,
+    /// Shares of [`ServiceLimits::frame_bytes`], one for each KiB.
+    frame_shares: tokio::sync::Semaphore,
     connections: TaskTracker,
     turns: TaskTracker,
     storing: TaskTracker,
@@ -161,6 +163,19 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// A share of the memory for large frames, waited for until the deadline.
+    pub(crate) async fn frame_share(
+        &self,
+        bytes: usize,
+        deadline: tokio::time::Instant,
+    ) -> Result<tokio::sync::SemaphorePermit<'_>, ErrorCode> {
+        let share = u32::try_from(bytes.div_ceil(1024)).map_err(|_| ErrorCode::FrameTooLarge)?;
+        match tokio::time::timeout_at(deadline, self.frame_shares.acquire_many(share)).await {
+            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+            Err(_) => Err(ErrorCode::Busy),
+        }
+    }
+
     /// The time now.
     pub(crate) fn now_ms(&self) -> u64 {
         (self.clock)()
@@ -241,6 +256,7 @@ impl NodeService {
             running: Arc::default(),
             cache: BlobCache::new(limits.cache_bytes),
             puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
+            frame_shares: tokio::sync::Semaphore::new(limits.frame_bytes / 1024),
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use baton_mesh::{FrameError, TurnStream};
+use baton_mesh::{FrameError, FrameTooLarge, TurnStream};
 use baton_proto::{
     ErrorCode, codec,
-    limits::MAX_FRAME_BYTES,
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
     wire::{ClientFrame, NodeFrame},
 };
 use tokio::time::Instant;
 
-use super::{Core, RequestKind, lock, questions};
+use super::{
+    Core, RequestKind,
+    limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
+    lock, questions,
+};
 use crate::turn::{self, Refusal};
 
 /// Serves a substream to its end, or until the service ends.
@@ -25,6 +29,17 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
     let frame = match first_frame(core, &mut stream).await? {
         Ok(frame) => frame,
         Err(refusal) => return refuse(core, stream, refusal).await,
+    };
+    // Held until the blob is handed over: its bytes, and their encoding.
+    let _share = match &frame {
+        ClientFrame::FetchBlob { .. } => {
+            let deadline = Instant::now() + core.limits.request_timeout;
+            match core.frame_share(2 * MAX_BLOB_BYTES, deadline).await {
+                Ok(share) => Some(share),
+                Err(code) => return refuse(core, stream, code.into()).await,
+            }
+        }
+        _ => None,
     };
     let (kind, answered) = match frame {
         ClientFrame::Turn(request) => {
@@ -55,7 +70,19 @@ async fn first_frame(
     stream: &mut TurnStream,
 ) -> Result<Result<ClientFrame, Refusal>, FrameError> {
     let deadline = Instant::now() + core.limits.request_timeout;
-    let bytes = match stream.recv_by(MAX_FRAME_BYTES, deadline).await {
+    let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
+    let mut _share = None;
+    if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
+        && len <= MAX_FRAME_BYTES
+    {
+        // Bytes and what is decoded from them.
+        _share = match core.frame_share(2 * len, deadline).await {
+            Ok(share) => Some(share),
+            Err(code) => return Ok(Err(Refusal { code, retry_after_ms: BUSY_RETRY_MS })),
+        };
+        received = stream.recv_by(MAX_FRAME_BYTES, deadline).await;
+    }
+    let bytes = match received {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Err(FrameError::Truncated),
         Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),

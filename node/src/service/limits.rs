@@ -14,12 +14,16 @@ pub(crate) const MAX_CONCURRENT_PUTS: usize = 16;
 pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
 
 /// Bytes of frames kept of a running turn, so that a second connection can attach and see all of it. The largest
-/// answer (32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens) takes below 5 MiB.
+/// answer (32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens) takes below 6 MiB.
 pub(crate) const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
 /// Peers and sessions whose rates are remembered. When full, those that were quiet longest are forgotten, which
 /// gives them their burst back.
 pub(crate) const MAX_RATE_ENTRIES: usize = 4096;
+
+/// A request of at most so many bytes is read without asking for a share of [`ServiceLimits::frame_bytes`]: questions,
+/// and turns of ordinary length.
+pub(crate) const SMALL_FRAME_BYTES: usize = 64 * 1024;
 
 /// What is told to wait before trying a busy node again, in milliseconds: about one short answer.
 pub(crate) const BUSY_RETRY_MS: u32 = 1000;
@@ -80,6 +84,9 @@ pub struct ServiceLimits {
     pub prices: BTreeMap<ModelId, Price>,
     /// How long a peer may take to send its request.
     pub request_timeout: Duration,
+    /// Bytes that requests which are still being read, and blobs that are being handed out, may take together. More
+    /// of them wait, and are refused as Busy when their time is over.
+    pub frame_bytes: usize,
     /// How long a reader may take no frame before its stream is given up.
     pub reader_stall: Duration,
     /// How long a turn without any reader goes on, so that a retry of the same request can attach.
@@ -111,6 +118,8 @@ impl Default for ServiceLimits {
             max_turn_time: Duration::from_secs(15 * 60),
             prices: BTreeMap::new(),
             request_timeout: Duration::from_secs(15),
+            // Thirty-two of the largest requests.
+            frame_bytes: 256 * 1024 * 1024,
             reader_stall: Duration::from_secs(60),
             attach_grace: Duration::from_secs(10),
             store_wait: Duration::from_secs(2),

@@ -10,7 +10,7 @@ use baton_mesh::TurnStream;
 use baton_node::{engine::echo::EchoConfig, service::Price};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes, codec,
-    ids::{ExchangeKey, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
+    ids::{ExchangeKey, FetchProof, LinkHash, ModelId, NodeId, PublicKey, SessionId, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES},
     link::Genesis,
     memory::{MemEnvelope, MemoryItem},
@@ -405,6 +405,47 @@ async fn requests_that_are_cut_off_oversized_or_never_end_are_dropped_and_leave_
         assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::FrameTooLarge, retry_after_ms: 0 });
     }
     world.client.turn(&world.node, &mut world.session, "hello").await;
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it() {
+    let mut setup = Setup::default();
+    setup.limits.request_timeout = Duration::from_millis(300);
+    // One blob at a time.
+    setup.limits.frame_bytes = 2 * MAX_BLOB_BYTES + 1024;
+    let mut world = world(setup).await;
+    let (_, accepted) = world.client.turn(&world.node, &mut world.session, "hello").await;
+    let identity = *world.session.identities.last().unwrap();
+    let key = world.session.root.blob_key(0, &world.session.root.record_key(&identity).blob_salt());
+    let digest = accepted.blob_digest;
+    let frame = ClientFrame::FetchBlob { digest, proof: FetchProof(key.fetch_proof(&digest.0)) };
+    let pipe = |buffer| {
+        let (near, far) = tokio::io::duplex(buffer);
+        world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
+        far
+    };
+    // A reader that takes the first byte of a blob and no more holds the memory.
+    let mut reader = pipe(64);
+    let request = codec::encode(&frame);
+    reader.write_all(&u32::try_from(request.len()).unwrap().to_le_bytes()).await.unwrap();
+    reader.write_all(&request).await.unwrap();
+    reader.read_u8().await.unwrap();
+    let mut large = pipe(1 << 20);
+    large.write_all(&(1u32 << 20).to_le_bytes()).await.unwrap();
+    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", large.compat());
+    let answer = next_frame(&mut large).await.unwrap();
+    assert!(matches!(answer, NodeFrame::Refused { code: ErrorCode::Busy, .. }), "{answer:?}");
+    world.client.turn(&world.node, &mut world.session, "small").await;
+
+    // It reads on, and the memory is free again.
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.len() > accepted.blob.len());
+    let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", pipe(1 << 20).compat());
+    large.send(&vec![0xff; 1 << 20]).await.unwrap();
+    let answer = next_frame(&mut large).await.unwrap();
+    assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });
     world.node.stop().await;
 }
 
