@@ -358,3 +358,21 @@ proptest! {
         prop_assert_eq!(&*engine.decode(&ids), &expected);
     }
 }
+
+#[test]
+fn a_node_refuses_an_installed_model_whose_bytes_changed() {
+    let home = tempfile::tempdir().unwrap();
+    let file = model_path();
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(home.path().join(file.file_name().unwrap()), bytes).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_baton-node"));
+    command
+        .args(["run", "--admin", "none", "--listen", "/ip4/127.0.0.1/tcp/0", "--model-dir"])
+        .arg(home.path());
+    command.arg("--data-dir").arg(home.path().join("node")).env("HOME", home.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("SHA-256") && said.contains("models pull"), "{said}");
+}
