@@ -110,7 +110,7 @@ pub(crate) fn next(
         blobs: vec![ReadBlob {
             segment: last.segment,
             blob: Some(prev_blob),
-            author: None,
+            author: Some(end.author),
             key: GrantedKey::of_blob(&key),
         }],
         records,
