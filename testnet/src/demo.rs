@@ -50,8 +50,6 @@ pub(crate) struct Report {
     store_outage_survived: bool,
     export_verified: bool,
     seconds: f64,
-    /// Where the time went, step by step.
-    step_seconds: Vec<(&'static str, f64)>,
 }
 
 /// The state that the steps share.
@@ -138,8 +136,7 @@ impl Demo {
     fn lap(&mut self, step: &'static str) {
         let seconds = (self.lap.elapsed().as_secs_f64() * 10.0).round() / 10.0;
         self.lap = Instant::now();
-        output::note(&format!("  ({seconds} s)"));
-        self.report.step_seconds.push((step, seconds));
+        output::note(&format!("  ({step}: {seconds} s)"));
     }
 
     /// Verifies the whole session from the store alone: nothing is wrong, and nothing is missing there.
