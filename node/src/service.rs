@@ -10,7 +10,6 @@ pub mod limits;
 pub mod observer;
 pub mod pause;
 mod questions;
-mod rate;
 pub(crate) mod reply;
 pub(crate) mod running;
 pub(crate) mod slots;
@@ -24,7 +23,7 @@ use baton_keys::{
     exchange::ExchangeSecret,
     secret::{kdf, random_bytes},
 };
-use baton_mesh::{Incoming, MeshHandle, TurnStream};
+use baton_mesh::{Incoming, MeshHandle, Rates, TurnStream};
 use baton_proto::{
     ErrorCode, SignedBytes,
     ids::{ExchangeKey, ModelId, NodeId, SessionId},
@@ -37,7 +36,6 @@ use crate::{engine::Engine, journal::Journal, turn::blobs::BlobCache};
 pub use limits::{Price, ServiceLimits};
 pub use observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary};
 pub use pause::{PausePoints, Step};
-use rate::Rates;
 use running::Running;
 use slots::Slots;
 

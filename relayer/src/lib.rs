@@ -5,5 +5,4 @@
 //! sealed frames back. It never holds a session key, and links no inference code.
 
 pub mod facts;
-mod rate;
 pub mod service;

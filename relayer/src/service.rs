@@ -7,7 +7,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{Incoming, MeshHandle, TurnReceiver, TurnSender, TurnStream};
+use baton_mesh::{Incoming, MeshHandle, Rates, TurnReceiver, TurnSender, TurnStream};
 use baton_proto::{
     ErrorCode, Signed, codec,
     ids::NodeId,
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{facts::Facts, rate::Rates};
+use crate::facts::Facts;
 
 /// Turns relayed at once; each holds at most two frames. Further ones are refused with `Busy`.
 pub const MAX_RELAYED_TURNS: usize = 256;
@@ -42,7 +42,7 @@ pub struct Relayer {
     facts: Facts,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    rates: Mutex<Rates>,
+    rates: Mutex<Rates<NodeId>>,
 }
 
 /// Why a turn was not relayed to its end.

@@ -17,10 +17,6 @@ pub(crate) const MAX_FRAMES_AHEAD: usize = 16;
 /// answer (32 Ki tokens of one frame each, 512 KiB of text, a note every 32 tokens) takes below 6 MiB.
 pub(crate) const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
-/// Peers and sessions whose rates are remembered. When full, those that were quiet longest are forgotten, which
-/// gives them their burst back.
-pub(crate) const MAX_RATE_ENTRIES: usize = 4096;
-
 /// A request of at most so many bytes is read without asking for a share of [`ServiceLimits::frame_bytes`]: questions,
 /// and turns of ordinary length.
 pub(crate) const SMALL_FRAME_BYTES: usize = 64 * 1024;

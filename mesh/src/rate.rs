@@ -1,15 +1,18 @@
-//! Rates by peer or session: token buckets in a bounded table. Pure; the caller has the clock.
+//! Rates by peer or session: token buckets in a bounded table. Pure; the caller has the clock. Here because every
+//! role that serves streams needs the same one.
 
 use std::{collections::HashMap, hash::Hash};
 
-use super::limits::MAX_RATE_ENTRIES;
+/// Keys whose rates are remembered. When full, those that were quiet longest are forgotten, which gives them their
+/// burst back.
+const MAX_RATE_ENTRIES: usize = 4096;
 
 /// A token of a bucket, in the table's unit: so many thousandths refill each millisecond at one a minute.
 const TOKEN: u64 = 60_000;
 
-/// Buckets that hold a minute's worth and refill evenly.
+/// Buckets, one for each key, that hold a minute's worth and refill evenly.
 #[derive(Debug)]
-pub(crate) struct Rates<K> {
+pub struct Rates<K> {
     per_minute: u64,
     buckets: HashMap<K, Bucket>,
 }
@@ -22,12 +25,17 @@ struct Bucket {
 }
 
 impl<K: Copy + Eq + Hash> Rates<K> {
-    pub(crate) fn new(per_minute: u32) -> Self {
+    /// Buckets of so many requests a minute, at least one.
+    #[must_use]
+    pub fn new(per_minute: u32) -> Self {
         Self { per_minute: u64::from(per_minute).max(1), buckets: HashMap::new() }
     }
 
-    /// Takes one request of `key`; otherwise says after how many milliseconds there is one again.
-    pub(crate) fn take(&mut self, key: K, now_ms: u64) -> Result<(), u32> {
+    /// Takes one request of `key`.
+    ///
+    /// # Errors
+    /// After how many milliseconds there is one again.
+    pub fn take(&mut self, key: K, now_ms: u64) -> Result<(), u32> {
         self.make_room(&key, now_ms);
         let full = self.per_minute * TOKEN;
         let bucket = self.buckets.entry(key).or_insert(Bucket { level: full, at_ms: now_ms });
