@@ -101,7 +101,7 @@ impl NoChoice {
             Self::ModelUnavailable { .. } => "see what is served: baton nodes",
             Self::OnlyEcho => "for a test, allow them with --allow-echo",
             Self::TooExpensive { .. } => {
-                "ask for fewer tokens with --max-tokens, or raise the limit (ClientConfig::max_price)"
+                "ask for fewer tokens with --max-tokens, or allow more with --max-price"
             }
         }
     }

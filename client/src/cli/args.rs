@@ -17,7 +17,7 @@ Examples:
   baton nodes
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
-mdns, open_epochs, closed_epochs, model, system, relayer. Flags go before the environment (BATON_*), and that before
+mdns, open_epochs, closed_epochs, max_price, model, system, relayer. Flags go before the environment (BATON_*), and that before
 the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
@@ -58,6 +58,9 @@ pub struct Arguments {
     /// Epochs, 1 to 53, for which a full segment's blob is stored [default: 53].
     #[arg(long, global = true, env = "BATON_CLOSED_EPOCHS", value_name = "NUMBER")]
     pub closed_epochs: Option<u32>,
+    /// Most that one turn may cost, in millionths of the unit that nodes name prices in [default: 10000000].
+    #[arg(long, global = true, env = "BATON_MAX_PRICE", value_name = "NUMBER")]
+    pub max_price: Option<u64>,
     /// Look for nodes on the local network by multicast, also where some are given (without any it does so anyway).
     #[arg(long, global = true, env = "BATON_MDNS")]
     pub mdns: bool,

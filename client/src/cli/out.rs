@@ -5,6 +5,11 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use baton_proto::ids::NodeId;
 
+/// A number of things: `1 turn`, `2 turns`.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// The output.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {

@@ -14,7 +14,7 @@ use super::{
     args::ChatArguments,
     chat::{Talk, View, cancellable, open_session},
     find_session,
-    out::Out,
+    out::{Out, count},
     session::{show_list, show_report},
 };
 
@@ -163,7 +163,7 @@ impl Repl<'_> {
     async fn greet(&mut self) -> Result<(), Failure> {
         let info = self.client.session(self.session).await?;
         let id: String = info.id.to_string().chars().take(8).collect();
-        self.out.note(&format!("session {id} · {} turns · /help", info.turns));
+        self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
         if info.turns > 0
             && let Err(error) = self.client.check_head(self.session).await
         {

@@ -17,7 +17,7 @@ use super::{
     args::SessionCommand,
     chat::cancellable,
     find_session,
-    out::{Out, short},
+    out::{Out, count, short},
     settings::{Settings, read_bounded},
     with_client, write_private,
 };
@@ -94,7 +94,7 @@ pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
             remarks.push("unanswered message".to_owned());
         }
         if session.unstored > 0 {
-            remarks.push(format!("{} blobs not yet stored", session.unstored));
+            remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
         }
         out.line(&format!(
             "{}  {:>5} turns  last node {node}  {}",
@@ -232,15 +232,14 @@ pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
         out.warn(&format!("turn {}: {}", problem.seq, problem.code));
     }
     let line = format!(
-        "{} turns in {} segments ({} from the store, {} from this machine), {} blobs and {} blob IDs checked, \
-         {} receipts checked, {} not kept",
-        report.turns,
-        report.segments,
+        "{} in {} ({} from the store, {} from this machine), {} and {} checked, {} checked, {} not kept",
+        count(report.turns, "turn"),
+        count(report.segments, "segment"),
         report.from_store,
         report.from_own,
-        report.blobs_checked,
-        report.ids_checked,
-        report.receipts_checked,
+        count(report.blobs_checked, "blob"),
+        count(report.ids_checked, "blob ID"),
+        count(report.receipts_checked, "receipt"),
         report.receipts_missing,
     );
     match (report.is_good(), report.not_stored.len()) {
@@ -271,8 +270,11 @@ async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> 
         }))?;
     } else {
         out.good(&format!(
-            "✓ verified: {} turns in {} segments, {} receipts and {} acknowledgements",
-            report.turns, report.segments, report.receipts_checked, report.acks_checked
+            "✓ verified: {} in {}, {} and {}",
+            count(report.turns, "turn"),
+            count(report.segments, "segment"),
+            count(report.receipts_checked, "receipt"),
+            count(report.acks_checked, "acknowledgement")
         ));
     }
     Ok(())
@@ -345,7 +347,7 @@ async fn told(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Re
     if out.json() {
         out.value(&describe(&info))?;
     } else {
-        out.good(&format!("✓ session {id} is here, verified, with {} turns", info.turns));
+        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
         out.note(&format!("go on with: baton chat {}", id.to_string().chars().take(8).collect::<String>()));
     }
     Ok(())

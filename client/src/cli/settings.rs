@@ -6,8 +6,8 @@ use std::{
 };
 
 use baton_client::{
-    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS, Multiaddr, Relayer,
-    home_needs_passphrase,
+    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS,
+    Multiaddr, Relayer, home_needs_passphrase,
 };
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -73,6 +73,7 @@ struct File {
     mdns: bool,
     open_epochs: Option<u32>,
     closed_epochs: Option<u32>,
+    max_price: Option<u64>,
     model: Option<String>,
     system: Option<String>,
     relayer: Option<String>,
@@ -90,6 +91,7 @@ pub struct Settings {
     mdns: bool,
     open_epochs: u32,
     closed_epochs: u32,
+    max_price: u64,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
     pub model: Option<String>,
@@ -124,6 +126,7 @@ impl Settings {
                 arguments.closed_epochs.or(file.closed_epochs),
                 DEFAULT_CLOSED_EPOCHS,
             )?,
+            max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             home,
             nodes,
@@ -156,6 +159,7 @@ impl Settings {
         config.passphrase.clone_from(&self.passphrase);
         config.storage.open_epochs = self.open_epochs;
         config.storage.closed_epochs = self.closed_epochs;
+        config.max_price = self.max_price;
         if network {
             config.bootstrap.clone_from(&self.nodes);
             config.mdns = self.mdns;
@@ -280,6 +284,17 @@ mod tests {
         assert_eq!(both.unwrap(), (7, 3));
         assert!(matches!(of("open_epochs = 0", &[]), Err(Failure::Usage(_))));
         assert!(matches!(of("", &["--closed-epochs", "54"]), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn the_price_limit_comes_from_the_flag_or_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |file: &str, flags: &[&str]| {
+            gather(folder.path(), file, flags).unwrap().client(false).unwrap().max_price
+        };
+        assert_eq!(of("", &[]), DEFAULT_MAX_PRICE);
+        assert_eq!(of("max_price = 7", &[]), 7);
+        assert_eq!(of("max_price = 7", &["--max-price", "0"]), 0);
     }
 
     #[test]
