@@ -49,12 +49,16 @@ pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
 
 /// Puts the device key of a home under a passphrase, under another one, or under none. The key stays the same, and so do
 /// the sessions; the file is replaced whole or not at all. `current` is not looked at where the key has none. A copy of
-/// the old file, and its old place on the disk, still open with what opened it before. Blocking.
+/// the old file, and its old place on the disk, still open with what opened it before. A home that has no key yet gets
+/// one. Blocking.
 ///
 /// # Errors
-/// [`ClientError::KeyFile`] for a missing key or a wrong passphrase, [`ClientError::File`].
+/// [`ClientError::KeyFile`] for a wrong passphrase, [`ClientError::File`].
 pub fn change_passphrase(home: &Path, current: Option<&str>, new: Option<&str>) -> Result<(), ClientError> {
     let path = home.join(DEVICE_KEY);
+    if !path.exists() {
+        return open(home, new.map(|text| Zeroizing::new(text.to_owned()))).map(drop);
+    }
     let secret = files::load(&path, DEVICE_KEY_KIND, current)?;
     let name = format!("{DEVICE_KEY}.{}.tmp", hex::encode(baton_keys::secret::random_bytes::<4>()));
     let fresh = home.join(name);

@@ -47,6 +47,13 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
     let names: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the key and the sessions, and nothing left over: {names:?}");
+
+    // Before the first conversation: the key that it will need is made, and is under the passphrase from the start.
+    let fresh = place.folder.path().join("fresh");
+    assert_eq!(code(&place.baton(&fresh, &["passphrase", "--new-file", &one], "").await), 0);
+    assert_eq!(code(&place.baton(&fresh, &["session", "list"], "").await), 8);
+    let list = ["session", "list", "--passphrase-file", &one];
+    assert_eq!(code(&place.baton(&fresh, &list, "").await), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
