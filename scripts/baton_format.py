@@ -348,7 +348,7 @@ TURN_STATUS = Enum("Accepted", ("Sealed", Struct(("committed", COMMITTED), ("sto
 REQUEST = Struct(
     ("auth", SIGNED), ("payload", "bytes"), ("inline", List("bytes")), ("memory", Option(SIGNED)))
 CLIENT_FRAME = Enum(
-    ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED), 
+    ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
     "NodeRecord")
 NODE_FRAME = Enum(
@@ -357,7 +357,7 @@ NODE_FRAME = Enum(
     ("NodeRecord", SIGNED), ("Memory", ITEMS))
 LOGPROB = Struct(("token", "u32"), ("millinats", "i32"))
 REPLY_EVENT = Enum(
-    ("Waiting", "u32"), 
+    ("Waiting", "u32"),
     ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"), ("logprobs", List(LOGPROB)))),
     ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE), ("Failed", Struct(("code", "u16"))))
 

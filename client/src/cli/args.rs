@@ -17,8 +17,8 @@ Examples:
   baton nodes
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
-mdns, open_epochs, closed_epochs, max_price, model, system, relayer. Flags go before the environment (BATON_*), and that before
-the file.
+mdns, open_epochs, closed_epochs, max_price, model, system, relayer. Flags go before the environment (BATON_*), and
+that before the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
 not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
