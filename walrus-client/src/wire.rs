@@ -19,6 +19,13 @@ pub(crate) mod reason {
     pub(crate) const INVALID_BYTE_RANGE: &str = "INVALID_BYTE_RANGE";
     pub(crate) const INVALID_ID_FORMAT: &str = "INVALID_ID_FORMAT";
     pub(crate) const BLOB_NOT_FOUND: &str = "BLOB_NOT_FOUND";
+    pub(crate) const QUILT_PATCH_NOT_FOUND: &str = "QUILT_PATCH_NOT_FOUND";
+    pub(crate) const INVALID_SIGNATURE: &str = "INVALID_SIGNATURE";
+    pub(crate) const TOKEN_ALREADY_USED: &str = "TOKEN_ALREADY_USED";
+    pub(crate) const BLOB_TOO_LARGE: &str = "BLOB_TOO_LARGE";
+    pub(crate) const FORBIDDEN_BLOB: &str = "FORBIDDEN_BLOB";
+    pub(crate) const BLOB_UNAVAILABLE: &str = "BLOB_UNAVAILABLE";
+    pub(crate) const INSUFFICIENT_CONFIRMATIONS: &str = "INSUFFICIENT_CONFIRMATIONS";
     pub(crate) const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
     /// Baton's own: a head record that is not newer than the stored one.
     pub(crate) const HEAD_SUPERSEDED: &str = "HEAD_SUPERSEDED";
@@ -131,6 +138,48 @@ pub(crate) struct StoreFailure {
     pub(crate) failure_phase: String,
     #[serde(default)]
     pub(crate) error_msg: String,
+}
+
+/// Answer to a PUT of a quilt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct QuiltStoreResult {
+    pub(crate) blob_store_result: StoreResult,
+    #[serde(default)]
+    pub(crate) stored_quilt_blobs: Vec<StoredQuiltPatch>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StoredQuiltPatch {
+    pub(crate) identifier: String,
+    pub(crate) quilt_patch_id: String,
+}
+
+/// An item of `GET /v1/quilts/{id}/patches`: snake_case, unlike the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QuiltPatchItem {
+    pub(crate) identifier: String,
+    pub(crate) patch_id: String,
+    #[serde(default)]
+    pub(crate) tags: std::collections::BTreeMap<String, String>,
+}
+
+/// The multipart field of a quilt's PUT that holds the patches' metadata.
+pub(crate) const QUILT_METADATA_FIELD: &str = "_metadata";
+
+/// An item of that field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QuiltPatchMetadata {
+    pub(crate) identifier: String,
+    #[serde(default)]
+    pub(crate) tags: std::collections::BTreeMap<String, String>,
+}
+
+/// The body of `POST /v1alpha/blobs/concat`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConcatBody {
+    pub(crate) ids: Vec<String>,
 }
 
 /// An error answer.
