@@ -12,10 +12,15 @@ mod admin;
 mod answers;
 mod config;
 mod disk;
+pub mod faults;
 mod http;
 mod listen;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
@@ -28,14 +33,16 @@ use tokio::{
 };
 
 use crate::{BlobIdError, MAX_HEAD_BYTES, ShardCount, blob_id};
-pub use admin::Admin;
+pub use admin::{Admin, PutCounts};
 pub use config::{
     EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError,
     ServeError, ValidateHead,
 };
-use config::{MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, SHUTDOWN_GRACE};
+use config::{MAX_COUNTED_BLOBS, MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, SHUTDOWN_GRACE};
 pub use disk::CorruptEntry;
 use disk::{Disk, DiskError, Stored, StoredBlob, Term};
+use faults::Faults;
+pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
 
 /// A handle on the store; cloning shares it. The files are closed when the last clone is dropped.
 #[derive(Clone)]
@@ -54,6 +61,24 @@ struct Inner {
     running_puts: Arc<Semaphore>,
     id_computations: Arc<Semaphore>,
     head_writes: Arc<Semaphore>,
+    faults: Faults,
+    put_counts: Mutex<HashMap<BlobId, PutCounts>>,
+}
+
+impl Inner {
+    /// Counts a PUT that has been stored, whether or not its answer arrives.
+    fn count_put(&self, id: BlobId, stored: Stored) {
+        let mut counts = self.put_counts();
+        if counts.len() < MAX_COUNTED_BLOBS || counts.contains_key(&id) {
+            let counts = counts.entry(id).or_default();
+            counts.puts += 1;
+            counts.bought += u64::from(matches!(stored, Stored::New { .. }));
+        }
+    }
+
+    fn put_counts(&self) -> std::sync::MutexGuard<'_, HashMap<BlobId, PutCounts>> {
+        self.put_counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl std::fmt::Debug for EmbeddedStore {
@@ -89,6 +114,8 @@ impl EmbeddedStore {
         let inner = Inner {
             disk,
             corrupt,
+            faults: Faults::new(config.faults.clone()),
+            put_counts: Mutex::default(),
             config,
             validate_head,
             admitted_puts: Arc::new(Semaphore::new(MAX_RUNNING_PUTS + MAX_WAITING_PUTS)),
@@ -194,6 +221,8 @@ impl EmbeddedStore {
             let id = blob_id(&bytes, inner.config.shards)?;
             drop(computing);
             let stored = inner.disk.put(id, &bytes, term)?;
+            inner.count_put(id, stored);
+            inner.faults.stored(id);
             drop(permits);
             Ok((id, stored))
         })

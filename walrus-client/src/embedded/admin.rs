@@ -18,7 +18,7 @@ use baton_proto::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{EmbeddedStore, HeadIdentity, WriteError, answers::Refusal, blocking};
+use super::{EmbeddedStore, FaultPlan, HeadIdentity, WriteError, answers::Refusal, blocking};
 use crate::{MAX_HEAD_BYTES, wire::reason};
 
 /// Most blobs listed at once: some megabytes of JSON.
@@ -30,6 +30,15 @@ pub struct Admin {
     store: EmbeddedStore,
 }
 
+/// What PUTs of one blob came to since the store was opened. Those whose answer was lost are in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PutCounts {
+    /// PUTs that were stored or found stored.
+    pub puts: u64,
+    /// Blob objects bought: more than one means that somebody paid twice.
+    pub bought: u64,
+}
+
 impl EmbeddedStore {
     /// The hooks for tests.
     #[must_use]
@@ -37,8 +46,9 @@ impl EmbeddedStore {
         Admin { store: self.clone() }
     }
 
-    /// The hooks for tests as routes: PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, and PUT
-    /// `/admin/heads`. Whoever reaches it can change everything.
+    /// The hooks for tests as routes: PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, PUT `/admin/heads`,
+    /// GET `/admin/puts` and `/admin/puts/{id}`, GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]).
+    /// Whoever reaches it can change everything.
     ///
     /// PUT `/admin/heads` skips the rule of rising sequence numbers and the expiry; with `?key=` (hex) it
     /// skips the validator too, with `sequence` and `expires_ms` as given (0 and never when not).
@@ -47,6 +57,9 @@ impl EmbeddedStore {
             .route("/admin/blobs", get(list_blobs))
             .route("/admin/blobs/{id}", put(replace_blob).delete(remove_blob))
             .route("/admin/heads", put(force_head))
+            .route("/admin/puts", get(all_put_counts))
+            .route("/admin/puts/{id}", get(put_counts))
+            .route("/admin/faults", get(faults).put(set_faults))
             .layer(DefaultBodyLimit::max(self.inner.config.max_put_bytes))
             .with_state(self.admin())
     }
@@ -88,6 +101,29 @@ impl Admin {
     pub async fn list_blobs(&self) -> Result<Vec<(BlobId, u64)>, StoreError> {
         let inner = self.store.inner.clone();
         Ok(blocking(move || inner.disk.list(MAX_LISTED)).await.map_err(WriteError::from)?)
+    }
+
+    /// What PUTs of a blob came to since the store was opened.
+    #[must_use]
+    pub fn put_counts(&self, id: BlobId) -> PutCounts {
+        self.store.inner.put_counts().get(&id).copied().unwrap_or_default()
+    }
+
+    /// What PUTs came to since the store was opened, for each of at most 100,000 blobs, in no order.
+    #[must_use]
+    pub fn all_put_counts(&self) -> Vec<(BlobId, PutCounts)> {
+        self.store.inner.put_counts().iter().map(|(id, counts)| (*id, *counts)).collect()
+    }
+
+    /// Puts another plan of faults in force, and begins to count requests again.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        self.store.inner.faults.set(plan);
+    }
+
+    /// The plan of faults in force.
+    #[must_use]
+    pub fn faults(&self) -> FaultPlan {
+        self.store.inner.faults.plan()
     }
 
     /// Stores a head record whatever it replaces. With `identity` it need not even be one; without, the
@@ -144,6 +180,36 @@ async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Resu
         return Ok(Json(serde_json::json!({ "existed": true })).into_response());
     }
     Err(StoreError::NotFound.into())
+}
+
+/// A blob and what its PUTs came to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Counted {
+    blob_id: String,
+    #[serde(flatten)]
+    counts: PutCounts,
+}
+
+async fn all_put_counts(State(admin): State<Admin>) -> Response {
+    let counted = admin.all_put_counts().into_iter();
+    let counted = counted.map(|(id, counts)| Counted { blob_id: id.to_string(), counts });
+    Json(counted.collect::<Vec<_>>()).into_response()
+}
+
+async fn put_counts(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
+    Ok(Json(admin.put_counts(parse_id(&id)?)).into_response())
+}
+
+async fn faults(State(admin): State<Admin>) -> String {
+    admin.faults().to_string()
+}
+
+async fn set_faults(State(admin): State<Admin>, text: String) -> Result<String, AdminError> {
+    let plan = text.parse::<FaultPlan>();
+    let refused = |error: super::FaultPlanError| Refusal::text(StatusCode::BAD_REQUEST, error.to_string());
+    admin.set_faults(plan.map_err(|error| AdminError(refused(error)))?);
+    Ok(admin.faults().to_string())
 }
 
 #[derive(Debug, Deserialize)]

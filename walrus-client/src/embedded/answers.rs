@@ -68,10 +68,14 @@ impl Refusal {
 fn status_name(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "INVALID_ARGUMENT",
+        401 => "UNAUTHENTICATED",
+        403 => "SIZE_EXCEEDED",
         404 => "NOT_FOUND",
         409 => "ALREADY_EXISTS",
-        416 => "OUT_OF_RANGE",
+        416 => "RANGE_NOT_SATISFIABLE",
+        429 => "RESOURCE_EXHAUSTED",
         503 => "UNAVAILABLE",
+        504 => "DEADLINE_EXCEEDED",
         _ => "INTERNAL",
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use baton_proto::ids::HeadIndexKey;
 
+use super::faults::FaultPlan;
 use crate::ShardCount;
 
 /// Default largest blob, in bytes: the limit of Walrus's public publishers.
@@ -37,6 +38,10 @@ pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// Time between two searches for expired head records while the index is full.
 pub(super) const PURGE_INTERVAL_MS: u64 = 60_000;
 
+/// Most blobs whose PUTs are counted since the start, for [`Admin::put_counts`](super::Admin::put_counts): some
+/// megabytes. Those after it are not counted.
+pub(super) const MAX_COUNTED_BLOBS: usize = 100_000;
+
 /// Default number of head records kept: 100 MB at the most usual size of 1 KB.
 const MAX_HEADS: usize = 100_000;
 /// Default memory for sled's page cache, in bytes (its own default is 1 GB).
@@ -61,6 +66,8 @@ pub struct EmbeddedConfig {
     pub cache_bytes: u64,
     /// The clock that head records expire by: Unix time in milliseconds.
     pub now_ms: fn() -> u64,
+    /// What goes wrong on purpose over HTTP: nothing, by default.
+    pub faults: FaultPlan,
 }
 
 impl EmbeddedConfig {
@@ -76,6 +83,7 @@ impl EmbeddedConfig {
             max_heads: MAX_HEADS,
             cache_bytes: CACHE_BYTES,
             now_ms: system_now_ms,
+            faults: FaultPlan::default(),
         }
     }
 }

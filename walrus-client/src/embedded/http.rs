@@ -21,6 +21,7 @@ use super::{
     answers::{self, Refusal},
     config::{BODY_TIMEOUT, MAX_DISCARDED_BYTES, MAX_EPOCHS},
     disk::{StoredBlob, Term},
+    faults,
 };
 use crate::{MAX_HEAD_BYTES, wire::reason};
 
@@ -35,6 +36,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
         .route("/v1/blobs/{id}", get(get_blob))
         .route("/v1/baton/heads", put(put_head))
         .route("/v1/baton/heads/{key}", get(get_head))
+        .layer(middleware::from_fn_with_state(store.clone(), faults::inject))
         .layer(middleware::from_fn(allow_any_origin))
         .with_state(store)
 }
@@ -168,6 +170,22 @@ async fn read_body(headers: &HeaderMap, body: Body, limit: usize) -> Result<Byte
     };
     let late = |_| Refusal::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long");
     tokio::time::timeout(BODY_TIMEOUT, read).await.map_err(late)?
+}
+
+/// Reads a body that nobody wants and throws it away, as far as [`read_body`] would.
+pub(super) async fn discard(body: Body) {
+    let read = async {
+        let mut discarded = 0;
+        let mut stream = body.into_data_stream();
+        while let Some(Ok(chunk)) = stream.next().await {
+            discarded += chunk.len();
+            if discarded > MAX_DISCARDED_BYTES {
+                break;
+            }
+        }
+    };
+    // Late or not: what follows is an answer that its sender may read.
+    let _ = tokio::time::timeout(BODY_TIMEOUT, read).await;
 }
 
 fn too_long() -> Refusal {
