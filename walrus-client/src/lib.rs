@@ -8,6 +8,7 @@
 pub mod blob_id;
 pub mod embedded;
 pub mod http_store;
+pub mod jwt;
 pub mod quilt;
 #[expect(dead_code, reason = "the routes that send these shapes are being added")]
 mod wire;
@@ -17,6 +18,7 @@ pub use blob_id::{
     ShardCountError, blob_id, blob_id_of, encoded_length,
 };
 pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError};
+pub use jwt::{PublisherToken, TokenError, TokenMinter};
 pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
 
 /// Largest encoded head record that is sent, stored or read, in bytes. A head record has a fixed layout well

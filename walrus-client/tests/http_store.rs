@@ -28,14 +28,28 @@ fn id() -> BlobId {
     blob_id(BLOB, ShardCount::TESTBED).unwrap()
 }
 
+/// A client that asks once, and looks for a lost PUT for a moment only.
 fn client(url: &str) -> HttpStore {
-    HttpStore::builder(url, url, ShardCount::TESTBED).build().unwrap()
+    HttpStore::builder(url, url, ShardCount::TESTBED)
+        .retries(0)
+        .probe_window(Duration::from_millis(200))
+        .build()
+        .unwrap()
 }
 
 /// A server with one answer for everything, which must be asked exactly `times` times.
 async fn answering(response: ResponseTemplate, times: u64) -> (MockServer, HttpStore) {
     let server = MockServer::start().await;
     Mock::given(wiremock::matchers::any()).respond_with(response).expect(times).mount(&server).await;
+    let store = client(&server.uri());
+    (server, store)
+}
+
+/// A server that answers PUTs so, of which there must be exactly one, and cannot be read from.
+async fn answering_put(response: ResponseTemplate) -> (MockServer, HttpStore) {
+    let server = MockServer::start().await;
+    Mock::given(method("PUT")).respond_with(response).expect(1).mount(&server).await;
+    Mock::given(method("HEAD")).respond_with(ResponseTemplate::new(503)).mount(&server).await;
     let store = client(&server.uri());
     (server, store)
 }
@@ -137,23 +151,22 @@ async fn put_sends_what_was_asked_for() {
 
 #[tokio::test]
 async fn a_put_turned_away_may_be_tried_again() {
-    for status in [429, 503] {
-        let response =
-            ResponseTemplate::new(status).insert_header("retry-after", "7").set_body_string("busy");
-        let (_server, store) = answering(response, 1).await;
-        let Err(StoreError::Unavailable { reason, retry_after }) = put(&store).await else {
-            panic!("{status} is not unavailable")
-        };
-        assert_eq!(retry_after, Some(Duration::from_secs(7)));
-        assert_eq!(reason, format!("HTTP {status}: busy"));
-    }
+    let response = ResponseTemplate::new(429).insert_header("retry-after", "7").set_body_string("busy");
+    let (_server, store) = answering(response, 1).await;
+    let Err(StoreError::Unavailable { reason, retry_after }) = put(&store).await else {
+        panic!("it is not unavailable")
+    };
+    assert_eq!(retry_after, Some(Duration::from_secs(7)));
+    assert_eq!(reason, "HTTP 429: busy");
 }
 
 #[tokio::test]
 async fn a_put_that_failed_inside_the_store_is_unknown_and_not_repeated() {
-    for (status, reason) in [(500, "INTERNAL_ERROR"), (504, "INSUFFICIENT_CONFIRMATIONS")] {
+    for (status, reason) in
+        [(500, "INTERNAL_ERROR"), (503, "BLOB_UNAVAILABLE"), (504, "INSUFFICIENT_CONFIRMATIONS")]
+    {
         let response = ResponseTemplate::new(status).set_body_string(walrus_error(reason));
-        let (_server, store) = answering(response, 1).await;
+        let (_server, store) = answering_put(response).await;
         assert_eq!(put(&store).await, Err(StoreError::OutcomeUnknown { reason: reason.to_owned() }));
     }
 }
@@ -196,7 +209,7 @@ async fn another_id_in_the_answer_is_wrong_content() {
     let other = blob_id(b"other", ShardCount::TESTBED).unwrap().to_string();
     let certified = format!(r#"{{"alreadyCertified":{{"blobId":"{other}","object":"0x1","endEpoch":3}}}}"#);
     for body in [created(&other), created("not an id"), certified] {
-        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        let (_server, store) = answering_put(ResponseTemplate::new(200).set_body_string(body)).await;
         assert_eq!(put(&store).await, Err(StoreError::WrongContent));
     }
 }
@@ -206,7 +219,7 @@ async fn a_200_that_is_no_result_leaves_the_outcome_unknown() {
     let failed = r#"{"error":{"blobId":null,"failurePhase":"certify","errorMsg":"secret detail"}}"#;
     let endless = "x".repeat(100_000);
     for body in ["", "garbage", "{}", "[1]", r#"{"newlyCreated":{}}"#, failed, endless.as_str()] {
-        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        let (_server, store) = answering_put(ResponseTemplate::new(200).set_body_string(body)).await;
         let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else {
             panic!("{body:.40} is taken for an outcome")
         };
@@ -320,7 +333,8 @@ async fn a_late_answer_leaves_the_outcome_unknown() {
     });
     let url = url.await;
     let builder = HttpStore::builder(&url, &url, ShardCount::TESTBED);
-    let store = builder.base_timeout(Duration::from_millis(200)).build().unwrap();
+    let builder = builder.base_timeout(Duration::from_millis(200)).probe_window(Duration::from_millis(100));
+    let store = builder.build().unwrap();
     let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else { panic!("a known outcome") };
     assert!(reason.contains("timed out"), "{reason}");
     // A large limit earns no time before the answer has begun: at 64 KiB/s this one earns a hundred years.
