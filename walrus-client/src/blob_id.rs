@@ -11,11 +11,13 @@
 
 mod grid;
 mod merkle;
+mod source;
 
 pub use baton_proto::ids::BlobId;
+pub use source::{BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, FileSource, blob_id_of};
 
-/// Largest symbol that the encoding can express: the largest even number in 16 bits, less one.
-const MAX_SYMBOL_SIZE: u64 = 65_534;
+/// Largest symbol that the encoding can express, in bytes: the largest even number in 16 bits.
+pub(crate) const MAX_SYMBOL_SIZE: usize = 65_534;
 /// Encoding type RS2, the first byte of what the ID hashes.
 const ENCODING_TYPE_RS2: u8 = 1;
 /// Bytes of metadata for each shard beside its slivers: the pair's hashes of all n, and 32 bytes.
@@ -73,19 +75,19 @@ impl ShardCount {
     }
 
     /// k1: rows of source symbols, n - 2f.
-    const fn rows(self) -> usize {
+    pub(crate) const fn rows(self) -> usize {
         self.n() - 2 * self.faulty()
     }
 
     /// k2: columns of source symbols, n - f.
-    const fn columns(self) -> usize {
+    pub(crate) const fn columns(self) -> usize {
         self.n() - self.faulty()
     }
 
     /// The largest blob, in bytes, that can be encoded for this many shards.
     #[must_use]
     pub const fn max_blob_length(self) -> u64 {
-        (self.rows() * self.columns()) as u64 * MAX_SYMBOL_SIZE
+        (self.rows() * self.columns()) as u64 * MAX_SYMBOL_SIZE as u64
     }
 }
 

@@ -1,18 +1,23 @@
 //! Walrus blob IDs, an HTTP client for publishers and aggregators, and an embedded Walrus-compatible store.
 //!
-//! What the crate owns: computing blob IDs ([`mod@blob_id`]), talking to a store over HTTP ([`http_store`]), and
-//! being such a store ([`embedded`]). Node, client and testnet call it through the traits of
+//! What the crate owns: computing blob IDs ([`mod@blob_id`]), quilts ([`quilt`]), talking to a store over HTTP
+//! ([`http_store`]), and being such a store ([`embedded`]). Node, client and testnet call it through the traits of
 //! `baton_proto::store`. It knows nothing of sessions or libp2p, and treats every blob as opaque bytes: no
 //! content of a blob reaches a log, an error or a metric.
 
 pub mod blob_id;
 pub mod embedded;
 pub mod http_store;
+pub mod quilt;
 #[expect(dead_code, reason = "the routes that send these shapes are being added")]
 mod wire;
 
-pub use blob_id::{BlobIdError, ShardCount, ShardCountError, blob_id, encoded_length};
+pub use blob_id::{
+    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, FileSource, ShardCount,
+    ShardCountError, blob_id, blob_id_of, encoded_length,
+};
 pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError};
+pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
 
 /// Largest encoded head record that is sent, stored or read, in bytes. A head record has a fixed layout well
 /// below this; the bound is what a stranger can make a store hold under one key.

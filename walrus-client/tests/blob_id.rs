@@ -41,7 +41,7 @@ struct DebugCase {
 }
 
 fn vectors() -> Vectors {
-    serde_json::from_str(include_str!("../vectors/blob_ids.json")).expect("the vector file is valid")
+    serde_json::from_str(include_str!("../vectors/walrus.json")).expect("the vector file is valid")
 }
 
 fn pattern(length: usize) -> Vec<u8> {

@@ -1,0 +1,215 @@
+//! Blobs that are not one slice in memory: sources that can be read anywhere, and a hasher that is fed.
+
+use std::{fs::File, io};
+
+use super::{BlobId, BlobIdError, ShardCount, blob_id, symbol_size};
+
+/// Bytes that can be read at any place, in any order, and do not change while they are.
+pub trait BlobSource {
+    /// How many bytes there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills the whole buffer with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// Any read error; [`io::ErrorKind::UnexpectedEof`] when the source ends before the buffer is full.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+impl BlobSource for &[u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).ok().filter(|start| *start <= <[u8]>::len(self));
+        let part = start.and_then(|start| self[start..].get(..buffer.len()));
+        buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A file, of the length that it had when this was made.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    length: u64,
+}
+
+impl FileSource {
+    /// Takes a file that is open for reading. Its length is asked for now; the file must not be written
+    /// to as long as this is used, or what is computed from it has no meaning.
+    ///
+    /// # Errors
+    /// Whatever asking for the length gives.
+    pub fn new(file: File) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        Ok(Self { file, length })
+    }
+}
+
+impl BlobSource for FileSource {
+    fn len(&self) -> u64 {
+        self.length
+    }
+
+    #[cfg(unix)]
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+
+    #[cfg(windows)]
+    fn read_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match std::os::windows::fs::FileExt::seek_read(&self.file, buffer, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    buffer = &mut buffer[count..];
+                    offset += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a source has no blob ID.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobSourceError {
+    /// More than the encoding can hold, found before anything is read.
+    #[error(transparent)]
+    TooLarge(#[from] BlobIdError),
+    /// The source could not be read.
+    #[error("cannot read the blob")]
+    Read(#[from] io::Error),
+}
+
+/// The Walrus blob ID of a source.
+///
+/// # Errors
+/// [`BlobSourceError::TooLarge`] before any read, or [`BlobSourceError::Read`].
+pub fn blob_id_of(source: &dyn BlobSource, shards: ShardCount) -> Result<BlobId, BlobSourceError> {
+    symbol_size(source.len(), shards)?;
+    let length = usize::try_from(source.len()).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut bytes = vec![0; length];
+    source.read_at(0, &mut bytes)?;
+    Ok(blob_id(&bytes, shards)?)
+}
+
+/// The bytes given to a [`BlobIdHasher`] were more or fewer than announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{given} bytes came, but {announced} were announced")]
+pub struct BlobLengthError {
+    /// The length given to [`BlobIdHasher::new`].
+    pub announced: u64,
+    /// Bytes that came, the refused ones included.
+    pub given: u64,
+}
+
+/// Bytes of a segment that the hasher keeps.
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// Computes the blob ID of bytes that come in pieces. The length must be known from the start, since the whole
+/// encoding depends on it.
+#[derive(Debug)]
+pub struct BlobIdHasher {
+    shards: ShardCount,
+    announced: u64,
+    segments: Segments,
+}
+
+impl BlobIdHasher {
+    /// Expects this many bytes. Nothing is allocated in proportion to them before they come.
+    ///
+    /// # Errors
+    /// [`BlobIdError::TooLarge`].
+    pub fn new(length: u64, shards: ShardCount) -> Result<Self, BlobIdError> {
+        symbol_size(length, shards)?;
+        Ok(Self { shards, announced: length, segments: Segments::default() })
+    }
+
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// [`BlobLengthError`] when they are more than announced; none of them is taken then.
+    pub fn update(&mut self, mut bytes: &[u8]) -> Result<(), BlobLengthError> {
+        let given = self.segments.length + bytes.len() as u64;
+        if given > self.announced {
+            return Err(BlobLengthError { announced: self.announced, given });
+        }
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(self.segments.room()));
+            self.segments.push(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The ID. All the work is done here, as in [`blob_id`]: blocking.
+    ///
+    /// # Errors
+    /// [`BlobLengthError`] when fewer bytes came than announced.
+    pub fn finish(self) -> Result<BlobId, BlobLengthError> {
+        let given = self.segments.length;
+        if given != self.announced {
+            return Err(BlobLengthError { announced: self.announced, given });
+        }
+        Ok(blob_id_of(&self.segments, self.shards)
+            .expect("the length was checked at the start, and segments in memory can be read"))
+    }
+}
+
+/// Bytes in memory that grow without being moved.
+#[derive(Debug, Default)]
+struct Segments {
+    full: Vec<Vec<u8>>,
+    length: u64,
+}
+
+impl Segments {
+    /// Bytes that fit before a new segment begins.
+    fn room(&self) -> usize {
+        let used = self.full.last().map_or(0, Vec::len) % SEGMENT_BYTES;
+        SEGMENT_BYTES - used
+    }
+
+    /// Appends bytes, no more than there is room for.
+    fn push(&mut self, bytes: &[u8]) {
+        match self.full.last_mut() {
+            Some(last) if last.len() < SEGMENT_BYTES => last.extend_from_slice(bytes),
+            _ => {
+                let mut segment = Vec::with_capacity(SEGMENT_BYTES);
+                segment.extend_from_slice(bytes);
+                self.full.push(segment);
+            }
+        }
+        self.length += bytes.len() as u64;
+    }
+}
+
+impl BlobSource for Segments {
+    fn len(&self) -> u64 {
+        self.length
+    }
+
+    fn read_at(&self, offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        let (mut number, mut inside) = (offset / SEGMENT_BYTES, offset % SEGMENT_BYTES);
+        while !buffer.is_empty() {
+            let segment = self.full.get(number).and_then(|segment| segment.get(inside..));
+            let segment = segment.filter(|bytes| !bytes.is_empty()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let (now, later) = buffer.split_at_mut(buffer.len().min(segment.len()));
+            now.copy_from_slice(&segment[..now.len()]);
+            buffer = later;
+            (number, inside) = (number + 1, 0);
+        }
+        Ok(())
+    }
+}

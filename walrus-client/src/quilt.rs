@@ -1,0 +1,182 @@
+//! Quilts (version 1): many small blobs in one Walrus blob.
+//!
+//! Owns the format: laying patches and their index out in the k1 × k2 matrix of symbols, reading both back,
+//! and the IDs of patches. Pure; called by the store client and by the embedded store. A quilt that is read
+//! comes from a stranger: nothing in it may panic or make this module allocate more than some twenty times the
+//! index (tags of a few bytes have that overhead in a map) and the patch asked for.
+//!
+//! The matrix is filled column by column: the index from column 0 on, in at most ten columns, then every
+//! patch from a fresh column on, in the order of the identifiers' bytes. A quilt's ID is the blob ID of the whole
+//! matrix, padding included. Layout of Walrus's `quilt_encoding.rs`, QuiltVersionV1:
+//!
+//! ```text
+//! index = 01 ‖ u32 length ‖ BCS vector of { end column u16, identifier, map of tags }
+//! patch = 01 ‖ u32 length of the rest ‖ mask u8 ‖ u16 length ‖ BCS identifier ‖ [u16 length ‖ BCS tags] ‖ data
+//! ```
+//!
+//! All numbers are little-endian. A patch begins where the one before it ends, the first one after the index.
+
+mod bcs;
+mod body;
+mod error;
+mod index;
+mod layout;
+mod patch_id;
+
+use std::collections::BTreeMap;
+
+pub use error::{IdentifierError, QuiltError};
+pub use index::{PatchEntry, QuiltIndex};
+pub use patch_id::{ParseQuiltPatchIdError, QuiltPatchId};
+
+use crate::blob_id::ShardCount;
+use layout::Layout;
+
+/// First byte of a quilt and of each patch: version 1.
+const VERSION: u8 = 1;
+/// Most columns that the index may take.
+const MAX_INDEX_COLUMNS: usize = 10;
+/// Version and length before the index itself.
+const INDEX_PREFIX_BYTES: usize = 5;
+/// Longest identifier, in bytes: its BCS form (up to three bytes longer) must stay below 65,535.
+const MAX_IDENTIFIER_BYTES: usize = 65_531;
+/// Longest BCS form of a patch's tags, in bytes: the length field has 16 bits.
+const MAX_TAGS_BYTES: usize = 65_535;
+
+/// A blob to be put in a quilt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuiltPatch<'a> {
+    /// Its name, unique in the quilt: see [`check_identifier`].
+    pub identifier: &'a str,
+    /// Its tags; in BCS together at most 65,535 bytes.
+    pub tags: BTreeMap<String, String>,
+    /// Its bytes.
+    pub data: &'a [u8],
+}
+
+/// An encoded quilt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quilt {
+    /// The blob to store: k1 · k2 symbols, padding included. Its blob ID is the quilt's ID.
+    pub bytes: Vec<u8>,
+    /// What is where.
+    pub index: QuiltIndex,
+}
+
+/// Refuses an identifier that Walrus refuses.
+///
+/// # Errors
+/// [`IdentifierError`] for one that is empty, longer than 65,531 bytes, ends in white space or has control characters.
+pub fn check_identifier(identifier: &str) -> Result<(), IdentifierError> {
+    if identifier.is_empty() {
+        return Err(IdentifierError::Empty);
+    }
+    if identifier.len() > MAX_IDENTIFIER_BYTES {
+        return Err(IdentifierError::TooLong);
+    }
+    if identifier.chars().any(char::is_control) {
+        return Err(IdentifierError::ControlCharacter);
+    }
+    if identifier.trim_end().len() != identifier.len() {
+        return Err(IdentifierError::TrailingSpace);
+    }
+    Ok(())
+}
+
+/// Bytes of the quilt of these patches, without building it. One large patch among many small ones can make
+/// it far larger than its patches: callers that take patches from strangers should look at it first.
+///
+/// # Errors
+/// All of [`encode`]'s.
+pub fn encoded_length(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<u64, QuiltError> {
+    Ok(Plan::new(patches, shards)?.layout.bytes() as u64)
+}
+
+/// Lays patches out as a quilt. They may come in any order.
+///
+/// Needs the length of the result ([`encoded_length`]) in memory, beside the patches.
+///
+/// # Errors
+/// [`QuiltError`] when there is no patch, or more than k2 - 1; when an identifier is refused or used twice; when
+/// tags or patches exceed the fields of the format; or when the symbols would exceed 65,534 bytes. All of
+/// them are found before the quilt is allocated.
+pub fn encode(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<Quilt, QuiltError> {
+    let Plan { layout, sorted, heads, mut index } = Plan::new(patches, shards)?;
+    let mut bytes = vec![0; layout.bytes()];
+    let mut start = layout.columns_for(index.encoded_length());
+    for ((patch, head), entry) in sorted.iter().zip(&heads).zip(&mut index.entries) {
+        let end = start + layout.columns_for(head.len() + patch.data.len());
+        layout.write(&mut bytes, start, 0, head);
+        layout.write(&mut bytes, start, head.len(), patch.data);
+        entry.start = column_number(start);
+        entry.end = column_number(end);
+        start = end;
+    }
+    layout.write(&mut bytes, 0, 0, &index.encode());
+    Ok(Quilt { bytes, index })
+}
+
+/// One patch by its range of columns, as a patch ID names it. The range must be one of the index.
+///
+/// # Errors
+/// [`QuiltError::UnknownPatch`] when it is none, and all of [`QuiltIndex::decode`]'s and [`QuiltIndex::patch`]'s.
+pub fn patch_by_range(
+    bytes: &[u8],
+    shards: ShardCount,
+    start: u16,
+    end: u16,
+) -> Result<(PatchEntry, Vec<u8>), QuiltError> {
+    let index = QuiltIndex::decode(bytes, shards)?;
+    let entry = index.entries.iter().find(|entry| entry.start == start && entry.end == end);
+    let entry = entry.ok_or(QuiltError::UnknownPatch { start, end })?;
+    Ok((entry.clone(), index.patch(bytes, entry, shards)?))
+}
+
+/// A column's number in the 16 bits that the format has for it.
+fn column_number(column: usize) -> u16 {
+    u16::try_from(column).expect("the layout has at most 2048 columns, and everything fits it")
+}
+
+/// Everything about a quilt but its bytes.
+struct Plan<'a> {
+    layout: Layout,
+    sorted: Vec<&'a QuiltPatch<'a>>,
+    /// What stands before the data of each patch.
+    heads: Vec<Vec<u8>>,
+    /// The index, without columns yet.
+    index: QuiltIndex,
+}
+
+impl<'a> Plan<'a> {
+    fn new(patches: &'a [QuiltPatch<'a>], shards: ShardCount) -> Result<Self, QuiltError> {
+        let limit = layout::max_patches(shards);
+        if patches.is_empty() {
+            return Err(QuiltError::NoPatches);
+        }
+        if patches.len() > limit {
+            return Err(QuiltError::TooManyPatches { given: patches.len() as u64, limit });
+        }
+        let mut sorted: Vec<_> = patches.iter().enumerate().collect();
+        for (number, patch) in &sorted {
+            check_identifier(patch.identifier)
+                .map_err(|reason| QuiltError::Identifier { patch: *number, reason })?;
+        }
+        sorted.sort_by_key(|(_, patch)| patch.identifier.as_bytes());
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].1.identifier == pair[1].1.identifier) {
+            return Err(QuiltError::DuplicateIdentifier { patch: pair[1].0 });
+        }
+        let mut heads = Vec::with_capacity(sorted.len());
+        let mut entries = Vec::with_capacity(sorted.len());
+        for (number, patch) in &sorted {
+            heads.push(body::head(patch).map_err(|field| field.at(*number))?);
+            let (identifier, tags) = (patch.identifier.to_owned(), patch.tags.clone());
+            entries.push(PatchEntry { identifier, tags, start: 0, end: 0 });
+        }
+        let index = QuiltIndex { entries };
+        let sorted: Vec<_> = sorted.into_iter().map(|(_, patch)| patch).collect();
+        let sizes: Vec<usize> =
+            heads.iter().zip(&sorted).map(|(head, patch)| head.len() + patch.data.len()).collect();
+        let layout = Layout::smallest(shards, index.encoded_length(), &sizes)?;
+        Ok(Self { layout, sorted, heads, index })
+    }
+}

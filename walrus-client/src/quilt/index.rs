@@ -1,0 +1,141 @@
+//! The index of a quilt: which patch lies in which columns.
+
+use std::collections::BTreeMap;
+
+use super::{
+    INDEX_PREFIX_BYTES, QuiltError, QuiltPatchId, VERSION,
+    bcs::{self, Reader},
+    body, check_identifier,
+    layout::{Layout, max_patches},
+};
+use crate::blob_id::{BlobId, ShardCount};
+
+/// One patch in the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchEntry {
+    /// Its name.
+    pub identifier: String,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Its first column.
+    pub start: u16,
+    /// The column after its last one.
+    pub end: u16,
+}
+
+impl PatchEntry {
+    /// The ID of this patch in the quilt of that ID.
+    #[must_use]
+    pub const fn id(&self, quilt: BlobId) -> QuiltPatchId {
+        QuiltPatchId { quilt, start: self.start, end: self.end }
+    }
+}
+
+/// All patches of a quilt, in the order of their identifiers' bytes, which is that of their columns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QuiltIndex {
+    /// The patches.
+    pub entries: Vec<PatchEntry>,
+}
+
+impl QuiltIndex {
+    /// Reads the index of a quilt and checks all of it: bounds, columns, order and identifiers.
+    ///
+    /// # Errors
+    /// [`QuiltError::Length`], [`QuiltError::Version`], [`QuiltError::IndexTooLong`], [`QuiltError::MalformedIndex`],
+    /// [`QuiltError::TooManyPatches`], [`QuiltError::Identifier`], [`QuiltError::Unsorted`] (also for a name that is
+    /// there twice) or [`QuiltError::Columns`].
+    pub fn decode(quilt: &[u8], shards: ShardCount) -> Result<Self, QuiltError> {
+        let layout = Layout::of_length(quilt.len(), shards)?;
+        let columns = layout.max_index_columns();
+        let malformed = |what| QuiltError::MalformedIndex { what };
+        let prefix = layout
+            .read(quilt, 0, 1, 0, INDEX_PREFIX_BYTES)
+            .ok_or(malformed("a column is too small for its length"))?;
+        let mut reader = Reader::new(&prefix);
+        let version = reader.byte().map_err(malformed)?;
+        if version != VERSION {
+            return Err(QuiltError::Version { found: version });
+        }
+        let length = reader.u32().map_err(malformed)?;
+        let too_long = QuiltError::IndexTooLong { length: u64::from(length) };
+        let length = usize::try_from(length).map_err(|_| too_long)?;
+        let bytes = layout.read(quilt, 0, columns, INDEX_PREFIX_BYTES, length).ok_or(too_long)?;
+        let first = layout.columns_for(INDEX_PREFIX_BYTES + length);
+        Self::parse(&bytes, first, layout.columns(), max_patches(shards))
+    }
+
+    /// Reads the entries, whose columns start at `first` and end at or before `columns`.
+    fn parse(bytes: &[u8], first: usize, columns: usize, limit: usize) -> Result<Self, QuiltError> {
+        let malformed = |what| QuiltError::MalformedIndex { what };
+        let mut reader = Reader::new(bytes);
+        let count = reader.length().map_err(malformed)?;
+        if usize::try_from(count).map_or(true, |count| count > limit) {
+            return Err(QuiltError::TooManyPatches { given: u64::from(count), limit });
+        }
+        let mut entries: Vec<PatchEntry> = Vec::new();
+        let mut start = super::column_number(first);
+        for patch in 0..count as usize {
+            let end = reader.u16().map_err(malformed)?;
+            if end <= start || usize::from(end) > columns {
+                return Err(QuiltError::Columns { patch, start, end });
+            }
+            let identifier = reader.text().map_err(malformed)?;
+            check_identifier(identifier).map_err(|reason| QuiltError::Identifier { patch, reason })?;
+            if entries.last().is_some_and(|last| last.identifier.as_bytes() >= identifier.as_bytes()) {
+                return Err(QuiltError::Unsorted { patch });
+            }
+            let tags = reader.map().map_err(malformed)?;
+            entries.push(PatchEntry { identifier: identifier.to_owned(), tags, start, end });
+            start = end;
+        }
+        reader.finish().map_err(malformed)?;
+        Ok(Self { entries })
+    }
+
+    /// The entry of this name.
+    #[must_use]
+    pub fn find(&self, identifier: &str) -> Option<&PatchEntry> {
+        self.entries.iter().find(|entry| entry.identifier == identifier)
+    }
+
+    /// The entries whose tag of this key has this value.
+    pub fn with_tag<'a>(&'a self, key: &'a str, value: &'a str) -> impl Iterator<Item = &'a PatchEntry> {
+        self.entries.iter().filter(move |entry| entry.tags.get(key).is_some_and(|found| found == value))
+    }
+
+    /// The data of one patch. What stands before it must name the entry's identifier and tags, and its length
+    /// must take exactly the entry's columns.
+    ///
+    /// # Errors
+    /// [`QuiltError::Length`], [`QuiltError::UnknownPatch`] for columns outside the quilt,
+    /// [`QuiltError::MalformedPatch`] or [`QuiltError::PatchMismatch`].
+    pub fn patch(&self, quilt: &[u8], entry: &PatchEntry, shards: ShardCount) -> Result<Vec<u8>, QuiltError> {
+        let layout = Layout::of_length(quilt.len(), shards)?;
+        let PatchEntry { start, end, .. } = *entry;
+        if start >= end || usize::from(end) > layout.columns() {
+            return Err(QuiltError::UnknownPatch { start, end });
+        }
+        body::read(&layout, quilt, entry)
+    }
+
+    /// As it stands in the quilt's first columns.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, 0, 0, 0, 0];
+        bcs::put_length(&mut out, self.entries.len());
+        for entry in &self.entries {
+            out.extend(entry.end.to_le_bytes());
+            bcs::put_text(&mut out, &entry.identifier);
+            bcs::put_map(&mut out, &entry.tags);
+        }
+        let length =
+            u32::try_from(out.len() - INDEX_PREFIX_BYTES).expect("at most 1365 entries of some 131 kB");
+        out[1..INDEX_PREFIX_BYTES].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    /// Bytes of [`Self::encode`].
+    pub(super) fn encoded_length(&self) -> usize {
+        self.encode().len()
+    }
+}
