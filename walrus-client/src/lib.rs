@@ -9,6 +9,7 @@ pub mod blob_id;
 pub mod embedded;
 pub mod http_store;
 pub mod jwt;
+pub mod lifetime;
 pub mod quilt;
 #[expect(dead_code, reason = "the routes that send these shapes are being added")]
 mod wire;
