@@ -15,8 +15,9 @@ pub mod quilt;
 mod wire;
 
 pub use blob_id::{
-    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, FileSource, ShardCount,
-    ShardCountError, blob_id, blob_id_of, encoded_length,
+    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, FileSource,
+    ShardCount, ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads,
+    blob_id_threads, encoded_length,
 };
 pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError};
 pub use jwt::{PublisherToken, TokenError, TokenMinter};
