@@ -9,14 +9,16 @@ pub mod blob_id;
 pub mod embedded;
 pub mod http_store;
 pub mod jwt;
+pub mod lifetime;
 pub mod quilt;
 pub mod token_file;
 #[expect(dead_code, reason = "the routes that send these shapes are being added")]
 mod wire;
 
 pub use blob_id::{
-    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, FileSource, ShardCount,
-    ShardCountError, blob_id, blob_id_of, encoded_length,
+    BlobIdError, BlobIdHasher, BlobLengthError, BlobSource, BlobSourceError, Encoding, FileSource,
+    ShardCount, ShardCountError, SliverPair, TreeRoot, blob_id, blob_id_of, blob_id_of_threads,
+    blob_id_threads, encoded_length,
 };
 pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError};
 pub use jwt::{PublisherToken, TokenError, TokenMinter};

@@ -1,7 +1,9 @@
 //! Blob IDs against Mysten's encoder (vectors) and against a plain transcription of the rules.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
-use baton_walrus_client::{BlobIdError, ShardCount, blob_id};
+use std::num::NonZeroUsize;
+
+use baton_walrus_client::{BlobIdError, Encoding, ShardCount, blob_id, blob_id_threads};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -18,6 +20,7 @@ struct Vector {
     generator: String,
     length: usize,
     blob_id: Option<String>,
+    root_hash_hex: Option<String>,
     error: Option<String>,
 }
 
@@ -37,7 +40,19 @@ struct DebugSlivers {
 struct DebugCase {
     n_shards: u16,
     length: usize,
+    symbol_size: usize,
     blob_id: String,
+    root_hash_hex: String,
+    sliver_pairs: Vec<DebugPair>,
+}
+
+#[derive(Deserialize)]
+struct DebugPair {
+    pair: usize,
+    primary_hash_hex: String,
+    secondary_hash_hex: String,
+    primary_sliver_hex: String,
+    secondary_sliver_hex: String,
 }
 
 fn vectors() -> Vectors {
@@ -92,17 +107,57 @@ fn matches_every_vector_at_a_thousand_shards() {
 }
 
 #[test]
-fn matches_walrus_own_golden_test_and_the_sliver_cases() {
-    let vectors = vectors();
-    for anchor in &vectors.independent_anchors {
+fn matches_walrus_own_golden_test() {
+    let anchors = vectors().independent_anchors;
+    assert_eq!(anchors.len(), 1);
+    for anchor in anchors {
         let id = blob_id(anchor.input_utf8.as_bytes(), shards(anchor.n_shards)).unwrap();
         assert_eq!(id.to_string(), anchor.blob_id);
     }
-    assert_eq!(vectors.debug_slivers.cases.len(), 3);
-    for case in &vectors.debug_slivers.cases {
-        let id = blob_id(&pattern(case.length), shards(case.n_shards)).unwrap();
-        assert_eq!(id.to_string(), case.blob_id);
+}
+
+#[test]
+fn matches_every_sliver_and_its_hash() {
+    let cases = vectors().debug_slivers.cases;
+    assert_eq!(cases.len(), 3);
+    for case in cases {
+        let encoding = Encoding::new(&pattern(case.length), shards(case.n_shards)).unwrap();
+        assert_eq!(encoding.blob_id().to_string(), case.blob_id);
+        assert_eq!(encoding.root().to_string(), case.root_hash_hex);
+        assert_eq!(encoding.symbol_size(), case.symbol_size);
+        let n = usize::from(case.n_shards);
+        assert_eq!(case.sliver_pairs.len(), n);
+        for expected in &case.sliver_pairs {
+            let i = expected.pair;
+            let pair = encoding.sliver_pair(i).unwrap();
+            assert_eq!(pair.primary.to_string(), expected.primary_hash_hex);
+            assert_eq!(pair.secondary.to_string(), expected.secondary_hash_hex);
+            assert_eq!(hex::encode(encoding.primary_sliver(i).unwrap()), expected.primary_sliver_hex);
+            assert_eq!(
+                hex::encode(encoding.secondary_sliver(n - 1 - i).unwrap()),
+                expected.secondary_sliver_hex
+            );
+        }
+        assert!(encoding.sliver_pair(n).is_none() && encoding.sliver_pair(usize::MAX).is_none());
+        assert!(encoding.primary_sliver(n).is_none() && encoding.secondary_sliver(n).is_none());
     }
+}
+
+#[test]
+fn every_vector_has_its_root() {
+    let mut checked = 0;
+    for vector in vectors().vectors {
+        let Some(root) = vector.root_hash_hex.filter(|_| vector.n_shards < 1000 || vector.length < 1 << 20)
+        else {
+            continue;
+        };
+        let bytes = generate(&vector.generator, vector.length);
+        let encoding = Encoding::new(&bytes, shards(vector.n_shards)).unwrap();
+        assert_eq!(encoding.root().to_string(), root);
+        assert_eq!(Some(encoding.blob_id().to_string()), vector.blob_id);
+        checked += 1;
+    }
+    assert_eq!(checked, 41);
 }
 
 #[test]
@@ -128,7 +183,7 @@ mod plain {
         state.finalize().as_bytes().to_vec()
     }
 
-    fn tree(leaves: &[Vec<u8>]) -> Vec<u8> {
+    pub fn tree(leaves: &[Vec<u8>]) -> Vec<u8> {
         let mut level: Vec<Vec<u8>> = leaves.iter().map(|leaf| hash(&[&[0], leaf])).collect();
         while level.len() > 1 {
             if level.len() % 2 == 1 {
@@ -139,7 +194,8 @@ mod plain {
         level.remove(0)
     }
 
-    pub fn blob_id(bytes: &[u8], n: usize) -> Vec<u8> {
+    /// The extended matrix, row by row.
+    pub fn grid(bytes: &[u8], n: usize) -> Vec<Vec<Vec<u8>>> {
         let f = (n - 1) / 3;
         let (k1, k2) = (n - 2 * f, n - f);
         let s = bytes.len().max(1).div_ceil(k1 * k2).next_multiple_of(2);
@@ -153,18 +209,21 @@ mod plain {
                 row
             })
             .collect();
-        let columns: Vec<Vec<Vec<u8>>> = (0..n)
-            .map(|column| {
-                let mut column: Vec<Vec<u8>> = grid.iter().map(|row| row[column].clone()).collect();
-                column.extend(encode(k1, n - k1, &column).unwrap());
-                column
-            })
-            .collect();
-        for row in k1..n {
-            grid.push(columns.iter().map(|column| column[row].clone()).collect());
+        grid.resize(n, Vec::new());
+        for column in 0..n {
+            let source: Vec<Vec<u8>> = grid[..k1].iter().map(|row| row[column].clone()).collect();
+            for (row, symbol) in grid[k1..].iter_mut().zip(encode(k1, n - k1, &source).unwrap()) {
+                row.push(symbol);
+            }
         }
+        grid
+    }
+
+    pub fn blob_id(bytes: &[u8], n: usize) -> Vec<u8> {
+        let grid = grid(bytes, n);
+        let column = |column: usize| -> Vec<Vec<u8>> { grid.iter().map(|row| row[column].clone()).collect() };
         let pairs: Vec<Vec<u8>> =
-            (0..n).map(|i| [tree(&grid[i]), tree(&columns[n - 1 - i])].concat()).collect();
+            (0..n).map(|i| [tree(&grid[i]), tree(&column(n - 1 - i))].concat()).collect();
         hash(&[&[1], &(bytes.len() as u64).to_le_bytes(), &tree(&pairs)])
     }
 }
@@ -188,7 +247,24 @@ proptest! {
     }
 
     #[test]
+    fn slivers_are_the_rows_and_columns_of_the_plain_transcription(bytes in blob(), n in 4u16..40) {
+        let encoding = Encoding::new(&bytes, shards(n)).unwrap();
+        let n = usize::from(n);
+        let (k1, k2) = (n - 2 * ((n - 1) / 3), n - (n - 1) / 3);
+        let grid = plain::grid(&bytes, n);
+        for i in 0..n {
+            prop_assert_eq!(encoding.primary_sliver(i).unwrap(), grid[i][..k2].concat());
+            let column: Vec<u8> = grid[..k1].iter().flat_map(|row| row[i].clone()).collect();
+            prop_assert_eq!(encoding.secondary_sliver(i).unwrap(), column);
+            prop_assert_eq!(encoding.sliver_pair(i).unwrap().primary.0.to_vec(), plain::tree(&grid[i]));
+        }
+        prop_assert_eq!(encoding.blob_id(), blob_id(&bytes, shards(u16::try_from(n).unwrap())).unwrap());
+    }
+
+    #[test]
     fn agrees_with_the_plain_transcription_where_the_symbol_table_is_used(bytes in blob()) {
+        let threads = NonZeroUsize::new(3).unwrap();
+        prop_assert_eq!(blob_id_threads(&bytes, shards(257), threads).unwrap(), blob_id(&bytes, shards(257)).unwrap());
         // 257² cells: more leaves than the table has entries, in several batches.
         let id = blob_id(&bytes, shards(257)).unwrap();
         prop_assert_eq!(id.0.to_vec(), plain::blob_id(&bytes, 257));

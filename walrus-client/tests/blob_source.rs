@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::{
-    cell::Cell,
     io::{self, Write as _},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use baton_walrus_client::{
@@ -57,7 +57,7 @@ fn refuses_more_or_fewer_bytes_than_announced() {
 /// Claims a length and counts the reads.
 struct Claim {
     length: u64,
-    reads: Cell<u32>,
+    reads: AtomicU32,
 }
 
 impl BlobSource for Claim {
@@ -66,7 +66,7 @@ impl BlobSource for Claim {
     }
 
     fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        self.reads.set(self.reads.get() + 1);
+        self.reads.fetch_add(1, Ordering::Relaxed);
         Err(io::ErrorKind::PermissionDenied.into())
     }
 }
@@ -74,9 +74,9 @@ impl BlobSource for Claim {
 #[test]
 fn refuses_too_large_sources_before_any_read() {
     for length in [TEN.max_blob_length() + 1, u64::MAX] {
-        let source = Claim { length, reads: Cell::new(0) };
+        let source = Claim { length, reads: AtomicU32::new(0) };
         assert!(matches!(blob_id_of(&source, TEN), Err(BlobSourceError::TooLarge(_))));
-        assert_eq!(source.reads.get(), 0);
+        assert_eq!(source.reads.into_inner(), 0);
         assert!(BlobIdHasher::new(length, TEN).is_err());
     }
 }
@@ -84,7 +84,7 @@ fn refuses_too_large_sources_before_any_read() {
 #[test]
 fn reports_a_source_that_cannot_be_read_or_ends_early() {
     for length in [1, 1000, TEN.max_blob_length()] {
-        let source = Claim { length, reads: Cell::new(0) };
+        let source = Claim { length, reads: AtomicU32::new(0) };
         let error = blob_id_of(&source, TEN).unwrap_err();
         assert!(
             matches!(error, BlobSourceError::Read(error) if error.kind() == io::ErrorKind::PermissionDenied)

@@ -2,32 +2,25 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
+mod http_common;
 
 use std::time::Duration;
 
 use baton_proto::{
-    ids::{BlobId, HeadIndexKey, SuiAddress},
+    ids::{HeadIndexKey, SuiAddress},
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
 use baton_walrus_client::{HttpStore, ShardCount, blob_id};
 use common::{NOW_MS, Running, closed_port, head, open};
+use http_common::{BLOB, created, id, raw_server, walrus_error};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::AsyncWriteExt as _;
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{body_bytes, method, path, query_param, query_param_is_missing},
 };
 
 const LIMIT: usize = 1 << 20;
-const BLOB: &[u8] = b"sealed bytes";
-
-fn id() -> BlobId {
-    blob_id(BLOB, ShardCount::TESTBED).unwrap()
-}
-
 /// A client that asks once, and looks for a lost PUT for a moment only.
 fn client(url: &str) -> HttpStore {
     HttpStore::builder(url, url, ShardCount::TESTBED)
@@ -56,18 +49,6 @@ async fn answering_put(response: ResponseTemplate) -> (MockServer, HttpStore) {
 
 async fn put(store: &HttpStore) -> Result<baton_proto::store::PutOutcome, StoreError> {
     store.put(BLOB.to_vec(), PutOptions::default()).await
-}
-
-fn created(id: &str) -> String {
-    format!(
-        r#"{{"newlyCreated":{{"blobObject":{{"id":"0x1","registeredEpoch":34,"blobId":"{id}","size":12,"encodingType":"RS2","certifiedEpoch":null,"storage":{{"id":"0x2","startEpoch":34,"endEpoch":35,"storageSize":1}},"deletable":true}},"resourceOperation":{{"reuseStorage":{{"encodedLength":1}}}},"cost":1}}}}"#
-    )
-}
-
-fn walrus_error(reason: &str) -> String {
-    format!(
-        r#"{{"error":{{"status":"X","code":1,"message":"m","details":[{{"@type":"ErrorInfo","reason":"{reason}","domain":"daemon.walrus.space","metadata":{{}}}}]}}}}"#
-    )
 }
 
 #[tokio::test]
@@ -281,30 +262,6 @@ async fn reads_never_exceed_their_limit() {
     let refused = store.get(id(), 100_000).await;
     let Err(StoreError::TooLarge { length, limit: 100_000 }) = refused else { panic!("{refused:?}") };
     assert!(length < 2_000_000, "one chunk beyond the limit at the most");
-}
-
-/// Serves every connection with `answer`, once a request's headers have come.
-async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut seen = Vec::new();
-            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
-                let mut byte = [0];
-                if stream.read_exact(&mut byte).await.is_err() {
-                    break;
-                }
-                seen.push(byte[0]);
-            }
-            tokio::spawn(answer(stream));
-        }
-    });
-    url
 }
 
 #[tokio::test]

@@ -1,11 +1,17 @@
 //! Blobs that are not one slice in memory: sources that can be read anywhere, and a hasher that is fed.
 
-use std::{fs::File, io};
+use std::{fs::File, io, num::NonZeroUsize};
 
-use super::{BlobId, BlobIdError, ShardCount, blob_id, symbol_size};
+use super::{
+    BlobId, BlobIdError, ShardCount,
+    compute::{self, Limits},
+    id_from_root,
+    rows::Shape,
+    symbol_size,
+};
 
 /// Bytes that can be read at any place, in any order, and do not change while they are.
-pub trait BlobSource {
+pub trait BlobSource: Sync {
     /// How many bytes there are.
     fn len(&self) -> u64;
 
@@ -91,16 +97,32 @@ pub enum BlobSourceError {
     Read(#[from] io::Error),
 }
 
-/// The Walrus blob ID of a source.
+/// The Walrus blob ID of a source, in memory that depends on the number of shards and not on the length.
+///
+/// Up to 64 MiB are for the symbols that extend the rows, 16 MiB for what is read at once, and the hash states of
+/// the extending columns take 22 MB at 1000 shards: there some 110 MB in all, and less for blobs below 60 MB
+/// (some 20 MB for 10 MiB). At 10 shards it is a few MB. Every byte is read twice: once for the extension of the
+/// rows, once for the columns; above some 100 MB at 1000 shards, in pieces of 512 bytes and more.
 ///
 /// # Errors
 /// [`BlobSourceError::TooLarge`] before any read, or [`BlobSourceError::Read`].
 pub fn blob_id_of(source: &dyn BlobSource, shards: ShardCount) -> Result<BlobId, BlobSourceError> {
-    symbol_size(source.len(), shards)?;
-    let length = usize::try_from(source.len()).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    let mut bytes = vec![0; length];
-    source.read_at(0, &mut bytes)?;
-    Ok(blob_id(&bytes, shards)?)
+    blob_id_of_threads(source, shards, NonZeroUsize::MIN)
+}
+
+/// [`blob_id_of`] on several threads: the calling one and others that end with the call.
+///
+/// # Errors
+/// As [`blob_id_of`].
+pub fn blob_id_of_threads(
+    source: &dyn BlobSource,
+    shards: ShardCount,
+    threads: NonZeroUsize,
+) -> Result<BlobId, BlobSourceError> {
+    let length = source.len();
+    let shape = Shape::new(length, shards, symbol_size(length, shards)?);
+    let roots = compute::roots(source, shape, threads, Limits::DEFAULT)?;
+    Ok(id_from_root(length, &roots.pairs()))
 }
 
 /// The bytes given to a [`BlobIdHasher`] were more or fewer than announced.
@@ -152,7 +174,7 @@ impl BlobIdHasher {
         Ok(())
     }
 
-    /// The ID. All the work is done here, as in [`blob_id`]: blocking.
+    /// The ID. All the work is done here, as in [`super::blob_id()`]: blocking.
     ///
     /// # Errors
     /// [`BlobLengthError`] when fewer bytes came than announced.

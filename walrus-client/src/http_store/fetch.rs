@@ -214,7 +214,7 @@ impl Inner {
             motion.set(received);
             run.moved(plan, received, announced);
         }
-        if !check.is_good() {
+        if !check.matches() {
             return Err(ReadFault::Wrong);
         }
         sink.finish().await.map_err(local)

@@ -69,7 +69,7 @@ impl Running {
     }
 
     /// Whether the bytes are those asked for, as far as could be told without all of them.
-    pub(super) fn is_good(self) -> bool {
+    pub(super) fn matches(self) -> bool {
         match self {
             Self::Nothing => true,
             Self::Length { expected, seen } => expected == seen,
@@ -150,10 +150,10 @@ mod tests {
             let mut running = check.begin();
             running.update(b"sealed ");
             running.update(b"bytes");
-            assert!(running.is_good(), "{check:?}");
+            assert!(running.matches(), "{check:?}");
             let mut other = check.begin();
             other.update(b"sealed byte");
-            assert_eq!(other.is_good(), check == Check::Off, "{check:?}");
+            assert_eq!(other.matches(), check == Check::Off, "{check:?}");
         }
     }
 }

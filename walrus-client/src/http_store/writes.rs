@@ -7,7 +7,7 @@ use super::{
     metrics::Operation,
     payload::Payload,
     reads::refused,
-    verify::Input,
+    verify::{Input, compute_id},
     write::{Job, OwnId},
 };
 use crate::encoded_length;
@@ -45,6 +45,19 @@ impl HttpStore {
         options: &WriteOptions,
     ) -> Result<Stored, StoreError> {
         self.store_body(body.into(), Some(id), options).await
+    }
+
+    /// The ID of a blob, computed here on a blocking thread; nothing is sent. A file is not held in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] for more than the encoding can hold, [`StoreError::Refused`] for a file that cannot
+    /// be read.
+    pub async fn id_of(&self, body: &PutBody) -> Result<BlobId, StoreError> {
+        let input = match body {
+            PutBody::Bytes(bytes) => Input::Memory(bytes.clone()),
+            PutBody::File(path) => Input::File(path.clone()),
+        };
+        Ok(compute_id(input, self.shards()).await?)
     }
 
     async fn store_body(

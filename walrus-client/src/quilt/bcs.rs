@@ -9,7 +9,7 @@ const MAX_LENGTH_BYTES: usize = 5;
 pub(super) fn put_length(out: &mut Vec<u8>, length: usize) {
     let mut rest = length;
     loop {
-        let low = (rest & 0x7f) as u8;
+        let low = u8::try_from(rest & 0x7f).expect("seven bits");
         rest >>= 7;
         if rest == 0 {
             out.push(low);

@@ -49,7 +49,8 @@ impl Layout {
     pub(super) fn of_length(length: usize, shards: ShardCount) -> Result<Self, QuiltError> {
         let (rows, columns) = (shards.rows(), shards.columns());
         let symbol = length / (rows * columns);
-        if length % (rows * columns) != 0 || symbol == 0 || symbol % 2 != 0 || symbol > MAX_SYMBOL_SIZE {
+        let whole = length.is_multiple_of(rows * columns) && symbol.is_multiple_of(2);
+        if !whole || symbol == 0 || symbol > MAX_SYMBOL_SIZE {
             return Err(QuiltError::Length { length: length as u64, shards });
         }
         Ok(Self { rows, columns, symbol })

@@ -1,0 +1,363 @@
+//! A batch of columns: extended from k1 to n symbols, every symbol hashed, and the trees over them begun.
+//!
+//! All n symbols of a column come out of one encoder call, strip by strip, so a batch needs no more of the matrix
+//! than its own columns of the source rows. What is left of it is small: the columns' roots, and for each row the
+//! node over the batch.
+
+use std::{io, ops::Range, sync::OnceLock};
+
+use super::{
+    kernel::{BLOCK_BYTES, Block, Kernel, LANES, Nodes, Position, START, State, Words, ZERO, ZERO_NODES},
+    rows::{ENCODES, Encoder, Extension, Rows, Shape},
+    strip::{CHUNK, Lanes, SLACK, Strip},
+    tree::{ColumnTrees, Digest, lane, reduce},
+};
+
+/// From how many symbols on the table of all 2-byte leaves is worth the 65,536 hashes that fill it.
+const TABLE_FROM_SYMBOLS: usize = 65_536;
+
+/// What all batches of a blob have in common.
+pub(super) struct Job {
+    pub(super) shape: Shape,
+    pub(super) kernel: Kernel,
+    /// Columns of a batch: a power of two, and a multiple of eight. The last batch may have fewer.
+    pub(super) width: usize,
+    /// Bytes of a strip for one encoder call; a multiple of 128.
+    pub(super) strip: usize,
+    /// Bytes of a strip that is read from the source at once; a multiple of `strip`.
+    pub(super) stage: usize,
+    /// The leaf of a symbol of zeros.
+    pub(super) zero_leaf: Nodes,
+    /// Leaves of all 2-byte symbols, for symbols of that size.
+    table: Option<&'static [[u64; 4]]>,
+}
+
+impl Job {
+    pub(super) fn new(shape: Shape, kernel: Kernel, width: usize, strip: usize, stage: usize) -> Self {
+        let zero_leaf = zero_leaf(kernel, shape.symbol);
+        let table =
+            (shape.symbol == 2 && shape.n * shape.n >= TABLE_FROM_SYMBOLS).then(|| leaf_table(kernel));
+        Self { shape, kernel, width, strip, stage, zero_leaf, table }
+    }
+
+    /// The columns of a batch.
+    pub(super) fn columns(&self, batch: usize) -> Range<usize> {
+        batch * self.width..self.shape.n.min((batch + 1) * self.width)
+    }
+
+    pub(super) fn batches(&self) -> usize {
+        self.shape.n.div_ceil(self.width)
+    }
+
+    /// Rows that are not known to be zero.
+    pub(super) fn active_rows(&self) -> usize {
+        self.shape.filled + self.shape.n - self.shape.k1
+    }
+
+    /// How many levels of a row's tree stand over one batch alone; none for the whole tree.
+    fn levels(&self) -> Option<u32> {
+        (self.batches() > 1).then_some(self.width.ilog2())
+    }
+}
+
+/// The leaf of a symbol of zeros, in every lane.
+fn zero_leaf(kernel: Kernel, symbol: usize) -> Nodes {
+    let mut state = START;
+    let message = symbol + 1;
+    for end in (0..message).step_by(BLOCK_BYTES).map(|start| message.min(start + BLOCK_BYTES)) {
+        let position = Position { counter: end as u64, last: end == message, words: 0 };
+        kernel.compress(&mut state, &[ZERO; 16], position);
+    }
+    first_half(&state)
+}
+
+/// Leaves of every 2-byte symbol (little-endian index), computed once in the life of the process (2 MiB).
+fn leaf_table(kernel: Kernel) -> &'static [[u64; 4]] {
+    static TABLE: OnceLock<Vec<[u64; 4]>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = Vec::with_capacity(1 << 16);
+        for first in (0..1 << 16).step_by(LANES) {
+            let mut block = [ZERO; 16];
+            block[0] = Words(std::array::from_fn(|lane| (first + lane as u64) << 8));
+            let mut state = START;
+            kernel.compress(&mut state, &block, Position { counter: 3, last: true, words: 1 });
+            table.extend(
+                (0..LANES).map(|lane| -> [u64; 4] { std::array::from_fn(|word| state[word].0[lane]) }),
+            );
+        }
+        table
+    })
+}
+
+/// The 32 bytes of the hashes.
+fn first_half(state: &State) -> Nodes {
+    [state[0], state[1], state[2], state[3]]
+}
+
+/// What a batch leaves behind.
+pub(super) struct BatchRoots {
+    /// Root of each of its columns.
+    pub(super) columns: Vec<Digest>,
+    /// For every eight active rows, the nodes over their part in the batch.
+    pub(super) rows: Vec<Nodes>,
+}
+
+/// Hash states of one batch between strips.
+pub(super) struct Batch {
+    columns: Range<usize>,
+    /// For each active row and eight columns; empty when symbols are hashed in one go.
+    states: Vec<State>,
+    /// Last byte of the strip before, which the leaf's prefix pushes into the next block; beside each state.
+    carries: Vec<[u8; LANES]>,
+}
+
+/// Buffers for batches; one for each thread.
+pub(super) struct Scratch {
+    encoder: Encoder,
+    /// A strip of the batch's symbols in every filled row.
+    stage: Vec<u8>,
+    /// The lane shards of the filled rows.
+    packed: Vec<u8>,
+    zeros: Vec<u8>,
+    hasher: LeafHasher,
+    /// Leaves of eight rows.
+    leaves: Vec<Nodes>,
+    /// The same with a row in each lane.
+    turned: Vec<Nodes>,
+}
+
+impl Scratch {
+    pub(super) fn new(job: &Job) -> Self {
+        Self {
+            encoder: Encoder::new(job.shape.k1, job.shape.n - job.shape.k1, CHUNK),
+            stage: Vec::new(),
+            packed: Vec::new(),
+            zeros: Vec::new(),
+            hasher: LeafHasher::default(),
+            leaves: Vec::new(),
+            turned: Vec::new(),
+        }
+    }
+}
+
+impl Batch {
+    pub(super) fn new(job: &Job, number: usize) -> Self {
+        let columns = job.columns(number);
+        let states =
+            if job.shape.symbol > job.strip { job.active_rows() * columns.len().div_ceil(LANES) } else { 0 };
+        Self { columns, states: vec![START; states], carries: vec![[0; LANES]; states] }
+    }
+
+    /// Takes a strip of the source symbols, whose extension is `extension` where it is needed at all. With the last
+    /// strip, the result is there.
+    pub(super) fn absorb(
+        &mut self,
+        job: &Job,
+        scratch: &mut Scratch,
+        rows: Rows<'_>,
+        extension: &Extension,
+        strip: Strip,
+    ) -> io::Result<Option<BatchRoots>> {
+        let (width, k2) = (self.columns.len(), job.shape.k2);
+        let from_source = self.columns.start.min(k2)..self.columns.end.min(k2);
+        let extended = self.columns.start.max(k2) - k2..self.columns.end.max(k2) - k2;
+        let mut roots = None;
+        for stage in strip.split(job.stage) {
+            let row_bytes = width * stage.len();
+            scratch.stage.resize(row_bytes * job.shape.filled + SLACK, 0);
+            let staged = scratch.stage[..row_bytes * job.shape.filled].chunks_exact_mut(row_bytes);
+            for (row, out) in staged.enumerate() {
+                let (left, right) = out.split_at_mut(from_source.len() * stage.len());
+                if !from_source.is_empty() {
+                    rows.read(row, from_source.clone(), stage, left)?;
+                }
+                if !extended.is_empty() {
+                    extension.read(row, extended.clone(), stage, right);
+                }
+            }
+            for part in stage.split(job.strip) {
+                roots = self.encode(job, scratch, stage, part);
+            }
+        }
+        Ok(roots)
+    }
+
+    /// Extends and hashes part of what is staged.
+    fn encode(&mut self, job: &Job, scratch: &mut Scratch, stage: Strip, part: Strip) -> Option<BatchRoots> {
+        let Scratch { encoder, stage: staged, packed, zeros, hasher, leaves, turned } = scratch;
+        let Shape { k1, filled, symbol, .. } = job.shape;
+        let (width, groups) = (self.columns.len(), self.columns.len().div_ceil(LANES));
+        let lanes = Lanes::new(width, part.len());
+        let shard_bytes = lanes.bytes();
+        packed.resize(filled * shard_bytes, 0);
+        zeros.resize(shard_bytes, 0);
+
+        let encoder = encoder.for_shards_of(shard_bytes);
+        for (row, shard) in packed.chunks_exact_mut(shard_bytes).enumerate() {
+            let symbols = &staged[row * width * stage.len() + part.within(stage).start..];
+            lanes.pack(symbols, stage.len(), shard);
+            encoder.add_original_shard(shard).expect(ENCODES);
+        }
+        for _ in filled..k1 {
+            encoder.add_original_shard(&*zeros).expect(ENCODES);
+        }
+        let recovered = encoder.encode().expect(ENCODES);
+        // Not a loop over what is added and what is recovered: the last strip looks at eight rows together.
+        let shard = |active: usize| match active.checked_sub(filled) {
+            None => &packed[active * shard_bytes..][..shard_bytes],
+            Some(number) => recovered.recovery(number).expect("as many as there are rows to recover"),
+        };
+
+        hasher.prepare(part, symbol);
+        leaves.resize(LANES * groups, ZERO_NODES);
+        let last = part.end == symbol;
+        let mut trees = Trees::new(job, groups, width);
+        for first in (0..job.active_rows()).step_by(LANES) {
+            let eight = first..job.active_rows().min(first + LANES);
+            for (active, leaves) in eight.clone().zip(leaves.chunks_exact_mut(groups)) {
+                let shard = shard(active);
+                for (group, leaf) in leaves.iter_mut().enumerate() {
+                    if let Some(table) = job.table {
+                        *leaf = look_up(table, lanes.pairs(shard, group * LANES));
+                        continue;
+                    }
+                    let count = LANES.min(width - group * LANES);
+                    let mut fresh = (START, [0; LANES]);
+                    let at = active * groups + group;
+                    let (state, carry) = match (self.states.get_mut(at), self.carries.get_mut(at)) {
+                        (Some(state), Some(carry)) => (state, carry),
+                        _ => (&mut fresh.0, &mut fresh.1),
+                    };
+                    hasher.take(
+                        job.kernel,
+                        &lanes,
+                        shard,
+                        group * LANES..group * LANES + count,
+                        state,
+                        carry,
+                    );
+                    *leaf = first_half(state);
+                }
+            }
+            if last {
+                trees.push(job, eight, leaves, turned);
+            }
+        }
+        last.then(|| trees.finish(width))
+    }
+}
+
+/// Eight leaves of 2-byte symbols.
+fn look_up(table: &[[u64; 4]], symbols: [u16; LANES]) -> Nodes {
+    let mut nodes = ZERO_NODES;
+    for (lane, symbol) in symbols.into_iter().enumerate() {
+        let leaf = &table[usize::from(symbol)];
+        for (word, value) in nodes.iter_mut().zip(leaf) {
+            word.0[lane] = *value;
+        }
+    }
+    nodes
+}
+
+/// The trees of a batch in its last strip.
+struct Trees {
+    columns: ColumnTrees,
+    rows: Vec<Nodes>,
+    groups: usize,
+    width: usize,
+}
+
+impl Trees {
+    fn new(job: &Job, groups: usize, width: usize) -> Self {
+        Self { columns: ColumnTrees::new(job.kernel), rows: Vec::new(), groups, width }
+    }
+
+    /// Takes the leaves of the next active rows, at most eight.
+    fn push(&mut self, job: &Job, eight: Range<usize>, leaves: &mut [Nodes], turned: &mut Vec<Nodes>) {
+        turned.clear();
+        for column in 0..self.width {
+            let (group, place) = (column / LANES, column % LANES);
+            turned.push(std::array::from_fn(|word| {
+                Words(std::array::from_fn(|row| leaves[row * self.groups + group][word].0[place]))
+            }));
+        }
+        self.rows.push(reduce(job.kernel, turned, job.levels()));
+        for (active, leaves) in eight.zip(leaves.chunks_exact_mut(self.groups)) {
+            if active == job.shape.filled {
+                self.columns.push_equal(job.shape.k1 - job.shape.filled, &job.zero_leaf, self.groups);
+            }
+            self.columns.push(leaves);
+        }
+    }
+
+    fn finish(self, width: usize) -> BatchRoots {
+        let roots = self.columns.finish();
+        let columns = (0..width).map(|column| lane(&roots[column / LANES], column % LANES)).collect();
+        BatchRoots { columns, rows: self.rows }
+    }
+}
+
+/// Hashes leaves, eight at a time: H(0x00 ‖ symbol).
+#[derive(Default)]
+struct LeafHasher {
+    /// For each of eight symbols: a byte for the prefix or the carry, the strip, and zeros up to whole blocks.
+    messages: Vec<u8>,
+    stride: usize,
+    /// Bytes of the message before this strip, the prefix included.
+    before: usize,
+    /// Bytes of the strip and the byte before it.
+    length: usize,
+    /// Whether this strip is the symbol's last.
+    last: bool,
+}
+
+impl LeafHasher {
+    /// Readies it for a strip of symbols of this size.
+    fn prepare(&mut self, part: Strip, symbol: usize) {
+        self.length = part.len() + 1;
+        self.before = part.start;
+        self.last = part.end == symbol;
+        self.stride = self.length.next_multiple_of(BLOCK_BYTES);
+        self.messages.clear();
+        self.messages.resize(LANES * self.stride + SLACK, 0);
+    }
+
+    /// Hashes the strip of some symbols of a lane shard, at most eight, into their states.
+    fn take(
+        &mut self,
+        kernel: Kernel,
+        lanes: &Lanes,
+        shard: &[u8],
+        symbols: Range<usize>,
+        state: &mut State,
+        carry: &mut [u8; LANES],
+    ) {
+        for (place, symbol) in symbols.enumerate() {
+            let message = &mut self.messages[place * self.stride..];
+            message[0] = carry[place];
+            lanes.unpack_loosely(shard, symbol, &mut message[1..]);
+            carry[place] = message[self.length - 1];
+        }
+        // Before the last strip there is a byte over, which is carried on.
+        let length = if self.last { self.length } else { self.length - 1 };
+        for start in (0..length).step_by(BLOCK_BYTES) {
+            let end = length.min(start + BLOCK_BYTES);
+            let words = (end - start).div_ceil(8);
+            let mut block: Block = [ZERO; 16];
+            self.load(start, words, &mut block);
+            let position =
+                Position { counter: (self.before + end) as u64, last: self.last && end == length, words };
+            kernel.compress(state, &block, position);
+        }
+    }
+
+    /// Turns a block of each message into words side by side.
+    fn load(&self, start: usize, words: usize, block: &mut Block) {
+        for place in 0..LANES {
+            let bytes = &self.messages[place * self.stride + start..][..BLOCK_BYTES];
+            for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)).take(words) {
+                word.0[place] = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
+            }
+        }
+    }
+}
