@@ -8,6 +8,7 @@ mod passphrase;
 mod repl;
 mod session;
 pub mod settings;
+mod storage;
 
 use std::{process, time::Duration};
 

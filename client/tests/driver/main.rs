@@ -11,6 +11,7 @@ mod home;
 mod keeping;
 mod limits;
 mod relayer;
+mod renewal;
 mod store;
 mod turns;
 
