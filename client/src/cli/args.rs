@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::blob::args::BlobCommand;
+
 const EXAMPLES: &str = "\
 Examples:
   baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
@@ -16,6 +18,10 @@ Examples:
   baton session verify last --full --repair        put back what the store lost
   baton session renew                              store again what runs out soon, of all sessions
   baton nodes
+  baton blob id --shards 1000 photo.jpg            the blob ID alone, without any network
+  baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
+  baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
+  baton blob quilt put notes/*.txt                 many small files as one blob
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher and aggregator (a URL or a
 list), publisher_token_file, publisher_secret_file, heads, shards, mdns, open_epochs, closed_epochs, epoch_hours,
@@ -105,6 +111,12 @@ pub enum Command {
     },
     /// List the nodes that are found, with their models.
     Nodes,
+    /// Store and fetch files at any Walrus, every byte verified here.
+    Blob {
+        /// What to do with blobs.
+        #[command(subcommand)]
+        command: BlobCommand,
+    },
     /// Put the device key under a passphrase, under another one, or under none.
     ///
     /// The new one is asked for at a prompt, or read from a file; the present one is given as for every command.

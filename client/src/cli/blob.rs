@@ -56,8 +56,9 @@ pub async fn run(settings: &Settings, command: BlobCommand, out: &Out) -> Result
             inspect::verify(settings, blob(&id)?, limit.saturating_mul(MIB), out).await
         }
         BlobCommand::Stat { ids } => inspect::stat(settings, &ids, out).await,
-        BlobCommand::Renew { ids, within_days, storing } => {
-            kept::renew(settings, &ids, within_days, &storing, out).await
+        BlobCommand::Renew { ids, within_days, epochs, retry_uncertain } => {
+            let wanted = kept::Wanted { ids, within_days, epochs, retry_uncertain };
+            kept::renew(settings, wanted, out).await
         }
         BlobCommand::Quilt { command } => quilt::run(settings, command, out).await,
     }

@@ -73,8 +73,12 @@ pub enum BlobCommand {
         /// Renew also what may run out within so many days [default: what has less than an epoch left].
         #[arg(long, value_name = "NUMBER")]
         within_days: Option<u32>,
-        #[command(flatten)]
-        storing: Storing,
+        /// Epochs, 1 to 53, for which it is kept from now on.
+        #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=53))]
+        epochs: u32,
+        /// Pay again where an answer was lost and the last renewal may have been paid.
+        #[arg(long)]
+        retry_uncertain: bool,
     },
     /// Many small files in one blob: stored for hundreds of times less.
     Quilt {

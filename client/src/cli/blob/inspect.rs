@@ -116,7 +116,7 @@ pub async fn verify(settings: &Settings, id: BlobId, limit: u64, out: &Out) -> R
 pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), Failure> {
     let ledger = kept::load(settings)?;
     if ids.is_empty() {
-        return kept::show(&ledger, settings, out);
+        return kept::show(&ledger, out);
     }
     let store = store(settings)?;
     let mut missing = false;
@@ -133,7 +133,7 @@ pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), 
         };
         missing |= !there;
         let encoded = length.and_then(|length| encoded_length(length, settings.shards()).ok());
-        let kept = kept::lifetime(&ledger, settings, id);
+        let kept = kept::lifetime(&ledger, id);
         if out.json() {
             out.value(&json!({
                 "blob_id": text,
@@ -147,7 +147,7 @@ pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), 
         let mut parts = vec![if there { "stored".to_owned() } else { "not found".to_owned() }];
         parts.extend(length.map(size));
         parts.extend(encoded.map(|encoded| format!("{} in the store", size(encoded))));
-        parts.extend(kept.map(|kept| storage::kept(kept.surely_until_ms, storage::now_ms())));
+        parts.extend(kept.map(|kept| storage::kept(kept.ends.earliest_ms, storage::now_ms())));
         out.line(&format!("{id}  {}", parts.join(", ")))?;
     }
     if missing { Err(failed(StoreError::NotFound)) } else { Ok(()) }
