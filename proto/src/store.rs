@@ -5,7 +5,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use crate::ids::{BlobId, HeadIndexKey, SuiAddress};
+use crate::ids::{BlobDigest, BlobId, HeadIndexKey, SuiAddress};
 
 /// A boxed store operation, so that the traits can be used as `dyn`.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -90,12 +90,30 @@ impl StoreError {
 
 /// A Walrus-compatible blob store.
 pub trait BlobStore: Send + Sync {
-    /// Stores the bytes, once: never repeated inside, since a repeated PUT buys a second object.
+    /// Stores the bytes, once: a PUT that may have arrived is never simply repeated, since a repeated PUT buys a
+    /// second object.
     fn put<'a>(&'a self, bytes: Vec<u8>, options: PutOptions) -> StoreFuture<'a, PutOutcome>;
     /// Reads a whole blob of at most `limit` bytes. The caller checks the content against its own hash.
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>>;
+    /// As [`Self::get`], for a caller that knows the BLAKE3 of the bytes: others are never returned. A store with
+    /// several sources goes on to the next one when one gives wrong bytes; this default has but one.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongContent`] when there are only other bytes.
+    fn get_checked<'a>(&'a self, id: BlobId, limit: usize, digest: BlobDigest) -> StoreFuture<'a, Vec<u8>> {
+        let get = self.get(id, limit);
+        Box::pin(async move {
+            let bytes = get.await?;
+            if blake3::hash(&bytes) == digest.0 { Ok(bytes) } else { Err(StoreError::WrongContent) }
+        })
+    }
     /// Whether the store has the blob.
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool>;
+    /// Told by a caller that somebody else stored the blob a moment ago: a store that says it has none may then be
+    /// asked again for some seconds, as after a PUT of one's own. Does nothing by default.
+    fn note_stored(&self, id: BlobId) {
+        let _ = id;
+    }
 }
 
 /// Where signed head records are published and found. What it returns is a hint until its signature and

@@ -6,13 +6,25 @@ use anyhow::Context as _;
 use baton_proto::{Signable as _, Signed, head::HeadRecord};
 use baton_walrus_client::{
     ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
+    embedded::{EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity},
 };
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 /// Default sum of blob bytes kept: room for a hundred long conversations, and far from filling a laptop's disk.
 const DEFAULT_QUOTA_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+const FAULTS_HELP: &str = "\
+What goes wrong on purpose: a preset, or rules and a seed.
+
+Presets: none; store (all of it can be survived by trying again and probing); hostile (false answers too).
+
+Rules are route:fault, separated by commas, and the seed comes last: put:500=0.1,get:404-after-put=3s;seed=7
+  route   put, get, head, quilt, any
+  fault   500, 503, 429, 504, truncated, oversized, endless, wrong-bytes, wrong-id, answer-lost: then =SHARE,
+          the part of the requests that meet it, from 0 to 1 (all when left out)
+          404-after-put=TIME, slow=TIME, drip=TIME: then @SHARE; a TIME is a number with ms, s or m
+A request meets the first rule that fits it and is drawn; the same seed draws the same.";
 
 /// Arguments of `baton-testnet store`.
 #[derive(Debug, Args)]
@@ -30,6 +42,10 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_QUOTA_BYTES,
         value_parser = clap::value_parser!(u64).range(1..))]
     quota: u64,
+    /// What goes wrong on purpose: none, store (all of it can be survived by trying again), hostile (false answers
+    /// too), or rules as in put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
+    #[arg(long, value_name = "PLAN", default_value = "none", long_help = FAULTS_HELP)]
+    faults: FaultPlan,
     /// Loopback address of the interface that lets tests damage what is stored
     #[arg(long)]
     admin: Option<SocketAddr>,
@@ -43,6 +59,7 @@ pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
     let mut config = EmbeddedConfig::new(&args.data_dir);
     config.shards = ShardCount::new(args.shards)?;
     config.quota_bytes = Some(args.quota);
+    config.faults = args.faults;
     let store = tokio::task::spawn_blocking(move || EmbeddedStore::open(config, validate_head))
         .await
         .context("opening the store panicked")??;

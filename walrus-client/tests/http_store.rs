@@ -2,34 +2,32 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
+mod http_common;
 
 use std::time::Duration;
 
 use baton_proto::{
-    ids::{BlobId, HeadIndexKey, SuiAddress},
+    ids::{HeadIndexKey, SuiAddress},
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
 use baton_walrus_client::{HttpStore, ShardCount, blob_id};
 use common::{NOW_MS, Running, closed_port, head, open};
+use http_common::{BLOB, created, id, raw_server, walrus_error};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::AsyncWriteExt as _;
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
     matchers::{body_bytes, method, path, query_param, query_param_is_missing},
 };
 
 const LIMIT: usize = 1 << 20;
-const BLOB: &[u8] = b"sealed bytes";
-
-fn id() -> BlobId {
-    blob_id(BLOB, ShardCount::TESTBED).unwrap()
-}
-
+/// A client that asks once, and looks for a lost PUT for a moment only.
 fn client(url: &str) -> HttpStore {
-    HttpStore::builder(url, url, ShardCount::TESTBED).build().unwrap()
+    HttpStore::builder(url, url, ShardCount::TESTBED)
+        .retries(0)
+        .probe_window(Duration::from_millis(200))
+        .build()
+        .unwrap()
 }
 
 /// A server with one answer for everything, which must be asked exactly `times` times.
@@ -40,20 +38,17 @@ async fn answering(response: ResponseTemplate, times: u64) -> (MockServer, HttpS
     (server, store)
 }
 
+/// A server that answers PUTs so, of which there must be exactly one, and cannot be read from.
+async fn answering_put(response: ResponseTemplate) -> (MockServer, HttpStore) {
+    let server = MockServer::start().await;
+    Mock::given(method("PUT")).respond_with(response).expect(1).mount(&server).await;
+    Mock::given(method("HEAD")).respond_with(ResponseTemplate::new(503)).mount(&server).await;
+    let store = client(&server.uri());
+    (server, store)
+}
+
 async fn put(store: &HttpStore) -> Result<baton_proto::store::PutOutcome, StoreError> {
     store.put(BLOB.to_vec(), PutOptions::default()).await
-}
-
-fn created(id: &str) -> String {
-    format!(
-        r#"{{"newlyCreated":{{"blobObject":{{"id":"0x1","registeredEpoch":34,"blobId":"{id}","size":12,"encodingType":"RS2","certifiedEpoch":null,"storage":{{"id":"0x2","startEpoch":34,"endEpoch":35,"storageSize":1}},"deletable":true}},"resourceOperation":{{"reuseStorage":{{"encodedLength":1}}}},"cost":1}}}}"#
-    )
-}
-
-fn walrus_error(reason: &str) -> String {
-    format!(
-        r#"{{"error":{{"status":"X","code":1,"message":"m","details":[{{"@type":"ErrorInfo","reason":"{reason}","domain":"daemon.walrus.space","metadata":{{}}}}]}}}}"#
-    )
 }
 
 #[tokio::test]
@@ -137,23 +132,22 @@ async fn put_sends_what_was_asked_for() {
 
 #[tokio::test]
 async fn a_put_turned_away_may_be_tried_again() {
-    for status in [429, 503] {
-        let response =
-            ResponseTemplate::new(status).insert_header("retry-after", "7").set_body_string("busy");
-        let (_server, store) = answering(response, 1).await;
-        let Err(StoreError::Unavailable { reason, retry_after }) = put(&store).await else {
-            panic!("{status} is not unavailable")
-        };
-        assert_eq!(retry_after, Some(Duration::from_secs(7)));
-        assert_eq!(reason, format!("HTTP {status}: busy"));
-    }
+    let response = ResponseTemplate::new(429).insert_header("retry-after", "7").set_body_string("busy");
+    let (_server, store) = answering(response, 1).await;
+    let Err(StoreError::Unavailable { reason, retry_after }) = put(&store).await else {
+        panic!("it is not unavailable")
+    };
+    assert_eq!(retry_after, Some(Duration::from_secs(7)));
+    assert_eq!(reason, "HTTP 429: busy");
 }
 
 #[tokio::test]
 async fn a_put_that_failed_inside_the_store_is_unknown_and_not_repeated() {
-    for (status, reason) in [(500, "INTERNAL_ERROR"), (504, "INSUFFICIENT_CONFIRMATIONS")] {
+    for (status, reason) in
+        [(500, "INTERNAL_ERROR"), (503, "BLOB_UNAVAILABLE"), (504, "INSUFFICIENT_CONFIRMATIONS")]
+    {
         let response = ResponseTemplate::new(status).set_body_string(walrus_error(reason));
-        let (_server, store) = answering(response, 1).await;
+        let (_server, store) = answering_put(response).await;
         assert_eq!(put(&store).await, Err(StoreError::OutcomeUnknown { reason: reason.to_owned() }));
     }
 }
@@ -196,7 +190,7 @@ async fn another_id_in_the_answer_is_wrong_content() {
     let other = blob_id(b"other", ShardCount::TESTBED).unwrap().to_string();
     let certified = format!(r#"{{"alreadyCertified":{{"blobId":"{other}","object":"0x1","endEpoch":3}}}}"#);
     for body in [created(&other), created("not an id"), certified] {
-        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        let (_server, store) = answering_put(ResponseTemplate::new(200).set_body_string(body)).await;
         assert_eq!(put(&store).await, Err(StoreError::WrongContent));
     }
 }
@@ -206,7 +200,7 @@ async fn a_200_that_is_no_result_leaves_the_outcome_unknown() {
     let failed = r#"{"error":{"blobId":null,"failurePhase":"certify","errorMsg":"secret detail"}}"#;
     let endless = "x".repeat(100_000);
     for body in ["", "garbage", "{}", "[1]", r#"{"newlyCreated":{}}"#, failed, endless.as_str()] {
-        let (_server, store) = answering(ResponseTemplate::new(200).set_body_string(body), 1).await;
+        let (_server, store) = answering_put(ResponseTemplate::new(200).set_body_string(body)).await;
         let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else {
             panic!("{body:.40} is taken for an outcome")
         };
@@ -270,30 +264,6 @@ async fn reads_never_exceed_their_limit() {
     assert!(length < 2_000_000, "one chunk beyond the limit at the most");
 }
 
-/// Serves every connection with `answer`, once a request's headers have come.
-async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut seen = Vec::new();
-            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
-                let mut byte = [0];
-                if stream.read_exact(&mut byte).await.is_err() {
-                    break;
-                }
-                seen.push(byte[0]);
-            }
-            tokio::spawn(answer(stream));
-        }
-    });
-    url
-}
-
 #[tokio::test]
 async fn a_truncated_body_is_an_error_on_both_sides() {
     let url = raw_server(|mut stream| async move {
@@ -320,7 +290,8 @@ async fn a_late_answer_leaves_the_outcome_unknown() {
     });
     let url = url.await;
     let builder = HttpStore::builder(&url, &url, ShardCount::TESTBED);
-    let store = builder.base_timeout(Duration::from_millis(200)).build().unwrap();
+    let builder = builder.base_timeout(Duration::from_millis(200)).probe_window(Duration::from_millis(100));
+    let store = builder.build().unwrap();
     let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else { panic!("a known outcome") };
     assert!(reason.contains("timed out"), "{reason}");
     // A large limit earns no time before the answer has begun: at 64 KiB/s this one earns a hundred years.

@@ -1,19 +1,79 @@
 //! What an HTTP answer means, decided without I/O.
 //!
-//! Owns the mapping from statuses and bodies to [`StoreError`]: one function for each of PUT, GET and the head
-//! index. Texts that come from the store are cut and stripped before they enter an error.
+//! Owns the mapping from statuses and bodies to faults: one function for each of PUT, GET and the head index. What to
+//! do about a fault is decided in [`retry`](super::retry). Texts that come from the store are cut and stripped
+//! before they enter an error.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use baton_proto::{
-    ids::BlobId,
-    store::{PutOutcome, StoreError},
-};
+use baton_proto::{ids::BlobId, store::StoreError};
 
-use crate::wire::{ErrorAnswer, StoreResult, reason};
+use super::object::ObjectId;
+use crate::wire::{ErrorAnswer, QuiltStoreResult, ResourceOperation, StoreResult, reason};
 
 /// Longest foreign text taken into an error, in characters.
 const MAX_REASON_CHARS: usize = 120;
+
+/// Why one aggregator did not give what was asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ReadFault {
+    /// It says that it does not have it.
+    Missing,
+    /// It failed on its side, was not reached or asks to wait: later it may have it.
+    Busy { reason: String, retry_after: Option<Duration> },
+    /// It will not serve this; another one may.
+    Refused { reason: String },
+    /// What it offers exceeds the limit.
+    TooLarge { length: u64, limit: u64 },
+    /// What it gave is not what was asked for.
+    Wrong,
+}
+
+impl ReadFault {
+    pub(super) fn busy(reason: impl Into<String>) -> Self {
+        Self::Busy { reason: reason.into(), retry_after: None }
+    }
+
+    /// How long it asked to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Busy { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// Why one publisher did not say that it stored a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PutFault {
+    /// Certainly not stored: it was not reached, or turned the request away for now.
+    Busy { reason: String, retry_after: Option<Duration> },
+    /// Certainly not stored: this publisher does not take it.
+    Refused { reason: String },
+    /// Certainly not stored: more than this publisher takes.
+    TooLarge,
+    /// It may or may not be stored.
+    Ambiguous { reason: String },
+    /// It says that it stored something else.
+    WrongId,
+    /// The network holds it for invalid: no publisher can store it.
+    Invalid,
+}
+
+/// What a publisher said of a blob that it stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// False when it was certified already.
+    pub(super) newly_created: bool,
+    /// First epoch in which it is no longer kept.
+    pub(super) end_epoch: Option<u64>,
+    /// The epoch of the answer, where it can be told.
+    pub(super) epoch: Option<u64>,
+    /// The object on Sui.
+    pub(super) object: Option<ObjectId>,
+    /// What it cost, without gas, in FROST.
+    pub(super) cost: Option<u64>,
+}
 
 /// An answer that is not a success: its status and what may be known of its cause.
 #[derive(Debug)]
@@ -52,27 +112,34 @@ impl Failure {
         StoreError::Refused { reason: self.reason() }
     }
 
-    /// A PUT of `length` bytes was answered so.
+    /// A PUT was answered so; `fresh_token` when it carried a token that was never sent before.
     ///
-    /// 429 and 503 turn a request away before it is worked on. The other server errors come from the middle
-    /// of storing (500 and 504 after the blob may have been registered and stored), and a gateway's 502 says
-    /// nothing: there the outcome is unknown and the caller must probe.
-    pub(super) fn of_put(&self, length: u64) -> StoreError {
+    /// Only a refusal says that nothing was stored. Server errors come from the middle of storing (500 and 504
+    /// after the blob may have been registered and stored), or from a gateway that says nothing of what the
+    /// publisher did: there the outcome is not known.
+    pub(super) fn of_put(&self, fresh_token: bool) -> PutFault {
+        let reason = self.reason();
         match self.status {
-            // The store does not say its limit; it is somewhere below what was sent.
-            413 => StoreError::TooLarge { length, limit: length.saturating_sub(1) },
-            408 | 429 | 503 => self.unavailable(),
-            500..=599 => StoreError::OutcomeUnknown { reason: self.reason() },
-            _ => self.refused(),
+            413 => PutFault::TooLarge,
+            429 if self.code().as_deref() == Some(reason::TOKEN_ALREADY_USED) => {
+                // Somebody between has sent our token, and with it our PUT, before.
+                if fresh_token { PutFault::Ambiguous { reason } } else { PutFault::Refused { reason } }
+            }
+            429 => PutFault::Busy { reason, retry_after: self.retry_after },
+            408 | 500..=599 => PutFault::Ambiguous { reason },
+            _ => PutFault::Refused { reason },
         }
     }
 
     /// A GET or HEAD was answered so.
-    pub(super) fn of_get(&self) -> StoreError {
+    pub(super) fn of_get(&self) -> ReadFault {
         match self.status {
-            404 => StoreError::NotFound,
-            408 | 429 | 500..=599 => self.unavailable(),
-            _ => self.refused(),
+            404 => ReadFault::Missing,
+            501 | 505 => ReadFault::Refused { reason: self.reason() },
+            408 | 425 | 429 | 500..=599 => {
+                ReadFault::Busy { reason: self.reason(), retry_after: self.retry_after }
+            }
+            _ => ReadFault::Refused { reason: self.reason() },
         }
     }
 
@@ -93,35 +160,80 @@ impl Failure {
         match self.status {
             404 if self.code().as_deref() == Some(reason::HEAD_NOT_FOUND) => None,
             404 | 405 => Some(StoreError::Refused { reason: "the store has no head index".to_owned() }),
-            _ => Some(self.of_get()),
+            408 | 429 | 500..=599 => Some(self.unavailable()),
+            _ => Some(self.refused()),
         }
     }
 }
 
-/// Reads the body of a PUT that was answered with 200. `expected` is our own computation of the ID.
-pub(super) fn put_outcome(body: &[u8], expected: BlobId) -> Result<PutOutcome, StoreError> {
-    let unknown = |reason: &str| StoreError::OutcomeUnknown { reason: reason.to_owned() };
-    let result: StoreResult =
-        serde_json::from_slice(body).map_err(|_| unknown("the answer is not a store result"))?;
-    let (text, newly_created, end_epoch) = match result {
+/// Reads the body of a PUT of a blob that was answered with 200. `expected` is our own computation of the ID.
+pub(super) fn blob_stored(body: &[u8], expected: BlobId) -> Result<Accepted, PutFault> {
+    let result: StoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
+    accepted(result, expected)
+}
+
+/// Reads the body of a PUT of a quilt that was answered with 200. `patches` are our own identifiers and patch IDs;
+/// the publisher must name the same ones, in whatever order.
+pub(super) fn quilt_stored(
+    body: &[u8],
+    expected: BlobId,
+    patches: &BTreeMap<String, String>,
+) -> Result<Accepted, PutFault> {
+    let result: QuiltStoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
+    let accepted = accepted(result.blob_store_result, expected)?;
+    let named = result.stored_quilt_blobs.len();
+    let theirs: BTreeMap<String, String> =
+        result.stored_quilt_blobs.into_iter().map(|patch| (patch.identifier, patch.quilt_patch_id)).collect();
+    if named == patches.len() && theirs == *patches { Ok(accepted) } else { Err(PutFault::WrongId) }
+}
+
+fn no_result() -> PutFault {
+    PutFault::Ambiguous { reason: "the answer is not a store result".to_owned() }
+}
+
+fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault> {
+    let (text, accepted) = match result {
         StoreResult::NewlyCreated(created) => {
-            let end = created.blob_object.storage.map(|storage| storage.end_epoch);
-            (created.blob_object.blob_id, true, end)
+            let object = created.blob_object;
+            let end_epoch = object.storage.map(|storage| storage.end_epoch);
+            let fresh =
+                matches!(created.resource_operation, Some(ResourceOperation::RegisterFromScratch { .. }));
+            let accepted = Accepted {
+                newly_created: true,
+                end_epoch,
+                // A registration that was only taken up again may be older than the present epoch.
+                epoch: (fresh && object.registered_epoch > 0).then_some(object.registered_epoch),
+                object: created.shared_blob_object.unwrap_or(object.id).parse().ok(),
+                cost: Some(created.cost),
+            };
+            (object.blob_id, accepted)
         }
-        StoreResult::AlreadyCertified(certified) => (certified.blob_id, false, Some(certified.end_epoch)),
-        StoreResult::MarkedInvalid(_) => {
-            return Err(StoreError::Refused { reason: "the blob is marked invalid".to_owned() });
+        StoreResult::AlreadyCertified(certified) => {
+            let accepted = Accepted {
+                newly_created: false,
+                end_epoch: Some(certified.end_epoch),
+                epoch: None,
+                object: certified.object.and_then(|object| object.parse().ok()),
+                cost: None,
+            };
+            (certified.blob_id, accepted)
         }
+        StoreResult::MarkedInvalid(_) => return Err(PutFault::Invalid),
         // The phase says where it stopped, not what of it was undone.
         StoreResult::Error(failure) => {
             let phase = clean(&failure.failure_phase);
-            return Err(unknown(&format!("the publisher failed in phase \"{phase}\"")));
+            return Err(PutFault::Ambiguous { reason: format!("the publisher failed in phase \"{phase}\"") });
         }
     };
-    match text.parse::<BlobId>() {
-        Ok(blob_id) if blob_id == expected => Ok(PutOutcome { blob_id, newly_created, end_epoch }),
-        _ => Err(StoreError::WrongContent),
-    }
+    if text.parse() == Ok(expected) { Ok(accepted) } else { Err(PutFault::WrongId) }
+}
+
+/// The length that a range's answer announces in `Content-Range: bytes a-b/total`: (a, b, total).
+pub(super) fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (range, total) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let total = if total == "*" { None } else { Some(total.parse().ok()?) };
+    Some((first.parse().ok()?, last.parse().ok()?, total))
 }
 
 /// A `Retry-After` in seconds; the date form is not used by any store.
@@ -144,26 +256,113 @@ mod tests {
         Failure { status, retry_after: None, body: body.as_bytes().to_vec() }
     }
 
+    fn reason(fault: &PutFault) -> &'static str {
+        match fault {
+            PutFault::Busy { .. } => "busy",
+            PutFault::Refused { .. } => "refused",
+            PutFault::TooLarge => "too large",
+            PutFault::Ambiguous { .. } => "ambiguous",
+            PutFault::WrongId => "wrong",
+            PutFault::Invalid => "invalid",
+        }
+    }
+
     #[test]
-    fn a_failed_put_is_unknown_unless_it_was_turned_away() {
-        for status in [500, 502, 504] {
-            assert!(matches!(failure(status, "").of_put(1), StoreError::OutcomeUnknown { .. }), "{status}");
+    fn a_failed_put_is_in_doubt_unless_it_was_turned_away() {
+        for (statuses, expected) in [
+            (&[408, 500, 502, 503, 504, 520][..], "ambiguous"),
+            (&[429], "busy"),
+            (&[301, 400, 401, 403, 404, 405, 451], "refused"),
+            (&[413], "too large"),
+        ] {
+            for status in statuses {
+                assert_eq!(reason(&failure(*status, "").of_put(true)), expected, "{status}");
+            }
         }
-        for status in [429, 503] {
-            assert!(matches!(failure(status, "").of_put(1), StoreError::Unavailable { .. }), "{status}");
+    }
+
+    #[test]
+    fn a_fresh_token_that_was_used_already_leaves_doubt() {
+        let used = failure(429, r#"{"error":{"details":[{"reason":"TOKEN_ALREADY_USED"}]}}"#);
+        assert_eq!(reason(&used.of_put(true)), "ambiguous");
+        assert_eq!(reason(&used.of_put(false)), "refused");
+    }
+
+    #[test]
+    fn a_failed_read_is_missing_busy_or_refused() {
+        for (statuses, expected) in [
+            (&[404][..], ReadFault::Missing),
+            (&[408, 425, 429, 500, 502, 503, 504, 520], ReadFault::busy("HTTP")),
+            (&[301, 400, 401, 403, 405, 416, 451, 501], ReadFault::Refused { reason: "HTTP".to_owned() }),
+        ] {
+            for status in statuses {
+                let found = match failure(*status, "").of_get() {
+                    ReadFault::Busy { .. } => ReadFault::busy("HTTP"),
+                    ReadFault::Refused { .. } => ReadFault::Refused { reason: "HTTP".to_owned() },
+                    other => other,
+                };
+                assert_eq!(found, expected, "{status}");
+            }
         }
-        for status in [301, 400, 401, 403, 404, 451] {
-            assert!(matches!(failure(status, "").of_put(1), StoreError::Refused { .. }), "{status}");
-        }
-        assert_eq!(failure(413, "").of_put(9), StoreError::TooLarge { length: 9, limit: 8 });
     }
 
     #[test]
     fn foreign_text_is_cut_and_kept_on_one_line() {
         let text = format!("a\n\x1b[31m{}", "x".repeat(1000));
-        let StoreError::Refused { reason } = failure(400, &text).of_get() else { panic!("not refused") };
+        let ReadFault::Refused { reason } = failure(400, &text).of_get() else { panic!("not refused") };
         assert!(reason.chars().count() < 140 && !reason.contains(char::is_control), "{reason}");
-        assert_eq!(failure(451, "<html>").of_get(), StoreError::Refused { reason: "HTTP 451".to_owned() });
+        assert_eq!(failure(451, "<html>").of_get(), ReadFault::Refused { reason: "HTTP 451".to_owned() });
+    }
+
+    #[test]
+    fn the_epoch_is_known_from_a_fresh_registration_only() {
+        let id = BlobId([7; 32]);
+        let answer = |operation: &str| {
+            format!(
+                r#"{{"newlyCreated":{{"blobObject":{{"id":"0x{}","registeredEpoch":34,"blobId":"{id}","storage":{{"endEpoch":36}}}},"resourceOperation":{{"{operation}":{{"encodedLength":1,"epochsAhead":2}}}},"cost":5}}}}"#,
+                "0a".repeat(32)
+            )
+        };
+        let fresh = blob_stored(answer("registerFromScratch").as_bytes(), id).unwrap();
+        let expected = Accepted {
+            newly_created: true,
+            end_epoch: Some(36),
+            epoch: Some(34),
+            object: Some(ObjectId([10; 32])),
+            cost: Some(5),
+        };
+        assert_eq!(fresh, expected);
+        let reused = blob_stored(answer("reuseRegistration").as_bytes(), id).unwrap();
+        assert_eq!(reused, Accepted { epoch: None, ..expected });
+    }
+
+    #[test]
+    fn a_quilt_is_stored_only_under_our_own_patch_ids() {
+        let id = BlobId([7; 32]);
+        let answer = |patches: &str| {
+            format!(
+                r#"{{"blobStoreResult":{{"alreadyCertified":{{"blobId":"{id}","endEpoch":3}}}},"storedQuiltBlobs":[{patches}]}}"#
+            )
+        };
+        let ours = BTreeMap::from([("a".to_owned(), "A".to_owned()), ("b".to_owned(), "B".to_owned())]);
+        let [a, b] = [r#"{"identifier":"a","quiltPatchId":"A"}"#, r#"{"identifier":"b","quiltPatchId":"B"}"#];
+        let good = answer(&format!("{b},{a}"));
+        assert_eq!(quilt_stored(good.as_bytes(), id, &ours).unwrap().end_epoch, Some(3));
+        for bad in
+            [a.to_owned(), format!("{a},{b},{b}"), format!("{a},{}", b.replace('B', "C")), String::new()]
+        {
+            assert_eq!(quilt_stored(answer(&bad).as_bytes(), id, &ours), Err(PutFault::WrongId), "{bad}");
+        }
+        assert_eq!(quilt_stored(good.as_bytes(), BlobId([8; 32]), &ours), Err(PutFault::WrongId));
+    }
+
+    #[test]
+    fn content_ranges_are_read_or_left_alone() {
+        assert_eq!(content_range("bytes 2-5/10"), Some((2, 5, Some(10))));
+        assert_eq!(content_range("bytes 2-5/*"), Some((2, 5, None)));
+        for text in ["", "bytes */10", "bytes 2-/10", "items 2-5/10", "bytes 99999999999999999999-1/2"] {
+            assert_eq!(content_range(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -1,0 +1,426 @@
+//! One request to one aggregator, and its answer: bounded, timed and checked.
+//!
+//! Never more than the limit and one chunk of a body is held. What the answer means is said by
+//! [`answer`](super::answer); who else is asked is decided in [`read`](super::read).
+
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use reqwest::{
+    RequestBuilder, Response, StatusCode,
+    header::{self, HeaderMap},
+};
+use tokio::{
+    io::{AsyncWriteExt as _, BufWriter},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    Inner,
+    answer::{self, Failure, ReadFault},
+    health::Offence,
+    join,
+    read::{Plan, Run, Verb},
+    verify::{Check, Input, compute_id},
+};
+
+/// Largest answer to a PUT, and largest error body, that is read: Walrus's own are below 2 KiB.
+pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+/// Memory reserved for a body at once on the word of its announced length; more grows as bytes arrive.
+const MAX_RESERVE_BYTES: u64 = 1024 * 1024;
+/// Bytes of a file written at once.
+const FILE_BUFFER_BYTES: usize = 256 * 1024;
+/// Longest time that is ever waited for anything, so that no sum of times overflows.
+const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Where the bytes of an answer go.
+#[derive(Debug, Clone)]
+pub(super) enum Target {
+    Memory,
+    /// A new file in this folder.
+    Folder(PathBuf),
+}
+
+/// Bytes that were read and checked.
+#[derive(Debug)]
+pub(super) enum Content {
+    Memory(Vec<u8>),
+    File(PartFile),
+}
+
+/// What one aggregator gave.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    pub(super) content: Content,
+    pub(super) headers: HeaderMap,
+}
+
+/// How many bytes one request has moved, for those who wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Motion(AtomicU64);
+
+impl Motion {
+    fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    /// Asks one aggregator, and notes how it did.
+    pub(super) async fn attempt(
+        &self,
+        plan: &Plan,
+        index: usize,
+        run: &Run,
+        motion: &Motion,
+    ) -> Result<Fetched, ReadFault> {
+        let sources = &self.aggregators;
+        sources.asked(index);
+        let asked = Instant::now();
+        let mut latency = None;
+        let result = self.fetch(plan, index, run, motion, &mut latency).await;
+        match &result {
+            Ok(_) | Err(ReadFault::Missing) => {
+                sources.answered(index, latency.unwrap_or_else(|| asked.elapsed()));
+            }
+            Err(ReadFault::Busy { retry_after, .. }) => {
+                sources.offended(index, Offence::Failed(*retry_after))
+            }
+            Err(ReadFault::Refused { .. }) => sources.offended(index, Offence::Refused),
+            Err(ReadFault::Wrong) => sources.offended(index, Offence::WrongContent),
+            // The blob may be as large as that.
+            Err(ReadFault::TooLarge { .. }) => {}
+        }
+        result
+    }
+
+    async fn fetch(
+        &self,
+        plan: &Plan,
+        index: usize,
+        run: &Run,
+        motion: &Motion,
+        latency: &mut Option<Duration>,
+    ) -> Result<Fetched, ReadFault> {
+        let asked = Instant::now();
+        let base = self.settings.base_timeout;
+        let request = self.request(plan, index)?;
+        // The answer must begin within the base timeout: only its body earns more time.
+        let response = timeout(base, request.send()).await.map_err(|_| ReadFault::busy("timed out"))?;
+        let response = response.map_err(|error| ReadFault::busy(describe(&error)))?;
+        *latency = Some(asked.elapsed());
+        if response.status() != plan.status {
+            let failure = timeout(base, failure(response)).await.map_err(|_| ReadFault::busy("timed out"))?;
+            return Err(failure.of_get());
+        }
+        let headers = response.headers().clone();
+        if matches!(plan.verb, Verb::Head) {
+            return match (plan.check, announced_length(&headers)) {
+                (Check::Length(expected), Some(length)) if length != expected => Err(ReadFault::Wrong),
+                _ => Ok(Fetched { content: Content::Memory(Vec::new()), headers }),
+            };
+        }
+        let content = self.receive(plan, response, run, motion).await?;
+        if plan.range.is_some_and(|range| !is_range(range, plan.status, &headers, content.length())) {
+            return Err(ReadFault::Wrong);
+        }
+        if matches!(&content, Content::Memory(bytes) if !(plan.well_formed)(bytes)) {
+            return Err(ReadFault::Wrong);
+        }
+        Ok(Fetched { content, headers })
+    }
+
+    fn request(&self, plan: &Plan, index: usize) -> Result<RequestBuilder, ReadFault> {
+        let refused =
+            |error: baton_proto::store::StoreError| ReadFault::Refused { reason: error.to_string() };
+        let mut url = join(&self.aggregators.get(index).url, &plan.path).map_err(refused)?;
+        if !plan.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&plan.query);
+        }
+        let request = match &plan.verb {
+            Verb::Get => self.client.get(url),
+            Verb::Head => self.client.head(url),
+            Verb::Post(body) => {
+                self.client.post(url).header(header::CONTENT_TYPE, "application/json").body(body.clone())
+            }
+        };
+        Ok(match plan.range {
+            Some(range) if plan.status == StatusCode::PARTIAL_CONTENT => {
+                let last = range.start.saturating_add(range.length - 1);
+                request.header(header::RANGE, format!("bytes={}-{last}", range.start))
+            }
+            _ => request,
+        })
+    }
+
+    /// Reads and checks a body, in the time that its bytes earn.
+    async fn receive(
+        &self,
+        plan: &Plan,
+        response: Response,
+        run: &Run,
+        motion: &Motion,
+    ) -> Result<Content, ReadFault> {
+        let announced = response.content_length();
+        if let Some(length) = announced.filter(|length| *length > plan.limit) {
+            return Err(ReadFault::TooLarge { length, limit: plan.limit });
+        }
+        run.earn(announced.unwrap_or(0));
+        let began = Instant::now();
+        let earned = || {
+            let length = announced.unwrap_or(0).max(motion.get());
+            after(began, self.settings.transfer(length))
+        };
+        let content = bounded(earned, self.take(plan, response, run, motion)).await;
+        let content = content.unwrap_or_else(|| Err(ReadFault::busy("timed out")))?;
+        let Check::BlobId(expected) = plan.check else { return Ok(content) };
+        let (input, content) = content.into_input();
+        // An aggregator that sends more than can have an ID sends something else.
+        match compute_id(input.clone(), self.settings.shards).await {
+            Ok(found) if found == expected => Ok(content.unwrap_or_else(|| Content::taken(input))),
+            Ok(_) | Err(super::verify::IdError::Encoding(_)) => Err(ReadFault::Wrong),
+            Err(error) => Err(ReadFault::busy(error.to_string())),
+        }
+    }
+
+    async fn take(
+        &self,
+        plan: &Plan,
+        mut response: Response,
+        run: &Run,
+        motion: &Motion,
+    ) -> Result<Content, ReadFault> {
+        let announced = response.content_length();
+        let mut sink = Sink::open(&plan.target, announced).await.map_err(local)?;
+        let mut check = plan.check.begin();
+        let mut received = 0;
+        while let Some(chunk) = response.chunk().await.map_err(|error| ReadFault::busy(describe(&error)))? {
+            received += chunk.len() as u64;
+            self.metrics.bytes_received.add(chunk.len() as u64);
+            if received > plan.limit {
+                return Err(ReadFault::TooLarge { length: received, limit: plan.limit });
+            }
+            check.update(&chunk);
+            sink.write(&chunk).await.map_err(local)?;
+            motion.set(received);
+            run.moved(plan, received, announced);
+        }
+        if !check.matches() {
+            return Err(ReadFault::Wrong);
+        }
+        sink.finish().await.map_err(local)
+    }
+}
+
+/// The disk failed: no other aggregator changes that, but nothing is wrong with this one either.
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+fn local(error: std::io::Error) -> ReadFault {
+    ReadFault::Refused { reason: format!("cannot write the file: {error}") }
+}
+
+impl Content {
+    /// The input for computing the ID; a file stays the caller's, so that it is removed when it is wrong.
+    fn into_input(self) -> (Input, Option<Self>) {
+        match self {
+            Self::Memory(bytes) => (Input::Memory(bytes.into()), None),
+            Self::File(file) => (Input::File(file.path.clone()), Some(Self::File(file))),
+        }
+    }
+
+    fn taken(input: Input) -> Self {
+        match input {
+            Input::Memory(bytes) => Self::Memory(bytes.into()),
+            Input::File(_) => Self::Memory(Vec::new()),
+        }
+    }
+
+    fn length(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(file) => file.length,
+        }
+    }
+
+    /// The bytes of an answer that was read into memory.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::File(_) => Vec::new(),
+        }
+    }
+}
+
+/// A file that is removed unless it is kept.
+#[derive(Debug)]
+pub(super) struct PartFile {
+    path: PathBuf,
+    pub(super) length: u64,
+    kept: bool,
+}
+
+impl PartFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name, in place of whatever has it.
+    pub(super) async fn keep_as(mut self, path: &Path) -> std::io::Result<()> {
+        tokio::fs::rename(&self.path, path).await?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nothing can be done about a file that cannot be removed, and its name says what it is.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+enum Sink {
+    Memory(Vec<u8>),
+    File(BufWriter<tokio::fs::File>, PartFile),
+}
+
+impl Sink {
+    async fn open(target: &Target, announced: Option<u64>) -> std::io::Result<Self> {
+        match target {
+            Target::Memory => {
+                let reserve = announced.unwrap_or(0).min(MAX_RESERVE_BYTES);
+                Ok(Self::Memory(Vec::with_capacity(usize::try_from(reserve).unwrap_or(0))))
+            }
+            Target::Folder(folder) => {
+                let name = format!(".{}.part", hex::encode(rand::random::<[u8; 12]>()));
+                let part = PartFile { path: folder.join(name), length: 0, kept: false };
+                let mut options = tokio::fs::OpenOptions::new();
+                let file = options.write(true).create_new(true).open(&part.path).await?;
+                Ok(Self::File(BufWriter::with_capacity(FILE_BUFFER_BYTES, file), part))
+            }
+        }
+    }
+
+    async fn write(&mut self, chunk: &Bytes) -> std::io::Result<()> {
+        match self {
+            Self::Memory(bytes) => bytes.extend_from_slice(chunk),
+            Self::File(writer, part) => {
+                writer.write_all(chunk).await?;
+                part.length += chunk.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> std::io::Result<Content> {
+        match self {
+            Self::Memory(bytes) => Ok(Content::Memory(bytes)),
+            Self::File(mut writer, part) => {
+                writer.flush().await?;
+                writer.get_ref().sync_all().await?;
+                Ok(Content::File(part))
+            }
+        }
+    }
+}
+
+/// A time after another, however long.
+pub(super) fn after(start: Instant, time: Duration) -> Instant {
+    start + time.min(FAR)
+}
+
+/// Runs `work` until a time that may move while it runs; `None` when that has come.
+pub(super) async fn bounded<T>(deadline: impl Fn() -> Instant, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        let until = deadline();
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            () = sleep_until(until) => {
+                if deadline() <= until {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// The length that a header announces, also of an answer to HEAD, which has no body.
+pub(super) fn announced_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads a body of at most `limit` bytes; `Err(None)` when it is longer.
+pub(super) async fn read_bounded(
+    mut response: Response,
+    limit: u64,
+) -> Result<Vec<u8>, Option<reqwest::Error>> {
+    if response.content_length().is_some_and(|length| length > limit) {
+        return Err(None);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(Some)? {
+        if (body.len() + chunk.len()) as u64 > limit {
+            return Err(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Takes what is needed of an answer that is not a success. A broken error body is no error of its own.
+pub(super) async fn failure(response: Response) -> Failure {
+    let status = response.status().as_u16();
+    let header = response.headers().get(header::RETRY_AFTER);
+    let retry_after = header.and_then(|value| value.to_str().ok()).and_then(answer::retry_after);
+    let body = read_bounded(response, MAX_ANSWER_BYTES).await.unwrap_or_default();
+    Failure { status, retry_after, body }
+}
+
+/// Whether a range's answer holds exactly the bytes asked for, as far as its header tells: cut only at the blob's end.
+pub(super) fn is_range(
+    range: super::ByteRange,
+    status: StatusCode,
+    headers: &HeaderMap,
+    length: u64,
+) -> bool {
+    if status != StatusCode::PARTIAL_CONTENT {
+        return length == range.length;
+    }
+    let value = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    match value.and_then(answer::content_range) {
+        Some((first, last, total)) => {
+            let wanted = range.start.saturating_add(range.length);
+            let end = total.map_or(wanted, |total| wanted.min(total));
+            first == range.start && last.checked_add(1) == Some(end) && Some(length) == end.checked_sub(first)
+        }
+        None => length == range.length,
+    }
+}
+
+/// The innermost cause, which is what an operator can act on; never the URL, which holds a blob's ID.
+pub(super) fn describe(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let kind = if error.is_timeout() {
+        "timed out"
+    } else if error.is_connect() {
+        "could not connect"
+    } else {
+        "the connection failed"
+    };
+    if std::ptr::addr_eq(cause, error) { kind.to_owned() } else { format!("{kind}: {cause}") }
+}

@@ -1,0 +1,206 @@
+//! In which order sources are asked: decided from what they did, with the time as a parameter.
+//!
+//! Pure. A source that failed is put behind the others for a while that doubles with each failure, one that gave
+//! wrong content for minutes; it is still asked when all others fail. When that time is over it is back at its
+//! place and so is tried again. Among the rest the faster come first, in steps of two, and equals as configured.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a source is put back after a first failure; doubled by each that follows.
+const FIRST_COOL_DOWN: Duration = Duration::from_millis(500);
+/// Longest time that failures put a source back by themselves.
+const MAX_COOL_DOWN: Duration = Duration::from_secs(30);
+/// Longest `Retry-After` that counts here: a source must not be able to put itself away for days.
+const MAX_ASKED_COOL_DOWN: Duration = Duration::from_secs(300);
+/// How long a source is put back that refused a request which others may take.
+const REFUSED_COOL_DOWN: Duration = Duration::from_secs(10);
+/// How long a source is put back that gave content other than asked for.
+const WRONG_COOL_DOWN: Duration = Duration::from_secs(300);
+/// How long a measured latency counts, so that a source that was slow is measured again.
+const LATENCY_MEMORY: Duration = Duration::from_secs(120);
+/// What a source is taken to need that was not measured lately: others are tried when the preferred one is slower.
+const UNMEASURED: Duration = Duration::from_millis(100);
+
+/// What a source did that speaks against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offence {
+    /// It could not be reached, or failed on its side; it may have asked to wait.
+    Failed(Option<Duration>),
+    /// It refused.
+    Refused,
+    /// It gave other content than asked for, or named a wrong ID.
+    WrongContent,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    failures: u32,
+    back_at: Option<Instant>,
+    latency: Option<(Duration, Instant)>,
+}
+
+/// The standing of the sources of one role, by their place in the configuration.
+#[derive(Debug)]
+pub(super) struct Health {
+    sources: Vec<State>,
+}
+
+impl Health {
+    pub(super) fn new(sources: usize) -> Self {
+        Self { sources: vec![State::default(); sources] }
+    }
+
+    /// All sources, the one to ask first at the front.
+    pub(super) fn order(&self, now: Instant) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.sources.len()).collect();
+        order.sort_by_key(|index| {
+            let back_at = self.back_at(*index, now);
+            let latency = self.latency(*index, now).unwrap_or(UNMEASURED);
+            let rank = (latency.as_millis() + 1).ilog2();
+            (back_at, rank, *index)
+        });
+        order
+    }
+
+    /// It answered, after this time.
+    pub(super) fn answered(&mut self, index: usize, latency: Duration, now: Instant) {
+        if let Some(state) = self.sources.get_mut(index) {
+            state.failures = 0;
+            state.back_at = None;
+        }
+        self.note_latency(index, latency, now);
+    }
+
+    /// It was overtaken: it takes at least this long.
+    pub(super) fn overtaken(&mut self, index: usize, waited: Duration, now: Instant) {
+        let known = self.latency(index, now).unwrap_or_default();
+        self.note_latency(index, waited.max(known), now);
+    }
+
+    pub(super) fn offended(&mut self, index: usize, offence: Offence, now: Instant) {
+        let Some(state) = self.sources.get_mut(index) else { return };
+        state.failures = state.failures.saturating_add(1);
+        let cool_down = match offence {
+            Offence::Failed(asked) => {
+                let doublings = (state.failures - 1).min(16);
+                let own = FIRST_COOL_DOWN.saturating_mul(1 << doublings).min(MAX_COOL_DOWN);
+                own.max(asked.unwrap_or_default().min(MAX_ASKED_COOL_DOWN))
+            }
+            Offence::Refused => REFUSED_COOL_DOWN,
+            Offence::WrongContent => WRONG_COOL_DOWN,
+        };
+        // A wrong answer is not forgotten over a later timeout.
+        state.back_at = state.back_at.max(Some(now + cool_down));
+    }
+
+    /// What it usually takes to answer, if that was measured lately.
+    pub(super) fn latency(&self, index: usize, now: Instant) -> Option<Duration> {
+        let (latency, measured) = self.sources.get(index)?.latency?;
+        (now.saturating_duration_since(measured) < LATENCY_MEMORY).then_some(latency)
+    }
+
+    /// How long it stays behind the others.
+    pub(super) fn cooling(&self, index: usize, now: Instant) -> Duration {
+        self.back_at(index, now).map_or(Duration::ZERO, |back_at| back_at.saturating_duration_since(now))
+    }
+
+    fn back_at(&self, index: usize, now: Instant) -> Option<Instant> {
+        self.sources.get(index)?.back_at.filter(|back_at| *back_at > now)
+    }
+
+    /// A moving average that gives the newest measurement a quarter of the weight.
+    fn note_latency(&mut self, index: usize, latency: Duration, now: Instant) {
+        let known = self.latency(index, now);
+        if let Some(state) = self.sources.get_mut(index) {
+            state.latency = Some((known.map_or(latency, |known| (known * 3 + latency) / 4), now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn equals_keep_the_configured_order() {
+        let now = Instant::now();
+        let mut health = Health::new(3);
+        assert_eq!(health.order(now), [0, 1, 2]);
+        health.answered(0, 90 * MS, now);
+        assert_eq!(health.order(now), [0, 1, 2], "it does well, so the others stay unmeasured");
+        let mut health = Health::new(3);
+        for index in 0..3 {
+            health.answered(index, 20 * MS + MS * (2 - u32::try_from(index).unwrap()), now);
+        }
+        assert_eq!(health.order(now), [0, 1, 2], "two milliseconds are no reason to change");
+    }
+
+    #[test]
+    fn a_failed_source_goes_last_and_comes_back() {
+        let now = Instant::now();
+        let mut health = Health::new(2);
+        health.offended(0, Offence::Failed(None), now);
+        assert_eq!(health.order(now), [1, 0]);
+        assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN);
+        assert_eq!(health.order(now + FIRST_COOL_DOWN), [0, 1], "it is tried again");
+        health.offended(0, Offence::Failed(None), now);
+        assert_eq!(health.cooling(0, now), FIRST_COOL_DOWN * 2, "the second failure counts double");
+        health.answered(0, MS, now);
+        assert_eq!(health.order(now), [0, 1]);
+        for _ in 0..100 {
+            health.offended(0, Offence::Failed(None), now);
+        }
+        assert_eq!(health.cooling(0, now), MAX_COOL_DOWN);
+    }
+
+    #[test]
+    fn a_retry_after_is_kept_within_reason() {
+        let now = Instant::now();
+        let mut health = Health::new(2);
+        health.offended(0, Offence::Failed(Some(Duration::from_secs(60))), now);
+        assert_eq!(health.cooling(0, now), Duration::from_secs(60));
+        health.offended(1, Offence::Failed(Some(Duration::from_secs(1 << 40))), now);
+        assert_eq!(health.cooling(1, now), MAX_ASKED_COOL_DOWN);
+    }
+
+    #[test]
+    fn wrong_content_outlasts_failures_and_refusals() {
+        let now = Instant::now();
+        let mut health = Health::new(3);
+        health.offended(0, Offence::WrongContent, now);
+        health.offended(0, Offence::Failed(None), now);
+        health.offended(1, Offence::Refused, now);
+        health.offended(2, Offence::Failed(None), now);
+        assert_eq!(health.order(now), [2, 1, 0]);
+        assert_eq!(health.order(now + REFUSED_COOL_DOWN), [1, 2, 0]);
+    }
+
+    #[test]
+    fn the_much_faster_source_comes_first_until_the_measurement_is_old() {
+        let now = Instant::now();
+        let mut health = Health::new(2);
+        health.answered(0, 400 * MS, now);
+        health.answered(1, 40 * MS, now);
+        assert_eq!(health.order(now), [1, 0]);
+        let later = now + LATENCY_MEMORY;
+        assert_eq!((health.order(later), health.latency(0, later)), (vec![0, 1], None));
+    }
+
+    #[test]
+    fn a_source_that_is_overtaken_counts_as_slow() {
+        let now = Instant::now();
+        let mut health = Health::new(2);
+        health.answered(0, 10 * MS, now);
+        health.answered(1, 10 * MS, now);
+        for _ in 0..8 {
+            health.overtaken(0, 500 * MS, now);
+        }
+        assert_eq!(health.order(now), [1, 0]);
+        health.overtaken(1, MS, now);
+        assert_eq!(health.latency(1, now), Some(10 * MS), "it is not made faster by that");
+    }
+}

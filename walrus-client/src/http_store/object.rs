@@ -1,0 +1,62 @@
+//! IDs of objects on Sui, which aggregators also read blobs by.
+
+use std::{fmt, str::FromStr};
+
+/// The ID of a Sui object, such as that of a stored blob: 32 bytes, in text `0x` and 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub [u8; 32]);
+
+/// A text that is no object ID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an object ID is 0x and 64 hexadecimal digits")]
+pub struct ParseObjectIdError;
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{}", hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectId({self})")
+    }
+}
+
+impl FromStr for ObjectId {
+    type Err = ParseObjectIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 32];
+        let digits = text.strip_prefix("0x").ok_or(ParseObjectIdError)?;
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| ParseObjectIdError)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl serde::Serialize for ObjectId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for ObjectId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_bytes_agree() {
+        let id = ObjectId([0xa1; 32]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::from_str::<ObjectId>(&serde_json::to_string(&id).unwrap()).unwrap(), id);
+        for text in ["", "0x", "0x01", &"a1".repeat(32), &format!("0x{}", "g".repeat(64))] {
+            assert_eq!(text.parse::<ObjectId>(), Err(ParseObjectIdError), "{text}");
+        }
+    }
+}

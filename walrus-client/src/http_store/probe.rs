@@ -1,0 +1,77 @@
+//! Looking for a blob whose PUT is in doubt.
+//!
+//! All aggregators are asked, over a time that is longer than the caches between keep a 404, because a first look
+//! may itself have put one there. What that comes to is decided in [`retry`](super::retry).
+
+use std::time::Duration;
+
+use baton_proto::ids::BlobId;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    Inner, ReadOptions,
+    answer::ReadFault,
+    fetch::{Motion, after},
+    metrics::Operation,
+    read::{Plan, Run, Verb},
+    reads::blob_plan,
+    retry::{ProbeStep, Probed, Seen, after_probe_pass},
+    verify::Check,
+};
+
+/// Longest wait for one aggregator in one pass: the others' word may be enough.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Looks for a blob of this length at all aggregators.
+    pub(super) async fn probe(&self, id: BlobId, length: u64) -> Probed {
+        self.metrics.probes.add(1);
+        let plan = Plan {
+            operation: Operation::Stat,
+            verb: Verb::Head,
+            check: Check::Length(length),
+            ..blob_plan(id, &ReadOptions::new(0))
+        };
+        let until = after(Instant::now(), self.settings.probe_window);
+        for pass in 0.. {
+            let left = until.saturating_duration_since(Instant::now());
+            let seen = self.look(&plan).await;
+            match after_probe_pass(&seen, pass, left, rand::random()) {
+                ProbeStep::Done(probed) => return probed,
+                ProbeStep::Again(wait) => {
+                    sleep(wait.min(until.saturating_duration_since(Instant::now()))).await;
+                }
+            }
+        }
+        Probed::Undecided
+    }
+
+    /// Asks each aggregator once, all at the same time, until one has it.
+    async fn look(&self, plan: &Plan) -> Vec<Seen> {
+        let run = Run::new(None, self.settings);
+        let run = &run;
+        let mut looks: FuturesUnordered<_> = self
+            .aggregators
+            .order()
+            .into_iter()
+            .map(|index| async move {
+                let motion = Motion::default();
+                let asked = self.attempt(plan, index, run, &motion);
+                match timeout(LOOK_TIMEOUT.min(self.settings.base_timeout), asked).await {
+                    Ok(Ok(_)) => Seen::Present,
+                    Ok(Err(ReadFault::Missing)) => Seen::Absent,
+                    Ok(Err(_)) | Err(_) => Seen::Unknown,
+                }
+            })
+            .collect();
+        let mut seen = Vec::new();
+        while let Some(one) = looks.next().await {
+            seen.push(one);
+            if one == Seen::Present {
+                break;
+            }
+        }
+        seen
+    }
+}

@@ -1,0 +1,250 @@
+//! Reading something from whichever aggregator has it.
+//!
+//! Owns the course of a read: aggregators are asked in the order of their health, a further one beside a slow one,
+//! all of them before anything is repeated, and the first right answer ends it. What to do after a round is
+//! decided in [`retry`](super::retry); one request is [`fetch`](super::fetch)'s.
+//!
+//! Cancel safe: everything runs inside the caller's future, and dropping it ends all requests.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use baton_proto::{ids::BlobId, store::StoreError};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use reqwest::StatusCode;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    ByteRange, Inner,
+    answer::ReadFault,
+    config::Settings,
+    fetch::{Fetched, Motion, Target, after, bounded},
+    metrics::Operation,
+    options::{Phase, ProgressFn, ReadOptions},
+    retry::{ReadSituation, ReadStep, after_reads},
+    verify::Check,
+};
+
+/// Most aggregators asked at once for one thing: each may send the whole of it.
+const MAX_PARALLEL: usize = 3;
+
+/// What kind of request.
+#[derive(Debug)]
+pub(super) enum Verb {
+    Get,
+    Head,
+    /// With this JSON.
+    Post(Bytes),
+}
+
+/// What to ask every aggregator for, and what the answer must be.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) operation: Operation,
+    pub(super) verb: Verb,
+    pub(super) path: String,
+    pub(super) query: Vec<(&'static str, String)>,
+    /// The bytes asked for, if not all; by header when `status` is 206.
+    pub(super) range: Option<ByteRange>,
+    pub(super) status: StatusCode,
+    pub(super) limit: u64,
+    pub(super) check: Check,
+    /// Whether an answer in memory has the form that it must have.
+    pub(super) well_formed: fn(&[u8]) -> bool,
+    pub(super) target: Target,
+    /// The blob that a 404 would speak of.
+    pub(super) id: Option<BlobId>,
+    pub(super) known_stored: bool,
+    pub(super) deadline: Option<Duration>,
+    pub(super) progress: Option<ProgressFn>,
+}
+
+impl Plan {
+    /// A GET of a whole thing into memory.
+    pub(super) fn get(operation: Operation, path: String, check: Check, options: &ReadOptions) -> Self {
+        Self {
+            operation,
+            verb: Verb::Get,
+            path,
+            query: Vec::new(),
+            range: None,
+            status: StatusCode::OK,
+            limit: options.limit,
+            check,
+            well_formed: |_| true,
+            target: Target::Memory,
+            id: None,
+            known_stored: options.known_stored,
+            deadline: options.deadline,
+            progress: options.progress.clone(),
+        }
+    }
+}
+
+/// The state that the requests of one read share.
+#[derive(Debug)]
+pub(super) struct Run {
+    start: Instant,
+    settings: Settings,
+    fixed: Option<Instant>,
+    /// Bytes that earn time: announced within the limit, or received.
+    earned: AtomicU64,
+    /// The furthest that any of the requests is.
+    furthest: AtomicU64,
+}
+
+impl Run {
+    pub(super) fn new(deadline: Option<Duration>, settings: Settings) -> Self {
+        let start = Instant::now();
+        let fixed = deadline.map(|deadline| after(start, deadline));
+        Self { start, settings, fixed, earned: AtomicU64::new(0), furthest: AtomicU64::new(0) }
+    }
+
+    /// When the whole read is over.
+    fn deadline(&self) -> Instant {
+        self.fixed.unwrap_or_else(|| {
+            let moving = self.settings.moving(self.earned.load(Ordering::Relaxed));
+            after(self.start, self.settings.base_timeout.saturating_mul(2).saturating_add(moving))
+        })
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn earn(&self, bytes: u64) {
+        self.earned.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// A request has received so much.
+    pub(super) fn moved(&self, plan: &Plan, received: u64, total: Option<u64>) {
+        self.earn(received);
+        let before = self.furthest.fetch_max(received, Ordering::Relaxed);
+        if let Some(progress) = plan.progress.as_ref().filter(|_| received > before) {
+            progress.tell(Phase::Downloading, received, total);
+        }
+    }
+}
+
+impl Inner {
+    /// Carries out a plan, within its deadline.
+    pub(super) async fn read(&self, plan: &Plan) -> Result<Fetched, StoreError> {
+        let run = Run::new(plan.deadline, self.settings);
+        let rounds = Box::pin(self.rounds(plan, &run));
+        let result = bounded(|| run.deadline(), rounds).await.unwrap_or_else(|| {
+            Err(StoreError::Unavailable { reason: "timed out".to_owned(), retry_after: None })
+        });
+        self.metrics.ended(plan.operation, &result);
+        result
+    }
+
+    async fn rounds(&self, plan: &Plan, run: &Run) -> Result<Fetched, StoreError> {
+        let mut order = self.aggregators.order();
+        let mut faults = BTreeMap::new();
+        for round in 0.. {
+            match self.race(plan, run, &order).await {
+                Ok(fetched) => return Ok(fetched),
+                Err(failed) => faults.extend(failed),
+            }
+            let situation = ReadSituation {
+                round,
+                budget: self.settings.retries,
+                missing_left: self.missing_left(plan, run),
+                left: run.left(),
+                jitter: rand::random(),
+            };
+            match after_reads(&faults, situation) {
+                ReadStep::Fail(error) => return Err(error),
+                ReadStep::Again { wait, sources } => {
+                    sleep(wait).await;
+                    self.metrics.retries.add(1);
+                    order = self.aggregators.order();
+                    order.retain(|source| sources.contains(source));
+                }
+            }
+        }
+        unreachable!("there are more rounds than any deadline leaves time for")
+    }
+
+    /// How long a 404 still counts as one that will go away.
+    fn missing_left(&self, plan: &Plan, run: &Run) -> Duration {
+        let now = Instant::now();
+        let recent = plan.id.and_then(|id| self.recent().until(id, now));
+        let told = plan.known_stored.then(|| after(run.start, self.settings.recently_stored_window));
+        let until = recent.max(told);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Asks these aggregators, the next when one fails or takes long, until one has it or all have failed.
+    async fn race(
+        &self,
+        plan: &Plan,
+        run: &Run,
+        order: &[usize],
+    ) -> Result<Fetched, Vec<(usize, ReadFault)>> {
+        let motions: Vec<Motion> = order.iter().map(|_| Motion::default()).collect();
+        let began = Instant::now();
+        let mut lanes = order.iter().zip(&motions).enumerate().map(|(place, (source, motion))| {
+            let attempt = Box::pin(self.attempt(plan, *source, run, motion));
+            async move { (place, *source, attempt.await) }
+        });
+        let mut running = FuturesUnordered::new();
+        let mut faults = Vec::new();
+        let mut hedged = Vec::new();
+        running.extend(lanes.next());
+        let delay =
+            order.first().and_then(|first| self.settings.hedge.delay(self.aggregators.latency(*first)));
+        let mut hedge_at = began + delay.unwrap_or_default();
+        let mut moved = 0;
+        loop {
+            let may_hedge = delay.is_some() && lanes.len() > 0 && running.len() < MAX_PARALLEL;
+            tokio::select! {
+                biased;
+                ended = running.next() => match ended {
+                    Some((place, _, Ok(fetched))) => {
+                        self.note_win(order, &faults, place, hedged.contains(&place), began);
+                        return Ok(fetched);
+                    }
+                    Some((_, source, Err(fault))) => {
+                        faults.push((source, fault));
+                        running.extend(lanes.next());
+                    }
+                    None => return Err(faults),
+                },
+                () = sleep_until(hedge_at), if may_hedge => {
+                    hedge_at = Instant::now() + delay.unwrap_or_default();
+                    // Bytes that still come are better than another request for the same bytes.
+                    let now_moved = motions.iter().map(Motion::get).sum();
+                    if std::mem::replace(&mut moved, now_moved) == now_moved {
+                        self.metrics.hedges.add(1);
+                        hedged.push(order.len() - lanes.len());
+                        running.extend(lanes.next());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes for the sources asked before the winner, and still silent, that they take longer.
+    fn note_win(
+        &self,
+        order: &[usize],
+        faults: &[(usize, ReadFault)],
+        winner: usize,
+        hedged: bool,
+        began: Instant,
+    ) {
+        if hedged {
+            self.metrics.hedges_won.add(1);
+        }
+        for source in order.iter().take(winner) {
+            if !faults.iter().any(|(failed, _)| failed == source) {
+                self.aggregators.overtaken(*source, began.elapsed());
+            }
+        }
+    }
+}

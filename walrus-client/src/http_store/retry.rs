@@ -1,0 +1,300 @@
+//! What to do next, decided without I/O: after a round of reads, after a PUT, after a look whether it arrived.
+//!
+//! Pure. The rules are Walrus's: a read that failed on the other side is repeated after a pause, a refusal never,
+//! a 404 only for what was stored a moment ago. A PUT that may have arrived is never repeated before it is known
+//! to be nowhere, because a repeated PUT buys a second object.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use baton_proto::store::StoreError;
+
+use super::answer::{PutFault, ReadFault};
+
+/// Pause before the first repetition; doubled by each that follows.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause that is not asked for by the other side.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// PUTs sent again after one is known to have got lost. One: who loses two is not a store to pay.
+const RESENDS: u32 = 1;
+
+/// The pause before repetition number `round` (from 0): half of it fixed, half by `jitter` (0 to 1), so that those
+/// who failed together do not come back together.
+pub(super) fn pause(round: u32, jitter: f64) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << round.min(16)).min(MAX_PAUSE);
+    whole / 2 + (whole / 2).mul_f64(jitter.clamp(0.0, 1.0))
+}
+
+/// Where a read stands when all its sources have failed once more.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadSituation {
+    /// Rounds repeated so far.
+    pub(super) round: u32,
+    /// Rounds that may be repeated for sources that failed on their side.
+    pub(super) budget: u32,
+    /// How long a 404 of this blob still counts as one that will go away; zero for what others stored.
+    pub(super) missing_left: Duration,
+    /// Time left until the deadline.
+    pub(super) left: Duration,
+    /// From 0 to 1.
+    pub(super) jitter: f64,
+}
+
+/// What a read does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReadStep {
+    Fail(StoreError),
+    /// Wait, then ask these again.
+    Again {
+        wait: Duration,
+        sources: Vec<usize>,
+    },
+}
+
+/// Decides from each source's last fault.
+pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSituation) -> ReadStep {
+    let own_pause = pause(situation.round, situation.jitter);
+    let waits: Vec<(usize, Duration)> = faults
+        .iter()
+        .filter_map(|(source, fault)| match fault {
+            ReadFault::Busy { retry_after, .. } if situation.round < situation.budget => {
+                Some((*source, own_pause.max(retry_after.unwrap_or_default())))
+            }
+            // The last look is at the very end of the time in which it may appear.
+            ReadFault::Missing if !situation.missing_left.is_zero() => {
+                Some((*source, own_pause.min(situation.missing_left)))
+            }
+            _ => None,
+        })
+        .collect();
+    match waits.iter().map(|(_, wait)| *wait).min() {
+        Some(wait) if wait < situation.left => ReadStep::Again {
+            wait,
+            sources: waits.iter().filter(|(_, own)| *own <= wait).map(|(source, _)| *source).collect(),
+        },
+        _ => ReadStep::Fail(read_error(faults)),
+    }
+}
+
+/// The one error for all sources: "not found" only when every one of them says so, and "try later" as soon as that
+/// may help.
+pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
+    let soonest = faults.values().filter_map(ReadFault::retry_after).min();
+    let wrong = faults.values().any(|fault| *fault == ReadFault::Wrong);
+    let mut refused = None;
+    let mut too_large = None;
+    for fault in faults.values() {
+        match fault {
+            ReadFault::Busy { reason, .. } => {
+                let more = if wrong { "; another source had other content" } else { "" };
+                return StoreError::Unavailable { reason: format!("{reason}{more}"), retry_after: soonest };
+            }
+            ReadFault::Refused { reason } => refused = refused.or_else(|| Some(reason.clone())),
+            ReadFault::TooLarge { length, limit } => too_large = too_large.or(Some((*length, *limit))),
+            ReadFault::Missing | ReadFault::Wrong => {}
+        }
+    }
+    match (wrong, too_large, refused) {
+        (true, ..) => StoreError::WrongContent,
+        (_, Some((length, limit)), _) => StoreError::TooLarge { length, limit },
+        (.., Some(reason)) => StoreError::Refused { reason },
+        _ => StoreError::NotFound,
+    }
+}
+
+/// What looking for a blob at all aggregators came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Probed {
+    Found,
+    /// All of them say that it is not there, at the end of the whole time of looking.
+    Absent,
+    /// One of them could not be asked.
+    Undecided,
+}
+
+/// What one aggregator said last of a blob that is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Present,
+    Absent,
+    Unknown,
+}
+
+/// What looking for a blob does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ProbeStep {
+    Done(Probed),
+    Again(Duration),
+}
+
+/// Decides after pass number `pass` over all aggregators, with `left` of the time of looking.
+pub(super) fn after_probe_pass(seen: &[Seen], pass: u32, left: Duration, jitter: f64) -> ProbeStep {
+    if seen.contains(&Seen::Present) {
+        return ProbeStep::Done(Probed::Found);
+    }
+    if !left.is_zero() {
+        return ProbeStep::Again(pause(pass, jitter).min(left));
+    }
+    let absent = !seen.is_empty() && seen.iter().all(|seen| *seen == Seen::Absent);
+    ProbeStep::Done(if absent { Probed::Absent } else { Probed::Undecided })
+}
+
+/// What a PUT does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PutStep {
+    /// Send it to the next publisher of this round.
+    Next,
+    /// Wait, then begin another round over all publishers.
+    Round(Duration),
+    /// Look whether it arrived.
+    Probe,
+    Fail(StoreError),
+}
+
+/// The course of one PUT over publishers, rounds and doubts.
+#[derive(Debug)]
+pub(super) struct PutCourse {
+    length: u64,
+    budget: u32,
+    round: u32,
+    resends_left: u32,
+    /// Whether a second PUT buys nothing: permanent blobs that are certified are not bought again.
+    repeatable: bool,
+    /// Whether the blob was stored before, so that finding it proves nothing.
+    renewal: bool,
+    /// What the publishers of this round said, none of which stored it.
+    refusals: Vec<StoreError>,
+    /// Why it is not known whether it is stored, while it is not.
+    doubt: Option<StoreError>,
+}
+
+impl PutCourse {
+    pub(super) fn new(length: u64, budget: u32, repeatable: bool, renewal: bool) -> Self {
+        Self {
+            length,
+            budget,
+            round: 0,
+            resends_left: RESENDS,
+            repeatable,
+            renewal,
+            refusals: Vec::new(),
+            doubt: None,
+        }
+    }
+
+    /// What is to be said if the time is over now.
+    pub(super) fn at_deadline(&self, in_flight: bool) -> StoreError {
+        match (&self.doubt, in_flight) {
+            (Some(doubt), _) => doubt.clone(),
+            (None, true) => StoreError::OutcomeUnknown { reason: "timed out".to_owned() },
+            (None, false) => match put_error(&self.refusals) {
+                Some(StoreError::Unavailable { reason, retry_after }) => {
+                    StoreError::Unavailable { reason, retry_after }
+                }
+                _ => StoreError::Unavailable { reason: "timed out".to_owned(), retry_after: None },
+            },
+        }
+    }
+
+    /// A publisher did not say that it is stored. `publishers_left` is how many of this round were not asked yet.
+    pub(super) fn after_fault(
+        &mut self,
+        fault: PutFault,
+        publishers_left: usize,
+        left: Duration,
+        jitter: f64,
+    ) -> PutStep {
+        let refusal = match fault {
+            PutFault::Ambiguous { reason } => {
+                return self.doubted(StoreError::OutcomeUnknown { reason }, left, jitter);
+            }
+            PutFault::WrongId => {
+                self.resends_left = 0;
+                self.repeatable = false;
+                return self.doubted(StoreError::WrongContent, left, jitter);
+            }
+            PutFault::Invalid => {
+                return PutStep::Fail(StoreError::Refused {
+                    reason: "the blob is marked invalid".to_owned(),
+                });
+            }
+            PutFault::Busy { reason, retry_after } => StoreError::Unavailable { reason, retry_after },
+            PutFault::Refused { reason } => StoreError::Refused { reason },
+            // The publisher does not say its limit; it is somewhere below what was sent.
+            PutFault::TooLarge => {
+                StoreError::TooLarge { length: self.length, limit: self.length.saturating_sub(1) }
+            }
+        };
+        self.refusals.push(refusal);
+        if publishers_left > 0 { PutStep::Next } else { self.next_round(left, jitter) }
+    }
+
+    /// All publishers were asked, and none of them stored it.
+    fn next_round(&mut self, left: Duration, jitter: f64) -> PutStep {
+        let error = put_error(&self.refusals).unwrap_or_else(no_publisher);
+        if let StoreError::Unavailable { retry_after, .. } = &error {
+            let wait = pause(self.round, jitter).max(retry_after.unwrap_or_default());
+            if self.round < self.budget && wait < left {
+                self.round += 1;
+                self.refusals.clear();
+                return PutStep::Round(wait);
+            }
+        }
+        // An earlier PUT may have arrived, whatever the later ones came to.
+        PutStep::Fail(self.doubt.clone().unwrap_or(error))
+    }
+
+    fn doubted(&mut self, doubt: StoreError, left: Duration, jitter: f64) -> PutStep {
+        self.doubt = Some(doubt);
+        if !self.renewal {
+            return PutStep::Probe;
+        }
+        // The blob is there either way: only a publisher can tell whether it was paid for again.
+        self.resend(Probed::Undecided, left, jitter)
+    }
+
+    /// All aggregators were asked for it over a time of seconds. `None`: it is stored.
+    pub(super) fn after_probe(&mut self, probed: Probed, left: Duration, jitter: f64) -> Option<PutStep> {
+        (probed != Probed::Found).then(|| self.resend(probed, left, jitter))
+    }
+
+    /// Another PUT, if that cannot buy the blob twice.
+    fn resend(&mut self, probed: Probed, left: Duration, jitter: f64) -> PutStep {
+        let wait = pause(0, jitter);
+        let may = probed == Probed::Absent || self.repeatable;
+        if !may || self.resends_left == 0 || wait >= left {
+            return PutStep::Fail(self.at_deadline(true));
+        }
+        if probed == Probed::Absent {
+            self.doubt = None;
+        }
+        self.resends_left -= 1;
+        self.refusals.clear();
+        PutStep::Round(wait)
+    }
+}
+
+fn no_publisher() -> StoreError {
+    StoreError::Refused { reason: "no publisher is configured".to_owned() }
+}
+
+/// The one error for all publishers of a round: "try later" as soon as that may help.
+fn put_error(refusals: &[StoreError]) -> Option<StoreError> {
+    let soonest = refusals
+        .iter()
+        .filter_map(|error| match error {
+            StoreError::Unavailable { retry_after, .. } => Some(retry_after.unwrap_or_default()),
+            _ => None,
+        })
+        .min()
+        .filter(|wait| !wait.is_zero());
+    let unavailable = refusals.iter().find(|error| error.is_retryable());
+    match unavailable.or(refusals.first())? {
+        StoreError::Unavailable { reason, .. } => {
+            Some(StoreError::Unavailable { reason: reason.clone(), retry_after: soonest })
+        }
+        other => Some(other.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

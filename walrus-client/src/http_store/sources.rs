@@ -1,0 +1,106 @@
+//! The publishers or aggregators of a store: where they are, and how they have been doing.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use reqwest::Url;
+use tokio::time::Instant;
+
+use super::{
+    health::{Health, Offence},
+    metrics::{Counter, SourceSnapshot},
+};
+use crate::jwt::PublisherToken;
+
+/// One publisher or aggregator.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) url: Url,
+    pub(super) token: Option<PublisherToken>,
+    requests: Counter,
+    failures: Counter,
+    wrong_content: Counter,
+}
+
+/// All sources of one role, in the order of the configuration.
+#[derive(Debug)]
+pub(super) struct Sources {
+    list: Vec<Source>,
+    health: Mutex<Health>,
+}
+
+impl Sources {
+    pub(super) fn new(list: impl IntoIterator<Item = (Url, Option<PublisherToken>)>) -> Self {
+        let source = |(url, token)| Source {
+            url,
+            token,
+            requests: Counter::default(),
+            failures: Counter::default(),
+            wrong_content: Counter::default(),
+        };
+        let list: Vec<Source> = list.into_iter().map(source).collect();
+        let health = Mutex::new(Health::new(list.len()));
+        Self { list, health }
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, index: usize) -> &Source {
+        self.list.get(index).expect("indices come from the order of these very sources")
+    }
+
+    /// All of them, the one to ask first at the front.
+    pub(super) fn order(&self) -> Vec<usize> {
+        self.health().order(Instant::now())
+    }
+
+    pub(super) fn asked(&self, index: usize) {
+        self.get(index).requests.add(1);
+    }
+
+    pub(super) fn answered(&self, index: usize, latency: Duration) {
+        self.health().answered(index, latency, Instant::now());
+    }
+
+    pub(super) fn overtaken(&self, index: usize, waited: Duration) {
+        self.health().overtaken(index, waited, Instant::now());
+    }
+
+    pub(super) fn offended(&self, index: usize, offence: Offence) {
+        let source = self.get(index);
+        source.failures.add(1);
+        if offence == Offence::WrongContent {
+            source.wrong_content.add(1);
+            tracing::warn!(source = %origin(&source.url), "a store gave other content than asked for");
+        }
+        self.health().offended(index, offence, Instant::now());
+    }
+
+    pub(super) fn latency(&self, index: usize) -> Option<Duration> {
+        self.health().latency(index, Instant::now())
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<SourceSnapshot> {
+        let now = Instant::now();
+        let health = self.health();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let view = |(index, source): (usize, &Source)| SourceSnapshot {
+            origin: origin(&source.url),
+            requests: source.requests.get(),
+            failures: source.failures.get(),
+            wrong_content: source.wrong_content.get(),
+            latency_ms: health.latency(index, now).map(millis),
+            cooling_ms: millis(health.cooling(index, now)),
+        };
+        self.list.iter().enumerate().map(view).collect()
+    }
+}
+
+/// Scheme, host and port: a path may hold what nobody should see.
+fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}

@@ -1,0 +1,266 @@
+//! Storing something at whichever publisher takes it, once.
+//!
+//! Owns the course of a PUT: publishers are asked in the order of their health, and a PUT that may have arrived is
+//! looked for before anything else is sent. What to do next is decided in [`retry`](super::retry).
+//!
+//! Cancel safe in that nothing is left half done here; a PUT dropped after it was sent may have been stored.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use baton_proto::{ids::BlobId, store::StoreError};
+use reqwest::{RequestBuilder, StatusCode, header};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{
+    Inner, Stored, StoredHow, WriteOptions,
+    answer::{Accepted, PutFault, blob_stored, quilt_stored},
+    fetch::{MAX_ANSWER_BYTES, after, describe, failure, read_bounded},
+    health::Offence,
+    join,
+    metrics::Operation,
+    options::Phase,
+    payload::Payload,
+    retry::{PutCourse, PutStep},
+    verify::{IdError, Input, compute_id},
+};
+use crate::jwt::TokenPurpose;
+
+/// Our own ID of what is stored.
+#[derive(Debug, Clone)]
+pub(super) enum OwnId {
+    Known(BlobId),
+    Of(Input),
+}
+
+/// One thing to store.
+#[derive(Debug)]
+pub(super) struct Job<'a> {
+    pub(super) operation: Operation,
+    pub(super) path: &'static str,
+    pub(super) payload: Payload,
+    pub(super) id: OwnId,
+    /// Length of the blob, which for a quilt is not that of the payload.
+    pub(super) length: u64,
+    /// Our own patch IDs by identifier, for a quilt.
+    pub(super) patches: Option<BTreeMap<String, String>>,
+    pub(super) options: &'a WriteOptions,
+}
+
+impl Job<'_> {
+    fn read(&self, body: &[u8], id: BlobId) -> Result<Accepted, PutFault> {
+        match &self.patches {
+            Some(patches) => quilt_stored(body, id, patches),
+            None => blob_stored(body, id),
+        }
+    }
+}
+
+/// What is known of a PUT at any time, for when its time is over.
+#[derive(Debug)]
+struct Live {
+    course: PutCourse,
+    in_flight: bool,
+}
+
+impl Inner {
+    /// Stores it, within the deadline.
+    pub(super) async fn put(&self, job: &Job<'_>) -> Result<Stored, StoreError> {
+        let result = self.put_within(job).await;
+        self.metrics.ended(job.operation, &result);
+        result
+    }
+
+    async fn put_within(&self, job: &Job<'_>) -> Result<Stored, StoreError> {
+        if job.options.epochs == 0 {
+            return Err(StoreError::Refused { reason: "a blob is stored for at least one epoch".to_owned() });
+        }
+        let length = job.payload.length();
+        let settings = &self.settings;
+        let time = job
+            .options
+            .deadline
+            .unwrap_or_else(|| (settings.transfer(length) + settings.probe_window).saturating_mul(2));
+        let deadline = after(Instant::now(), time);
+        let repeatable = job.options.is_repeatable();
+        let course = PutCourse::new(length, settings.retries, repeatable, job.options.renewal);
+        let live = Mutex::new(Live { course, in_flight: false });
+        match timeout_at(deadline, Box::pin(self.course(job, &live, deadline))).await {
+            Ok(result) => result,
+            Err(_) => {
+                let live = lock(&live);
+                Err(live.course.at_deadline(live.in_flight))
+            }
+        }
+    }
+
+    async fn course(
+        &self,
+        job: &Job<'_>,
+        live: &Mutex<Live>,
+        deadline: Instant,
+    ) -> Result<Stored, StoreError> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut own = job.id.clone();
+        let mut queue = VecDeque::from(self.publishers.order());
+        loop {
+            let Some(publisher) = queue.pop_front() else {
+                return Err(StoreError::Refused { reason: "no publisher is configured".to_owned() });
+            };
+            lock(live).in_flight = true;
+            // The ID is needed only once the answer is there, and a store takes its time.
+            let (id, answer) = tokio::join!(self.own_id(job, &own), self.send(job, publisher));
+            let id = match (id, &answer) {
+                (Ok(id), _) => id,
+                (Err(error), Err(PutFault::Busy { .. } | PutFault::Refused { .. } | PutFault::TooLarge)) => {
+                    return Err(error.into());
+                }
+                (Err(error), _) => return Err(StoreError::OutcomeUnknown { reason: error.to_string() }),
+            };
+            own = OwnId::Known(id);
+            let fault = match answer.and_then(|body| job.read(&body, id)) {
+                Ok(accepted) => return Ok(self.stored(job, id, Some(accepted))),
+                Err(fault) => fault,
+            };
+            self.note_fault(publisher, &fault);
+            let mut step = {
+                let mut live = lock(live);
+                live.in_flight = false;
+                live.course.after_fault(fault, queue.len(), left(), rand::random())
+            };
+            if step == PutStep::Probe {
+                let probed = self.probe(id, job.length).await;
+                let next = lock(live).course.after_probe(probed, left(), rand::random());
+                let Some(next) = next else { return Ok(self.stored(job, id, None)) };
+                if matches!(next, PutStep::Round(_)) {
+                    self.metrics.resends.add(1);
+                }
+                step = next;
+            }
+            match step {
+                PutStep::Next => {}
+                PutStep::Round(wait) => {
+                    sleep(wait).await;
+                    self.metrics.retries.add(1);
+                    queue = self.publishers.order().into();
+                }
+                PutStep::Fail(error) => return Err(error),
+                PutStep::Probe => unreachable!("after a look there is no second one"),
+            }
+        }
+    }
+
+    async fn own_id(&self, job: &Job<'_>, own: &OwnId) -> Result<BlobId, IdError> {
+        let input = match own {
+            OwnId::Known(id) => return Ok(*id),
+            OwnId::Of(input) => input.clone(),
+        };
+        let tell = |done| {
+            if let Some(progress) = &job.options.progress {
+                progress.tell(Phase::Hashing, done, Some(job.length));
+            }
+        };
+        tell(0);
+        let id = compute_id(input, self.settings.shards).await?;
+        tell(job.length);
+        Ok(id)
+    }
+
+    /// Sends one PUT; the body of its 200.
+    async fn send(&self, job: &Job<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
+        let (request, fresh_token) = self.put_request(job, publisher).await?;
+        self.publishers.asked(publisher);
+        let asked = Instant::now();
+        let exchange = async {
+            let response = request.send().await.map_err(|error| send_fault(&error))?;
+            self.metrics.bytes_sent.add(job.payload.length());
+            if response.status() != StatusCode::OK {
+                return Err(failure(response).await.of_put(fresh_token));
+            }
+            read_bounded(response, MAX_ANSWER_BYTES).await.map_err(|error| PutFault::Ambiguous {
+                reason: error.map_or("the answer is too long".to_owned(), |error| describe(&error)),
+            })
+        };
+        let time = self.settings.transfer(job.payload.length());
+        let body = timeout(time, exchange)
+            .await
+            .unwrap_or_else(|_| Err(PutFault::Ambiguous { reason: "timed out".to_owned() }))?;
+        self.publishers.answered(publisher, asked.elapsed());
+        Ok(body)
+    }
+
+    async fn put_request(&self, job: &Job<'_>, publisher: usize) -> Result<(RequestBuilder, bool), PutFault> {
+        let refused = |reason: String| PutFault::Refused { reason };
+        let source = self.publishers.get(publisher);
+        let mut url = join(&source.url, job.path).map_err(|error| refused(error.to_string()))?;
+        url.query_pairs_mut().extend_pairs(job.options.query());
+        let body = job.payload.open(job.options.progress.clone()).await;
+        let body = body.map_err(|error| refused(format!("cannot read the file: {error}")))?;
+        let request = self
+            .client
+            .put(url)
+            .header(header::CONTENT_TYPE, job.payload.content_type())
+            .header(header::CONTENT_LENGTH, job.payload.length())
+            .body(body);
+        let Some(token) = &source.token else { return Ok((request, false)) };
+        let purpose = TokenPurpose {
+            epochs: job.options.epochs,
+            // What a publisher counts of a form is its own business.
+            size: job.patches.is_none().then_some(job.length),
+            send_object_to: job.options.receiver(),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let value = token.header(&purpose, now).map_err(|error| refused(error.to_string()))?;
+        Ok((request.header(header::AUTHORIZATION, value), token.is_fresh()))
+    }
+
+    fn note_fault(&self, publisher: usize, fault: &PutFault) {
+        let offence = match fault {
+            PutFault::Busy { retry_after, .. } => Offence::Failed(*retry_after),
+            PutFault::Ambiguous { .. } => Offence::Failed(None),
+            PutFault::Refused { .. } | PutFault::TooLarge => Offence::Refused,
+            PutFault::WrongId => Offence::WrongContent,
+            PutFault::Invalid => return,
+        };
+        self.publishers.offended(publisher, offence);
+    }
+
+    fn stored(&self, job: &Job<'_>, id: BlobId, accepted: Option<Accepted>) -> Stored {
+        self.recent().stored(id, Instant::now());
+        // Only what was asked for now tells the present epoch: it runs for as long as asked from there.
+        let epoch = accepted.and_then(|accepted| {
+            let end = accepted.epoch?.checked_add(u64::from(job.options.epochs))?;
+            accepted.epoch.filter(|_| accepted.end_epoch == Some(end))
+        });
+        Stored {
+            blob_id: id,
+            length: job.length,
+            how: match accepted {
+                Some(Accepted { newly_created: true, .. }) => StoredHow::Created,
+                Some(_) => StoredHow::AlreadyCertified,
+                None => StoredHow::Found,
+            },
+            end_epoch: accepted.and_then(|accepted| accepted.end_epoch),
+            epoch,
+            object: accepted.and_then(|accepted| accepted.object),
+            cost: accepted.and_then(|accepted| accepted.cost),
+        }
+    }
+}
+
+/// A PUT that got no answer: only when no connection came about is it certain that nothing was sent.
+fn send_fault(error: &reqwest::Error) -> PutFault {
+    let reason = describe(error);
+    if error.is_connect() || error.is_builder() {
+        PutFault::Busy { reason, retry_after: None }
+    } else {
+        PutFault::Ambiguous { reason }
+    }
+}
+
+fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,96 @@
+//! The calls that store blobs.
+
+use baton_proto::{ids::BlobId, store::StoreError};
+
+use super::{
+    HttpStore, PutBody, Stored, WriteOptions,
+    metrics::Operation,
+    payload::Payload,
+    reads::refused,
+    verify::{Input, compute_id},
+    write::{Job, OwnId},
+};
+use crate::encoded_length;
+
+impl HttpStore {
+    /// Stores a blob, from memory or a file, and compares the ID that the publisher names with our own computation.
+    ///
+    /// It is sent once, without a look before. Only what certainly was not stored is sent to the next publisher or
+    /// later again. If it may have arrived it is looked for at all aggregators, and sent once more only when they
+    /// all say, to the end of the time of looking, that it is not there.
+    ///
+    /// Cancel safe in that nothing is left half done here; dropped after it was sent, it may have been stored.
+    ///
+    /// # Errors
+    /// [`StoreError::OutcomeUnknown`] when it may or may not be stored: look for it, or ask later.
+    /// [`StoreError::WrongContent`] when the publisher names another ID and ours is nowhere.
+    /// [`StoreError::TooLarge`], [`StoreError::Refused`] with the publisher's reason, and
+    /// [`StoreError::Unavailable`], each of which says that nothing was stored.
+    pub async fn store(
+        &self,
+        body: impl Into<PutBody>,
+        options: &WriteOptions,
+    ) -> Result<Stored, StoreError> {
+        self.store_body(body.into(), None, options).await
+    }
+
+    /// As [`Self::store`], for a caller that has computed the ID already.
+    ///
+    /// # Errors
+    /// As [`Self::store`].
+    pub async fn store_with_id(
+        &self,
+        body: impl Into<PutBody>,
+        id: BlobId,
+        options: &WriteOptions,
+    ) -> Result<Stored, StoreError> {
+        self.store_body(body.into(), Some(id), options).await
+    }
+
+    /// The ID of a blob, computed here on a blocking thread; nothing is sent. A file is not held in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] for more than the encoding can hold, [`StoreError::Refused`] for a file that cannot
+    /// be read.
+    pub async fn id_of(&self, body: &PutBody) -> Result<BlobId, StoreError> {
+        let input = match body {
+            PutBody::Bytes(bytes) => Input::Memory(bytes.clone()),
+            PutBody::File(path) => Input::File(path.clone()),
+        };
+        Ok(compute_id(input, self.shards()).await?)
+    }
+
+    async fn store_body(
+        &self,
+        body: PutBody,
+        id: Option<BlobId>,
+        options: &WriteOptions,
+    ) -> Result<Stored, StoreError> {
+        let (payload, input) = match body {
+            PutBody::Bytes(bytes) => (Payload::Bytes(bytes.clone()), Input::Memory(bytes)),
+            PutBody::File(path) => {
+                let found = tokio::fs::metadata(&path).await;
+                let found = found.map_err(|error| refused(format!("cannot read the file: {error}")))?;
+                if !found.is_file() {
+                    return Err(refused("cannot read the file: it is none".to_owned()));
+                }
+                (Payload::File { path: path.clone(), length: found.len() }, Input::File(path))
+            }
+        };
+        let length = payload.length();
+        self.check_put(length)?;
+        let id = id.map_or(OwnId::Of(input), OwnId::Known);
+        let job =
+            Job { operation: Operation::Put, path: "v1/blobs", payload, id, length, patches: None, options };
+        self.inner.put(&job).await
+    }
+
+    /// Refuses what the settings or the encoding cannot take, before anything is sent.
+    fn check_put(&self, length: u64) -> Result<(), StoreError> {
+        let limit = self.shards().max_blob_length().min(self.inner.settings.max_put_bytes);
+        if length > limit || encoded_length(length, self.shards()).is_err() {
+            return Err(StoreError::TooLarge { length, limit });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Storing blobs again before they end.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use baton_proto::{ids::BlobId, store::StoreError};
+use serde::Serialize;
+
+use super::ledger::{KeptBlob, Ledger, Trouble, blob_id_text};
+use crate::http_store::{HttpStore, PutBody, ReadOptions, WriteOptions};
+
+/// How blobs are renewed.
+#[derive(Debug, Clone)]
+pub struct RenewOptions {
+    /// For how many epochs from the present one.
+    pub epochs: u32,
+    /// Largest blob read back from the store, in bytes.
+    pub limit: u64,
+    /// The time for reading one blob, and for storing it; the store's own when not set.
+    pub deadline: Option<Duration>,
+    /// Whether a blob is paid for again whose last renewal may have been stored. HTTP cannot tell: it is this, or
+    /// letting it end. Never for permanent ones, which a publisher does not buy twice.
+    pub retry_uncertain: bool,
+    /// The clock of the book: Unix time in milliseconds.
+    pub now_ms: fn() -> u64,
+}
+
+impl RenewOptions {
+    /// For so many epochs, reading blobs of at most so many bytes, and never paying twice.
+    #[must_use]
+    pub fn new(epochs: u32, limit: u64) -> Self {
+        Self { epochs, limit, deadline: None, retry_uncertain: false, now_ms: system_now_ms }
+    }
+}
+
+/// How a renewal ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum RenewalEnded {
+    /// It is kept until this epoch, where the publisher said.
+    Renewed {
+        /// The first epoch in which it is no longer kept.
+        end_epoch: Option<u64>,
+    },
+    /// It was not stored again.
+    Failed {
+        /// Why.
+        reason: String,
+        /// Whether trying later may help.
+        retryable: bool,
+    },
+    /// It was sent, now or earlier, and it is not known whether it was stored.
+    Uncertain {
+        /// Why.
+        reason: String,
+    },
+    /// Every aggregator said that it does not have it, and the caller had no bytes.
+    Lost,
+}
+
+/// The renewal of one blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Renewal {
+    /// The blob.
+    #[serde(serialize_with = "blob_id_text::serialize")]
+    pub blob_id: BlobId,
+    /// How it ended.
+    pub ended: RenewalEnded,
+}
+
+impl HttpStore {
+    /// Renews these blobs one after the other, and notes in the book how each ended. `supply` hands in the bytes of
+    /// those that the caller has; others are read from the store and verified. What is not in the book is not
+    /// touched.
+    ///
+    /// Each blob is stored anew with the persistence and owner that the book has of it. Only who owns the book may
+    /// call this, since it pays.
+    ///
+    /// Cancel safe: the blob whose PUT is under way is in the book as uncertain until its answer is there.
+    pub async fn renew(
+        &self,
+        ledger: &mut Ledger,
+        blobs: &[BlobId],
+        options: &RenewOptions,
+        supply: impl Fn(BlobId) -> Option<PutBody>,
+    ) -> Vec<Renewal> {
+        let mut renewals = Vec::new();
+        for id in blobs {
+            let Some(blob) = ledger.get(*id).cloned() else { continue };
+            let body = supply(*id);
+            let ended = self.renew_one(ledger, &blob, options, body).await;
+            let at_ms = (options.now_ms)();
+            let trouble = match &ended {
+                RenewalEnded::Renewed { .. } => None,
+                RenewalEnded::Failed { reason, .. } => {
+                    Some(Trouble::Failed { reason: reason.clone(), at_ms })
+                }
+                RenewalEnded::Uncertain { reason } => {
+                    Some(Trouble::Uncertain { reason: reason.clone(), at_ms })
+                }
+                RenewalEnded::Lost => Some(Trouble::Lost { at_ms }),
+            };
+            ledger.note(*id, trouble);
+            renewals.push(Renewal { blob_id: *id, ended });
+        }
+        renewals
+    }
+
+    async fn renew_one(
+        &self,
+        ledger: &mut Ledger,
+        blob: &KeptBlob,
+        options: &RenewOptions,
+        body: Option<PutBody>,
+    ) -> RenewalEnded {
+        let id = blob.blob_id;
+        if let Some(Trouble::Uncertain { reason, .. }) = &blob.trouble
+            && !options.retry_uncertain
+            && !blob.permanent
+        {
+            return RenewalEnded::Uncertain { reason: reason.clone() };
+        }
+        let body = match body {
+            // Other bytes would be stored and paid for before anybody noticed.
+            Some(body) => match self.id_of(&body).await {
+                Ok(found) if found == id => body,
+                Ok(_) => return failed(&StoreError::WrongContent),
+                Err(error) => return failed(&error),
+            },
+            None => match self.read_back(id, options).await {
+                Ok(bytes) => bytes.into(),
+                Err(StoreError::NotFound) => return RenewalEnded::Lost,
+                Err(error) => return failed(&error),
+            },
+        };
+        let write = WriteOptions {
+            permanent: blob.permanent,
+            owner: blob.owner,
+            // One that is gone can be looked for after a lost answer as any other.
+            renewal: !matches!(blob.trouble, Some(Trouble::Lost { .. })),
+            deadline: options.deadline,
+            ..WriteOptions::new(options.epochs)
+        };
+        let interrupted = Trouble::Uncertain { reason: "interrupted".to_owned(), at_ms: (options.now_ms)() };
+        ledger.note(id, Some(interrupted));
+        match self.store_with_id(body, id, &write).await {
+            Ok(stored) => match ledger.record(&stored, &write, (options.now_ms)()) {
+                Ok(()) => RenewalEnded::Renewed { end_epoch: stored.end_epoch },
+                Err(error) => RenewalEnded::Failed { reason: error.to_string(), retryable: false },
+            },
+            Err(StoreError::OutcomeUnknown { reason }) => RenewalEnded::Uncertain { reason },
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn read_back(&self, id: BlobId, options: &RenewOptions) -> Result<Vec<u8>, StoreError> {
+        let read = ReadOptions { deadline: options.deadline, ..ReadOptions::new(options.limit) };
+        self.read(id, &read).await
+    }
+}
+
+fn failed(error: &StoreError) -> RenewalEnded {
+    RenewalEnded::Failed { reason: error.to_string(), retryable: error.is_retryable() }
+}
+
+fn system_now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,422 @@
+//! Storing at several publishers, some of which lose answers, lie or turn requests away.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod http_common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use baton_proto::store::{BlobStore as _, PutOptions, StoreError};
+use baton_walrus_client::{
+    HttpStore, PublisherToken, ShardCount, TokenMinter, blob_id,
+    http_store::{
+        Ended, HttpStoreBuilder, ObjectOwner, Operation, Phase, ProgressFn, PutBody, Stored, StoredHow,
+        WriteOptions,
+    },
+};
+use http_common::{
+    BLOB, answering, answering_status, builder, count, created, created_answer, cutting, deciding, id,
+    silent, walrus_error, with_blob,
+};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use tempfile::TempDir;
+use wiremock::{MockServer, ResponseTemplate, http::Method};
+
+/// Far beyond everything here, also on a loaded machine.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn put(store: &HttpStore) -> Result<Stored, StoreError> {
+    put_with(store, WriteOptions::new(1)).await
+}
+
+async fn put_with(store: &HttpStore, options: WriteOptions) -> Result<Stored, StoreError> {
+    tokio::time::timeout(SOON, store.store(BLOB.to_vec(), &options)).await.expect("an end")
+}
+
+async fn storing() -> MockServer {
+    answering(created_answer()).await
+}
+
+async fn with_length(length: u64) -> MockServer {
+    let body = vec![0; usize::try_from(length).unwrap()];
+    answering(ResponseTemplate::new(200).set_body_bytes(body)).await
+}
+
+/// Publishers and aggregators given by URL, for those that are no mock servers.
+fn at(publishers: &[&str], aggregators: &[&MockServer]) -> HttpStoreBuilder {
+    publishers.iter().fold(builder(&[], aggregators), |builder, url| builder.publisher(url))
+}
+
+#[tokio::test]
+async fn a_first_put_is_sent_once_and_nothing_is_asked_before() {
+    let (publisher, aggregator) = (storing().await, with_blob().await);
+    let store = builder(&[&publisher], &[&aggregator]).build().unwrap();
+    let stored = put(&store).await.unwrap();
+    assert_eq!((stored.blob_id, stored.length, stored.how), (id(), 12, StoredHow::Created));
+    assert_eq!((stored.epoch, stored.end_epoch, stored.cost), (Some(34), Some(35), Some(7)));
+    assert_eq!(stored.object.unwrap().0, [11; 32]);
+    assert_eq!(publisher.received_requests().await.unwrap().len(), 1);
+    assert!(aggregator.received_requests().await.unwrap().is_empty());
+    assert_eq!(store.metrics().bytes_sent, 12);
+}
+
+#[tokio::test]
+async fn the_epoch_is_told_only_by_what_was_asked_for_now() {
+    let publisher = storing().await;
+    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
+    // The answer speaks of one epoch: it is of an earlier request.
+    let stored = put_with(&store, WriteOptions::new(2)).await.unwrap();
+    assert_eq!((stored.epoch, stored.end_epoch), (None, Some(35)));
+}
+
+#[tokio::test]
+async fn what_was_certainly_not_stored_goes_to_the_next_publisher() {
+    let aggregator = with_blob().await;
+    for status in [400, 401, 403, 404, 405, 413, 429, 451] {
+        let (first, second) = (answering_status(status).await, storing().await);
+        let store = builder(&[&first, &second], &[&aggregator]).build().unwrap();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Created, "{status}");
+        assert_eq!((count(&first, "PUT").await, count(&second, "PUT").await), (1, 1), "{status}");
+    }
+    let (closed, second) = (closed_port().await, storing().await);
+    let store = at(&[&closed, &second.uri()], &[&aggregator]).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
+    assert!(aggregator.received_requests().await.unwrap().is_empty(), "there was no doubt");
+}
+
+async fn closed_port() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+#[tokio::test]
+async fn publishers_that_are_busy_are_asked_again_and_those_that_refuse_are_not() {
+    let busy = deciding(|number, _| match number {
+        0 => ResponseTemplate::new(429),
+        _ => created_answer(),
+    });
+    let busy = busy.await;
+    let store = builder(&[&busy], &[&busy]).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
+    let always = answering_status(429).await;
+    let store = builder(&[&always], &[&always]).build().unwrap();
+    assert!(matches!(put(&store).await, Err(StoreError::Unavailable { .. })));
+    assert_eq!(count(&always, "PUT").await, 2);
+    let refusing = answering_status(403).await;
+    let store = builder(&[&refusing], &[&refusing]).build().unwrap();
+    assert!(matches!(put(&store).await, Err(StoreError::Refused { .. })));
+    assert_eq!(count(&refusing, "PUT").await, 1);
+}
+
+/// Publishers after whose answer it is not known whether the blob is stored.
+async fn doubtful() -> Vec<(String, Option<MockServer>)> {
+    let mut all = vec![(cutting().await, None), (silent().await, None)];
+    let mut answers: Vec<ResponseTemplate> =
+        [408, 500, 502, 503, 504].map(ResponseTemplate::new).into_iter().collect();
+    for body in ["", "garbage", r#"{"error":{"failurePhase":"certify","errorMsg":"x"}}"#] {
+        answers.push(ResponseTemplate::new(200).set_body_string(body));
+    }
+    for answer in answers {
+        let server = answering(answer).await;
+        all.push((server.uri(), Some(server)));
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_put_in_doubt_that_is_found_is_stored_and_not_sent_again() {
+    let (second, aggregator) = (storing().await, with_length(12).await);
+    for (url, server) in doubtful().await {
+        let builder = at(&[&url, &second.uri()], &[&aggregator]);
+        let store = builder.base_timeout(Duration::from_millis(300)).build().unwrap();
+        let stored = put(&store).await.unwrap();
+        assert_eq!((stored.how, stored.end_epoch), (StoredHow::Found, None));
+        if let Some(server) = server {
+            assert_eq!(count(&server, "PUT").await, 1);
+        }
+        assert_eq!(store.metrics().probes, 1);
+    }
+    assert_eq!(count(&second, "PUT").await, 0);
+}
+
+#[tokio::test]
+async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
+    for (url, _server) in doubtful().await {
+        let (second, none, nor) = (storing().await, answering_status(404).await, answering_status(404).await);
+        let window = Duration::from_millis(250);
+        let store = at(&[&url, &second.uri()], &[&none, &nor])
+            .base_timeout(Duration::from_millis(300))
+            .probe_window(window)
+            .build()
+            .unwrap();
+        let began = Instant::now();
+        assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
+        assert!(began.elapsed() >= window, "the window is looked through to its end");
+        assert_eq!(count(&second, "PUT").await, 1);
+        assert_eq!(store.metrics().resends, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_put_that_is_lost_twice_is_not_sent_a_third_time() {
+    let (lossy, none) = (answering_status(500).await, answering_status(404).await);
+    let store = builder(&[&lossy], &[&none]).retries(9).build().unwrap();
+    assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
+    assert_eq!(count(&lossy, "PUT").await, 2);
+}
+
+#[tokio::test]
+async fn a_put_in_doubt_is_not_sent_again_while_one_aggregator_cannot_be_asked() {
+    for status in [403, 429, 500, 503] {
+        let (lossy, second) = (answering_status(504).await, storing().await);
+        let (none, broken) = (answering_status(404).await, answering_status(status).await);
+        let store = builder(&[&lossy, &second], &[&none, &broken]).build().unwrap();
+        assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })), "{status}");
+        assert_eq!((count(&lossy, "PUT").await, count(&second, "PUT").await), (1, 0), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_blob_that_appears_within_the_window_is_found() {
+    let lossy = answering_status(500).await;
+    let late = deciding(|number, _| match number {
+        0 | 1 => ResponseTemplate::new(404),
+        _ => ResponseTemplate::new(200).set_body_bytes(BLOB),
+    });
+    let late = late.await;
+    let store = builder(&[&lossy], &[&late]).probe_window(Duration::from_secs(10)).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Found);
+    assert_eq!(count(&lossy, "PUT").await, 1);
+}
+
+#[tokio::test]
+async fn a_blob_of_another_length_is_not_the_one_that_is_looked_for() {
+    let (lossy, other) = (answering_status(500).await, with_length(13).await);
+    let store = builder(&[&lossy], &[&other]).build().unwrap();
+    assert!(matches!(put(&store).await, Err(StoreError::OutcomeUnknown { .. })));
+    assert!(store.metrics().aggregators[0].wrong_content > 0);
+}
+
+#[tokio::test]
+async fn a_wrong_id_is_marked_and_never_paid_for_again() {
+    let other = blob_id(b"other", ShardCount::TESTBED).unwrap().to_string();
+    for permanent in [false, true] {
+        let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
+        let (second, none) = (storing().await, answering_status(404).await);
+        let store = builder(&[&liar, &second], &[&none]).build().unwrap();
+        let options = WriteOptions { permanent, ..WriteOptions::new(1) };
+        assert_eq!(put_with(&store, options).await, Err(StoreError::WrongContent));
+        assert_eq!((count(&liar, "PUT").await, count(&second, "PUT").await), (1, 0));
+        let metrics = store.metrics();
+        assert_eq!(metrics.publishers[0].wrong_content, 1);
+        assert_eq!(metrics.count(Operation::Put, Ended::WrongContent), 1);
+    }
+    let liar = answering(ResponseTemplate::new(200).set_body_string(created(&other))).await;
+    let aggregator = with_length(12).await;
+    let store = builder(&[&liar], &[&aggregator]).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "it lied, and stored ours all the same");
+}
+
+#[tokio::test]
+async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
+    let broken = answering_status(503).await;
+    for (options, puts) in [
+        (WriteOptions::new(1).permanent(), 2),
+        (WriteOptions { force: true, ..WriteOptions::new(1).permanent() }, 1),
+        (WriteOptions::new(1), 1),
+    ] {
+        let certified =
+            format!(r#"{{"alreadyCertified":{{"blobId":"{}","object":"0x1","endEpoch":9}}}}"#, id());
+        let publisher = deciding(move |number, _| match number {
+            0 => ResponseTemplate::new(504),
+            _ => ResponseTemplate::new(200).set_body_string(certified.clone()),
+        });
+        let publisher = publisher.await;
+        let store = builder(&[&publisher], &[&broken]).build().unwrap();
+        let ended = put_with(&store, options).await;
+        assert_eq!(count(&publisher, "PUT").await, puts);
+        match ended {
+            Ok(stored) => {
+                assert_eq!((stored.how, stored.end_epoch), (StoredHow::AlreadyCertified, Some(9)));
+                assert_eq!(puts, 2);
+            }
+            Err(error) => assert!(matches!(error, StoreError::OutcomeUnknown { .. }) && puts == 1, "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_in_doubt_is_not_settled_by_the_old_blob() {
+    let (lossy, aggregator) = (answering_status(500).await, with_length(12).await);
+    let store = builder(&[&lossy], &[&aggregator]).build().unwrap();
+    let renewal = WriteOptions { renewal: true, ..WriteOptions::new(1) };
+    assert!(matches!(put_with(&store, renewal).await, Err(StoreError::OutcomeUnknown { .. })));
+    assert_eq!((count(&lossy, "PUT").await, count(&aggregator, "HEAD").await), (1, 0));
+}
+
+#[tokio::test]
+async fn a_put_ends_by_its_deadline_and_says_what_is_known() {
+    let (hanging, aggregator) = (silent().await, with_blob().await);
+    let store = at(&[&hanging], &[&aggregator]).build().unwrap();
+    let began = Instant::now();
+    let ended = put_with(&store, WriteOptions::new(1).within(Duration::from_millis(200))).await;
+    assert!(matches!(ended, Err(StoreError::OutcomeUnknown { .. })), "{ended:?}");
+    assert!(began.elapsed() < SOON / 2);
+
+    let busy = answering(ResponseTemplate::new(429).insert_header("retry-after", "30")).await;
+    let store = builder(&[&busy], &[&aggregator]).build().unwrap();
+    let ended = put_with(&store, WriteOptions::new(1).within(Duration::from_secs(2))).await;
+    let told = Some(Duration::from_secs(30));
+    assert!(matches!(ended, Err(StoreError::Unavailable { retry_after, .. }) if retry_after == told));
+    assert_eq!(count(&busy, "PUT").await, 1, "the wait is longer than there is time");
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
+    let publisher = storing().await;
+    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
+    assert!(matches!(put_with(&store, WriteOptions::new(0)).await, Err(StoreError::Refused { .. })));
+    let missing = PutBody::File("/no/such/file".into());
+    assert!(matches!(
+        store.store(missing, &WriteOptions::new(1)).await,
+        Err(StoreError::Refused { reason }) if reason.starts_with("cannot read the file")
+    ));
+    assert!(publisher.received_requests().await.unwrap().is_empty());
+    let without = builder(&[], &[&publisher]).build().unwrap();
+    assert_eq!(
+        put(&without).await,
+        Err(StoreError::Refused { reason: "no publisher is configured".to_owned() })
+    );
+}
+
+#[tokio::test]
+async fn the_query_and_the_trait_say_the_same() {
+    let publisher = storing().await;
+    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
+    let shared = WriteOptions { force: true, ..WriteOptions::new(3) }.owner(ObjectOwner::Shared);
+    put_with(&store, shared).await.unwrap();
+    let outcome = store.put(BLOB.to_vec(), PutOptions::default()).await.unwrap();
+    assert_eq!((outcome.blob_id, outcome.newly_created, outcome.end_epoch), (id(), true, Some(35)));
+    let requests = publisher.received_requests().await.unwrap();
+    let queries: Vec<&str> = requests.iter().map(|request| request.url.query().unwrap()).collect();
+    assert_eq!(queries, ["epochs=3&deletable=true&share=true&force=true", "epochs=1&deletable=true"]);
+}
+
+const SECRET: &[u8] = b"a secret of more than 32 bytes, for tests";
+
+#[tokio::test]
+async fn every_put_carries_a_fresh_token_for_what_it_is() {
+    let publisher = deciding(|number, _| match number {
+        0 => ResponseTemplate::new(429),
+        _ => created_answer(),
+    });
+    let publisher = publisher.await;
+    let token = PublisherToken::minted(TokenMinter::new(SECRET).unwrap());
+    let store = builder(&[&publisher], &[&publisher]).token(token).build().unwrap();
+    put(&store).await.unwrap();
+    let requests = publisher.received_requests().await.unwrap();
+    let claims: Vec<serde_json::Value> = requests
+        .iter()
+        .map(|request| {
+            let value = request.headers["authorization"].to_str().unwrap();
+            let token = value.strip_prefix("Bearer ").unwrap();
+            let key = DecodingKey::from_secret(SECRET);
+            jsonwebtoken::decode(token, &key, &Validation::new(Algorithm::HS256)).unwrap().claims
+        })
+        .collect();
+    assert_eq!(claims.len(), 2);
+    assert_ne!(claims[0]["jti"], claims[1]["jti"]);
+    assert_eq!((&claims[1]["epochs"], &claims[1]["size"]), (&1.into(), &12.into()));
+}
+
+#[tokio::test]
+async fn a_publisher_sees_its_own_token_only_and_aggregators_none() {
+    let (first, second, aggregator) = (answering_status(401).await, storing().await, with_blob().await);
+    let bearer = |text: &str| PublisherToken::bearer(text).unwrap();
+    let store = builder(&[], &[&aggregator])
+        .publisher_with_token(&first.uri(), bearer("one"))
+        .publisher_with_token(&second.uri(), bearer("two"))
+        .build()
+        .unwrap();
+    put(&store).await.unwrap();
+    store.exists(id()).await.unwrap();
+    for (server, expected) in
+        [(&first, Some("Bearer one")), (&second, Some("Bearer two")), (&aggregator, None)]
+    {
+        for request in server.received_requests().await.unwrap() {
+            let value = request.headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
+            assert_eq!(value.as_deref(), expected);
+        }
+    }
+    assert!(!format!("{store:?}").contains("two"));
+}
+
+#[tokio::test]
+async fn a_fresh_token_that_was_used_already_leaves_doubt() {
+    let used = ResponseTemplate::new(429).set_body_string(walrus_error("TOKEN_ALREADY_USED"));
+    let (publisher, aggregator) = (answering(used).await, with_length(12).await);
+    let minted = PublisherToken::minted(TokenMinter::new(SECRET).unwrap());
+    let store = builder(&[&publisher], &[&aggregator]).token(minted).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Found, "somebody between had sent it twice");
+    let bearer = PublisherToken::bearer("old").unwrap();
+    let store = builder(&[&publisher], &[&aggregator]).token(bearer).build().unwrap();
+    let refused = Err(StoreError::Refused { reason: "TOKEN_ALREADY_USED".to_owned() });
+    assert_eq!(put(&store).await, refused);
+}
+
+#[tokio::test]
+async fn a_file_is_streamed_with_its_length_and_progress() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("blob");
+    let bytes: Vec<u8> = (0..300_000u32).map(|number| number.to_le_bytes()[0]).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
+    let answer = ResponseTemplate::new(200).set_body_string(created(&id.to_string()));
+    let publisher = deciding(move |number, _| match number {
+        0 => ResponseTemplate::new(429),
+        _ => answer.clone(),
+    });
+    let publisher = publisher.await;
+    let store = builder(&[&publisher], &[&publisher]).build().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let to = told.clone();
+    let progress = ProgressFn::new(move |progress| to.lock().unwrap().push(progress));
+    let options = WriteOptions { progress: Some(progress), ..WriteOptions::new(1) };
+    let stored = store.store(PutBody::File(path), &options).await.unwrap();
+    assert_eq!((stored.blob_id, stored.length), (id, 300_000));
+    for request in publisher.received_requests().await.unwrap() {
+        assert_eq!(request.headers["content-length"], "300000", "each try is the whole file");
+        assert_eq!(request.body, bytes);
+    }
+    let told = told.lock().unwrap();
+    let ends = |phase| told.iter().filter(|one| one.phase == phase && one.done == 300_000).count();
+    assert_eq!((ends(Phase::Hashing), ends(Phase::Uploading)), (1, 2));
+}
+
+#[tokio::test]
+async fn a_file_that_changed_meanwhile_is_not_taken_for_the_blob() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("blob");
+    std::fs::write(&path, b"other bytes!").unwrap();
+    let (publisher, none) = (storing().await, answering_status(404).await);
+    // The publisher stored what the file holds; we were told that it holds something else.
+    let store = builder(&[&publisher], &[&none]).build().unwrap();
+    let stored = store.store(PutBody::File(path), &WriteOptions::new(1)).await;
+    assert_eq!(stored, Err(StoreError::WrongContent));
+}
+
+#[tokio::test]
+async fn what_an_aggregator_has_is_not_looked_for_longer_than_needed() {
+    let (lossy, has, hangs) = (answering_status(500).await, with_length(12).await, silent().await);
+    let store = builder(&[&lossy], &[])
+        .aggregator(&hangs)
+        .aggregator(&has.uri())
+        .probe_window(Duration::from_secs(60))
+        .build()
+        .unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Found);
+    let heads = has.received_requests().await.unwrap();
+    assert!(heads.iter().all(|request| request.method == Method::HEAD));
+}
