@@ -1,20 +1,26 @@
-//! A Walrus-compatible blob store and head index in one process: sled underneath, Walrus's HTTP interface on top.
+//! A Walrus-compatible blob store and head index in one process: sled and files underneath, Walrus's HTTP interface on
+//! top.
 //!
 //! The testnet, the relayer and tests run it where no Walrus network is at hand; what they store gets real
-//! blob IDs for the configured shard count. It is one machine's disk, not a network: nothing is erasure coded
-//! at rest, epochs do not advance and nothing expires but head records.
+//! blob IDs for the configured shard count, objects that are bought and end with their epochs, and the answers, limits
+//! and errors of Walrus's daemon. It is one machine's disk, not a network: nothing is erasure coded at rest.
 //!
-//! A 200, or an `Ok` from [`BlobStore::put`] here, means flushed to disk. An entry whose checksum is wrong is
-//! reported and never served. Head records are checked by a validator that is handed in, since their layout
-//! is not this crate's business.
+//! A 200, or an `Ok` from [`BlobStore::put`] here, means flushed to disk. Bytes whose checksum is wrong are
+//! reported and never served. Bodies pass through in chunks of 256 KiB, whatever their length. Head records are checked
+//! by a validator that is handed in, since their layout is not this crate's business.
 
 mod admin;
 mod answers;
+mod auth;
+mod clock;
 mod config;
 mod disk;
+mod download;
 pub mod faults;
 mod http;
 mod listen;
+mod range;
+mod upload;
 
 use std::{
     collections::HashMap,
@@ -29,20 +35,31 @@ use baton_proto::{
 use bytes::Bytes;
 use tokio::{
     net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
 };
 
-use crate::{BlobIdError, MAX_HEAD_BYTES, ShardCount, blob_id};
+use crate::{BlobIdError, BlobSourceError, MAX_HEAD_BYTES, ShardCount};
 pub use admin::{Admin, PutCounts};
-pub use config::{
-    EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError,
-    ServeError, ValidateHead,
+pub use auth::{JwtSecret, JwtSecretError, MIN_JWT_SECRET_BYTES};
+pub use clock::{Clock, EpochInfo};
+use config::{
+    COLLECT_INTERVAL, MAX_COUNTED_BLOBS, MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, QUILT_PATCHES_KIB, QUILTS_KIB,
+    SHUTDOWN_GRACE,
 };
-use config::{MAX_COUNTED_BLOBS, MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, SHUTDOWN_GRACE};
-pub use disk::CorruptEntry;
-use disk::{Disk, DiskError, Stored, StoredBlob, Term};
+pub use config::{
+    EPOCH_DURATION, EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_OBJECTS_PER_BLOB, MAX_PUT_BYTES,
+    MAX_QUILT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError, ServeError, ValidateHead,
+};
+pub use disk::{Collected, CorruptEntry, Usage};
+use disk::{Disk, DiskError, Stored, Term};
 use faults::Faults;
 pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
+
+/// For fuzz targets only: what parses a stranger's text.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::range::{ByteRange, parse_range};
+}
 
 /// A handle on the store; cloning shares it. The files are closed when the last clone is dropped.
 #[derive(Clone)]
@@ -61,8 +78,14 @@ struct Inner {
     running_puts: Arc<Semaphore>,
     id_computations: Arc<Semaphore>,
     head_writes: Arc<Semaphore>,
+    /// Memory for patches of quilts that are being received, in KiB.
+    quilt_patches: Arc<Semaphore>,
+    /// Memory for whole quilts, in KiB. Who holds some of it never waits for the other.
+    quilts: Arc<Semaphore>,
     faults: Faults,
     put_counts: Mutex<HashMap<BlobId, PutCounts>>,
+    /// The clock was moved: an epoch may have ended.
+    clock_moved: Notify,
 }
 
 impl Inner {
@@ -72,7 +95,7 @@ impl Inner {
         if counts.len() < MAX_COUNTED_BLOBS || counts.contains_key(&id) {
             let counts = counts.entry(id).or_default();
             counts.puts += 1;
-            counts.bought += u64::from(matches!(stored, Stored::New { .. }));
+            counts.bought += u64::from(matches!(stored, Stored::New(_)));
         }
     }
 
@@ -101,7 +124,8 @@ enum WriteError {
 }
 
 impl EmbeddedStore {
-    /// Opens the store, or makes it, and checks every entry (reads everything: some seconds for gigabytes).
+    /// Opens the store, or makes it, checks every entry (reads everything: some seconds for gigabytes), and removes
+    /// what a crash left and what is over.
     /// Blocking: call it before the runtime is busy, or on a blocking thread.
     ///
     /// # Errors
@@ -111,17 +135,25 @@ impl EmbeddedStore {
         for entry in &corrupt {
             tracing::warn!(tree = entry.tree, key = %entry.key, "a corrupt entry will not be served");
         }
+        let collected = disk
+            .collect()
+            .map_err(|error| OpenError::Collect { path: config.path.clone(), cause: error.to_string() })?;
+        log_collected(collected);
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let inner = Inner {
             disk,
             corrupt,
             faults: Faults::new(config.faults.clone()),
             put_counts: Mutex::default(),
+            admitted_puts: semaphore(config.max_running_puts + config.max_waiting_puts),
+            running_puts: semaphore(config.max_running_puts),
+            id_computations: semaphore(MAX_ID_COMPUTATIONS),
+            head_writes: semaphore(MAX_HEAD_WRITES),
+            quilt_patches: semaphore(QUILT_PATCHES_KIB),
+            quilts: semaphore(QUILTS_KIB),
+            clock_moved: Notify::new(),
             config,
             validate_head,
-            admitted_puts: Arc::new(Semaphore::new(MAX_RUNNING_PUTS + MAX_WAITING_PUTS)),
-            running_puts: Arc::new(Semaphore::new(MAX_RUNNING_PUTS)),
-            id_computations: Arc::new(Semaphore::new(MAX_ID_COMPUTATIONS)),
-            head_writes: Arc::new(Semaphore::new(MAX_HEAD_WRITES)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -136,6 +168,30 @@ impl EmbeddedStore {
     #[must_use]
     pub fn shards(&self) -> ShardCount {
         self.inner.config.shards
+    }
+
+    /// The current epoch, and the time until the next.
+    #[must_use]
+    pub fn epoch(&self) -> EpochInfo {
+        self.inner.disk.epoch()
+    }
+
+    /// What the store holds, blobs whose epochs are over included until they are collected.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.inner.disk.usage()
+    }
+
+    /// Removes blobs and objects whose epochs are over. While the store is served, this happens by itself at the end
+    /// of each epoch; until then they take up room and are not served.
+    ///
+    /// # Errors
+    /// [`StoreError::OutcomeUnknown`] when the disk fails.
+    pub async fn collect_expired(&self) -> Result<Collected, StoreError> {
+        let inner = self.inner.clone();
+        let collected = blocking(move || inner.disk.collect()).await.map_err(WriteError::from)?;
+        log_collected(collected);
+        Ok(collected)
     }
 
     /// Listens on an address, with errors that name the next step. Port 0 takes a free one.
@@ -159,7 +215,28 @@ impl EmbeddedStore {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        self.serve_router(listener, http::router(self.clone()), shutdown).await
+        tokio::select! {
+            served = self.serve_router(listener, http::router(self.clone()), shutdown) => served,
+            never = self.collect_always() => match never {},
+        }
+    }
+
+    /// Collects at the end of each epoch.
+    async fn collect_always(&self) -> std::convert::Infallible {
+        let mut collected_in = None;
+        loop {
+            let moved = self.inner.clock_moved.notified();
+            let EpochInfo { epoch, until_next_ms } = self.epoch();
+            if collected_in != Some(epoch) {
+                match self.collect_expired().await {
+                    Ok(_) => collected_in = Some(epoch),
+                    Err(error) => tracing::error!(%error, "expired blobs could not be removed; trying again"),
+                }
+            }
+            // The clock need not be the one that time is slept by.
+            let pause = COLLECT_INTERVAL.min(std::time::Duration::from_millis(until_next_ms));
+            let _ = tokio::time::timeout(pause, moved).await;
+        }
     }
 
     /// Serves [`Self::admin_router`] until `shutdown` ends.
@@ -207,36 +284,14 @@ impl EmbeddedStore {
         blocking(move || inner.disk.flush()).await.map_err(|error| ServeError::Flush(error.to_string()))
     }
 
-    /// Computes the ID of a blob, off the reactor and few at a time, and stores it. `permits` are held until
-    /// the work has ended, even if the caller is dropped.
-    async fn store(
-        &self,
-        bytes: Bytes,
-        term: Term,
-        permits: Option<PutPermits>,
-    ) -> Result<(BlobId, Stored), WriteError> {
-        let computing = acquire(&self.inner.id_computations).await;
+    async fn blob_length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
         let inner = self.inner.clone();
-        blocking(move || {
-            let id = blob_id(&bytes, inner.config.shards)?;
-            drop(computing);
-            let stored = inner.disk.put(id, &bytes, term)?;
-            inner.count_put(id, stored);
-            inner.faults.stored(id);
-            drop(permits);
-            Ok((id, stored))
-        })
-        .await
+        blocking(move || inner.disk.length(id)).await
     }
 
-    /// First epoch in which a blob stored now for so many epochs is no longer kept.
-    fn end_epoch(&self, epochs: u32) -> u64 {
-        self.inner.config.epoch.saturating_add(u64::from(epochs))
-    }
-
-    async fn load(&self, id: BlobId) -> Result<Option<StoredBlob>, DiskError> {
+    async fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
         let inner = self.inner.clone();
-        blocking(move || inner.disk.get(id)).await
+        blocking(move || inner.disk.resolve_object(object)).await
     }
 
     /// Validates and stores a head record of at most [`MAX_HEAD_BYTES`] (checked by the caller).
@@ -244,7 +299,7 @@ impl EmbeddedStore {
         let inner = self.inner.clone();
         blocking(move || {
             let head = (inner.validate_head)(&record).map_err(WriteError::InvalidHead)?;
-            let now_ms = (inner.config.now_ms)();
+            let now_ms = inner.config.clock.now_ms();
             if head.expires_ms <= now_ms && !force {
                 return Err(WriteError::ExpiredHead);
             }
@@ -256,7 +311,7 @@ impl EmbeddedStore {
 
     async fn load_head(&self, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
         let inner = self.inner.clone();
-        blocking(move || inner.disk.head(key, (inner.config.now_ms)())).await
+        blocking(move || inner.disk.head(key, inner.config.clock.now_ms())).await
     }
 }
 
@@ -292,30 +347,30 @@ impl BlobStore for EmbeddedStore {
             if options.epochs == 0 || options.epochs > MAX_EPOCHS {
                 return Err(StoreError::Refused { reason: format!("epochs must be from 1 to {MAX_EPOCHS}") });
             }
-            let end_epoch = self.end_epoch(options.epochs);
-            let term = Term { permanent: options.permanent, force: false, end_epoch };
-            let (blob_id, stored) = self.store(bytes.into(), term, None).await?;
-            Ok(match stored {
-                Stored::New { .. } => PutOutcome { blob_id, newly_created: true, end_epoch: Some(end_epoch) },
-                Stored::AlreadyCertified { end_epoch } => {
-                    PutOutcome { blob_id, newly_created: false, end_epoch: Some(end_epoch) }
-                }
-            })
+            let term =
+                Term { permanent: options.permanent, force: false, share: false, epochs: options.epochs };
+            let (blob_id, stored) = self.store_bytes(bytes.into(), term, None).await?;
+            let (newly_created, object) = match stored {
+                Stored::New(object) => (true, object),
+                Stored::AlreadyCertified(object) => (false, object),
+            };
+            Ok(PutOutcome { blob_id, newly_created, end_epoch: Some(object.end) })
         })
     }
 
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let blob = self.load(id).await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
-            if blob.bytes.len() > limit {
-                return Err(StoreError::TooLarge { length: blob.bytes.len() as u64, limit: limit as u64 });
+            let blob = self.open_blob(id).await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
+            if blob.length() > limit as u64 {
+                return Err(StoreError::TooLarge { length: blob.length(), limit: limit as u64 });
             }
-            Ok(blob.bytes.to_vec())
+            let bytes = blob.bytes().await.map_err(read_error)?.ok_or(StoreError::NotFound)?;
+            Ok(bytes.into())
         })
     }
 
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
-        Box::pin(async move { Ok(self.load(id).await.map_err(read_error)?.is_some()) })
+        Box::pin(async move { Ok(self.open_blob(id).await.map_err(read_error)?.is_some()) })
     }
 }
 
@@ -336,6 +391,22 @@ impl HeadIndex for EmbeddedStore {
     }
 }
 
+impl From<BlobSourceError> for WriteError {
+    fn from(error: BlobSourceError) -> Self {
+        match error {
+            BlobSourceError::TooLarge(error) => Self::Id(error),
+            BlobSourceError::Read(error) => Self::Disk(error.into()),
+        }
+    }
+}
+
+fn log_collected(collected: Collected) {
+    let Collected { blobs, bytes, objects } = collected;
+    if objects > 0 {
+        tracing::info!(blobs, bytes, objects, "blobs whose epochs are over were removed");
+    }
+}
+
 fn unavailable(error: &dyn std::error::Error) -> StoreError {
     StoreError::Unavailable { reason: error.to_string(), retry_after: None }
 }
@@ -350,9 +421,11 @@ impl From<WriteError> for StoreError {
         match error {
             WriteError::Id(BlobIdError::TooLarge { length, limit, .. }) => Self::TooLarge { length, limit },
             WriteError::Disk(DiskError::Superseded) => Self::HeadSuperseded,
-            WriteError::Disk(error @ (DiskError::Full { .. } | DiskError::HeadsFull)) => unavailable(&error),
+            WriteError::Disk(
+                error @ (DiskError::Full { .. } | DiskError::HeadsFull | DiskError::ObjectsFull),
+            ) => unavailable(&error),
             // The entry may be in the database's buffers and reach the disk later.
-            WriteError::Disk(error @ DiskError::Database(_)) => {
+            WriteError::Disk(error @ (DiskError::Database(_) | DiskError::File(_))) => {
                 Self::OutcomeUnknown { reason: error.to_string() }
             }
             WriteError::InvalidHead(_) | WriteError::ExpiredHead => {

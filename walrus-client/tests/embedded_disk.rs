@@ -11,7 +11,7 @@ use baton_proto::{
 };
 use baton_walrus_client::{
     ShardCount, blob_id,
-    embedded::{EmbeddedConfig, EmbeddedStore, OpenError},
+    embedded::{Clock, EmbeddedConfig, EmbeddedStore, OpenError},
 };
 use common::{NOW_MS, Running, config, head, open, validate};
 use tempfile::TempDir;
@@ -197,7 +197,11 @@ async fn the_head_index_keeps_the_highest_sequence() {
 async fn expired_heads_are_not_served_and_make_room() {
     static CLOCK: AtomicU64 = AtomicU64::new(0);
     let folder = TempDir::new().unwrap();
-    let config = EmbeddedConfig { max_heads: 2, now_ms: || CLOCK.load(Ordering::Relaxed), ..config(&folder) };
+    let config = EmbeddedConfig {
+        max_heads: 2,
+        clock: Clock::new(|| CLOCK.load(Ordering::Relaxed)),
+        ..config(&folder)
+    };
     let store = EmbeddedStore::open(config, validate).unwrap();
     store.publish(head(1, 1, 100_000, "")).await.unwrap();
     store.publish(head(2, 1, 900_000, "")).await.unwrap();

@@ -3,6 +3,8 @@
 //! Two forms: [`Admin`] inside the process, and a router for a store that runs as a process of its own. The
 //! router is never part of the public one, and [`EmbeddedStore::serve_admin`] serves it on loopback only.
 
+use std::time::Duration;
+
 use axum::{
     Json, Router,
     body::Body,
@@ -18,7 +20,7 @@ use baton_proto::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{EmbeddedStore, FaultPlan, HeadIdentity, WriteError, answers::Refusal, blocking};
+use super::{EmbeddedStore, EpochInfo, FaultPlan, HeadIdentity, WriteError, answers::Refusal, blocking};
 use crate::{MAX_HEAD_BYTES, wire::reason};
 
 /// Most blobs listed at once: some megabytes of JSON.
@@ -47,8 +49,9 @@ impl EmbeddedStore {
     }
 
     /// The hooks for tests as routes: PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, PUT `/admin/heads`,
-    /// GET `/admin/puts` and `/admin/puts/{id}`, GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]).
-    /// Whoever reaches it can change everything.
+    /// GET `/admin/puts` and `/admin/puts/{id}`, GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]), GET
+    /// `/admin/usage`, and GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` to move it forward by). Whoever
+    /// reaches it can change everything.
     ///
     /// PUT `/admin/heads` skips the rule of rising sequence numbers and the expiry; with `?key=` (hex) it
     /// skips the validator too, with `sequence` and `expires_ms` as given (0 and never when not).
@@ -60,6 +63,8 @@ impl EmbeddedStore {
             .route("/admin/puts", get(all_put_counts))
             .route("/admin/puts/{id}", get(put_counts))
             .route("/admin/faults", get(faults).put(set_faults))
+            .route("/admin/clock", get(clock).put(move_clock))
+            .route("/admin/usage", get(usage))
             .layer(DefaultBodyLimit::max(self.inner.config.max_put_bytes))
             .with_state(self.admin())
     }
@@ -72,7 +77,8 @@ impl Admin {
     /// [`StoreError`] when the quota or the disk refuses.
     pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> Result<bool, StoreError> {
         let inner = self.store.inner.clone();
-        Ok(blocking(move || inner.disk.replace(id, &bytes)).await.map_err(WriteError::from)?)
+        let replaced = blocking(move || inner.disk.replace(id, inner.written(&bytes)?));
+        Ok(replaced.await.map_err(WriteError::from)?)
     }
 
     /// Forgets a blob. True when it was stored.
@@ -89,8 +95,9 @@ impl Admin {
     /// # Errors
     /// [`StoreError::NotFound`] when `target` is not stored.
     pub async fn alias_blob(&self, id: BlobId, target: BlobId) -> Result<(), StoreError> {
-        let blob = self.store.load(target).await.map_err(WriteError::from)?.ok_or(StoreError::NotFound)?;
-        self.replace_blob(id, blob.bytes.to_vec()).await?;
+        let blob = self.store.open_blob(target).await.map_err(WriteError::from)?;
+        let bytes = blob.ok_or(StoreError::NotFound)?.bytes().await.map_err(WriteError::from)?;
+        self.replace_blob(id, bytes.ok_or(StoreError::NotFound)?.into()).await?;
         Ok(())
     }
 
@@ -113,6 +120,19 @@ impl Admin {
     #[must_use]
     pub fn all_put_counts(&self) -> Vec<(BlobId, PutCounts)> {
         self.store.inner.put_counts().iter().map(|(id, counts)| (*id, *counts)).collect()
+    }
+
+    /// Moves the clock that epochs run by forward, for good, and removes what is then over. Heads and tokens, which
+    /// others date by their own clocks, keep their time.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the disk fails.
+    pub async fn move_clock(&self, forward: Duration) -> Result<EpochInfo, StoreError> {
+        let inner = self.store.inner.clone();
+        let epoch = blocking(move || inner.disk.move_clock(forward)).await.map_err(WriteError::from)?;
+        self.store.collect_expired().await?;
+        self.store.inner.clock_moved.notify_waiters();
+        Ok(epoch)
     }
 
     /// Puts another plan of faults in force, and begins to count requests again.
@@ -145,7 +165,7 @@ impl Admin {
             return Ok(());
         };
         let inner = self.store.inner.clone();
-        let now_ms = (inner.config.now_ms)();
+        let now_ms = inner.config.clock.now_ms();
         Ok(blocking(move || inner.disk.put_head(head, &record, now_ms, true))
             .await
             .map_err(WriteError::from)?)
@@ -210,6 +230,36 @@ async fn set_faults(State(admin): State<Admin>, text: String) -> Result<String, 
     let refused = |error: super::FaultPlanError| Refusal::text(StatusCode::BAD_REQUEST, error.to_string());
     admin.set_faults(plan.map_err(|error| AdminError(refused(error)))?);
     Ok(admin.faults().to_string())
+}
+
+async fn clock(State(admin): State<Admin>) -> Response {
+    Json(admin.store.epoch()).into_response()
+}
+
+async fn usage(State(admin): State<Admin>) -> Response {
+    Json(admin.store.usage()).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClockQuery {
+    /// To the beginning of the next epoch but so many, less one.
+    #[serde(default)]
+    epochs: u32,
+    #[serde(default)]
+    seconds: u64,
+}
+
+async fn move_clock(
+    State(admin): State<Admin>,
+    Query(query): Query<ClockQuery>,
+) -> Result<Response, AdminError> {
+    let duration = admin.store.inner.config.epoch_duration;
+    let to_next = Duration::from_millis(admin.store.epoch().until_next_ms);
+    let epochs =
+        query.epochs.checked_sub(1).map(|more| to_next.saturating_add(duration.saturating_mul(more)));
+    let forward = epochs.unwrap_or_default().saturating_add(Duration::from_secs(query.seconds));
+    Ok(Json(admin.move_clock(forward).await?).into_response())
 }
 
 #[derive(Debug, Deserialize)]

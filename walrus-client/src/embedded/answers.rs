@@ -2,6 +2,8 @@
 //!
 //! Pure: from what happened to status, headers and JSON. No internal text of an error leaves here.
 
+use std::borrow::Cow;
+
 use axum::{
     Json,
     http::StatusCode,
@@ -9,7 +11,7 @@ use axum::{
 };
 use baton_proto::ids::BlobId;
 
-use super::disk::{DiskError, Stored, Term};
+use super::disk::{DiskError, Object, Stored, Term, made_up_id};
 use crate::{
     ShardCount, encoded_length,
     wire::{
@@ -26,18 +28,40 @@ const EPOCH_PRICE: u64 = 100;
 /// Price of writing a unit.
 const WRITE_PRICE: u64 = 2_000;
 
+/// The domain that Walrus's publisher names when a token is refused.
+const AUTH_DOMAIN: &str = "auth.publisher.walrus.space";
+
 /// A refusal: what becomes an error answer.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Walrus's JSON shape.
-    Json { status: StatusCode, reason: &'static str, message: &'static str },
+    Json {
+        status: StatusCode,
+        /// Google's name for the status.
+        name: &'static str,
+        reason: &'static str,
+        message: Cow<'static, str>,
+        domain: &'static str,
+    },
     /// Plain text, as Walrus's extractors and load shedding answer.
     Text { status: StatusCode, message: String },
 }
 
 impl Refusal {
-    pub(super) fn json(status: StatusCode, reason: &'static str, message: &'static str) -> Self {
-        Self::Json { status, reason, message }
+    pub(super) fn json(
+        status: StatusCode,
+        reason: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (name, message) = (status_name(status), message.into());
+        Self::Json { status, name, reason, message, domain: ERROR_DOMAIN }
+    }
+
+    /// What is wrong with a token.
+    pub(super) fn auth(status: StatusCode, reason: &'static str, message: &'static str) -> Self {
+        let name =
+            if status == StatusCode::BAD_REQUEST { "FAILED_PRECONDITION" } else { status_name(status) };
+        Self::Json { status, name, reason, message: message.into(), domain: AUTH_DOMAIN }
     }
 
     pub(super) fn text(status: StatusCode, message: impl Into<String>) -> Self {
@@ -84,17 +108,17 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
             Self::Text { status, message } => (status, message).into_response(),
-            Self::Json { status, reason, message } => {
+            Self::Json { status, name, reason, message, domain } => {
                 let detail = ErrorDetail {
                     kind: ERROR_INFO.to_owned(),
                     reason: reason.to_owned(),
-                    domain: ERROR_DOMAIN.to_owned(),
+                    domain: domain.to_owned(),
                     metadata: serde_json::Map::new(),
                 };
                 let error = ErrorBody {
-                    status: status_name(status).to_owned(),
+                    status: name.to_owned(),
                     code: status.as_u16(),
-                    message: message.to_owned(),
+                    message: message.into_owned(),
                     details: vec![detail],
                 };
                 (status, Json(ErrorAnswer { error })).into_response()
@@ -118,9 +142,10 @@ impl From<DiskError> for Refusal {
                 tracing::warn!(%error, "a blob was refused");
                 Self::internal("the storage quota is exhausted")
             }
-            DiskError::Database(_) => {
+            DiskError::ObjectsFull => Self::internal("too many objects keep this blob"),
+            DiskError::Database(_) | DiskError::File(_) => {
                 tracing::error!(%error, "a request failed");
-                Self::internal("the store's database failed")
+                Self::internal("the store's disk failed")
             }
         }
     }
@@ -132,58 +157,50 @@ pub(super) fn store_result(
     length: u64,
     stored: Stored,
     term: Term,
-    epoch: u64,
     shards: ShardCount,
-    share: bool,
 ) -> StoreResult {
     let blob_id = id.to_string();
     match stored {
-        Stored::AlreadyCertified { end_epoch } => StoreResult::AlreadyCertified(AlreadyCertified {
+        Stored::AlreadyCertified(object) => StoreResult::AlreadyCertified(AlreadyCertified {
             blob_id,
             event: Some(EventId {
-                tx_digest: base58(&made_up_id("event", id, end_epoch)),
+                tx_digest: base58(&made_up_id("event", id, object.number)),
                 event_seq: "0".to_owned(),
             }),
             object: None,
-            end_epoch,
+            end_epoch: object.end,
         }),
-        Stored::New { object } => {
+        Stored::New(object) => {
             let encoded = encoded_length(length, shards).expect("its ID was computed for this shard count");
-            let epochs_ahead = term.end_epoch - epoch;
+            let Object { number, registered, end, permanent, .. } = object;
+            let epochs_ahead = u64::from(term.epochs);
             let units = encoded.div_ceil(STORAGE_UNIT_BYTES);
+            let hex_id = |bytes: [u8; 32]| format!("0x{}", hex::encode(bytes));
             StoreResult::NewlyCreated(Box::new(NewlyCreated {
                 blob_object: BlobObject {
-                    id: format!("0x{}", hex::encode(made_up_id("blob", id, object))),
-                    registered_epoch: epoch,
+                    id: hex_id(object.id(id)),
+                    registered_epoch: registered,
                     blob_id,
                     size: length,
                     encoding_type: "RS2".to_owned(),
-                    certified_epoch: Some(epoch),
+                    certified_epoch: Some(registered),
                     storage: Some(StorageObject {
-                        id: format!("0x{}", hex::encode(made_up_id("storage", id, object))),
-                        start_epoch: epoch,
-                        end_epoch: term.end_epoch,
+                        id: hex_id(made_up_id("storage", id, number)),
+                        start_epoch: registered,
+                        end_epoch: end,
                         storage_size: encoded,
                     }),
-                    deletable: !term.permanent,
+                    deletable: !permanent,
                 },
                 resource_operation: Some(ResourceOperation::RegisterFromScratch {
                     encoded_length: encoded,
                     epochs_ahead,
                 }),
                 cost: units * (EPOCH_PRICE * epochs_ahead + WRITE_PRICE),
-                shared_blob_object: share
-                    .then(|| format!("0x{}", hex::encode(made_up_id("shared", id, object)))),
+                shared_blob_object: object.shared_id(id).map(hex_id),
             }))
         }
     }
-}
-
-/// An object ID or digest where Walrus would name one of the chain: unique and stable, and nothing more.
-fn made_up_id(kind: &str, id: BlobId, number: u64) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(kind.as_bytes()).update(&id.0).update(&number.to_le_bytes());
-    hasher.finalize().into()
 }
 
 /// Base58 with Bitcoin's alphabet, as Sui prints digests.
@@ -212,16 +229,9 @@ mod tests {
 
     #[test]
     fn the_published_example_costs_what_walrus_says() {
-        let term = Term { permanent: true, force: false, end_epoch: 35 };
-        let result = store_result(
-            BlobId([1; 32]),
-            17,
-            Stored::New { object: 0 },
-            term,
-            34,
-            ShardCount::MAINNET,
-            false,
-        );
+        let term = Term { permanent: true, force: false, share: false, epochs: 1 };
+        let object = Object { number: 0, registered: 34, end: 35, permanent: true, shared: false };
+        let result = store_result(BlobId([1; 32]), 17, Stored::New(object), term, ShardCount::MAINNET);
         let StoreResult::NewlyCreated(created) = result else { panic!("not newly created") };
         assert_eq!(created.cost, 132_300);
         assert_eq!(created.blob_object.storage.map(|storage| storage.storage_size), Some(66_034_000));

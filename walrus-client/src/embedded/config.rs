@@ -1,50 +1,71 @@
 //! Settings, limits and start-up errors of the embedded store.
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use baton_proto::ids::HeadIndexKey;
 
-use super::faults::FaultPlan;
+use super::{auth::JwtSecret, clock::Clock, faults::FaultPlan};
 use crate::ShardCount;
 
 /// Default largest blob, in bytes: the limit of Walrus's public publishers.
 pub const MAX_PUT_BYTES: usize = 10_240 * 1024;
-/// PUTs worked on at once, as in Walrus's publisher.
+/// Default largest body of a quilt's PUT, in bytes: the limit of Walrus's public publishers.
+pub const MAX_QUILT_BYTES: usize = 102_400 * 1024;
+/// PUTs worked on at once by default, as in Walrus's publisher.
 pub const MAX_RUNNING_PUTS: usize = 8;
-/// PUTs that wait for one of those, as in Walrus's publisher; the next one is answered 429.
+/// PUTs that wait for one of those by default, as in Walrus's publisher; the next one is answered 429.
 pub const MAX_WAITING_PUTS: usize = 8;
 /// Most epochs a blob can be stored for, as in Walrus.
 pub const MAX_EPOCHS: u32 = 53;
+/// Default length of an epoch: that of Walrus's mainnet.
+pub const EPOCH_DURATION: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// Most objects that keep one blob at a time: each PUT without `permanent` buys one, and a blob's record of 25 KB is
+/// written anew each time. The next PUT is answered 500.
+pub const MAX_OBJECTS_PER_BLOB: usize = 1_000;
 /// Blob IDs computed at once: each keeps a core busy, and at 10 MiB takes some 50 MB.
 pub(super) const MAX_ID_COMPUTATIONS: usize = 2;
+/// Memory for the patches of quilts that are being received, in KiB: two of the largest and some. Further ones wait.
+pub(super) const QUILT_PATCHES_KIB: usize = 256 * 1024;
+/// Memory for whole quilts that are being encoded or of which a patch is read, in KiB. A quilt above it is refused:
+/// one large patch among many small ones makes a quilt far larger than its patches.
+pub(super) const QUILTS_KIB: usize = 512 * 1024;
+/// Longest `_metadata` of a quilt, in bytes: its JSON takes some ten times that in memory while it is read.
+pub(super) const MAX_QUILT_METADATA_BYTES: usize = 4 * 1024 * 1024;
+/// Most fields of a quilt's form: Walrus's quilts have at most 666 patches.
+pub(super) const MAX_QUILT_FIELDS: usize = 2_048;
+/// Most blobs in one concatenation: each is looked up before the answer begins.
+pub(super) const MAX_CONCAT_IDS: usize = 1_024;
 /// Head records taken in at once; further ones are answered 429. Each waits for a flush to disk.
 pub(super) const MAX_HEAD_WRITES: usize = 32;
-/// Open connections: each may hold one blob in memory. Further ones wait to be accepted.
+/// Open connections: each may hold two chunks of 256 KiB in memory. Further ones wait to be accepted.
 pub(super) const MAX_CONNECTIONS: usize = 256;
 /// How long a connection may have no request under way and send no byte of an answer before it is closed, so that
 /// idle sockets cannot keep everybody else out. Also the time for a whole request head. Clients keep connections for
 /// some seconds between requests; past this they open another one.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a request's body may take to arrive, so that a stalled sender gives its place free.
+/// Slowest pace, in bytes a second, at which a reader may take its answer on average, not counting
+/// [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
+pub(super) const MIN_READ_RATE: u64 = 8 * 1024;
+/// How long a request's body may take to arrive beyond the time that [`MIN_BODY_RATE`] gives it, so that a stalled
+/// sender gives its place free.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Slowest pace of a request's body, in bytes a second, on average.
+pub(super) const MIN_BODY_RATE: u64 = 128 * 1024;
 /// How much of a refused body is read and thrown away, so that its sender gets to read the refusal.
 pub(super) const MAX_DISCARDED_BYTES: usize = MAX_PUT_BYTES;
 /// How long running requests may take to end after the shutdown signal.
 pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// Time between two searches for expired head records while the index is full.
 pub(super) const PURGE_INTERVAL_MS: u64 = 60_000;
-
+/// Longest time between two looks at whether an epoch has ended.
+pub(super) const COLLECT_INTERVAL: Duration = Duration::from_secs(10);
 /// Most blobs whose PUTs are counted since the start, for [`Admin::put_counts`](super::Admin::put_counts): some
 /// megabytes. Those after it are not counted.
 pub(super) const MAX_COUNTED_BLOBS: usize = 100_000;
 
 /// Default number of head records kept: 100 MB at the most usual size of 1 KB.
 const MAX_HEADS: usize = 100_000;
-/// Default memory for sled's page cache, in bytes (its own default is 1 GB).
+/// Default memory for sled's page cache, in bytes (its own default is 1 GB). Only records are in sled.
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Settings of an [`EmbeddedStore`](super::EmbeddedStore). Start from [`EmbeddedConfig::new`].
@@ -54,18 +75,29 @@ pub struct EmbeddedConfig {
     pub path: PathBuf,
     /// For how many shards IDs are computed. Fixed once the store holds anything.
     pub shards: ShardCount,
-    /// Largest sum of blob bytes kept, if bounded. A PUT beyond it is answered 500 INTERNAL_ERROR.
+    /// Largest sum of blob bytes kept, if bounded. A PUT beyond it is answered 500 INTERNAL_ERROR. Uploads that are
+    /// not finished take room on disk beside it: at most the running PUTs times the largest blob.
     pub quota_bytes: Option<u64>,
-    /// Largest blob taken, in bytes.
+    /// Largest blob taken by PUT, in bytes.
     pub max_put_bytes: usize,
-    /// The epoch that answers name as the current one. It does not advance and nothing expires.
-    pub epoch: u64,
+    /// Largest body taken by PUT of a quilt, in bytes.
+    pub max_quilt_bytes: usize,
+    /// PUTs over HTTP that are worked on at once.
+    pub max_running_puts: usize,
+    /// PUTs over HTTP that wait for one of those.
+    pub max_waiting_puts: usize,
+    /// The first epoch of a new store. A store that exists goes on with its own.
+    pub first_epoch: u64,
+    /// How long an epoch lasts. Another duration than before begins the current epoch anew.
+    pub epoch_duration: Duration,
     /// Most head records kept.
     pub max_heads: usize,
     /// Memory for sled's page cache, in bytes.
     pub cache_bytes: u64,
-    /// The clock that head records expire by: Unix time in milliseconds.
-    pub now_ms: fn() -> u64,
+    /// The clock of epochs, of head records and of publisher tokens.
+    pub clock: Clock,
+    /// What publisher tokens are signed with. With it, PUTs over HTTP need a token.
+    pub jwt_secret: Option<JwtSecret>,
     /// What goes wrong on purpose over HTTP: nothing, by default.
     pub faults: FaultPlan,
 }
@@ -79,19 +111,18 @@ impl EmbeddedConfig {
             shards: ShardCount::MAINNET,
             quota_bytes: None,
             max_put_bytes: MAX_PUT_BYTES,
-            epoch: 1,
+            max_quilt_bytes: MAX_QUILT_BYTES,
+            max_running_puts: MAX_RUNNING_PUTS,
+            max_waiting_puts: MAX_WAITING_PUTS,
+            first_epoch: 1,
+            epoch_duration: EPOCH_DURATION,
             max_heads: MAX_HEADS,
             cache_bytes: CACHE_BYTES,
-            now_ms: system_now_ms,
+            clock: Clock::system(),
+            jwt_secret: None,
             faults: FaultPlan::default(),
         }
     }
-}
-
-/// The default clock of the configuration.
-fn system_now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What a validator finds in a head record whose signature and form are good.
@@ -137,6 +168,27 @@ pub enum OpenError {
         path: PathBuf,
         /// What the database said.
         source: sled::Error,
+    },
+    /// Expired blobs cannot be removed.
+    #[error("the store in {path} cannot remove expired blobs: {cause}; check the disk and its permissions")]
+    Collect {
+        /// The folder.
+        path: PathBuf,
+        /// What failed.
+        cause: String,
+    },
+    /// It was written by another version of this program.
+    #[error(
+        "the store in {path} has layout {found}, and this version reads layout {wanted}; open it with the version that \
+         wrote it, or move it away to start empty"
+    )]
+    Layout {
+        /// The folder.
+        path: PathBuf,
+        /// The layout it has.
+        found: String,
+        /// The layout that this version reads and writes.
+        wanted: &'static str,
     },
     /// It was made for another shard count.
     #[error(

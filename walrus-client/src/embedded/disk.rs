@@ -1,26 +1,56 @@
-//! What the embedded store keeps in sled, and the only code that touches it.
+//! What the embedded store keeps on disk, and the only code that touches it: records in sled, bytes in files.
 //!
-//! Every entry starts with a BLAKE3 checksum over its tree, its key and the rest, so a torn, altered or misplaced
-//! one is found at open and at every read, reported, and never served. All functions block (disk): callers
-//! run them off the reactor. A write returns only after a flush.
+//! A record is switched in one write once the file it names is whole and synced, so a crash leaves either the old
+//! blob or the new one; what no record names is removed at the next start. Every record and every chunk of a file
+//! carries a checksum, so a torn, altered or misplaced one is found at open and at every read, reported, and never
+//! served. All functions block (disk): callers run them off the reactor. A write returns only after a flush, which
+//! writers at about the same time share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod collect;
+mod commit;
+mod files;
+mod heads;
+mod open;
+mod record;
+mod tokens;
 
-use baton_proto::ids::{BlobId, HeadIndexKey};
-use bytes::Bytes;
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use super::config::{EmbeddedConfig, HeadIdentity, OpenError, PURGE_INTERVAL_MS};
+use baton_proto::ids::BlobId;
 
-const CHECKSUM: usize = 32;
-/// Checksum, end epoch as a permanent blob (0: it is none), end epoch as a deletable one; then the bytes.
-const BLOB_HEADER: usize = CHECKSUM + 16;
-/// Checksum, sequence, expiry in ms; then the record.
-const HEAD_HEADER: usize = CHECKSUM + 16;
+use super::{
+    clock::{Clock, EpochInfo, Epochs},
+    config::MAX_OBJECTS_PER_BLOB,
+};
+pub use collect::Collected;
+use commit::Committer;
+use files::Folder;
+pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
+use record::Record;
+pub(super) use record::{Object, made_up_id};
+pub(super) use tokens::TokenError;
 
+/// Blob ID to [`Record`].
 const BLOBS: &str = "blobs";
+/// Object ID to blob ID. An entry without such an object in the blob's record means nothing.
+const OBJECTS: &str = "objects";
+/// Head index key to head record.
 const HEADS: &str = "heads";
+/// Hash of a used token's ID to when it expires.
+const TOKENS: &str = "tokens";
 const SETTINGS: &str = "settings";
-const SHARDS_KEY: &str = "shards";
+const EPOCHS_KEY: &str = "epochs";
+
+/// How often a read looks again when the file that its record named was replaced in between.
+const READ_ATTEMPTS: u32 = 5;
 
 /// An entry whose checksum does not match. It is kept as it is, and treated as absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +66,16 @@ pub struct CorruptEntry {
 pub(super) enum DiskError {
     #[error("the storage quota of {quota} bytes is exhausted")]
     Full { quota: u64 },
+    #[error("a blob has {MAX_OBJECTS_PER_BLOB} objects already")]
+    ObjectsFull,
     #[error("the head index is full")]
     HeadsFull,
     #[error("a head record with this or a higher sequence number is stored")]
     Superseded,
     #[error("the database failed: {0}")]
     Database(#[from] sled::Error),
+    #[error("the store's files failed: {0}")]
+    File(#[from] io::Error),
 }
 
 /// For how long a blob is to be kept.
@@ -49,32 +83,37 @@ pub(super) enum DiskError {
 pub(super) struct Term {
     pub(super) permanent: bool,
     pub(super) force: bool,
-    /// First epoch in which it is no longer kept.
-    pub(super) end_epoch: u64,
+    /// Whether the object is to be shared.
+    pub(super) share: bool,
+    /// Number of epochs.
+    pub(super) epochs: u32,
 }
 
 /// What a PUT did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// A new object, with a number that no other has.
-    New { object: u64 },
-    /// It was permanent until this epoch already.
-    AlreadyCertified { end_epoch: u64 },
-}
-
-/// Bytes and lifetime of a stored blob.
-#[derive(Debug, Clone)]
-pub(super) struct StoredBlob {
-    pub(super) bytes: Bytes,
-    permanent_end: u64,
-    deletable_end: u64,
+    /// It bought a new object.
+    New(Object),
+    /// This permanent object keeps it for long enough already.
+    AlreadyCertified(Object),
 }
 
 /// The database, with the sums that its limits need.
 pub(super) struct Disk {
     db: sled::Db,
     blobs: sled::Tree,
+    objects: sled::Tree,
     heads: sled::Tree,
+    tokens: sled::Tree,
+    settings: sled::Tree,
+    folder: Folder,
+    /// sled's log. Its own flush starts the writing and waits, but leaves the file's length and the disk's cache alone.
+    log: File,
+    committer: Committer,
+    clock: Clock,
+    epochs: Mutex<Epochs>,
+    /// The highest epoch seen: a clock that is set back does not bring one back.
+    epoch_reached: AtomicU64,
     quota: Option<u64>,
     max_heads: usize,
     /// Held over read-decide-insert, never over a flush.
@@ -83,213 +122,252 @@ pub(super) struct Disk {
 
 #[derive(Debug, Default)]
 struct Totals {
+    blobs: u64,
     blob_bytes: u64,
     heads: usize,
     next_purge_ms: u64,
+    tokens: usize,
+}
+
+/// What the store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Usage {
+    /// Number of blobs.
+    pub blobs: u64,
+    /// Sum of their bytes.
+    pub bytes: u64,
 }
 
 impl Disk {
-    /// Opens or makes the database and checks every entry.
-    pub(super) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<CorruptEntry>), OpenError> {
-        let path = &config.path;
-        std::fs::create_dir_all(path).map_err(|source| OpenError::Path { path: path.clone(), source })?;
-        let failed = |error: sled::Error| match error {
-            // sled has no variant for a held lock.
-            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
-                OpenError::Locked { path: path.clone() }
-            }
-            sled::Error::Io(source) => OpenError::Path { path: path.clone(), source },
-            source => OpenError::Damaged { path: path.clone(), source },
-        };
-        let db = sled::Config::new().path(path).cache_capacity(config.cache_bytes).open().map_err(failed)?;
-        check_shards(&db, config, failed)?;
-        let disk = Self {
-            blobs: db.open_tree(BLOBS).map_err(failed)?,
-            heads: db.open_tree(HEADS).map_err(failed)?,
-            db,
-            quota: config.quota_bytes,
-            max_heads: config.max_heads,
-            totals: Mutex::default(),
-        };
-        let corrupt = disk.check_entries().map_err(failed)?;
-        Ok((disk, corrupt))
+    /// The current epoch, and the time to the next.
+    pub(super) fn epoch(&self) -> EpochInfo {
+        let now = self.epochs.lock().unwrap_or_else(PoisonError::into_inner).at(self.clock.now_ms());
+        let reached = self.epoch_reached.fetch_max(now.epoch, Ordering::Relaxed);
+        EpochInfo { epoch: now.epoch.max(reached), ..now }
     }
 
-    /// Counts and verifies everything.
-    fn check_entries(&self) -> Result<Vec<CorruptEntry>, sled::Error> {
-        let mut corrupt = Vec::new();
-        let mut totals = self.totals();
-        for (tree, name, header) in [(&self.blobs, BLOBS, BLOB_HEADER), (&self.heads, HEADS, HEAD_HEADER)] {
-            for entry in tree {
-                let (key, value) = entry?;
-                if verify(name, &key, &value, header).is_none() {
-                    corrupt.push(CorruptEntry { tree: name, key: hex::encode(&key) });
-                }
-                if name == BLOBS {
-                    totals.blob_bytes += content_length(&value);
-                } else {
-                    totals.heads += 1;
-                }
-            }
+    /// Moves the clock that epochs run by forward, for good.
+    pub(super) fn move_clock(&self, forward: Duration) -> Result<EpochInfo, DiskError> {
+        {
+            let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
+            let moved = epochs.moved(forward);
+            self.settings.insert(EPOCHS_KEY, moved.encode())?;
+            *epochs = moved;
         }
-        Ok(corrupt)
+        self.flush()?;
+        Ok(self.epoch())
     }
 
-    /// Stores a blob under its ID (the caller has computed it).
-    pub(super) fn put(&self, id: BlobId, bytes: &[u8], term: Term) -> Result<Stored, DiskError> {
-        let stored = self.insert(id, bytes, term)?;
+    /// A file for the bytes of a blob. Unless it is given to [`Self::put`], it is removed again.
+    pub(super) fn create_file(&self) -> Result<Writer, DiskError> {
+        Ok(self.folder.create(self.db.generate_id()?)?)
+    }
+
+    /// Stores what was written under its ID (the caller has computed it).
+    pub(super) fn put(&self, id: BlobId, mut writer: Writer, term: Term) -> Result<Stored, DiskError> {
+        let file = writer.finish()?;
+        let (stored, replaced) = self.insert(id, file, term)?;
+        writer.keep();
         self.flush()?;
+        self.forget_file(replaced);
         Ok(stored)
     }
 
-    fn insert(&self, id: BlobId, bytes: &[u8], term: Term) -> Result<Stored, DiskError> {
+    /// Switches the record to the new file, and adds an object unless the blob has one that is long enough.
+    fn insert(&self, id: BlobId, file: FileKey, term: Term) -> Result<(Stored, Option<FileKey>), DiskError> {
+        let EpochInfo { epoch, .. } = self.epoch();
         let mut totals = self.totals();
-        let old_value = self.blobs.get(id.0)?;
-        let old = old_value.as_ref().and_then(|value| read_blob(id, value));
-        let (mut permanent_end, mut deletable_end) = (0, 0);
-        if let Some(old) = old.filter(|old| old.bytes == bytes) {
-            (permanent_end, deletable_end) = (old.permanent_end, old.deletable_end);
-            if term.permanent && !term.force && permanent_end >= term.end_epoch {
-                return Ok(Stored::AlreadyCertified { end_epoch: permanent_end });
+        let old = self.record(id)?;
+        let replaced = old.as_ref().map(|old| old.file);
+        let (mut objects, bought) = old.map_or_else(Default::default, |old| (old.objects, old.bought));
+        let end = epoch.saturating_add(u64::from(term.epochs));
+        let mut over = Vec::new();
+        let certified = objects.iter().filter(|object| object.permanent && object.end >= end);
+        let certified = certified.max_by_key(|object| object.end).copied();
+        let (stored, bought) = match certified.filter(|_| term.permanent && !term.force) {
+            Some(object) => (Stored::AlreadyCertified(object), bought),
+            None => {
+                over.extend(objects.extract_if(.., |object| object.end <= epoch));
+                if objects.len() >= MAX_OBJECTS_PER_BLOB {
+                    return Err(DiskError::ObjectsFull);
+                }
+                let number = self.db.generate_id()?;
+                let Term { permanent, share: shared, .. } = term;
+                let object = Object { number, registered: epoch, end, permanent, shared };
+                objects.push(object);
+                (Stored::New(object), bought + 1)
             }
-        }
-        let end = if term.permanent { &mut permanent_end } else { &mut deletable_end };
-        *end = term.end_epoch.max(*end);
-        let object = self.db.generate_id()?;
-        let header = [permanent_end.to_le_bytes(), deletable_end.to_le_bytes()].concat();
-        let replaced = old_value.as_deref().map_or(0, content_length);
-        self.write_blob(&mut totals, id, &header, bytes, replaced)?;
-        Ok(Stored::New { object })
+        };
+        self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
+        self.remove_objects(id, &over)?;
+        Ok((stored, replaced))
     }
 
-    /// Writes a blob entry within the quota.
-    fn write_blob(
+    /// Writes a record within the quota, and the index of its newest object before it.
+    fn write(
         &self,
         totals: &mut Totals,
         id: BlobId,
-        header: &[u8],
-        bytes: &[u8],
-        replaced: u64,
+        record: &Record,
+        replaced: Option<FileKey>,
     ) -> Result<(), DiskError> {
-        let total = totals.blob_bytes - replaced + bytes.len() as u64;
+        let total = totals.blob_bytes - replaced.map_or(0, |old| old.length) + record.file.length;
         if let Some(quota) = self.quota.filter(|quota| total > *quota) {
             return Err(DiskError::Full { quota });
         }
-        self.blobs.insert(id.0, seal(BLOBS, &id.0, &[header, bytes]))?;
+        if let Some(object) = record.objects.last() {
+            self.objects.insert(object.id(id), &id.0)?;
+            if let Some(shared) = object.shared_id(id) {
+                self.objects.insert(shared, &id.0)?;
+            }
+        }
+        let old = self.blobs.insert(id.0, record.encode(id))?;
         totals.blob_bytes = total;
+        totals.blobs += u64::from(old.is_none());
         Ok(())
     }
 
-    /// A blob, or `None` when it is absent or corrupt.
-    pub(super) fn get(&self, id: BlobId) -> Result<Option<StoredBlob>, DiskError> {
+    /// A record, or `None` when it is absent or corrupt.
+    fn record(&self, id: BlobId) -> Result<Option<Record>, DiskError> {
         let Some(value) = self.blobs.get(id.0)? else { return Ok(None) };
-        let blob = read_blob(id, &value);
-        if blob.is_none() {
-            tracing::warn!(tree = BLOBS, key = %hex::encode(id.0), "a corrupt entry is treated as absent");
+        let record = Record::decode(&id.0, &value);
+        if record.is_none() {
+            warn_corrupt(BLOBS, &id.0);
         }
-        Ok(blob)
+        Ok(record)
     }
 
-    /// Stores a head record. With `force` the sequence rule is not applied.
-    pub(super) fn put_head(
-        &self,
-        head: HeadIdentity,
-        record: &[u8],
-        now_ms: u64,
-        force: bool,
-    ) -> Result<(), DiskError> {
-        {
-            let mut totals = self.totals();
-            let old = self.heads.get(head.key.0)?;
-            let known = old.as_deref().and_then(|value| read_head(head.key, value));
-            if let Some((sequence, _, stored)) = known.filter(|_| !force)
-                && (sequence > head.sequence || (sequence == head.sequence && stored != record))
-            {
-                return Err(DiskError::Superseded);
+    /// A blob that is kept in this epoch, or `None` when it is absent, over or corrupt. Of its bytes, only the
+    /// hashes are verified here.
+    pub(super) fn open_blob(&self, id: BlobId) -> Result<Option<BlobFile>, DiskError> {
+        for _ in 0..READ_ATTEMPTS {
+            let Some(record) = self.record(id)?.filter(|record| record.is_live(self.epoch().epoch)) else {
+                return Ok(None);
+            };
+            match self.folder.read(record.file) {
+                Ok(Some(file)) => return Ok(Some(file)),
+                Ok(None) => break,
+                // Replaced or removed after the record was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
-            if old.is_none() {
-                self.make_room(&mut totals, now_ms)?;
-                totals.heads += 1;
-            }
-            let header = [head.sequence.to_le_bytes(), head.expires_ms.to_le_bytes()].concat();
-            self.heads.insert(head.key.0, seal(HEADS, &head.key.0, &[&header, record]))?;
         }
-        self.flush()
+        warn_corrupt(BLOBS, &id.0);
+        Ok(None)
     }
 
-    /// Drops expired heads when the index is full, at most once a minute.
-    fn make_room(&self, totals: &mut Totals, now_ms: u64) -> Result<(), DiskError> {
-        if totals.heads < self.max_heads {
-            return Ok(());
-        }
-        if now_ms < totals.next_purge_ms {
-            return Err(DiskError::HeadsFull);
-        }
-        totals.next_purge_ms = now_ms.saturating_add(PURGE_INTERVAL_MS);
-        for entry in &self.heads {
-            let (key, value) = entry?;
-            let live =
-                verify(HEADS, &key, &value, HEAD_HEADER).is_some_and(|(numbers, _)| numbers[1] > now_ms);
-            if !live && self.heads.remove(&key)?.is_some() {
-                totals.heads -= 1;
-            }
-        }
-        if totals.heads < self.max_heads { Ok(()) } else { Err(DiskError::HeadsFull) }
+    /// Length of a blob that is kept in this epoch.
+    pub(super) fn length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
+        let record = self.record(id)?.filter(|record| record.is_live(self.epoch().epoch));
+        Ok(record.map(|record| record.file.length))
     }
 
-    /// A head record that has not expired.
-    pub(super) fn head(&self, key: HeadIndexKey, now_ms: u64) -> Result<Option<Vec<u8>>, DiskError> {
-        let Some(value) = self.heads.get(key.0)? else { return Ok(None) };
-        let Some((_, expires_ms, record)) = read_head(key, &value) else {
-            tracing::warn!(tree = HEADS, key = %key, "a corrupt entry is treated as absent");
-            return Ok(None);
-        };
-        Ok((expires_ms > now_ms).then(|| record.to_vec()))
+    /// The blob that an object, or the shared object made of one, keeps in this epoch.
+    pub(super) fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
+        let Some(value) = self.objects.get(object)? else { return Ok(None) };
+        let Ok(id) = <[u8; 32]>::try_from(&value[..]) else { return Ok(None) };
+        let id = BlobId(id);
+        let Some(record) = self.record(id)? else { return Ok(None) };
+        let mut live = record.live(self.epoch().epoch);
+        Ok(live.any(|live| live.id(id) == object || live.shared_id(id) == Some(object)).then_some(id))
     }
 
     /// Waits until everything written so far is on disk.
     pub(super) fn flush(&self) -> Result<(), DiskError> {
-        self.db.flush()?;
-        Ok(())
+        self.committer.commit(|| {
+            self.folder.sync()?;
+            self.db.flush()?;
+            self.log.sync_data()?;
+            Ok(())
+        })
     }
 
-    /// Admin: other bytes under an ID, with whatever lifetime the entry had. True when it existed.
-    pub(super) fn replace(&self, id: BlobId, bytes: &[u8]) -> Result<bool, DiskError> {
-        let existed = {
+    /// Removes a file that no record names any more, on disk as well.
+    fn forget_file(&self, file: Option<FileKey>) {
+        if let Some(file) = file
+            && let Err(error) = self.folder.remove(file.number)
+        {
+            tracing::warn!(%error, "a replaced file could not be removed; the next start does it");
+        }
+    }
+
+    /// Admin: other bytes under an ID, with whatever objects it had; without any, one that never ends. True when it
+    /// existed.
+    pub(super) fn replace(&self, id: BlobId, mut writer: Writer) -> Result<bool, DiskError> {
+        let file = writer.finish()?;
+        let old = {
             let mut totals = self.totals();
-            let old = self.blobs.get(id.0)?;
-            let ends = old.as_ref().and_then(|value| read_blob(id, value));
-            let (permanent, deletable) = ends.map_or((0, 0), |old| (old.permanent_end, old.deletable_end));
-            let header = [permanent.to_le_bytes(), deletable.to_le_bytes()].concat();
-            let replaced = old.as_deref().map_or(0, content_length);
-            self.write_blob(&mut totals, id, &header, bytes, replaced)?;
-            old.is_some()
+            let old = self.record(id)?;
+            let (mut objects, bought) =
+                old.as_ref().map_or_else(Default::default, |old| (old.objects.clone(), old.bought));
+            if objects.is_empty() {
+                let (number, registered) = (self.db.generate_id()?, self.epoch().epoch);
+                objects.push(Object { number, registered, end: u64::MAX, permanent: false, shared: false });
+            }
+            let replaced = old.map(|old| old.file);
+            self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
+            replaced
         };
+        writer.keep();
         self.flush()?;
-        Ok(existed)
+        self.forget_file(old);
+        Ok(old.is_some())
     }
 
     /// Admin: forgets a blob. True when it existed.
     pub(super) fn remove(&self, id: BlobId) -> Result<bool, DiskError> {
-        let existed = {
+        let (existed, record) = {
             let mut totals = self.totals();
-            let old = self.blobs.remove(id.0)?;
-            totals.blob_bytes -= old.as_deref().map_or(0, content_length);
-            old.is_some()
+            let record = self.record(id)?;
+            (self.remove_record(&mut totals, id, record.as_ref())?, record)
         };
         self.flush()?;
+        self.forget_file(record.map(|record| record.file));
         Ok(existed)
     }
 
-    /// Admin: at most `limit` IDs and lengths, in the order of their bytes.
+    /// Takes a blob out of sled. True when it was there, if only corrupt.
+    fn remove_record(
+        &self,
+        totals: &mut Totals,
+        id: BlobId,
+        record: Option<&Record>,
+    ) -> Result<bool, DiskError> {
+        let existed = self.blobs.remove(id.0)?.is_some();
+        totals.blobs -= u64::from(existed);
+        if let Some(record) = record {
+            totals.blob_bytes -= record.file.length;
+            self.remove_objects(id, &record.objects)?;
+        }
+        Ok(existed)
+    }
+
+    fn remove_objects(&self, id: BlobId, objects: &[Object]) -> Result<(), DiskError> {
+        for object in objects {
+            self.objects.remove(object.id(id))?;
+            if let Some(shared) = object.shared_id(id) {
+                self.objects.remove(shared)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Admin: at most `limit` IDs and lengths, in the order of their bytes. A corrupt record has length 0.
     pub(super) fn list(&self, limit: usize) -> Result<Vec<(BlobId, u64)>, DiskError> {
         let entries = self.blobs.iter().take(limit).filter_map(|entry| match entry {
             Ok((key, value)) => {
-                <[u8; 32]>::try_from(&key[..]).ok().map(|id| Ok((BlobId(id), content_length(&value))))
+                let length = Record::decode(&key, &value).map_or(0, |record| record.file.length);
+                <[u8; 32]>::try_from(&key[..]).ok().map(|id| Ok((BlobId(id), length)))
             }
             Err(error) => Some(Err(error.into())),
         });
         entries.collect()
+    }
+
+    /// What the store holds now, blobs that are over included until they are collected.
+    pub(super) fn usage(&self) -> Usage {
+        let totals = self.totals();
+        Usage { blobs: totals.blobs, bytes: totals.blob_bytes }
     }
 
     fn totals(&self) -> MutexGuard<'_, Totals> {
@@ -298,71 +376,6 @@ impl Disk {
     }
 }
 
-/// Compares the shard count with the one the store was made for, or notes it in a new store.
-fn check_shards(
-    db: &sled::Db,
-    config: &EmbeddedConfig,
-    failed: impl Fn(sled::Error) -> OpenError + Copy,
-) -> Result<(), OpenError> {
-    let settings = db.open_tree(SETTINGS).map_err(failed)?;
-    let wanted = config.shards.to_string();
-    match settings.get(SHARDS_KEY).map_err(failed)? {
-        Some(found) if found == wanted.as_bytes() => Ok(()),
-        Some(found) => Err(OpenError::Shards {
-            path: config.path.clone(),
-            found: String::from_utf8_lossy(&found).into_owned(),
-            wanted: config.shards,
-        }),
-        None => {
-            settings.insert(SHARDS_KEY, wanted.as_bytes()).map_err(failed)?;
-            settings.flush().map(|_| ()).map_err(failed)
-        }
-    }
-}
-
-fn checksum(tree: &str, key: &[u8], parts: &[&[u8]]) -> [u8; CHECKSUM] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(tree.as_bytes()).update(key);
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize().into()
-}
-
-/// An entry's value: checksum, then the parts.
-fn seal(tree: &str, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(CHECKSUM + parts.iter().map(|part| part.len()).sum::<usize>());
-    value.extend_from_slice(&checksum(tree, key, parts));
-    parts.iter().for_each(|part| value.extend_from_slice(part));
-    value
-}
-
-/// The two numbers of an entry's header and where its content starts, if its checksum is right.
-fn verify<'a>(tree: &str, key: &[u8], value: &'a [u8], header: usize) -> Option<([u64; 2], &'a [u8])> {
-    let (found, rest) = value.split_at_checked(CHECKSUM)?;
-    if checksum(tree, key, &[rest]) != found {
-        return None;
-    }
-    let (numbers, content) = rest.split_at_checked(header - CHECKSUM)?;
-    let (first, second) = numbers.split_at_checked(8)?;
-    let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
-    Some(([number(first)?, number(second)?], content))
-}
-
-fn read_blob(id: BlobId, value: &sled::IVec) -> Option<StoredBlob> {
-    let ([permanent_end, deletable_end], _) = verify(BLOBS, &id.0, value, BLOB_HEADER)?;
-    // Shares sled's buffer instead of copying up to 10 MiB.
-    let bytes = Bytes::from_owner(value.clone()).slice(BLOB_HEADER..);
-    Some(StoredBlob { bytes, permanent_end, deletable_end })
-}
-
-/// Sequence, expiry and bytes of a head record.
-fn read_head(key: HeadIndexKey, value: &[u8]) -> Option<(u64, u64, &[u8])> {
-    let ([sequence, expires_ms], record) = verify(HEADS, &key.0, value, HEAD_HEADER)?;
-    Some((sequence, expires_ms, record))
-}
-
-/// Length of a blob entry's content, also of a corrupt one.
-fn content_length(value: &[u8]) -> u64 {
-    value.len().saturating_sub(BLOB_HEADER) as u64
+fn warn_corrupt(tree: &'static str, key: &[u8]) {
+    tracing::warn!(tree, key = %hex::encode(key), "a corrupt entry is treated as absent");
 }

@@ -1,5 +1,6 @@
 //! A TCP listener with a bounded number of open connections, none of which is kept for nothing: one that neither has
-//! a request under way nor moves bytes of an answer is closed, and gives its place to the next.
+//! a request under way nor moves bytes of an answer is closed, and gives its place to the next. So is one whose reader
+//! takes an answer too slowly on average.
 
 use std::{
     io,
@@ -26,7 +27,7 @@ use tokio::{
 
 use super::{
     acquire,
-    config::{IDLE_TIMEOUT, MAX_CONNECTIONS},
+    config::{IDLE_TIMEOUT, MAX_CONNECTIONS, MIN_READ_RATE},
 };
 
 /// Accepts no more than [`MAX_CONNECTIONS`] at a time; the others wait in the system's queue.
@@ -132,13 +133,23 @@ pub(super) struct Slotted {
     activity: Activity,
     idle: Duration,
     alarm: Pin<Box<Sleep>>,
+    debt: Debt,
+    write_alarm: Pin<Box<Sleep>>,
     _slot: OwnedSemaphorePermit,
 }
 
 impl Slotted {
     fn new(stream: TcpStream, slot: OwnedSemaphorePermit, idle: Duration) -> Self {
-        let alarm = Box::pin(tokio::time::sleep(idle));
-        Self { stream, activity: Activity::new(), idle, alarm, _slot: slot }
+        let alarm = || Box::pin(tokio::time::sleep(idle));
+        Self {
+            stream,
+            activity: Activity::new(),
+            idle,
+            alarm: alarm(),
+            debt: Debt::default(),
+            write_alarm: alarm(),
+            _slot: slot,
+        }
     }
 
     /// What a pending read or write comes to: an error once nothing has gone on for too long. While a request runs
@@ -191,8 +202,22 @@ impl AsyncWrite for Slotted {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Pending => self.unless_idle(context),
+            Poll::Pending => {
+                let due = self.debt.stalled(Instant::now()) + self.idle;
+                if self.write_alarm.deadline() != due {
+                    self.write_alarm.as_mut().reset(due);
+                }
+                if self.write_alarm.as_mut().poll(context).is_ready() {
+                    let slow =
+                        io::Error::new(io::ErrorKind::TimedOut, "the reader takes its answer too slowly");
+                    return Poll::Ready(Err(slow));
+                }
+                self.unless_idle(context)
+            }
             ready => {
+                if let Poll::Ready(Ok(bytes)) = ready {
+                    self.debt.moved(bytes, Instant::now());
+                }
                 self.moved();
                 ready
             }
@@ -205,6 +230,29 @@ impl AsyncWrite for Slotted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// How far a reader lags behind [`MIN_READ_RATE`]: the time for which the server had to wait for it, less the time that
+/// the bytes taken are worth. Time in which the server has nothing to send does not count.
+#[derive(Debug, Default)]
+struct Debt {
+    time: Duration,
+    since: Option<Instant>,
+}
+
+impl Debt {
+    /// The reader takes nothing more for now. From when on it would have lagged if it had always stood still.
+    fn stalled(&mut self, now: Instant) -> Instant {
+        let since = *self.since.get_or_insert(now);
+        since.checked_sub(self.time).unwrap_or(since)
+    }
+
+    /// The reader took so many bytes.
+    fn moved(&mut self, bytes: usize, now: Instant) {
+        let waited = self.since.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
+        let worth = Duration::from_micros(bytes as u64 * 1_000_000 / MIN_READ_RATE);
+        self.time = (self.time + waited).saturating_sub(worth);
     }
 }
 
@@ -222,6 +270,27 @@ mod tests {
     const IDLE: Duration = Duration::from_millis(200);
     /// Far beyond [`IDLE`], also on a loaded machine.
     const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_reader_lags_by_its_pace_and_not_by_the_pauses_of_the_server() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let rate = usize::try_from(MIN_READ_RATE).unwrap();
+        for (bytes_a_second, lags) in [(rate / 2, true), (rate, false), (2 * rate, false)] {
+            let mut debt = Debt::default();
+            for number in 0..100 {
+                debt.stalled(start + number * second);
+                debt.moved(bytes_a_second, start + (number + 1) * second);
+            }
+            let due = debt.stalled(start + 100 * second) + IDLE_TIMEOUT;
+            assert_eq!(due <= start + 100 * second, lags, "{bytes_a_second}");
+        }
+        let mut debt = Debt::default();
+        // An hour between two writes that are taken at once.
+        debt.moved(1, start);
+        debt.moved(1, start + 3600 * second);
+        assert_eq!(debt.stalled(start + 3600 * second), start + 3600 * second);
+    }
 
     /// A server whose `/slow` answers once `go` is notified.
     async fn serve(connections: usize, go: Arc<Notify>) -> (SocketAddr, JoinHandle<io::Result<()>>) {

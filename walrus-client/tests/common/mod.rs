@@ -4,7 +4,7 @@
 use baton_proto::ids::HeadIndexKey;
 use baton_walrus_client::{
     HttpStore, ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
+    embedded::{Clock, EmbeddedConfig, EmbeddedStore, HeadIdentity},
 };
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -34,7 +34,7 @@ pub fn config(folder: &TempDir) -> EmbeddedConfig {
     EmbeddedConfig {
         shards: ShardCount::TESTBED,
         cache_bytes: 4 << 20,
-        now_ms: || NOW_MS,
+        clock: Clock::fixed(NOW_MS),
         ..EmbeddedConfig::new(folder.path().join("store"))
     }
 }

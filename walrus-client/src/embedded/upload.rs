@@ -1,0 +1,143 @@
+//! Taking in the bytes of a blob as they come: chunk by chunk into a file, with memory for one chunk.
+
+use std::{io, sync::Arc};
+
+use baton_proto::ids::BlobId;
+use bytes::Bytes;
+
+use super::{
+    EmbeddedStore, Inner, PutPermits, WriteError, acquire, blocking,
+    disk::{CHUNK_BYTES, Stored, Term, Writer},
+};
+use crate::{BlobSource, blob_id, blob_id_of};
+
+/// A blob of which not all bytes have come. Dropped before [`Self::store`], nothing of it stays.
+pub(super) struct Upload {
+    store: EmbeddedStore,
+    /// At most one chunk. All of the blob, while there is no file.
+    pending: Vec<u8>,
+    writer: Option<Writer>,
+    length: u64,
+}
+
+impl Upload {
+    pub(super) fn new(store: EmbeddedStore) -> Self {
+        Self { store, pending: Vec::new(), writer: None, length: 0 }
+    }
+
+    /// Bytes that have come.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Takes the next bytes.
+    pub(super) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
+        self.length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            // Only now, so that a blob of exactly one chunk never gets here.
+            if self.pending.len() == CHUNK_BYTES {
+                self.spill().await?;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending.len()));
+            self.pending.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Writes what is pending to the file.
+    async fn spill(&mut self) -> Result<(), WriteError> {
+        let (writer, mut chunk) = (self.writer.take(), std::mem::take(&mut self.pending));
+        let inner = self.store.inner.clone();
+        let (writer, chunk) = blocking(move || {
+            let mut writer = writer.map_or_else(|| inner.disk.create_file(), Ok)?;
+            writer.write(&chunk).map_err(super::DiskError::from)?;
+            chunk.clear();
+            Ok::<_, WriteError>((writer, chunk))
+        })
+        .await?;
+        (self.writer, self.pending) = (Some(writer), chunk);
+        Ok(())
+    }
+
+    /// Computes the ID and stores the blob. `permits` are held until the work has ended, even if the caller is
+    /// dropped.
+    pub(super) async fn store(
+        mut self,
+        term: Term,
+        permits: Option<PutPermits>,
+    ) -> Result<(BlobId, Stored), WriteError> {
+        if self.writer.is_none() {
+            return self.store.store_bytes(self.pending.into(), term, permits).await;
+        }
+        self.spill().await?;
+        let Self { store, writer: Some(writer), .. } = self else { unreachable!("spilling makes the file") };
+        let computing = acquire(&store.inner.id_computations).await;
+        let inner = store.inner.clone();
+        blocking(move || {
+            let id = blob_id_of(&Written(&writer), inner.config.shards)?;
+            drop(computing);
+            let stored = inner.put(id, writer, term)?;
+            drop(permits);
+            Ok((id, stored))
+        })
+        .await
+    }
+}
+
+impl EmbeddedStore {
+    /// The same for a blob that is in memory: its ID is computed there, before anything is written.
+    pub(super) async fn store_bytes(
+        &self,
+        bytes: Bytes,
+        term: Term,
+        permits: Option<PutPermits>,
+    ) -> Result<(BlobId, Stored), WriteError> {
+        let permits = Arc::new(permits);
+        let computing = acquire(&self.inner.id_computations).await;
+        let (inner, held) = (self.inner.clone(), permits.clone());
+        let (id, bytes) = blocking(move || {
+            let id = blob_id(&bytes, inner.config.shards)?;
+            drop((computing, held));
+            Ok::<_, WriteError>((id, bytes))
+        })
+        .await?;
+        let inner = self.inner.clone();
+        blocking(move || {
+            let stored = inner.put(id, inner.written(&bytes)?, term)?;
+            drop(permits);
+            Ok((id, stored))
+        })
+        .await
+    }
+}
+
+impl Inner {
+    /// A file with these bytes. Blocking.
+    pub(super) fn written(&self, bytes: &[u8]) -> Result<Writer, super::DiskError> {
+        let mut writer = self.disk.create_file()?;
+        bytes.chunks(CHUNK_BYTES).try_for_each(|chunk| writer.write(chunk))?;
+        Ok(writer)
+    }
+
+    /// Stores what was written, and notes it. Blocking.
+    fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, super::DiskError> {
+        let stored = self.disk.put(id, writer, term)?;
+        self.count_put(id, stored);
+        self.faults.stored(id);
+        Ok(stored)
+    }
+}
+
+/// What an upload has written, for computing its ID.
+struct Written<'a>(&'a Writer);
+
+impl BlobSource for Written<'_> {
+    fn len(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, buffer)
+    }
+}
