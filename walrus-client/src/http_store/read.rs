@@ -146,7 +146,8 @@ impl Inner {
         let mut order = self.aggregators.order();
         let mut faults = BTreeMap::new();
         let mut failed_rounds = 0;
-        for round in 0.. {
+        let mut round: u32 = 0;
+        loop {
             let failed = match self.race(plan, run, &order).await {
                 Ok(fetched) => return Ok(fetched),
                 Err(failed) => failed,
@@ -169,10 +170,10 @@ impl Inner {
                     self.metrics.retries.add(1);
                     order = self.aggregators.order();
                     order.retain(|source| sources.contains(source));
+                    round = round.saturating_add(1);
                 }
             }
         }
-        unreachable!("there are more rounds than any deadline leaves time for")
     }
 
     /// How long a 404 still counts as one that will go away.
@@ -223,8 +224,9 @@ impl Inner {
                 () = sleep_until(hedge_at), if may_hedge => {
                     hedge_at = Instant::now() + delay.unwrap_or_default();
                     // Bytes that still come are better than another request for the same bytes.
-                    let now_moved = motions.iter().map(Motion::get).sum();
-                    if std::mem::replace(&mut moved, now_moved) == now_moved {
+                    let now_moved = motions.iter().map(Motion::bytes).sum();
+                    let still = std::mem::replace(&mut moved, now_moved) == now_moved;
+                    if still && !motions.iter().any(Motion::is_verifying) {
                         self.metrics.hedges.add(1);
                         hedged.push(order.len() - lanes.len());
                         running.extend(lanes.next());

@@ -160,7 +160,8 @@ pub(super) struct PutCourse {
     budget: u32,
     round: u32,
     resends_left: u32,
-    /// Whether a second PUT buys nothing: permanent blobs that are certified are not bought again.
+    /// Whether a second PUT at the same publisher buys nothing: it finds its own registration or the certified blob
+    /// of a permanent one. Another publisher would not see what is not certified yet.
     repeatable: bool,
     /// Whether the blob was stored before, so that finding it proves nothing.
     renewal: bool,
@@ -182,6 +183,11 @@ impl PutCourse {
             refusals: Vec::new(),
             doubt: None,
         }
+    }
+
+    /// Whether an earlier PUT may have been stored: what is sent now may only go to the same publisher.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
     }
 
     /// What is to be said if the time is over now.

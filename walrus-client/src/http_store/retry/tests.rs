@@ -176,6 +176,7 @@ fn a_put_that_got_lost_is_sent_once_more() {
     let mut course = course(false, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
+    assert!(!course.is_in_doubt(), "so any publisher may get it");
     assert_eq!(course.after_fault(lost(), 0, LEFT, 0.0), PutStep::Probe);
     assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Fail(unknown())));
 }
@@ -193,6 +194,7 @@ fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
     let mut course = course(true, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert!(matches!(course.after_probe(Probed::Undecided, LEFT, 0.0), Some(PutStep::Round(_))));
+    assert!(course.is_in_doubt(), "so it goes to the same publisher");
     let refused = PutFault::Refused { reason: "R".to_owned() };
     assert_eq!(course.after_fault(refused, 0, LEFT, 0.0), PutStep::Fail(unknown()));
 }
