@@ -115,8 +115,8 @@ mod tests {
 
     fn file(folder: &tempfile::TempDir, text: &str, mode: u32) -> PathBuf {
         let path = folder.path().join(format!("{mode:o}-{}", text.len()));
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(&path, text).expect("the folder is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("the file is ours");
         path
     }
 

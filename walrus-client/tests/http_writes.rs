@@ -160,6 +160,16 @@ async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
 }
 
 #[tokio::test]
+async fn whoever_lost_a_put_does_not_get_it_again_while_there_are_others() {
+    let (lossy, second, none) = (answering_status(500).await, storing().await, answering_status(404).await);
+    // Long enough for the first publisher to be back at its place.
+    let window = Duration::from_millis(800);
+    let store = builder(&[&lossy, &second], &[&none]).probe_window(window).build().unwrap();
+    assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
+    assert_eq!((count(&lossy, "PUT").await, count(&second, "PUT").await), (1, 1));
+}
+
+#[tokio::test]
 async fn a_put_that_is_lost_twice_is_not_sent_a_third_time() {
     let (lossy, none) = (answering_status(500).await, answering_status(404).await);
     let store = builder(&[&lossy], &[&none]).retries(9).build().unwrap();
@@ -233,10 +243,11 @@ async fn a_permanent_put_may_be_repeated_where_nobody_can_tell() {
             0 => ResponseTemplate::new(504),
             _ => ResponseTemplate::new(200).set_body_string(certified.clone()),
         });
-        let publisher = publisher.await;
-        let store = builder(&[&publisher], &[&broken]).build().unwrap();
+        let (publisher, other) = (publisher.await, storing().await);
+        let store = builder(&[&publisher, &other], &[&broken]).build().unwrap();
         let ended = put_with(&store, options).await;
         assert_eq!(count(&publisher, "PUT").await, puts);
+        assert_eq!(count(&other, "PUT").await, 0, "it would not see what is not certified yet");
         match ended {
             Ok(stored) => {
                 assert_eq!((stored.how, stored.end_epoch), (StoredHow::AlreadyCertified, Some(9)));

@@ -6,7 +6,7 @@
 use std::{
     path::{Path, PathBuf},
     pin::pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -26,7 +26,7 @@ use super::{
     health::Offence,
     join,
     read::{Plan, Run, Verb},
-    verify::{Check, Input, compute_id},
+    verify::{Check, IdError, Input, compute_id},
 };
 
 /// Largest answer to a PUT, and largest error body, that is read: Walrus's own are below 2 KiB.
@@ -60,17 +60,26 @@ pub(super) struct Fetched {
     pub(super) headers: HeaderMap,
 }
 
-/// How many bytes one request has moved, for those who wait for it.
+/// How far one request is, for those who wait for it.
 #[derive(Debug, Default)]
-pub(super) struct Motion(AtomicU64);
+pub(super) struct Motion {
+    bytes: AtomicU64,
+    verifying: AtomicBool,
+}
 
 impl Motion {
     fn set(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// Bytes received.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has all bytes, and its blob ID is being computed.
+    pub(super) fn is_verifying(&self) -> bool {
+        self.verifying.load(Ordering::Relaxed)
     }
 }
 
@@ -177,17 +186,20 @@ impl Inner {
         run.earn(announced.unwrap_or(0));
         let began = Instant::now();
         let earned = || {
-            let length = announced.unwrap_or(0).max(motion.get());
+            let length = announced.unwrap_or(0).max(motion.bytes());
             after(began, self.settings.transfer(length))
         };
         let content = bounded(earned, self.take(plan, response, run, motion)).await;
         let content = content.unwrap_or_else(|| Err(ReadFault::busy("timed out")))?;
         let Check::BlobId(expected) = plan.check else { return Ok(content) };
         let (input, content) = content.into_input();
+        motion.verifying.store(true, Ordering::Relaxed);
+        let computed = compute_id(input.clone(), self.settings.shards).await;
+        motion.verifying.store(false, Ordering::Relaxed);
         // An aggregator that sends more than can have an ID sends something else.
-        match compute_id(input.clone(), self.settings.shards).await {
+        match computed {
             Ok(found) if found == expected => Ok(content.unwrap_or_else(|| Content::taken(input))),
-            Ok(_) | Err(super::verify::IdError::Encoding(_)) => Err(ReadFault::Wrong),
+            Ok(_) | Err(IdError::Encoding(_)) => Err(ReadFault::Wrong),
             Err(error) => Err(ReadFault::busy(error.to_string())),
         }
     }

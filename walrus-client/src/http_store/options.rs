@@ -294,7 +294,8 @@ impl WriteOptions {
         }
     }
 
-    /// Whether a repeated PUT buys nothing: a permanent blob that is certified for as long is not bought again.
+    /// Whether a PUT repeated at the same publisher buys nothing: it finds its registration again, or the certified
+    /// blob. A deletable one is bought each time.
     pub(super) fn is_repeatable(&self) -> bool {
         self.permanent && !self.force
     }

@@ -34,17 +34,18 @@ impl Inner {
             ..blob_plan(id, &ReadOptions::new(0))
         };
         let until = after(Instant::now(), self.settings.probe_window);
-        for pass in 0.. {
+        let mut pass: u32 = 0;
+        loop {
             let left = until.saturating_duration_since(Instant::now());
             let seen = self.look(&plan).await;
             match after_probe_pass(&seen, pass, left, rand::random()) {
                 ProbeStep::Done(probed) => return probed,
                 ProbeStep::Again(wait) => {
                     sleep(wait.min(until.saturating_duration_since(Instant::now()))).await;
+                    pass = pass.saturating_add(1);
                 }
             }
         }
-        Probed::Undecided
     }
 
     /// Asks each aggregator once, all at the same time, until one has it.

@@ -145,18 +145,24 @@ impl Inner {
     async fn rounds(&self, plan: &Plan, run: &Run) -> Result<Fetched, StoreError> {
         let mut order = self.aggregators.order();
         let mut faults = BTreeMap::new();
-        for round in 0.. {
-            match self.race(plan, run, &order).await {
+        let mut failed_rounds = 0;
+        let mut round: u32 = 0;
+        loop {
+            let failed = match self.race(plan, run, &order).await {
                 Ok(fetched) => return Ok(fetched),
-                Err(failed) => faults.extend(failed),
-            }
+                Err(failed) => failed,
+            };
+            let busy = failed.iter().any(|(_, fault)| matches!(fault, ReadFault::Busy { .. }));
+            faults.extend(failed);
             let situation = ReadSituation {
                 round,
+                failed_rounds,
                 budget: self.settings.retries,
                 missing_left: self.missing_left(plan, run),
                 left: run.left(),
                 jitter: rand::random(),
             };
+            failed_rounds += u32::from(busy);
             match after_reads(&faults, situation) {
                 ReadStep::Fail(error) => return Err(error),
                 ReadStep::Again { wait, sources } => {
@@ -164,10 +170,10 @@ impl Inner {
                     self.metrics.retries.add(1);
                     order = self.aggregators.order();
                     order.retain(|source| sources.contains(source));
+                    round = round.saturating_add(1);
                 }
             }
         }
-        unreachable!("there are more rounds than any deadline leaves time for")
     }
 
     /// How long a 404 still counts as one that will go away.
@@ -218,8 +224,9 @@ impl Inner {
                 () = sleep_until(hedge_at), if may_hedge => {
                     hedge_at = Instant::now() + delay.unwrap_or_default();
                     // Bytes that still come are better than another request for the same bytes.
-                    let now_moved = motions.iter().map(Motion::get).sum();
-                    if std::mem::replace(&mut moved, now_moved) == now_moved {
+                    let now_moved = motions.iter().map(Motion::bytes).sum();
+                    let still = std::mem::replace(&mut moved, now_moved) == now_moved;
+                    if still && !motions.iter().any(Motion::is_verifying) {
                         self.metrics.hedges.add(1);
                         hedged.push(order.len() - lanes.len());
                         running.extend(lanes.next());

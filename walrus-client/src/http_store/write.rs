@@ -106,6 +106,7 @@ impl Inner {
         let left = || deadline.saturating_duration_since(Instant::now());
         let mut own = job.id.clone();
         let mut queue = VecDeque::from(self.publishers.order());
+        let mut lost_by = None;
         loop {
             let Some(publisher) = queue.pop_front() else {
                 return Err(StoreError::Refused { reason: "no publisher is configured".to_owned() });
@@ -126,6 +127,9 @@ impl Inner {
                 Err(fault) => fault,
             };
             self.note_fault(publisher, &fault);
+            if matches!(fault, PutFault::Ambiguous { .. }) {
+                lost_by = Some(publisher);
+            }
             let mut step = {
                 let mut live = lock(live);
                 live.in_flight = false;
@@ -146,6 +150,13 @@ impl Inner {
                     sleep(wait).await;
                     self.metrics.retries.add(1);
                     queue = self.publishers.order().into();
+                    if lock(live).course.is_in_doubt() {
+                        // Only the publisher that may have bought it can see that it did.
+                        queue.retain(|publisher| Some(*publisher) == lost_by);
+                    } else {
+                        // Whoever lost a PUT is the last to get the one that may not be lost.
+                        queue.make_contiguous().sort_by_key(|publisher| Some(*publisher) == lost_by);
+                    }
                 }
                 PutStep::Fail(error) => return Err(error),
                 PutStep::Probe => unreachable!("after a look there is no second one"),

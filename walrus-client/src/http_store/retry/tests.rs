@@ -11,7 +11,14 @@ fn faults(list: impl IntoIterator<Item = ReadFault>) -> BTreeMap<usize, ReadFaul
 }
 
 fn situation() -> ReadSituation {
-    ReadSituation { round: 0, budget: 3, missing_left: Duration::ZERO, left: 60 * SECOND, jitter: 0.0 }
+    ReadSituation {
+        round: 0,
+        failed_rounds: 0,
+        budget: 3,
+        missing_left: Duration::ZERO,
+        left: 60 * SECOND,
+        jitter: 0.0,
+    }
 }
 
 #[test]
@@ -54,7 +61,13 @@ fn failures_are_repeated_within_the_budget_and_the_deadline() {
     assert!(matches!(after_reads(&failed, situation()), ReadStep::Again { .. }));
     let unavailable =
         ReadStep::Fail(StoreError::Unavailable { reason: "HTTP 503".to_owned(), retry_after: None });
-    assert_eq!(after_reads(&failed, ReadSituation { round: 3, ..situation() }), unavailable);
+    assert_eq!(
+        after_reads(&failed, ReadSituation { round: 3, failed_rounds: 3, ..situation() }),
+        unavailable
+    );
+    // Rounds that waited for a 404 to go away leave the budget alone.
+    let after_waiting = ReadSituation { round: 9, failed_rounds: 2, ..situation() };
+    assert!(matches!(after_reads(&failed, after_waiting), ReadStep::Again { .. }));
     let late = ReadSituation { left: Duration::from_millis(10), ..situation() };
     assert_eq!(after_reads(&failed, late), unavailable);
 }
@@ -163,6 +176,7 @@ fn a_put_that_got_lost_is_sent_once_more() {
     let mut course = course(false, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Round(pause(0, 0.0))));
+    assert!(!course.is_in_doubt(), "so any publisher may get it");
     assert_eq!(course.after_fault(lost(), 0, LEFT, 0.0), PutStep::Probe);
     assert_eq!(course.after_probe(Probed::Absent, LEFT, 0.0), Some(PutStep::Fail(unknown())));
 }
@@ -180,6 +194,7 @@ fn a_permanent_put_may_be_repeated_but_its_doubt_stays() {
     let mut course = course(true, false);
     course.after_fault(lost(), 0, LEFT, 0.0);
     assert!(matches!(course.after_probe(Probed::Undecided, LEFT, 0.0), Some(PutStep::Round(_))));
+    assert!(course.is_in_doubt(), "so it goes to the same publisher");
     let refused = PutFault::Refused { reason: "R".to_owned() };
     assert_eq!(course.after_fault(refused, 0, LEFT, 0.0), PutStep::Fail(unknown()));
 }

@@ -1,0 +1,359 @@
+//! The fault matrix: every way of reading and storing, against every fault, shown by the preferred source, by the
+//! last one, or by all.
+//!
+//! For each cell: right bytes or a named error, never wrong bytes; no hang past the deadline; no blob bought twice.
+//! Where a source without faults is left, the call succeeds, unless a lost PUT cannot be looked for. A seeded sample of the cells runs by default, all of them
+//! with `BATON_FULL=1`; `BATON_SEED` chooses another sample.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use baton_proto::{
+    ids::{BlobDigest, BlobId},
+    store::{BlobStore as _, PutOptions, StoreError},
+};
+use baton_walrus_client::{
+    HttpStore, QuiltPatch, QuiltPatchId, ShardCount, blob_id,
+    embedded::{EmbeddedConfig, EmbeddedStore, Fault, FaultPlan, FaultRoute, FaultRule},
+    http_store::{Digest, Hedge, ReadOptions, Verification, WriteOptions},
+    quilt,
+};
+use common::{Running, config, validate};
+use tempfile::TempDir;
+
+const SHARDS: ShardCount = ShardCount::TESTBED;
+/// Stores that act as publisher and aggregator each.
+const SOURCES: usize = 3;
+/// Cells at once, each with stores of its own: they mostly wait.
+const LANES: usize = 4;
+/// The time for one call.
+const DEADLINE: Duration = Duration::from_secs(6);
+/// What a loaded machine may take beyond it.
+const SLACK: Duration = Duration::from_secs(5);
+/// One cell of so many runs by default.
+const SAMPLE: u64 = 5;
+/// Far beyond the deadline.
+const FOREVER: Duration = Duration::from_secs(600);
+/// A part of the window in which what was stored is known to be missing for a while.
+const MOMENT: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    GetById,
+    GetByDigest,
+    GetToFile,
+    Head,
+    PutDeletable,
+    PutPermanent,
+    QuiltPut,
+    PatchByDigest,
+    PatchById,
+}
+
+const CALLS: [Call; 9] = [
+    Call::GetById,
+    Call::GetByDigest,
+    Call::GetToFile,
+    Call::Head,
+    Call::PutDeletable,
+    Call::PutPermanent,
+    Call::QuiltPut,
+    Call::PatchByDigest,
+    Call::PatchById,
+];
+
+const FAULTS: [Fault; 15] = [
+    Fault::NotFoundAfterPut(MOMENT),
+    Fault::NotFoundAfterPut(FOREVER),
+    Fault::Internal,
+    Fault::Unavailable,
+    Fault::TooMany,
+    Fault::GatewayTimeout,
+    Fault::Slow(MOMENT),
+    Fault::Slow(FOREVER),
+    Fault::Drip(FOREVER),
+    Fault::Truncated,
+    Fault::Oversized,
+    Fault::Endless,
+    Fault::WrongBytes,
+    Fault::WrongId,
+    Fault::AnswerLost,
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    First,
+    Last,
+    All,
+}
+
+/// Whether only requests of the call's own kind meet the fault, or all to that source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Call,
+    Any,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    call: Call,
+    fault: Fault,
+    place: Place,
+    reach: Reach,
+    number: u64,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?} x {:?} x {:?} ({:?})", self.number, self.call, self.fault, self.place, self.reach)
+    }
+}
+
+fn cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for call in CALLS {
+        for fault in FAULTS {
+            for place in [Place::First, Place::Last, Place::All] {
+                for reach in [Reach::Call, Reach::Any] {
+                    cells.push(Cell { call, fault, place, reach, number: cells.len() as u64 });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// All cells, or every fifth by the seed.
+fn chosen() -> Vec<Cell> {
+    let cells = cells();
+    if std::env::var("BATON_FULL").is_ok_and(|full| full == "1") {
+        return cells;
+    }
+    let seed = std::env::var("BATON_SEED").ok().and_then(|seed| seed.parse::<u64>().ok()).unwrap_or(7);
+    let drawn = |cell: &Cell| {
+        let mut input = seed.to_le_bytes().to_vec();
+        input.extend(cell.number.to_le_bytes());
+        u64::from(blake3::hash(&input).as_bytes()[0]) % SAMPLE == 0
+    };
+    cells.into_iter().filter(drawn).collect()
+}
+
+impl Cell {
+    fn route(self) -> FaultRoute {
+        match (self.reach, self.call) {
+            (Reach::Any, _) => FaultRoute::Any,
+            (_, Call::GetById | Call::GetByDigest | Call::GetToFile | Call::PatchById) => FaultRoute::Get,
+            (_, Call::Head) => FaultRoute::Head,
+            (_, Call::PutDeletable | Call::PutPermanent) => FaultRoute::Put,
+            (_, Call::QuiltPut | Call::PatchByDigest) => FaultRoute::Quilt,
+        }
+    }
+
+    fn is_faulty(self, source: usize) -> bool {
+        match self.place {
+            Place::First => source == 0,
+            Place::Last => source == SOURCES - 1,
+            Place::All => true,
+        }
+    }
+
+    fn stores(self) -> bool {
+        matches!(self.call, Call::PutDeletable | Call::PutPermanent | Call::QuiltPut)
+    }
+
+    /// Bytes that no other cell has.
+    fn bytes(self) -> Vec<u8> {
+        let seed = blake3::hash(&self.number.to_le_bytes());
+        let mut bytes = vec![0; 3000];
+        blake3::Hasher::new_keyed(seed.as_bytes()).finalize_xof().fill(&mut bytes);
+        bytes
+    }
+}
+
+struct Sources {
+    running: Vec<Running>,
+    folder: TempDir,
+}
+
+impl Sources {
+    async fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut running = Vec::new();
+        for source in 0..SOURCES {
+            let path = folder.path().join(source.to_string());
+            let config = EmbeddedConfig { path, ..config(&folder) };
+            running.push(Running::start(EmbeddedStore::open(config, validate).unwrap()).await);
+        }
+        Self { running, folder }
+    }
+
+    /// A client that knows nothing of earlier cells.
+    fn client(&self) -> HttpStore {
+        let urls: Vec<&str> = self.running.iter().map(|running| running.url.as_str()).collect();
+        HttpStore::endpoints(&urls, &urls, SHARDS)
+            .retries(1)
+            .hedge(Hedge::After(Duration::from_millis(150)))
+            .base_timeout(Duration::from_millis(1500))
+            .probe_window(MOMENT * 2)
+            .recently_stored_window(MOMENT * 4)
+            .build()
+            .unwrap()
+    }
+
+    fn set_faults(&self, cell: Cell) {
+        for (source, running) in self.running.iter().enumerate() {
+            let rule = FaultRule { route: cell.route(), fault: cell.fault, share: 1.0 };
+            let rules = if cell.is_faulty(source) { vec![rule] } else { Vec::new() };
+            running.store.admin().set_faults(FaultPlan { seed: cell.number, rules });
+        }
+    }
+
+    async fn seed(&self, bytes: &[u8]) {
+        for running in &self.running {
+            running.store.put(bytes.to_vec(), PutOptions::default()).await.unwrap();
+        }
+    }
+
+    fn bought(&self, id: BlobId) -> u64 {
+        self.running.iter().map(|running| running.store.admin().put_counts(id).bought).sum()
+    }
+
+    async fn stop(self) {
+        for running in self.running {
+            running.stop().await;
+        }
+    }
+}
+
+fn patches(bytes: &[u8]) -> [QuiltPatch<'_>; 2] {
+    let patch = |identifier, tags, data| QuiltPatch { identifier, tags, data };
+    let tags = BTreeMap::from([("kind".to_owned(), "test".to_owned())]);
+    [patch("a", tags, &bytes[..1000]), patch("b", BTreeMap::new(), &bytes[1000..])]
+}
+
+/// Carries out the call: `Ok(true)` is a right result. A wrong one panics.
+async fn call(cell: Cell, sources: &Sources, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreError> {
+    let id = blob_id(bytes, SHARDS).unwrap();
+    let blake3 = |bytes: &[u8]| Verification::Digest(Digest::Blake3(BlobDigest(blake3::hash(bytes).into())));
+    let read = ReadOptions { known_stored: true, ..ReadOptions::new(1 << 20) }.within(DEADLINE);
+    let write = WriteOptions::new(1).within(DEADLINE);
+    match cell.call {
+        Call::GetById => assert_eq!(store.read(id, &read).await?, bytes, "{cell}"),
+        Call::GetByDigest => {
+            assert_eq!(store.read(id, &read.verify(blake3(bytes))).await?, bytes, "{cell}");
+        }
+        Call::GetToFile => {
+            let path = sources.folder.path().join("read");
+            store.read_to_path(id, &path, &read).await?;
+            assert_eq!(std::fs::read(&path).unwrap(), bytes, "{cell}");
+        }
+        Call::Head => {
+            store.stat(id, &read).await?;
+        }
+        Call::PutDeletable => assert_eq!(store.store(bytes.to_vec(), &write).await?.blob_id, id, "{cell}"),
+        Call::PutPermanent => {
+            assert_eq!(store.store(bytes.to_vec(), &write.permanent()).await?.blob_id, id, "{cell}");
+        }
+        Call::QuiltPut => {
+            let stored = store.store_quilt(&patches(bytes), &write).await?;
+            let expected = quilt::encode(&patches(bytes), SHARDS).unwrap();
+            assert_eq!(stored.stored.blob_id, blob_id(&expected.bytes, SHARDS).unwrap(), "{cell}");
+        }
+        Call::PatchByDigest | Call::PatchById => {
+            let quilt = quilt::encode(&patches(bytes), SHARDS).unwrap();
+            let quilt_id = blob_id(&quilt.bytes, SHARDS).unwrap();
+            let entry = quilt.index.find("b").unwrap();
+            let patch = QuiltPatchId { quilt: quilt_id, start: entry.start, end: entry.end };
+            let expected = &bytes[1000..];
+            let verification =
+                if cell.call == Call::PatchById { Verification::BlobId } else { blake3(expected) };
+            let found = store.read_patch(patch, &read.verify(verification)).await?;
+            assert_eq!(found.bytes, expected, "{cell}");
+        }
+    }
+    Ok(())
+}
+
+/// What is bought, and must be bought once.
+fn goods(cell: Cell, bytes: &[u8]) -> BlobId {
+    if cell.call == Call::QuiltPut {
+        return blob_id(&quilt::encode(&patches(bytes), SHARDS).unwrap().bytes, SHARDS).unwrap();
+    }
+    blob_id(bytes, SHARDS).unwrap()
+}
+
+async fn check(cell: Cell, sources: &Sources) -> &'static str {
+    let bytes = cell.bytes();
+    sources.set_faults(cell);
+    match cell.call {
+        Call::PatchByDigest | Call::PatchById => {
+            sources.seed(&quilt::encode(&patches(&bytes), SHARDS).unwrap().bytes).await;
+        }
+        _ if cell.stores() => {}
+        _ => sources.seed(&bytes).await,
+    }
+    let store = sources.client();
+    let began = Instant::now();
+    let result =
+        tokio::time::timeout(FOREVER / 2, call(cell, sources, &store, &bytes)).await.expect("an end");
+    assert!(began.elapsed() < DEADLINE + SLACK, "{cell}: took {:?}", began.elapsed());
+    if cell.stores() {
+        let bought = sources.bought(goods(cell, &bytes));
+        assert!(bought <= 1, "{cell}: bought {bought} times, and ended as {result:?}");
+        assert!(result.is_err() || bought == 1, "{cell}: {result:?}, but nothing is stored");
+        // Nothing is said to be not stored that is.
+        let certain = matches!(
+            result,
+            Err(StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::TooLarge { .. })
+        );
+        assert!(!certain || bought == 0, "{cell}: {result:?}, but it is stored");
+    }
+    // A PUT in doubt may stay in doubt when an aggregator cannot be asked.
+    let decidable = !cell.stores() || cell.reach == Reach::Call;
+    if cell.place != Place::All && decidable {
+        assert_eq!(result, Ok(()), "{cell}: there is a source without faults");
+    }
+    match result {
+        Ok(()) => "ok",
+        Err(StoreError::NotFound) => "not found",
+        Err(StoreError::Unavailable { .. }) => "unavailable",
+        Err(StoreError::OutcomeUnknown { .. }) => "outcome unknown",
+        Err(StoreError::TooLarge { .. }) => "too large",
+        Err(StoreError::WrongContent) => "wrong content",
+        Err(StoreError::Refused { .. }) => "refused",
+        Err(StoreError::HeadSuperseded) => panic!("{cell}: no head was asked for"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_fault_ends_in_right_bytes_or_a_named_error() {
+    let chosen = chosen();
+    assert!(chosen.len() > 50, "a sample of {} cells shows nothing", chosen.len());
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..LANES {
+        let cells: Vec<Cell> = chosen.iter().copied().skip(lane).step_by(LANES).collect();
+        lanes.spawn(async move {
+            let sources = Sources::start().await;
+            let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
+            for cell in cells {
+                *ends.entry(Box::pin(check(cell, &sources)).await).or_default() += 1;
+            }
+            sources.stop().await;
+            ends
+        });
+    }
+    let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
+    while let Some(lane) = lanes.join_next().await {
+        for (end, count) in lane.unwrap() {
+            *ends.entry(end).or_default() += count;
+        }
+    }
+    println!("{} cells: {ends:?}", chosen.len());
+    assert!(ends["ok"] > 0 && ends.len() > 1, "faults were shown, and survived: {ends:?}");
+}
