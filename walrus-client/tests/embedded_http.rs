@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use baton_walrus_client::{
     ShardCount, blob_id,
-    embedded::{EmbeddedStore, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, ServeError},
+    embedded::{
+        EmbeddedConfig, EmbeddedStore, MAX_PUT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, ServeError,
+    },
 };
-use common::{NOW_MS, Running, head, open};
+use common::{NOW_MS, Running, config, head, open, validate};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -288,6 +290,36 @@ async fn sheds_puts_beyond_the_running_and_waiting_ones() {
             Err(error) => panic!("{error}"),
         }
     }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refusal_reaches_those_who_have_sent_their_whole_body() {
+    let folder = TempDir::new().unwrap();
+    let config = EmbeddedConfig { max_running_puts: 1, max_waiting_puts: 1, ..config(&folder) };
+    let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
+    let clients = (0..48).map(|number: u8| {
+        let (url, client) = (running.url.clone(), Client::new());
+        tokio::spawn(async move {
+            let mut seen = [0; 2];
+            for round in 0..10 {
+                for query in ["", "?x=1"] {
+                    let body = vec![number ^ round; 200_000];
+                    let sent = client.put(format!("{url}/v1/blobs{query}")).body(body).send().await;
+                    match (sent.expect("an answer, never a reset").status().as_u16(), query) {
+                        (200, "") => seen[0] += 1,
+                        (429, "") => seen[1] += 1,
+                        (400, "?x=1") => {}
+                        (status, _) => panic!("{status}"),
+                    }
+                }
+            }
+            seen
+        })
+    });
+    let seen = futures::future::try_join_all(clients).await.unwrap();
+    let sum = seen.iter().fold([0, 0], |sum, seen| [sum[0] + seen[0], sum[1] + seen[1]]);
+    assert!(sum[0] > 0 && sum[1] > 0, "{sum:?}");
     running.stop().await;
 }
 

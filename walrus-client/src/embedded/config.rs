@@ -54,6 +54,9 @@ pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const MIN_BODY_RATE: u64 = 128 * 1024;
 /// How much of a refused body is read and thrown away, so that its sender gets to read the refusal.
 pub(super) const MAX_DISCARDED_BYTES: usize = MAX_PUT_BYTES;
+/// How long a refusal that needs no body waits for it: a connection that is closed with a body half read is reset, and
+/// its sender may never see the refusal.
+pub(super) const REFUSAL_DELAY: Duration = Duration::from_millis(300);
 /// How long running requests may take to end after the shutdown signal.
 pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// Time between two searches for expired head records while the index is full.

@@ -110,8 +110,10 @@ async fn put_head(
     headers: HeaderMap,
     body: axum::body::Body,
 ) -> Result<Response, Refusal> {
-    let permit = store.inner.head_writes.clone().try_acquire_owned();
-    let _permit = permit.map_err(|_| Refusal::too_many())?;
+    let Ok(_permit) = store.inner.head_writes.clone().try_acquire_owned() else {
+        body::discard_briefly(body).await;
+        return Err(Refusal::too_many());
+    };
     let mut record = Vec::new();
     body::receive(&headers, body, MAX_HEAD_BYTES, &mut record).await?;
     let head = store.store_head(record.into(), false).await?;

@@ -21,8 +21,10 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(store: EmbeddedStore) -> Self {
-        Self { store, pending: Vec::new(), writer: None, length: 0 }
+    /// One of which so many bytes are announced: room for them, up to a chunk.
+    pub(super) fn new(store: EmbeddedStore, announced: u64) -> Self {
+        let room = usize::try_from(announced).map_or(CHUNK_BYTES, |announced| announced.min(CHUNK_BYTES));
+        Self { store, pending: Vec::with_capacity(room), writer: None, length: 0 }
     }
 
     /// Bytes that have come.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::{
     answers::Refusal,
-    config::{BODY_TIMEOUT, MAX_DISCARDED_BYTES, MIN_BODY_RATE},
+    config::{BODY_TIMEOUT, MAX_DISCARDED_BYTES, MIN_BODY_RATE, REFUSAL_DELAY},
     upload::Upload,
 };
 
@@ -83,6 +83,13 @@ pub(in crate::embedded) async fn discard(body: Body) {
             break;
         }
     }
+}
+
+/// The same for a body that is refused before it is looked at, in a time so short that a refused sender is no burden:
+/// a body that was sent along with its head is gone by then, and the connection can go on.
+pub(super) async fn discard_briefly(body: Body) {
+    // Late or not: the refusal follows.
+    let _ = tokio::time::timeout(REFUSAL_DELAY, discard(body)).await;
 }
 
 pub(super) fn too_long() -> Refusal {

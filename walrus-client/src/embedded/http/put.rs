@@ -136,8 +136,15 @@ pub(super) async fn put_blob(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let admitted = admit(&store, query, &headers, announced(&body)).await?;
-    let mut upload = Upload::new(store.clone());
+    let announced = announced(&body);
+    let admitted = match admit(&store, query, &headers, announced).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => {
+            body::discard_briefly(body).await;
+            return Err(refusal);
+        }
+    };
+    let mut upload = Upload::new(store.clone(), announced.0);
     body::receive(&headers, body, store.inner.config.max_put_bytes, &mut upload).await?;
     let length = upload.length();
     if let Some(claim) = &admitted.claim {

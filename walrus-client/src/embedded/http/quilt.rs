@@ -30,7 +30,7 @@ use super::{
         config::{MAX_QUILT_FIELDS, MAX_QUILT_METADATA_BYTES, QUILT_PATCHES_KIB, QUILTS_KIB},
     },
     bad_path, blob_not_found,
-    body::{Pace, too_long},
+    body::{Pace, discard_briefly, too_long},
     get::blob_answer,
     put::{PutQuery, admit, announced},
 };
@@ -77,7 +77,13 @@ pub(super) async fn put_quilt(
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let admitted = admit(&store, query, &headers, announced(request.body())).await?;
+    let admitted = match admit(&store, query, &headers, announced(request.body())).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => {
+            discard_briefly(request.into_body()).await;
+            return Err(refusal);
+        }
+    };
     let limit = store.inner.config.max_quilt_bytes;
     let announced = headers.get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(limit);
