@@ -1,6 +1,7 @@
 //! What the command does, on top of the library: flags, settings, output, and one module per subcommand.
 
 pub mod args;
+mod blob;
 mod chat;
 mod nodes;
 pub mod out;
@@ -8,6 +9,7 @@ mod passphrase;
 mod repl;
 mod session;
 pub mod settings;
+mod storage;
 
 use std::{process, time::Duration};
 
@@ -83,6 +85,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Nodes => nodes::run(&settings, out).await,
+        Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }

@@ -28,6 +28,7 @@ use crate::{
     config::ClientConfig,
     error::ClientError,
     journal::{self, EXTENSION, file_error},
+    lifetime::{self, Terms},
     nodes::{Directory, NodeInfo},
     session::Session,
     state::{Entry, Opened, State, TurnMeta},
@@ -73,6 +74,9 @@ pub struct SessionInfo {
     pub pending_text: String,
     /// Turns whose blob is not known to be stored, those that a later blob holds too left out.
     pub unstored: u64,
+    /// Until when the store keeps all its blobs at the least, in milliseconds since the Unix epoch; none before anything
+    /// is stored.
+    pub kept_until_ms: Option<u64>,
     /// What was found wrong with the head index lately: a rollback or a fork.
     pub trouble: Option<ErrorCode>,
 }
@@ -230,7 +234,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::UnknownSession`], and as opening its journal.
     pub async fn session(&self, id: SessionId) -> Result<SessionInfo, ClientError> {
-        Ok(info(&*self.opened(id).await?))
+        Ok(info(&*self.opened(id).await?, self.terms()))
     }
 
     /// The accepted turns of a session, oldest first.
@@ -362,11 +366,11 @@ fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
     }
 }
 
-pub(crate) fn info(session: &Session) -> SessionInfo {
-    session.read(|state| state_info(state, session.trouble()))
+pub(crate) fn info(session: &Session, terms: Terms) -> SessionInfo {
+    session.read(|state| state_info(state, terms, session.trouble()))
 }
 
-pub(crate) fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionInfo {
+pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>) -> SessionInfo {
     let unstored = (0..state.next_seq())
         .filter(|seq| !state.is_superseded(*seq) && state.turn(*seq).is_some_and(|(_, meta)| !meta.stored))
         .count() as u64;
@@ -384,6 +388,7 @@ pub(crate) fn state_info(state: &State, trouble: Option<ErrorCode>) -> SessionIn
             .map(|attempt| attempt.received.clone())
             .unwrap_or_default(),
         unstored,
+        kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
     }
 }

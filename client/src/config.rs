@@ -38,6 +38,8 @@ pub const DEFAULT_OPEN_EPOCHS: u32 = 5;
 pub const DEFAULT_CLOSED_EPOCHS: u32 = MAX_EPOCHS;
 /// Most epochs ahead that Walrus sells.
 pub const MAX_EPOCHS: u32 = 53;
+/// Length of an epoch of Walrus's mainnet; one of its testnet is a day.
+pub const DEFAULT_EPOCH: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// How long the client waits for others.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +103,10 @@ pub struct ClientConfig {
     pub heads: Arc<dyn HeadIndex>,
     /// How blobs are stored.
     pub storage: StoragePolicy,
+    /// Length of one of the store's epochs, by which it is judged how long blobs are kept.
+    pub epoch: Duration,
+    /// Whether blobs are stored anew in the background before they run out. Whoever runs the publisher pays.
+    pub renew: bool,
     /// The time.
     pub clock: Clock,
     /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
@@ -134,13 +140,23 @@ impl ClientConfig {
                 closed_epochs: DEFAULT_CLOSED_EPOCHS,
                 send_object_to: None,
             },
+            epoch: DEFAULT_EPOCH,
+            renew: true,
             clock: system_clock(),
             max_price: DEFAULT_MAX_PRICE,
             timeouts: Timeouts::default(),
         }
     }
 
-    /// A client of a store over HTTP. `heads` is the store with the head index, the publisher if none.
+    /// A client of stores over HTTP, which have the head index too.
+    #[must_use]
+    pub fn with_store(home: Option<&Path>, store: HttpStore) -> Self {
+        let shards = store.shards();
+        let store = Arc::new(store);
+        Self::new(home, store.clone(), store, shards)
+    }
+
+    /// A client of one store over HTTP. `heads` is the store with the head index, the publisher if none.
     ///
     /// # Errors
     /// [`ClientError::Config`] for a URL or shard count that cannot be used.
@@ -157,8 +173,7 @@ impl ClientConfig {
             builder = builder.heads(heads);
         }
         let store = builder.build().map_err(|error| ClientError::Config(error.to_string()))?;
-        let store = Arc::new(store);
-        Ok(Self::new(home, store.clone(), store, shards))
+        Ok(Self::with_store(home, store))
     }
 }
 

@@ -2,6 +2,7 @@
 //! is stored, abort the attempts that were not accepted. All of it is idempotent, and taken up again at the next
 //! start; none of it holds up the answer.
 
+pub(crate) mod renewal;
 mod repair;
 
 use std::{
@@ -27,7 +28,7 @@ use crate::{
     client::{Client, shards},
     error::ClientError,
     session::Session,
-    state::{Entry, State},
+    state::{Entry, Paid, State},
     wait::is_caught_up,
 };
 
@@ -41,6 +42,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const MAX_ACKS_PER_START: usize = 32;
 /// Of these, so many at once: a node that is gone holds up its own alone.
 const PARALLEL_ACKS: usize = 8;
+/// For so long a store's caches may not know of a blob: longer than any is known to.
+const LATELY_MS: u64 = 60 * 1000;
 /// Longest pause between rounds: a store that is back is used within it, and one that stays away is hardly bothered.
 const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 
@@ -78,6 +81,7 @@ impl Client {
                 }
             };
             tokio::join!(Box::pin(client.acknowledge(&session, seq)), Box::pin(known), Box::pin(stored));
+            client.spawn_renewal(&session);
             let refused = session.read(|state| state.unstored.contains(&seq));
             if !refused && client.unstored(&session).iter().any(|(_, wait)| wait.is_zero()) {
                 // What the store did not take earlier may be taken now.
@@ -88,9 +92,21 @@ impl Client {
         });
     }
 
+    /// Tells the store which blobs were stored a moment before this program began.
+    fn note_lately_stored(&self, session: &Session) {
+        let since_ms = self.now_ms().saturating_sub(LATELY_MS);
+        let ids: Vec<BlobId> = session.read(|state| {
+            let lately = state.meta.iter().rev().take_while(|meta| meta.accepted_ms > since_ms);
+            lately.filter(|meta| meta.stored).filter_map(|meta| meta.blob_id).collect()
+        });
+        ids.into_iter().for_each(|id| self.inner.config.store.note_stored(id));
+    }
+
     /// What earlier runs of the program left undone.
     pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
+        self.note_lately_stored(&session);
         self.spawn_round(&session, Authors::Awaited);
+        self.spawn_renewal(&session);
         let unacked: Vec<u64> =
             session.read(|state| state.unacked.iter().rev().take(MAX_ACKS_PER_START).copied().collect());
         if unacked.is_empty() {
@@ -161,12 +177,7 @@ impl Client {
             if let Err(error) = self.ensure_head_id(session).await {
                 tracing::warn!(%error, "a blob ID could not be computed");
             }
-            let unpublished = session.read(|state| {
-                state.last().is_some_and(|(turn, _)| {
-                    state.head.is_none_or(|head| head.link_hash != turn.link.link_hash())
-                })
-            });
-            if unpublished && let Err(error) = self.publish_head(session, false).await {
+            if let Err(error) = self.publish_head(session, false).await {
                 tracing::warn!(%error, "the head record was not published");
             }
         };
@@ -242,7 +253,11 @@ impl Client {
             StoreState::Stored { blob_id, end_epoch } => {
                 match self.ensure_blob_id(session, seq).await {
                     Ok(ours) if ours == blob_id => {
-                        if let Err(error) = session.record(vec![Entry::Stored { seq, end_epoch }]).await {
+                        self.inner.config.store.note_stored(blob_id);
+                        // The author was asked to store it for so long, and just did.
+                        let epochs = session.read(|state| self.epochs_of(state, seq));
+                        let bought = Bought { end_epoch, epochs: Some(epochs), stored_ms: self.now_ms() };
+                        if let Err(error) = session.record(bought.entries(seq)).await {
                             tracing::warn!(%error, "a stored blob was not noted");
                         }
                         return;
@@ -284,21 +299,36 @@ impl Client {
         }
         let id = self.ensure_blob_id(session, seq).await?;
         // Never a blind PUT: the author may have stored it meanwhile.
-        let end_epoch =
-            if self.inner.config.store.exists(id).await? { None } else { self.put(session, seq, id).await? };
-        session.record(vec![Entry::Stored { seq, end_epoch }]).await
+        let bought = if self.inner.config.store.exists(id).await? {
+            self.inner.config.store.note_stored(id);
+            Bought { end_epoch: None, epochs: None, stored_ms: self.now_ms() }
+        } else {
+            self.put(session, seq, id).await?
+        };
+        session.record(bought.entries(seq)).await
     }
 
-    /// Puts a turn's blob, rebuilt from this client's own text; until when it is kept, where the store said.
-    async fn put(&self, session: &Session, seq: u64, id: BlobId) -> Result<Option<u64>, ClientError> {
-        let (bytes, closed) =
-            session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, is_segment_end(state, seq))))?;
-        let policy = self.inner.config.storage;
-        let epochs = if closed { policy.closed_epochs } else { policy.open_epochs };
-        let options = PutOptions { epochs, permanent: false, send_object_to: policy.send_object_to };
+    /// Puts a turn's blob, rebuilt from this client's own text.
+    async fn put(&self, session: &Session, seq: u64, id: BlobId) -> Result<Bought, ClientError> {
+        let (bytes, epochs) =
+            session.read(|state| Ok::<_, ErrorCode>((state.rebuild(seq)?, self.epochs_of(state, seq))))?;
+        let send_object_to = self.inner.config.storage.send_object_to;
+        let options = PutOptions { epochs, permanent: false, send_object_to };
+        let stored_ms = self.now_ms();
         let outcome = self.inner.config.store.put(bytes, options).await?;
         // Under another ID the next node would not find it.
-        if outcome.blob_id == id { Ok(outcome.end_epoch) } else { Err(StoreError::WrongContent.into()) }
+        if outcome.blob_id != id {
+            return Err(StoreError::WrongContent.into());
+        }
+        // Without an end the PUT's answer was lost and the blob found.
+        let epochs = outcome.end_epoch.map(|_| epochs);
+        Ok(Bought { end_epoch: outcome.end_epoch, epochs, stored_ms })
+    }
+
+    /// For how many epochs a turn's blob is stored.
+    fn epochs_of(&self, state: &State, seq: u64) -> u32 {
+        let policy = self.inner.config.storage;
+        if is_segment_end(state, seq) { policy.closed_epochs } else { policy.open_epochs }
     }
 
     /// Sends a turn's acknowledgement until its author has it or does not know the turn, or a few tries failed.
@@ -378,6 +408,23 @@ pub(crate) enum Authors {
     Awaited,
     /// Leaves them to their own tasks.
     Left,
+}
+
+/// A blob that the store has, and what is known of how long.
+struct Bought {
+    end_epoch: Option<u64>,
+    /// Epochs that were paid for; none where somebody else paid, or the store did not say.
+    epochs: Option<u32>,
+    stored_ms: u64,
+}
+
+impl Bought {
+    /// What the journal notes of it.
+    fn entries(&self, seq: u64) -> Vec<Entry> {
+        let stored = Entry::Stored { seq, end_epoch: self.end_epoch };
+        let paid = self.epochs.map(|epochs| Paid { stored_ms: self.stored_ms, epochs });
+        [Some(stored), paid.map(|paid| Entry::Paid { seq, paid })].into_iter().flatten().collect()
+    }
 }
 
 /// What a node said to what it was told.

@@ -216,7 +216,7 @@ impl ClientError {
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
-            Self::Store(_) => "check --publisher and --aggregator, and that the store runs",
+            Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "take over its turns: baton session restore SESSION",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
@@ -242,6 +242,7 @@ impl ClientError {
             Self::NoNode(_) => 3,
             Self::TurnFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
+            Self::Store(StoreError::WrongContent) => 5,
             Self::Store(_) | Self::HeadMissing => 6,
             Self::ExportTooLarge { .. }
             | Self::UnknownSession(_)
@@ -275,6 +276,27 @@ fn is_integrity(code: ErrorCode) -> bool {
             | ErrorCode::BlobIdMismatch
             | ErrorCode::BadNodeSignature
     )
+}
+
+fn store_hint(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NotFound => {
+            "check the ID and --aggregator; what was stored is gone when its epochs are over"
+        }
+        StoreError::WrongContent => "check --shards, or name further stores with --aggregator",
+        StoreError::TooLarge { .. } => {
+            "see --limit; a blob's largest size depends on --shards and the publisher"
+        }
+        StoreError::OutcomeUnknown { .. } => {
+            "it may be stored, and paid for: look with baton blob stat before storing it again"
+        }
+        StoreError::Refused { .. } => {
+            "change what the reason names, or try another --publisher or --aggregator"
+        }
+        StoreError::Unavailable { .. } | StoreError::HeadSuperseded => {
+            "check --publisher and --aggregator, and that the store runs"
+        }
+    }
 }
 
 fn code_hint(code: ErrorCode) -> Option<&'static str> {

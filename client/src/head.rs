@@ -72,12 +72,16 @@ impl Client {
         status
     }
 
-    /// Publishes the session's head, unless there is none yet.
+    /// Publishes the session's head, unless there is none yet or it is published already.
     pub(crate) async fn publish_head(
         &self,
         session: &Arc<Session>,
         tombstone: bool,
     ) -> Result<(), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        if !tombstone && session.read(State::is_published) {
+            return Ok(());
+        }
         // A second round follows a record that is newer by number but not by content.
         for _ in 0..2 {
             if session.deleted.load(Ordering::SeqCst) && !tombstone {

@@ -19,6 +19,7 @@ mod event;
 mod exchange;
 mod head;
 mod journal;
+mod lifetime;
 mod nodes;
 mod request;
 mod retry;
@@ -38,15 +39,17 @@ pub use client::{
     home::{change_passphrase, home_needs_passphrase},
 };
 pub use config::{
-    ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS, Timeouts,
-    system_clock,
+    ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
+    MAX_EPOCHS, Timeouts, system_clock,
 };
+pub use duty::renewal::RenewReport;
 pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, Relayer, ResumeOptions, TurnEvent, TurnInput,
     TurnOutcome,
 };
 pub use head::HeadStatus;
+pub use lifetime::BlobLifetime;
 pub use nodes::NodeInfo;
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

@@ -30,6 +30,8 @@ pub(crate) struct Session {
     turns: Arc<Semaphore>,
     /// One computation of a blob ID at a time, so that a turn waits for the one under way instead of a second.
     pub(crate) ids: Semaphore,
+    /// One head record published at a time, so that no two tasks publish the same head.
+    pub(crate) heads: Semaphore,
     /// One round of background duties at a time.
     pub(crate) duties: Semaphore,
     trouble: Mutex<Option<ErrorCode>>,
@@ -67,6 +69,7 @@ impl Session {
             shelf: Mutex::new(Shelf { journal: Some(journal), state }),
             turns: Arc::new(Semaphore::new(1)),
             ids: Semaphore::new(1),
+            heads: Semaphore::new(1),
             duties: Semaphore::new(1),
             trouble: Mutex::new(None),
             deleted: AtomicBool::new(false),

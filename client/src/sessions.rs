@@ -81,7 +81,7 @@ impl Client {
 
     fn list(&self) -> Result<Listing, ClientError> {
         let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
-        let sessions = open.iter().map(|session| info(session)).collect();
+        let sessions = open.iter().map(|session| info(session, self.terms())).collect();
         let mut listing = Listing { sessions, unreadable: Vec::new() };
         let is_open = |id: &SessionId| open.iter().any(|session| session.id == *id);
         for path in self.journals()? {
@@ -90,7 +90,7 @@ impl Client {
                 continue;
             }
             match session::peek(&path, &self.inner.secret) {
-                Ok(state) => listing.sessions.push(state_info(&state, None)),
+                Ok(state) => listing.sessions.push(state_info(&state, self.terms(), None)),
                 Err(error) if is_missing(&error) => {}
                 Err(error) => listing.unreadable.push(UnreadableSession { id, error }),
             }

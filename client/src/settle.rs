@@ -94,8 +94,7 @@ impl Client {
 
     async fn fetch_stored(&self, committed: &Committed, store: StoreState) -> Option<Vec<u8>> {
         let StoreState::Stored { blob_id, .. } = store else { return None };
-        let bytes = self.inner.config.store.get(blob_id, MAX_BLOB_BYTES).await.ok()?;
-        (blob_digest(&bytes) == committed.blob_digest).then_some(bytes)
+        self.inner.config.store.get_checked(blob_id, MAX_BLOB_BYTES, committed.blob_digest).await.ok()
     }
 }
 

@@ -111,6 +111,17 @@ pub(crate) enum Entry {
     Head { sequence: u64, seq: u64, link_hash: LinkHash },
     /// The author of a turn knows nothing of it any more, so its acknowledgement is of no use.
     AckMoot { seq: u64 },
+    /// For how many epochs a turn's blob was stored, and when.
+    Paid { seq: u64, paid: Paid },
+}
+
+/// What a PUT bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Paid {
+    /// When, in milliseconds since the Unix epoch.
+    pub(crate) stored_ms: u64,
+    /// Epochs, that of the PUT counted.
+    pub(crate) epochs: u32,
 }
 
 impl Entry {
@@ -130,6 +141,7 @@ impl Entry {
             | Self::Acked { seq }
             | Self::Stored { seq, .. }
             | Self::Lost { seq }
+            | Self::Paid { seq, .. }
             | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
@@ -158,6 +170,8 @@ pub(crate) struct TurnMeta {
     pub(crate) acked: bool,
     pub(crate) stored: bool,
     pub(crate) end_epoch: Option<u64>,
+    /// What the last PUT bought, where this client knows.
+    pub(crate) paid: Option<Paid>,
     pub(crate) memory: Vec<MemoryItem>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
@@ -317,6 +331,7 @@ impl State {
                 meta.end_epoch = end_epoch;
                 self.unstored.remove(&seq);
             }
+            Entry::Paid { seq, paid } => self.meta_mut(seq)?.paid = Some(paid),
             Entry::Lost { seq } => {
                 self.meta_mut(seq)?.stored = false;
                 if !self.is_superseded(seq) {
@@ -371,6 +386,7 @@ impl State {
             acked,
             stored: false,
             end_epoch: None,
+            paid: None,
             memory: turn.memory,
             system,
         });
@@ -492,6 +508,12 @@ impl State {
             link_hash: turn.link.link_hash(),
             blobs,
         })
+    }
+
+    /// Whether the head index is known to have the last turn; true of a session without any.
+    pub(crate) fn is_published(&self) -> bool {
+        let Some((turn, _)) = self.last() else { return true };
+        self.head.is_some_and(|head| head.link_hash == turn.link.link_hash())
     }
 
     /// Identity of the next turn's record at a node.

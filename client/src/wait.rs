@@ -1,7 +1,7 @@
 //! Waiting for what goes on in the background, for callers that are about to stop, or that check what is stored.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64},
     time::Duration,
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Signals {
     pub(crate) planned_rounds: AtomicU32,
     /// One PUT at a time, so that two tasks never buy the same blob.
     pub(crate) puts: Semaphore,
+    /// When a renewal was last tried in the background, in milliseconds since the Unix epoch; 0 for never.
+    pub(crate) renewal_tried_ms: AtomicU64,
 }
 
 impl Signals {
@@ -36,6 +38,7 @@ impl Signals {
             retry_waits: AtomicBool::new(false),
             planned_rounds: AtomicU32::new(0),
             puts: Semaphore::new(1),
+            renewal_tried_ms: AtomicU64::new(0),
         }
     }
 }
@@ -68,10 +71,5 @@ impl Client {
 
 /// Whether nothing is left to store or to publish.
 pub(crate) fn is_caught_up(session: &Session) -> bool {
-    session.read(|state| {
-        let published = state
-            .last()
-            .is_none_or(|(turn, _)| state.head.is_some_and(|head| head.link_hash == turn.link.link_hash()));
-        published && state.unstored.is_empty()
-    })
+    session.read(|state| state.is_published() && state.unstored.is_empty())
 }

@@ -11,6 +11,7 @@ use baton_proto::{
     ids::SessionId,
     limits::MAX_BLOB_BYTES,
     link::{BlobRef, blob_digest},
+    store::StoreError,
     wire::NodeFrame,
 };
 use baton_walrus_client::ShardCount;
@@ -249,18 +250,19 @@ impl Client {
 
     /// Bytes that are as signed: from the store, this client's own copy, or the last turn's author.
     async fn fetch(&self, need: &BlobRef, sources: &Sources<'_>) -> Result<Found, ClientError> {
-        let stored = self.inner.config.store.get(need.blob_id, MAX_BLOB_BYTES).await;
+        let stored = self.inner.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
         let mut wrong_in_store = false;
         let failure = match stored {
             Ok(bytes) if need.check(&bytes).is_ok() => {
                 return Ok(Found { bytes, own: false, wrong_in_store: false });
             }
-            Ok(_) => {
+            Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {
                 wrong_in_store = true;
                 ClientError::Protocol(ErrorCode::BlobHashMismatch)
             }
             Err(error) => error.into(),
         };
+        tracing::warn!(error = %failure, "a segment cannot be read from the store");
         if let Some(session) = sources.session {
             let rebuilt = session.read(|state| {
                 let seq = state.meta.iter().position(|meta| meta.digest == need.digest)?;

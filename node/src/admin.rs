@@ -44,10 +44,10 @@ pub struct PeerCounts {
 /// The store as the node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStatus {
-    /// Where blobs are written.
-    pub publisher: String,
-    /// Where they are read.
-    pub aggregator: String,
+    /// Where blobs are written, in the order of preference.
+    pub publishers: Vec<String>,
+    /// Where they are read, in the order of preference.
+    pub aggregators: Vec<String>,
     /// Whether it answered lately.
     pub reachable: bool,
     /// Seconds since it last answered, if it ever did.

@@ -58,10 +58,14 @@ pub struct Settings {
     pub bootstrap: Vec<Multiaddr>,
     /// Whether to find peers on the local network.
     pub mdns: bool,
-    /// Base URL that blobs are written to.
-    pub publisher: String,
-    /// Base URL that blobs are read from.
-    pub aggregator: String,
+    /// Base URLs that blobs are written to, at least one, in the order of preference.
+    pub publishers: Vec<String>,
+    /// Base URLs that blobs are read from, at least one, in the order of preference.
+    pub aggregators: Vec<String>,
+    /// File with the publishers' bearer token.
+    pub publisher_token_file: Option<PathBuf>,
+    /// File with the secret from which a token is made for each PUT.
+    pub publisher_secret_file: Option<PathBuf>,
     /// Where session heads are looked up.
     pub heads: HeadsSetting,
     /// Shards of the store's network.
@@ -145,8 +149,9 @@ impl Settings {
     pub fn resolve(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Result<Self, ConfigError> {
         let chosen = flags.or(file);
         let data_dir = chosen.data_dir.unwrap_or_else(default_data_dir);
-        let publisher = chosen.publisher.unwrap_or_else(|| DEFAULT_STORE_URL.to_owned());
-        let aggregator = chosen.aggregator.unwrap_or_else(|| publisher.clone());
+        let publishers = chosen.publisher.unwrap_or_else(|| vec![DEFAULT_STORE_URL.to_owned()]);
+        let aggregators = chosen.aggregator.unwrap_or_else(|| publishers.clone());
+        let first = publishers.first().cloned().unwrap_or_default();
         let settings = Self {
             model_dir: chosen.model_dir.unwrap_or_else(default_model_dir),
             data_dir,
@@ -155,9 +160,11 @@ impl Settings {
             external: chosen.external.unwrap_or_default(),
             bootstrap: chosen.bootstrap.unwrap_or_default(),
             mdns: chosen.mdns.unwrap_or(true),
-            heads: chosen.heads.unwrap_or_else(|| HeadsSetting::At(publisher.clone())),
-            publisher,
-            aggregator,
+            heads: chosen.heads.unwrap_or_else(|| HeadsSetting::At(first)),
+            publishers,
+            aggregators,
+            publisher_token_file: chosen.publisher_token_file,
+            publisher_secret_file: chosen.publisher_secret_file,
             shards: chosen.shards.unwrap_or(1000),
             model: chosen.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
             engine: chosen.engine.unwrap_or(EngineChoice::Native),
@@ -197,6 +204,15 @@ impl Settings {
         let proxy = [&self.proxied_url, &self.proxied_model];
         if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
             return conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
+        }
+        if self.publisher_token_file.is_some() && self.publisher_secret_file.is_some() {
+            return conflict(
+                "publisher_token_file and publisher_secret_file exclude each other: the publishers want either one \
+                 token that lasts, or one made for each PUT",
+            );
+        }
+        if self.publishers.is_empty() || self.aggregators.is_empty() {
+            return conflict("publisher and aggregator must each name at least one URL");
         }
         if self.listen.is_empty() {
             return conflict(
@@ -283,12 +299,31 @@ mod tests {
     fn the_publisher_stands_in_for_aggregator_and_heads() {
         let one =
             Settings::resolve(flags(&["--publisher", "http://h:1"]), RunFlags::default(), None).unwrap();
-        assert_eq!(
-            (one.aggregator.as_str(), one.heads),
-            ("http://h:1", HeadsSetting::At("http://h:1".into()))
-        );
+        assert_eq!(one.aggregators, ["http://h:1"]);
+        assert_eq!(one.heads, HeadsSetting::At("http://h:1".into()));
         let none = Settings::resolve(flags(&["--heads", "none"]), RunFlags::default(), None).unwrap();
         assert_eq!(none.heads, HeadsSetting::Off);
+    }
+
+    #[test]
+    fn several_stores_keep_their_order_whether_from_flags_or_the_file() {
+        let expected = ["http://a", "http://b", "https://c"];
+        for (words, text) in [
+            (&["--publisher", "http://a,http://b", "--publisher", "https://c"][..], ""),
+            (&[], "publisher = [\"http://a\", \"http://b\", \"https://c\"]"),
+        ] {
+            let settings = Settings::resolve(flags(words), file(text), None).unwrap();
+            assert_eq!(
+                (&settings.publishers[..], &settings.aggregators[..]),
+                (&expected.map(str::to_owned)[..], &expected.map(str::to_owned)[..])
+            );
+            assert_eq!(settings.heads, HeadsSetting::At("http://a".into()));
+        }
+        let one = Settings::resolve(flags(&[]), file("aggregator = \"http://d\""), None).unwrap();
+        assert_eq!(
+            (one.publishers[0].as_str(), one.aggregators.as_slice()),
+            (DEFAULT_STORE_URL, &["http://d".to_owned()][..])
+        );
     }
 
     #[test]
@@ -297,6 +332,7 @@ mod tests {
             &["--engine", "proxied"][..],
             &["--engine", "proxied", "--proxied-url", "http://h"],
             &["--proxied-url", "http://h"],
+            &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
             &["--context-tokens", "1024", "--max-output-tokens", "1024"],
         ] {
             let refused = Settings::resolve(flags(words), RunFlags::default(), None);

@@ -23,7 +23,7 @@ use baton_proto::{
     receipt::EngineKind as RecordEngine,
     store::{BlobStore, HeadIndex},
 };
-use baton_walrus_client::{HttpStore, ShardCount};
+use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 use tokio::{
     net::TcpListener,
     runtime,
@@ -285,7 +285,17 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
 fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
     let shards = ShardCount::new(settings.shards).map_err(|error| usage(error.into()))?;
-    let mut builder = HttpStore::builder(&settings.publisher, &settings.aggregator, shards);
+    let publishers: Vec<&str> = settings.publishers.iter().map(String::as_str).collect();
+    let aggregators: Vec<&str> = settings.aggregators.iter().map(String::as_str).collect();
+    let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
+    let token = match (&settings.publisher_token_file, &settings.publisher_secret_file) {
+        (Some(path), _) => Some(TokenFile::Bearer(path.clone())),
+        (None, Some(path)) => Some(TokenFile::Secret(path.clone())),
+        (None, None) => None,
+    };
+    if let Some(file) = token {
+        builder = builder.token(file.read().map_err(|error| usage(error.into()))?);
+    }
     if let HeadsSetting::At(url) = &settings.heads {
         builder = builder.heads(url);
     }

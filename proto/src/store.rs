@@ -109,6 +109,11 @@ pub trait BlobStore: Send + Sync {
     }
     /// Whether the store has the blob.
     fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool>;
+    /// Told by a caller that somebody else stored the blob a moment ago: a store that says it has none may then be
+    /// asked again for some seconds, as after a PUT of one's own. Does nothing by default.
+    fn note_stored(&self, id: BlobId) {
+        let _ = id;
+    }
 }
 
 /// Where signed head records are published and found. What it returns is a hint until its signature and

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{network::EngineChoice, store::StoreArgs};
 
@@ -11,7 +11,7 @@ use crate::{network::EngineChoice, store::StoreArgs};
 #[command(
     name = "baton-testnet",
     version,
-    after_help = "Examples:\n  baton-testnet demo\n  baton-testnet up --nodes 3\n  \
+    after_help = "Examples:\n  baton-testnet demo\n  baton-testnet demo --faults store\n  baton-testnet up --nodes 3\n  \
                   baton-testnet store --listen 127.0.0.1:31415 --shards 10\n\n\
                   Exit codes: 0 everything held, 1 something did not (the message says what), 2 wrong usage."
 )]
@@ -50,9 +50,28 @@ pub(crate) struct DemoArgs {
     /// Folder of downloaded models
     #[arg(long, env = "BATON_MODEL_DIR")]
     pub(crate) model_dir: Option<PathBuf>,
+    /// Make something fail at random all the while
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) faults: Option<DemoFaults>,
     /// Keep the network's folder here, with export.json and the logs
     #[arg(long)]
     pub(crate) keep: Option<PathBuf>,
+}
+
+/// What fails at random in the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoFaults {
+    /// The store: errors, lost answers, wrong, late, cut and oversized bytes, on all routes for blobs.
+    Store,
+}
+
+impl DemoFaults {
+    /// For the store's `--faults`.
+    pub(crate) fn spec(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -85,6 +85,7 @@ impl Demo {
         let options = NodeOptions {
             engine: args.engine,
             shards: args.shards,
+            store_faults: args.faults.as_ref().map(|faults| faults.spec().to_owned()),
             context_tokens: None,
             echo_delay_ms: 20,
             model_dir: args.model_dir.clone(),

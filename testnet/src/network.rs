@@ -24,6 +24,8 @@ pub struct NodeOptions {
     pub engine: EngineChoice,
     /// Shard count of the store.
     pub shards: u16,
+    /// Faults that the store makes, as for `baton-testnet store --faults`.
+    pub store_faults: Option<String>,
     /// Tokens of context, where not the model's own.
     pub context_tokens: Option<u32>,
     /// Pause before each token of the echo engine.
@@ -87,7 +89,7 @@ impl Network {
     /// # Errors
     /// What went wrong, with the process's last log lines where it has any.
     pub async fn start(folder: &Path, count: usize, options: NodeOptions) -> anyhow::Result<Self> {
-        let store = start_store(folder, options.shards, None).await?;
+        let store = start_store(folder, &options, None).await?;
         let store_url = store.url.clone();
         let mut network = Self {
             folder: folder.to_owned(),
@@ -233,7 +235,7 @@ impl Network {
     /// What went wrong, with the process's last log lines where it has any.
     pub async fn restart_store(&mut self) -> anyhow::Result<()> {
         let address = self.store_url.trim_start_matches("http://").to_owned();
-        self.store = Some(start_store(&self.folder, self.options.shards, Some(&address)).await?);
+        self.store = Some(start_store(&self.folder, &self.options, Some(&address)).await?);
         Ok(())
     }
 
@@ -299,23 +301,27 @@ impl Network {
         Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
     }
 
-    /// One stored blob's bytes.
+    /// One stored blob's bytes, as they are on the store's disk.
     ///
     /// # Errors
     /// What went wrong, with the process's last log lines where it has any.
     pub async fn read_blob(&self, id: BlobId) -> anyhow::Result<Vec<u8>> {
-        let url = format!("{}/v1/blobs/{id}", self.store_url);
+        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
         Ok(reqwest::get(url).await?.error_for_status()?.bytes().await?.to_vec())
     }
 }
 
-async fn start_store(folder: &Path, shards: u16, address: Option<&str>) -> anyhow::Result<StoreProcess> {
-    let args: Vec<String> = [
+async fn start_store(
+    folder: &Path,
+    options: &NodeOptions,
+    address: Option<&str>,
+) -> anyhow::Result<StoreProcess> {
+    let mut args: Vec<String> = [
         "store",
         "--data-dir",
         &folder.join("store").to_string_lossy(),
         "--shards",
-        &shards.to_string(),
+        &options.shards.to_string(),
         "--listen",
         address.unwrap_or("127.0.0.1:0"),
         "--admin",
@@ -324,6 +330,9 @@ async fn start_store(folder: &Path, shards: u16, address: Option<&str>) -> anyho
     ]
     .map(str::to_owned)
     .to_vec();
+    if let Some(faults) = &options.store_faults {
+        args.extend(["--faults".to_owned(), faults.clone()]);
+    }
     let process = Process::start("store", "baton-testnet", &args, folder).await?;
     let text = |key: &str| process.ready[key].as_str().unwrap_or_default().to_owned();
     Ok(StoreProcess { url: text("url"), admin: text("admin"), process })

@@ -20,6 +20,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let options = NodeOptions {
         engine: args.engine,
         shards: args.shards,
+        store_faults: None,
         context_tokens: None,
         echo_delay_ms: 0,
         model_dir: args.model_dir.clone(),

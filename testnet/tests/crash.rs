@@ -28,6 +28,7 @@ fn options() -> NodeOptions {
     NodeOptions {
         engine: EngineChoice::Echo,
         shards: 10,
+        store_faults: None,
         context_tokens: None,
         echo_delay_ms: 5,
         model_dir: None,

@@ -165,7 +165,10 @@ pub fn blob_id(bytes: &[u8], shards: ShardCount) -> Result<BlobId, BlobIdError> 
     blob_id_threads(bytes, shards, NonZeroUsize::MIN)
 }
 
-/// [`blob_id`] on several threads: the calling one and others that end with the call.
+/// [`blob_id`] on several threads, at most 64: the calling one and others that end with the call.
+///
+/// Two take little more than half the time at 1000 shards; for small blobs at few shards one is faster. Each
+/// needs buffers of its own, 5 to 25 MB at 1000 shards.
 ///
 /// # Errors
 /// [`BlobIdError::TooLarge`], found before any work or allocation.

@@ -186,6 +186,10 @@ impl BlobStore for HttpStore {
             }
         })
     }
+
+    fn note_stored(&self, id: BlobId) {
+        self.inner.recent().stored(id, tokio::time::Instant::now());
+    }
 }
 
 /// Joins a relative path of this crate's own making to a checked base URL.

@@ -11,6 +11,7 @@ pub mod http_store;
 pub mod jwt;
 pub mod lifetime;
 pub mod quilt;
+pub mod token_file;
 #[expect(dead_code, reason = "the routes that send these shapes are being added")]
 mod wire;
 
@@ -22,6 +23,7 @@ pub use blob_id::{
 pub use http_store::{HttpStore, HttpStoreBuilder, HttpStoreConfigError};
 pub use jwt::{PublisherToken, TokenError, TokenMinter};
 pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
+pub use token_file::{TokenFile, TokenFileError};
 
 /// Largest encoded head record that is sent, stored or read, in bytes. A head record has a fixed layout well
 /// below this; the bound is what a stranger can make a store hold under one key.

@@ -67,9 +67,20 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
+/// The database behind the store's back. It lets go of its lock a moment after it is dropped.
+fn open_sled(folder: &TempDir) -> sled::Db {
+    loop {
+        match sled::open(folder.path().join("store")) {
+            Ok(db) => return db,
+            Err(error) => assert!(error.to_string().contains("lock"), "{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Changes a stored entry behind the store's back.
 fn damage(folder: &TempDir, tree: &str, key: [u8; 32], change: impl Fn(&mut Vec<u8>)) {
-    let db = sled::open(folder.path().join("store")).unwrap();
+    let db = open_sled(folder);
     let tree = db.open_tree(tree).unwrap();
     let mut value = tree.get(key).unwrap().unwrap().to_vec();
     change(&mut value);
@@ -109,13 +120,130 @@ async fn a_damaged_entry_is_reported_and_never_served() {
     }
 }
 
+/// The files of blobs, of which there must be so many.
+fn files(folder: &TempDir, count: usize) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder.path().join("store/files")).unwrap();
+    let files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), count, "{files:?}");
+    files
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_reported_and_never_served() {
+    let blob: Vec<u8> = (0..=250).cycle().take(600_000).collect();
+    for (change, place) in
+        [("flip", 0), ("flip", 300_000), ("flip", 600_001), ("cut", 599_999), ("cut", 0), ("gone", 0)]
+    {
+        let folder = TempDir::new().unwrap();
+        let store = open(&folder);
+        let id = put(&store, &blob).await.unwrap();
+        drop(store);
+        let file = &files(&folder, 1)[0];
+        let mut bytes = std::fs::read(file).unwrap();
+        match change {
+            "flip" => bytes[place] ^= 1,
+            _ => bytes.truncate(place),
+        }
+        std::fs::write(file, &bytes).unwrap();
+        if change == "gone" {
+            std::fs::remove_file(file).unwrap();
+        }
+        let store = open(&folder);
+        assert_eq!(store.corrupt_entries().len(), 1, "{change} {place}");
+        assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound), "{change} {place}");
+        // Over HTTP, what is whole before the damage may have been sent: never a wrong byte, never all of it.
+        let running = Running::start(store).await;
+        match reqwest::get(format!("{}/v1/blobs/{id}", running.url)).await {
+            Ok(answer) if answer.status() == 200 => {
+                assert!(answer.bytes().await.is_err(), "{change} {place}");
+            }
+            Ok(answer) => assert_eq!(answer.status(), 404),
+            // Cut before the head was sent.
+            Err(error) => assert!(error.is_request(), "{error}"),
+        }
+        let store = running.stop().await;
+        // The same bytes again heal it, also where nothing is bought.
+        put(&store, &blob).await.unwrap();
+        assert_eq!(store.get(id, LIMIT).await.unwrap(), blob);
+        drop(store);
+        assert_eq!(open(&folder).corrupt_entries(), []);
+        files(&folder, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_certified_blob_is_healed_by_its_bytes_without_a_purchase() {
+    let folder = TempDir::new().unwrap();
+    let options = PutOptions { permanent: true, ..PutOptions::default() };
+    let store = open(&folder);
+    let id = store.put(b"certified".to_vec(), options).await.unwrap().blob_id;
+    std::fs::write(&files(&folder, 1)[0], b"scribbled").unwrap();
+    assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound));
+    assert!(!store.put(b"certified".to_vec(), options).await.unwrap().newly_created);
+    assert_eq!(store.get(id, LIMIT).await.unwrap(), b"certified");
+    files(&folder, 1);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_is_removed_at_the_start() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    put(&store, b"kept").await.unwrap();
+    drop(store);
+    let kept = files(&folder, 1).remove(0);
+    std::fs::write(kept.with_file_name("00000000deadbeef"), b"an upload that never ended").unwrap();
+    files(&folder, 2);
+    let store = open(&folder);
+    assert_eq!(files(&folder, 1), [kept]);
+    assert_eq!(store.get(id_of(b"kept"), LIMIT).await.unwrap(), b"kept");
+}
+
+#[tokio::test]
+async fn an_upload_that_is_given_up_leaves_nothing() {
+    use tokio::io::AsyncWriteExt as _;
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let address = running.url.trim_start_matches("http://");
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"PUT /v1/blobs HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n").await.unwrap();
+    stream.write_all(&vec![7; 600_000]).await.unwrap();
+    let folder_is = |count| std::fs::read_dir(folder.path().join("store/files")).unwrap().count() == count;
+    while !folder_is(1) {
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+    while !folder_is(0) {
+        tokio::task::yield_now().await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_of_another_layout_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    drop(open(&folder));
+    for (layout, found) in [(None, "1"), (Some("3"), "3")] {
+        let db = open_sled(&folder);
+        let settings = db.open_tree("settings").unwrap();
+        match layout {
+            Some(layout) => settings.insert("layout", layout).unwrap(),
+            None => settings.remove("layout").unwrap(),
+        };
+        db.flush().unwrap();
+        drop((settings, db));
+        let refused = EmbeddedStore::open(config(&folder), validate).unwrap_err();
+        assert!(matches!(&refused, OpenError::Layout { found: is, .. } if is == found), "{refused}");
+        assert!(refused.to_string().contains("move it away to start empty"));
+    }
+}
+
 #[tokio::test]
 async fn an_entry_moved_to_another_key_is_damaged() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder);
     let (a, b) = (put(&store, b"aaaa").await.unwrap(), put(&store, b"bbbb").await.unwrap());
     drop(store);
-    let db = sled::open(folder.path().join("store")).unwrap();
+    let db = open_sled(&folder);
     let tree = db.open_tree("blobs").unwrap();
     let value = tree.get(b.0).unwrap().unwrap();
     tree.insert(a.0, value).unwrap();

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::blob::args::BlobCommand;
+
 const EXAMPLES: &str = "\
 Examples:
   baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
@@ -14,10 +16,16 @@ Examples:
   baton session backup last --out words.txt        24 words that are the session
   baton session restore --words-file words.txt     bring it back on another machine
   baton session verify last --full --repair        put back what the store lost
+  baton session renew                              store again what runs out soon, of all sessions
   baton nodes
+  baton blob id --shards 1000 photo.jpg            the blob ID alone, without any network
+  baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
+  baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
+  baton blob quilt put notes/*.txt                 many small files as one blob
 
-Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator, heads, shards,
-mdns, open_epochs, closed_epochs, max_price, model, system, relayer. Flags go before the environment (BATON_*), and
+Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher and aggregator (a URL or a
+list), publisher_token_file, publisher_secret_file, heads, shards, mdns, open_epochs, closed_epochs, epoch_hours,
+renew, max_price, model, system, relayer. Flags go before the environment (BATON_*), and
 that before the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
@@ -40,13 +48,25 @@ pub struct Arguments {
     /// A node to begin with, such as /ip4/192.0.2.1/tcp/4001/p2p/ID; may be repeated.
     #[arg(long, global = true, env = "BATON_NODE", value_name = "MULTIADDR", value_delimiter = ',')]
     pub node: Vec<String>,
-    /// Base URL of the store's publisher [default: http://127.0.0.1:31415].
-    #[arg(long, global = true, env = "BATON_PUBLISHER", value_name = "URL")]
-    pub publisher: Option<String>,
-    /// Base URL of the store's aggregator [default: the publisher's].
-    #[arg(long, global = true, env = "BATON_AGGREGATOR", value_name = "URL")]
-    pub aggregator: Option<String>,
-    /// Base URL of the head index [default: the publisher's].
+    /// Base URL of a publisher, where blobs are written; may be repeated, best first [default: http://127.0.0.1:31415].
+    #[arg(long, global = true, env = "BATON_PUBLISHER", value_name = "URL", value_delimiter = ',')]
+    pub publisher: Vec<String>,
+    /// Base URL of an aggregator, where blobs are read; may be repeated, best first [default: the publishers'].
+    #[arg(long, global = true, env = "BATON_AGGREGATOR", value_name = "URL", value_delimiter = ',')]
+    pub aggregator: Vec<String>,
+    /// File with the bearer token that the publishers want.
+    #[arg(long, global = true, env = "BATON_PUBLISHER_TOKEN_FILE", value_name = "FILE")]
+    pub publisher_token_file: Option<PathBuf>,
+    /// File with the secret shared with the publishers, from which each PUT's single-use token (JWT) is made.
+    #[arg(
+        long,
+        global = true,
+        env = "BATON_PUBLISHER_SECRET_FILE",
+        value_name = "FILE",
+        conflicts_with = "publisher_token_file"
+    )]
+    pub publisher_secret_file: Option<PathBuf>,
+    /// Base URL of the head index [default: the first publisher's].
     #[arg(long, global = true, env = "BATON_HEADS", value_name = "URL")]
     pub heads: Option<String>,
     /// Shard count of new sessions' blob IDs: that of the store's network [default: 1000].
@@ -58,6 +78,12 @@ pub struct Arguments {
     /// Epochs, 1 to 53, for which a full segment's blob is stored [default: 53].
     #[arg(long, global = true, env = "BATON_CLOSED_EPOCHS", value_name = "NUMBER")]
     pub closed_epochs: Option<u32>,
+    /// Hours that one epoch of the store lasts: 336 on Walrus's mainnet, 24 on its testnet [default: 336].
+    #[arg(long, global = true, env = "BATON_EPOCH_HOURS", value_name = "NUMBER")]
+    pub epoch_hours: Option<u32>,
+    /// Do not store blobs again before they run out.
+    #[arg(long, global = true, env = "BATON_NO_RENEW")]
+    pub no_renew: bool,
     /// Most that one turn may cost, in millionths of the unit that nodes name prices in [default: 10000000].
     #[arg(long, global = true, env = "BATON_MAX_PRICE", value_name = "NUMBER")]
     pub max_price: Option<u64>,
@@ -85,6 +111,12 @@ pub enum Command {
     },
     /// List the nodes that are found, with their models.
     Nodes,
+    /// Store and fetch files at any Walrus, every byte verified here.
+    Blob {
+        /// What to do with blobs.
+        #[command(subcommand)]
+        command: BlobCommand,
+    },
     /// Put the device key under a passphrase, under another one, or under none.
     ///
     /// The new one is asked for at a prompt, or read from a file; the present one is given as for every command.
@@ -175,6 +207,22 @@ pub enum SessionCommand {
     Import {
         /// The file.
         file: PathBuf,
+    },
+    /// Show until when the store keeps a session.
+    Storage {
+        /// The session.
+        session: String,
+    },
+    /// Store again what runs out soon: a session that rests is kept by nobody else.
+    ///
+    /// Sessions in use are renewed by themselves. Each renewal is a new PUT, which the publisher may have to be paid
+    /// for. Without a session all of them are looked at, as for a daily job.
+    Renew {
+        /// The session.
+        session: Option<String>,
+        /// Renew also what may run out within so many days [default: what has less than an epoch left].
+        #[arg(long, value_name = "NUMBER")]
+        within_days: Option<u32>,
     },
     /// Delete a session here, and mark it deleted in the head index.
     Delete {

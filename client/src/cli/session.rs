@@ -19,7 +19,7 @@ use super::{
     find_session,
     out::{Out, count, short},
     settings::{Settings, read_bounded},
-    with_client, write_private,
+    storage, with_client, write_private,
 };
 
 pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
@@ -52,6 +52,15 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
             let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
             with_client(settings, true, async |client| told(client, client.import(&text).await?, out).await)
                 .await
+        }
+        SessionCommand::Storage { session } => {
+            with_client(settings, false, async |client| storage::show(client, &session, out).await).await
+        }
+        SessionCommand::Renew { session, within_days } => {
+            with_client(settings, false, async |client| {
+                storage::renew(client, session.as_deref(), within_days, out).await
+            })
+            .await
         }
         SessionCommand::Delete { session, yes } => {
             with_client(settings, true, async |client| delete(client, &session, yes, out).await).await
@@ -96,6 +105,9 @@ pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
         if session.unstored > 0 {
             remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
         }
+        if let Some(until_ms) = session.kept_until_ms {
+            remarks.push(storage::kept(until_ms, storage::now_ms()));
+        }
         out.line(&format!(
             "{}  {:>5} turns  last node {node}  {}",
             session.id,
@@ -132,6 +144,7 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
         "last_node": session.last_node.map(|node| node.to_string()),
         "pending": session.pending,
         "unstored": session.unstored,
+        "kept_until_ms": session.kept_until_ms,
     })
 }
 

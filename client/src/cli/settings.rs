@@ -3,12 +3,14 @@
 use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use baton_client::{
-    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS, MAX_EPOCHS,
-    Multiaddr, Relayer, home_needs_passphrase,
+    ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
+    MAX_EPOCHS, Multiaddr, Relayer, home_needs_passphrase,
 };
+use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -66,17 +68,45 @@ impl Environment {
 struct File {
     home: Option<PathBuf>,
     node: Vec<String>,
-    publisher: Option<String>,
-    aggregator: Option<String>,
+    publisher: Urls,
+    aggregator: Urls,
+    publisher_token_file: Option<PathBuf>,
+    publisher_secret_file: Option<PathBuf>,
     heads: Option<String>,
     shards: Option<u16>,
     mdns: bool,
     open_epochs: Option<u32>,
     closed_epochs: Option<u32>,
+    epoch_hours: Option<u32>,
+    renew: Option<bool>,
     max_price: Option<u64>,
     model: Option<String>,
     system: Option<String>,
     relayer: Option<String>,
+}
+
+/// One URL, or a list.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Urls {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Default for Urls {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
+}
+
+/// What the flags name, or else the file, or else the default.
+fn urls(flags: &[String], file: Urls, default: &[String]) -> Vec<String> {
+    let file = match file {
+        Urls::One(url) => vec![url],
+        Urls::Several(urls) => urls,
+    };
+    let given = [flags, &file, default].into_iter().find(|urls| !urls.is_empty());
+    given.unwrap_or_default().to_vec()
 }
 
 /// Settings of one call.
@@ -84,13 +114,16 @@ struct File {
 pub struct Settings {
     home: PathBuf,
     nodes: Vec<Multiaddr>,
-    publisher: String,
-    aggregator: String,
+    publishers: Vec<String>,
+    aggregators: Vec<String>,
     heads: Option<String>,
-    shards: u16,
+    publisher_token: Option<TokenFile>,
+    shards: ShardCount,
     mdns: bool,
     open_epochs: u32,
     closed_epochs: u32,
+    epoch: Duration,
+    renew: bool,
     max_price: u64,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
@@ -113,8 +146,14 @@ impl Settings {
             nodes.iter().map(|text| address("--node", text)).collect::<Result<_, _>>()?;
         // Without any node to begin with, the local network is the only place to look.
         let mdns = arguments.mdns || file.mdns || nodes.is_empty();
-        let publisher =
-            arguments.publisher.clone().or(file.publisher).unwrap_or_else(|| DEFAULT_STORE.to_owned());
+        let publishers = urls(&arguments.publisher, file.publisher, &[DEFAULT_STORE.to_owned()]);
+        let aggregators = urls(&arguments.aggregator, file.aggregator, &publishers);
+        // A flag for the one takes the place of a file's setting for the other.
+        let given = token_file(&arguments.publisher_token_file, &arguments.publisher_secret_file)?;
+        let publisher_token = match given {
+            Some(given) => Some(given),
+            None => token_file(&file.publisher_token_file, &file.publisher_secret_file)?,
+        };
         Ok(Self {
             open_epochs: epochs(
                 "--open-epochs",
@@ -126,15 +165,18 @@ impl Settings {
                 arguments.closed_epochs.or(file.closed_epochs),
                 DEFAULT_CLOSED_EPOCHS,
             )?,
+            epoch: epoch(arguments.epoch_hours.or(file.epoch_hours))?,
+            renew: !arguments.no_renew && file.renew.unwrap_or(true),
             max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             home,
             nodes,
             mdns,
-            aggregator: arguments.aggregator.clone().or(file.aggregator).unwrap_or_else(|| publisher.clone()),
-            publisher,
+            publishers,
+            aggregators,
             heads: arguments.heads.clone().or(file.heads),
-            shards: arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS),
+            publisher_token,
+            shards: shards(arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS))?,
             model: file.model,
             system: file.system,
             relayer: file.relayer,
@@ -151,15 +193,49 @@ impl Settings {
         self.passphrase.as_deref().map(String::as_str)
     }
 
+    /// Shards of the store's network.
+    pub fn shards(&self) -> ShardCount {
+        self.shards
+    }
+
+    /// Length of the store's epochs.
+    pub fn epoch(&self) -> Duration {
+        self.epoch
+    }
+
+    /// The aggregators' URLs.
+    pub fn aggregators(&self) -> &[String] {
+        &self.aggregators
+    }
+
+    /// The stores over HTTP, with whatever `tune` changes.
+    pub fn store(
+        &self,
+        tune: impl FnOnce(HttpStoreBuilder) -> HttpStoreBuilder,
+    ) -> Result<HttpStore, Failure> {
+        let publishers: Vec<&str> = self.publishers.iter().map(String::as_str).collect();
+        let aggregators: Vec<&str> = self.aggregators.iter().map(String::as_str).collect();
+        let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards);
+        if let Some(heads) = &self.heads {
+            builder = builder.heads(heads);
+        }
+        if let Some(file) = &self.publisher_token {
+            let usage = |error: TokenFileError| Failure::Usage(error.to_string());
+            builder = builder.token(file.read().map_err(usage)?);
+        }
+        tune(builder).build().map_err(|error| Failure::Usage(error.to_string()))
+    }
+
     /// The client's configuration; without the network it looks for nobody.
     pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
-        let heads = self.heads.as_deref();
-        let mut config =
-            ClientConfig::with_http(Some(&self.home), &self.publisher, &self.aggregator, heads, self.shards)?;
+        let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
         config.passphrase.clone_from(&self.passphrase);
         config.storage.open_epochs = self.open_epochs;
         config.storage.closed_epochs = self.closed_epochs;
+        config.epoch = self.epoch;
         config.max_price = self.max_price;
+        // What only looks does not buy.
+        config.renew = self.renew && network;
         if network {
             config.bootstrap.clone_from(&self.nodes);
             config.mdns = self.mdns;
@@ -225,6 +301,30 @@ fn epochs(flag: &str, given: Option<u32>, default: u32) -> Result<u32, Failure> 
     }
 }
 
+/// The file that the publishers' token comes from.
+fn token_file(token: &Option<PathBuf>, secret: &Option<PathBuf>) -> Result<Option<TokenFile>, Failure> {
+    match (token, secret) {
+        (Some(_), Some(_)) => Err(Failure::Usage(
+            "publisher_token_file and publisher_secret_file exclude each other".to_owned(),
+        )),
+        (Some(path), None) => Ok(Some(TokenFile::Bearer(path.clone()))),
+        (None, Some(path)) => Ok(Some(TokenFile::Secret(path.clone()))),
+        (None, None) => Ok(None),
+    }
+}
+
+fn shards(count: u16) -> Result<ShardCount, Failure> {
+    ShardCount::new(count).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+fn epoch(hours: Option<u32>) -> Result<Duration, Failure> {
+    match hours {
+        None => Ok(DEFAULT_EPOCH),
+        Some(0) => Err(Failure::Usage("--epoch-hours 0: it is at least 1".to_owned())),
+        Some(hours) => Ok(Duration::from_secs(u64::from(hours) * 3600)),
+    }
+}
+
 fn address(flag: &str, text: &str) -> Result<Multiaddr, Failure> {
     text.parse().map_err(|error| {
         Failure::Usage(format!(
@@ -265,11 +365,58 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings =
             gather(folder.path(), "publisher = 'http://file'\nshards = 10", &["--shards", "20"]).unwrap();
-        assert_eq!((settings.publisher.as_str(), settings.shards), ("http://file", 20));
-        assert_eq!(settings.aggregator, "http://file");
+        assert_eq!(
+            (settings.publishers.as_slice(), settings.shards.get()),
+            (&["http://file".to_owned()][..], 20)
+        );
+        assert_eq!(settings.aggregators, ["http://file"]);
         assert_eq!(settings.home, folder.path().join(".local/share/baton"));
         let defaults = gather(folder.path(), "", &[]).unwrap();
-        assert_eq!((defaults.publisher.as_str(), defaults.shards), (DEFAULT_STORE, 1000));
+        assert_eq!((defaults.publishers[0].as_str(), defaults.shards.get()), (DEFAULT_STORE, 1000));
+    }
+
+    #[test]
+    fn several_stores_come_from_a_list_or_repeated_flags() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = "publisher = ['http://a', 'http://b']\naggregator = 'http://c'";
+        let settings = gather(folder.path(), file, &[]).unwrap();
+        assert_eq!((settings.publishers.len(), settings.aggregators), (2, vec!["http://c".to_owned()]));
+        let flags = ["--publisher", "http://d", "--publisher", "http://e,http://f"];
+        let settings = gather(folder.path(), file, &flags).unwrap();
+        assert_eq!(settings.publishers, ["http://d", "http://e", "http://f"]);
+        assert!(settings.client(false).is_ok());
+        let refused = gather(folder.path(), "publisher = 'ftp://a'", &[]).unwrap().client(false);
+        assert!(matches!(refused, Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn a_token_file_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "abc\n").unwrap();
+        let flags = ["--publisher-token-file", path.to_str().unwrap()];
+        let client = || gather(folder.path(), "", &flags).unwrap().client(false);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(client(), Err(Failure::Usage(text)) if text.contains("chmod 600")));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(client().is_ok());
+        let both = "publisher_token_file = 'a'\npublisher_secret_file = 'b'";
+        assert!(matches!(gather(folder.path(), both, &[]), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn renewal_is_for_those_who_use_the_network_and_can_be_switched_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |file: &str, flags: &[&str], network: bool| {
+            let config = gather(folder.path(), file, flags).unwrap().client(network).unwrap();
+            (config.renew, config.epoch.as_secs() / 3600)
+        };
+        assert_eq!(of("", &[], true), (true, 336));
+        assert_eq!(of("", &[], false), (false, 336));
+        assert_eq!(of("renew = false\nepoch_hours = 24", &[], true), (false, 24));
+        assert_eq!(of("renew = true", &["--no-renew", "--epoch-hours", "1"], true), (false, 1));
+        assert!(matches!(gather(folder.path(), "epoch_hours = 0", &[]), Err(Failure::Usage(_))));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Client {
     }
 
     async fn look(&self, blob: &BlobRef) -> Copy {
-        match self.inner.config.store.get(blob.blob_id, MAX_BLOB_BYTES).await {
+        match self.inner.config.store.get_checked(blob.blob_id, MAX_BLOB_BYTES, blob.digest).await {
             Ok(bytes) if blob.check(&bytes).is_ok() => Copy::Good,
             Ok(_) | Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => Copy::Wrong,
             Err(StoreError::NotFound) => Copy::Missing,
@@ -81,8 +81,8 @@ impl Client {
         let signals = session.read(|state| state.signals.clone());
         let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
         session.record(vec![Entry::Lost { seq }]).await?;
-        let end_epoch = self.put(session, seq, id).await?;
-        session.record(vec![Entry::Stored { seq, end_epoch }]).await
+        let bought = self.put(session, seq, id).await?;
+        session.record(bought.entries(seq)).await
     }
 }
 

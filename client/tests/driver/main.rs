@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod background;
+mod blobs;
 mod command;
 mod damage;
 mod failures;
@@ -11,6 +12,7 @@ mod home;
 mod keeping;
 mod limits;
 mod relayer;
+mod renewal;
 mod store;
 mod turns;
 

@@ -20,6 +20,7 @@ struct Inner {
     heads: HashMap<HeadIndexKey, Vec<u8>>,
     puts: usize,
     down: bool,
+    silent_about_epochs: bool,
     /// What the next reads answer instead.
     reads: VecDeque<StoreError>,
 }
@@ -34,6 +35,11 @@ pub fn down() -> StoreError {
 impl MemoryStore {
     pub fn set_down(&self, down: bool) {
         self.0.lock().unwrap().down = down;
+    }
+
+    /// Whether PUTs are answered without an end, as when a lost answer's blob was found.
+    pub fn set_silent_about_epochs(&self, silent: bool) {
+        self.0.lock().unwrap().silent_about_epochs = silent;
     }
 
     /// Has the next reads fail, each with one of these.
@@ -87,7 +93,8 @@ impl BlobStore for MemoryStore {
             inner.puts += 1;
             self.1.send_replace(inner.puts);
             let newly_created = inner.blobs.insert(id, bytes).is_none();
-            Ok(PutOutcome { blob_id: id, newly_created, end_epoch: Some(9) })
+            let end_epoch = (!inner.silent_about_epochs).then_some(9);
+            Ok(PutOutcome { blob_id: id, newly_created, end_epoch })
         })
     }
 

@@ -117,7 +117,7 @@ fn describe(status: &Status, style: Style) -> String {
         turns.failed,
         turns.refused
     ));
-    lines.push(format!("Store     {} {store}", status.store.publisher));
+    lines.push(format!("Store     {} {store}", status.store.publishers.join(", ")));
     if let Some(bytes) = status.resident_bytes {
         lines.push(format!("Memory    {} MB", bytes / 1_000_000));
     }

@@ -126,18 +126,22 @@ fn texts(entry: &OptionEntry, value: &Spanned<DeValue<'_>>) -> Result<Vec<String
         Err((value.span(), format!("expected {}, found a value of type {found}", entry.allowed_words())))
     };
     match (entry.kind, value.get_ref()) {
-        (Kind::Text, DeValue::String(text)) => Ok(vec![text.to_string()]),
+        (Kind::Text | Kind::OneOrMore(_), DeValue::String(text)) => Ok(vec![text.to_string()]),
         (Kind::Switch, DeValue::Boolean(switch)) => Ok(vec![switch.to_string()]),
         (Kind::Number(..), DeValue::Integer(number)) if number.radix() == 10 => {
             Ok(vec![number.as_str().to_owned()])
         }
-        (Kind::List(most), DeValue::Array(items)) if items.len() <= most => items
-            .iter()
-            .map(|item| match item.get_ref() {
-                DeValue::String(text) => Ok(text.to_string()),
-                _ => refuse(item).map(|()| String::new()),
-            })
-            .collect(),
+        (Kind::List(most) | Kind::OneOrMore(most), DeValue::Array(items))
+            if items.len() <= most && (!items.is_empty() || matches!(entry.kind, Kind::List(_))) =>
+        {
+            items
+                .iter()
+                .map(|item| match item.get_ref() {
+                    DeValue::String(text) => Ok(text.to_string()),
+                    _ => refuse(item).map(|()| String::new()),
+                })
+                .collect()
+        }
         _ => refuse(value).map(|()| Vec::new()),
     }
 }

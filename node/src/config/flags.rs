@@ -71,14 +71,22 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_MDNS", value_name = "BOOL", help_heading = "Network")]
     pub mdns: Option<bool>,
 
-    /// Base URL of the Walrus publisher that blobs are written to
-    #[arg(long, env = "BATON_NODE_PUBLISHER", value_name = "URL", help_heading = "Store",
+    /// Base URL of the Walrus publisher that blobs are written to, several in the order of preference; repeat it, or
+    /// separate them by commas
+    #[arg(long, env = "BATON_NODE_PUBLISHER", value_name = "URL", value_delimiter = ',', help_heading = "Store",
         value_parser = |text: &str| url("publisher", text))]
-    pub publisher: Option<String>,
-    /// Base URL of the Walrus aggregator that blobs are read from
-    #[arg(long, env = "BATON_NODE_AGGREGATOR", value_name = "URL", help_heading = "Store",
+    pub publisher: Option<Vec<String>>,
+    /// Base URL of the Walrus aggregator that blobs are read from, several in the order of preference; repeat it, or
+    /// separate them by commas
+    #[arg(long, env = "BATON_NODE_AGGREGATOR", value_name = "URL", value_delimiter = ',', help_heading = "Store",
         value_parser = |text: &str| url("aggregator", text))]
-    pub aggregator: Option<String>,
+    pub aggregator: Option<Vec<String>>,
+    /// File with the bearer token that the publishers want
+    #[arg(long, env = "BATON_NODE_PUBLISHER_TOKEN_FILE", value_name = "FILE", help_heading = "Store")]
+    pub publisher_token_file: Option<PathBuf>,
+    /// File with the secret shared with the publishers, from which each PUT's single-use token (JWT) is made
+    #[arg(long, env = "BATON_NODE_PUBLISHER_SECRET_FILE", value_name = "FILE", help_heading = "Store")]
+    pub publisher_secret_file: Option<PathBuf>,
     /// Base URL of the store whose head index finds sessions, or none
     #[arg(long, env = "BATON_NODE_HEADS", value_name = "URL|none", help_heading = "Store",
         value_parser = |text: &str| heads(text))]
@@ -185,7 +193,8 @@ impl RunFlags {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
-            config data_dir listen external bootstrap mdns publisher aggregator heads shards model model_dir engine
+            config data_dir listen external bootstrap mdns publisher aggregator
+            publisher_token_file publisher_secret_file heads shards model model_dir engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
     }
@@ -193,6 +202,7 @@ impl RunFlags {
     /// Sets an option from the texts of its value in a file; lists have several.
     pub(super) fn set(&mut self, key: &str, values: &[String]) -> Result<(), String> {
         let one = || values.first().map(String::as_str).unwrap_or_default();
+        let urls = || values.iter().map(|value| url(key, value)).collect::<Result<Vec<_>, _>>();
         let list = || values.iter().map(|value| address(key, value)).collect::<Result<Vec<_>, _>>();
         match key {
             "data_dir" => self.data_dir = Some(text(key, one())?.into()),
@@ -200,8 +210,10 @@ impl RunFlags {
             "external" => self.external = Some(list()?),
             "bootstrap" => self.bootstrap = Some(list()?),
             "mdns" => self.mdns = Some(one() == "true"),
-            "publisher" => self.publisher = Some(url(key, one())?),
-            "aggregator" => self.aggregator = Some(url(key, one())?),
+            "publisher" => self.publisher = Some(urls()?),
+            "aggregator" => self.aggregator = Some(urls()?),
+            "publisher_token_file" => self.publisher_token_file = Some(text(key, one())?.into()),
+            "publisher_secret_file" => self.publisher_secret_file = Some(text(key, one())?.into()),
             "heads" => self.heads = Some(heads(one())?),
             "shards" => self.shards = Some(number(key, one())?),
             "model" => self.model = Some(text(key, one())?),

@@ -18,6 +18,8 @@ pub enum Kind {
     Switch,
     /// An array of strings, at most so many.
     List(usize),
+    /// A string, or an array of at least one and at most so many.
+    OneOrMore(usize),
 }
 
 /// One option. Its explanation is the flag's help text.
@@ -39,6 +41,8 @@ pub struct OptionEntry {
 const MAX_ADDRESSES: usize = 16;
 /// Most bootstrap peers: more would make a start a flood, and the mesh refuses them.
 const MAX_BOOTSTRAP: usize = 32;
+/// Most publishers, and most aggregators: each is a place that a failing turn may wait for.
+const MAX_STORES: usize = 8;
 /// Longest text of an option: above every path and URL in use.
 const MAX_TEXT_BYTES: usize = 4096;
 
@@ -81,9 +85,11 @@ pub const OPTIONS: &[OptionEntry] = &[
         "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
     ),
     entry("mdns", Kind::Switch, "true", "", ""),
-    entry("publisher", Kind::Text, "\"http://127.0.0.1:31415\"", "", URL),
-    entry("aggregator", Kind::Text, "", "the publisher's URL", URL),
-    entry("heads", Kind::Text, "", "the publisher's URL", "a URL as for publisher, or \"none\""),
+    entry("publisher", Kind::OneOrMore(MAX_STORES), "\"http://127.0.0.1:31415\"", "", URL),
+    entry("aggregator", Kind::OneOrMore(MAX_STORES), "", "the publishers' URLs", URL),
+    entry("publisher_token_file", Kind::Text, "", "", "a file"),
+    entry("publisher_secret_file", Kind::Text, "", "", "a file"),
+    entry("heads", Kind::Text, "", "the first publisher's URL", "a URL as for publisher, or \"none\""),
     entry("shards", Kind::Number(4, 2048), "1000", "", ""),
     entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
     entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
@@ -133,6 +139,7 @@ impl OptionEntry {
             Kind::Number(least, most) => format!("a whole number from {least} to {most}"),
             Kind::Switch => "true or false".to_owned(),
             Kind::List(most) => format!("a list of at most {most} {}", self.allowed),
+            Kind::OneOrMore(most) => format!("{}, or a list of at most {most} such", self.allowed),
         }
     }
 }

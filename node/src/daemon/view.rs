@@ -69,8 +69,8 @@ fn model_info(engine: &dyn Engine) -> ModelInfo {
 /// What the admin port shows.
 pub(super) struct View {
     node: NodeId,
-    publisher: String,
-    aggregator: String,
+    publishers: Vec<String>,
+    aggregators: Vec<String>,
     slots: u32,
     queue: u32,
     started: Instant,
@@ -83,8 +83,8 @@ impl View {
     pub(super) fn new(settings: &Settings, node: NodeId, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
-            publisher: settings.publisher.clone(),
-            aggregator: settings.aggregator.clone(),
+            publishers: settings.publishers.clone(),
+            aggregators: settings.aggregators.clone(),
             slots: settings.slots,
             queue: settings.queue,
             started: Instant::now(),
@@ -160,8 +160,8 @@ impl StatusSource for View {
             queue: self.queue,
             turns: self.metrics.turn_counts(),
             store: StoreStatus {
-                publisher: self.publisher.clone(),
-                aggregator: self.aggregator.clone(),
+                publishers: self.publishers.clone(),
+                aggregators: self.aggregators.clone(),
                 reachable: running.is_some_and(|node| node.store_answers()),
                 answered_seconds_ago: answered.map(|ago| ago.as_secs()),
             },

@@ -7,7 +7,7 @@ use std::{
 };
 
 use baton_proto::{
-    ids::BlobId,
+    ids::{BlobDigest, BlobId},
     store::{BlobStore, PutOptions, PutOutcome, StoreError, StoreFuture},
 };
 use tokio::time::{Instant, timeout};
@@ -81,6 +81,14 @@ impl BlobStore for WatchedStore {
     fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let result = self.inner.get(id, limit).await;
+            self.note("get", &result, result.as_ref().map_or(0, Vec::len));
+            result
+        })
+    }
+
+    fn get_checked<'a>(&'a self, id: BlobId, limit: usize, digest: BlobDigest) -> StoreFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            let result = self.inner.get_checked(id, limit, digest).await;
             self.note("get", &result, result.as_ref().map_or(0, Vec::len));
             result
         })

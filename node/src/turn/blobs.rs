@@ -163,7 +163,8 @@ impl<'a> Search<'a> {
 
     /// The store's bytes if they are right, and whether asking again may help.
     async fn ask_store(&mut self) -> (Option<Arc<[u8]>>, bool) {
-        match self.core.store.get(self.need.blob.blob_id, self.need.blob.length as usize).await {
+        let blob = self.need.blob;
+        match self.core.store.get_checked(blob.blob_id, blob.length as usize, blob.digest).await {
             Ok(bytes) if self.check(BlobSource::Store, &bytes) => (Some(bytes.into()), false),
             Ok(_) => (None, false),
             Err(StoreError::WrongContent | StoreError::TooLarge { .. }) => {

@@ -82,6 +82,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let options = NodeOptions {
         engine: EngineChoice::Echo,
         shards: 10,
+        store_faults: None,
         context_tokens: None,
         echo_delay_ms: 0,
         model_dir: None,

@@ -62,6 +62,7 @@ pub(super) async fn measure(
     let options = NodeOptions {
         engine: choice,
         shards: args.shards,
+        store_faults: None,
         context_tokens: None,
         echo_delay_ms: 0,
         model_dir: args.model_dir.clone(),

@@ -34,6 +34,8 @@ impl Limits {
 
 /// Shortest shard worth an encoder call, in bytes; eight strips of a block of the hash.
 const MIN_SHARD_BYTES: usize = LANES * BLOCK_BYTES;
+/// Most threads: even at the highest shard count, more would wait for their part of the memory.
+const MAX_THREADS: usize = 64;
 /// Most columns of a batch: with more, the leaves of eight rows leave the innermost cache.
 const MAX_WIDTH: usize = 128;
 
@@ -62,13 +64,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(shape: Shape, threads: NonZeroUsize, limits: Limits) -> Self {
+    fn new(shape: Shape, threads: usize, limits: Limits) -> Self {
         let Shape { n, k1, k2, symbol, .. } = shape;
         let shard = (limits.encoder / n.next_power_of_two()).max(MIN_SHARD_BYTES);
         // Several strips are multiples of the hash's block, so that every one leaves exactly one byte over.
         let strip = (shard / LANES) / BLOCK_BYTES * BLOCK_BYTES;
         // Every thread gets several batches, so that none waits long for the last one.
-        let share = if threads.get() == 1 { MAX_WIDTH } else { n / (2 * threads.get()).min(n) };
+        let share = if threads == 1 { MAX_WIDTH } else { n / (2 * threads) };
         let width =
             (shard / symbol.min(strip)).min(share).min(MAX_WIDTH).min(n.next_power_of_two()).max(LANES);
         let width = 1 << width.ilog2();
@@ -81,17 +83,18 @@ impl Plan {
     }
 }
 
-/// Computes the roots, on this many threads, the caller's own included.
+/// Computes the roots, on this many threads, the caller's own included; on fewer when the system gives no more.
 pub(super) fn roots(
     blob: &dyn BlobSource,
     shape: Shape,
     threads: NonZeroUsize,
     limits: Limits,
 ) -> io::Result<Roots> {
+    let threads = threads.get().min(MAX_THREADS);
     let plan = Plan::new(shape, threads, limits);
     let job = &plan.job;
     let rows = Rows { shape, blob };
-    let mut workers: Vec<Worker> = (0..threads.get()).map(|_| Worker::default()).collect();
+    let mut workers: Vec<Worker> = (0..threads).map(|_| Worker::default()).collect();
     let mut done: Vec<Option<BatchRoots>> = (0..job.batches()).map(|_| None).collect();
 
     let strips: Vec<_> = shape.whole().split(plan.extension).collect();
@@ -193,7 +196,9 @@ fn for_each<T: Send>(
     std::thread::scope(|scope| {
         let (own, others) = workers.split_last_mut().expect("there is at least one thread");
         let run = &run;
-        let others: Vec<_> = others.iter_mut().map(|worker| scope.spawn(move || run(worker))).collect();
+        // Where no thread can be had, the others do its part.
+        let spawn = |worker| std::thread::Builder::new().spawn_scoped(scope, move || run(worker)).ok();
+        let others: Vec<_> = others.iter_mut().filter_map(spawn).collect();
         let mut result = run(own);
         for other in others {
             let theirs = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -237,7 +242,8 @@ mod tests {
             let full = count.rows() * count.columns() * symbols;
             for length in [full, full - 1, full / 2 + full / 5] {
                 let expected = roots_of(length, shards, 1, Limits::DEFAULT);
-                for (threads, limits) in [(1, least), (3, least), (1, some), (2, some), (5, Limits::DEFAULT)]
+                for (threads, limits) in
+                    [(1, least), (3, least), (1, some), (2, some), (5, Limits::DEFAULT), (usize::MAX, some)]
                 {
                     let case = format!("{length} bytes, {shards} shards, {threads} threads, {limits:?}");
                     assert_eq!(roots_of(length, shards, threads, limits), expected, "{case}");

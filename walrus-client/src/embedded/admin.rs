@@ -15,7 +15,7 @@ use axum::{
 };
 use baton_proto::{
     ids::{BlobId, HeadIndexKey},
-    store::StoreError,
+    store::{BlobStore as _, StoreError},
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ impl EmbeddedStore {
         Admin { store: self.clone() }
     }
 
-    /// The hooks for tests as routes: PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, PUT `/admin/heads`,
+    /// The hooks for tests as routes: GET, PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, PUT `/admin/heads`,
     /// GET `/admin/puts` and `/admin/puts/{id}`, GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]), GET
     /// `/admin/usage`, and GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` to move it forward by). Whoever
     /// reaches it can change everything.
@@ -58,7 +58,7 @@ impl EmbeddedStore {
     pub fn admin_router(&self) -> Router {
         Router::new()
             .route("/admin/blobs", get(list_blobs))
-            .route("/admin/blobs/{id}", put(replace_blob).delete(remove_blob))
+            .route("/admin/blobs/{id}", get(read_blob).put(replace_blob).delete(remove_blob))
             .route("/admin/heads", put(force_head))
             .route("/admin/puts", get(all_put_counts))
             .route("/admin/puts/{id}", get(put_counts))
@@ -193,6 +193,12 @@ async fn replace_blob(
 ) -> Result<Response, AdminError> {
     let existed = admin.replace_blob(parse_id(&id)?, bytes.into()).await?;
     Ok(Json(serde_json::json!({ "existed": existed })).into_response())
+}
+
+/// What is stored under an ID, right or wrong, whatever faults the public routes show.
+async fn read_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
+    let limit = admin.store.inner.config.max_put_bytes;
+    Ok(admin.store.get(parse_id(&id)?, limit).await?.into_response())
 }
 
 async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {

@@ -145,19 +145,24 @@ impl Inner {
     async fn rounds(&self, plan: &Plan, run: &Run) -> Result<Fetched, StoreError> {
         let mut order = self.aggregators.order();
         let mut faults = BTreeMap::new();
+        let mut failed_rounds = 0;
         let mut round: u32 = 0;
         loop {
-            match self.race(plan, run, &order).await {
+            let failed = match self.race(plan, run, &order).await {
                 Ok(fetched) => return Ok(fetched),
-                Err(failed) => faults.extend(failed),
-            }
+                Err(failed) => failed,
+            };
+            let busy = failed.iter().any(|(_, fault)| matches!(fault, ReadFault::Busy { .. }));
+            faults.extend(failed);
             let situation = ReadSituation {
                 round,
+                failed_rounds,
                 budget: self.settings.retries,
                 missing_left: self.missing_left(plan, run),
                 left: run.left(),
                 jitter: rand::random(),
             };
+            failed_rounds += u32::from(busy);
             match after_reads(&faults, situation) {
                 ReadStep::Fail(error) => return Err(error),
                 ReadStep::Again { wait, sources } => {

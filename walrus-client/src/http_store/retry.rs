@@ -29,6 +29,9 @@ pub(super) fn pause(round: u32, jitter: f64) -> Duration {
 pub(super) struct ReadSituation {
     /// Rounds repeated so far.
     pub(super) round: u32,
+    /// Of these, those in which a source failed on its side: waiting for a cache's 404
+    /// to go away does not use them up.
+    pub(super) failed_rounds: u32,
     /// Rounds that may be repeated for sources that failed on their side.
     pub(super) budget: u32,
     /// How long a 404 of this blob still counts as one that will go away; zero for what others stored.
@@ -56,7 +59,7 @@ pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSi
     let waits: Vec<(usize, Duration)> = faults
         .iter()
         .filter_map(|(source, fault)| match fault {
-            ReadFault::Busy { retry_after, .. } if situation.round < situation.budget => {
+            ReadFault::Busy { retry_after, .. } if situation.failed_rounds < situation.budget => {
                 Some((*source, own_pause.max(retry_after.unwrap_or_default())))
             }
             // The last look is at the very end of the time in which it may appear.

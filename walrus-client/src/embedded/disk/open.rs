@@ -6,6 +6,7 @@ use std::{
     io,
     path::Path,
     sync::{Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -24,6 +25,9 @@ const LAYOUT: &str = "2";
 const FILES: &str = "files";
 /// sled's log within the store's folder.
 const LOG: &str = "db";
+/// How long a lock that somebody holds is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Disk {
     /// Opens or makes the store, removes what a crash left unfinished, and checks every entry.
@@ -39,7 +43,7 @@ impl Disk {
             sled::Error::Io(source) => OpenError::Path { path: path.clone(), source },
             source => OpenError::Damaged { path: path.clone(), source },
         };
-        let db = sled::Config::new().path(path).cache_capacity(config.cache_bytes).open().map_err(failed)?;
+        let db = open_database(config, failed)?;
         let settings = db.open_tree(SETTINGS).map_err(failed)?;
         check_settings(&settings, config, failed)?;
         let epochs = load_epochs(&settings, config).map_err(failed)?;
@@ -113,6 +117,23 @@ impl Disk {
         match check() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             checked => Ok(checked?),
+        }
+    }
+}
+
+/// Opens sled. Its threads let go of the lock a moment after a store was closed, so a held one is tried again.
+fn open_database(
+    config: &EmbeddedConfig,
+    failed: impl Fn(sled::Error) -> OpenError + Copy,
+) -> Result<sled::Db, OpenError> {
+    let begin = Instant::now();
+    loop {
+        let opened = sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
+        match opened.map_err(failed) {
+            Err(OpenError::Locked { .. }) if begin.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PAUSE)
+            }
+            opened => return opened,
         }
     }
 }

@@ -11,7 +11,14 @@ fn faults(list: impl IntoIterator<Item = ReadFault>) -> BTreeMap<usize, ReadFaul
 }
 
 fn situation() -> ReadSituation {
-    ReadSituation { round: 0, budget: 3, missing_left: Duration::ZERO, left: 60 * SECOND, jitter: 0.0 }
+    ReadSituation {
+        round: 0,
+        failed_rounds: 0,
+        budget: 3,
+        missing_left: Duration::ZERO,
+        left: 60 * SECOND,
+        jitter: 0.0,
+    }
 }
 
 #[test]
@@ -54,7 +61,13 @@ fn failures_are_repeated_within_the_budget_and_the_deadline() {
     assert!(matches!(after_reads(&failed, situation()), ReadStep::Again { .. }));
     let unavailable =
         ReadStep::Fail(StoreError::Unavailable { reason: "HTTP 503".to_owned(), retry_after: None });
-    assert_eq!(after_reads(&failed, ReadSituation { round: 3, ..situation() }), unavailable);
+    assert_eq!(
+        after_reads(&failed, ReadSituation { round: 3, failed_rounds: 3, ..situation() }),
+        unavailable
+    );
+    // Rounds that waited for a 404 to go away leave the budget alone.
+    let after_waiting = ReadSituation { round: 9, failed_rounds: 2, ..situation() };
+    assert!(matches!(after_reads(&failed, after_waiting), ReadStep::Again { .. }));
     let late = ReadSituation { left: Duration::from_millis(10), ..situation() };
     assert_eq!(after_reads(&failed, late), unavailable);
 }

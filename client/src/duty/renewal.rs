@@ -1,0 +1,129 @@
+//! Renewal of stored blobs before they run out. Walrus's HTTP interface cannot extend a blob, so a renewal is a PUT of
+//! the same bytes, rebuilt from this client's own text: nothing is read from the store, and a blob that is already
+//! gone comes back by it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use baton_proto::{ids::SessionId, store::StoreError};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    lifetime::{self, BlobLifetime, Terms},
+    session::Session,
+};
+
+/// Pause between two tries of a session's renewal in the background: whatever is due has days.
+const RETRY_MS: u64 = 60 * 60 * 1000;
+
+/// What [`Client::renew`] did.
+#[derive(Debug, Default)]
+pub struct RenewReport {
+    /// Turns whose blobs were bought again.
+    pub renewed: Vec<u64>,
+    /// Turns whose blobs were not, and why; they stay due.
+    pub failed: Vec<(u64, ClientError)>,
+    /// All blobs that the session needs, as they are kept now.
+    pub blobs: Vec<BlobLifetime>,
+}
+
+impl Client {
+    /// Until when the store keeps the blobs that a session needs, oldest first.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn lifetimes(&self, id: SessionId) -> Result<Vec<BlobLifetime>, ClientError> {
+        let session = self.opened(id).await?;
+        Ok(self.lifetimes_of(&session))
+    }
+
+    /// Buys again those of a session's blobs that are due, or may run out `within` that time. One that fails does not
+    /// keep the others; each is one PUT and may be paid for.
+    ///
+    /// Dropped midway it leaves noted what was bought; a PUT under way may have been, and would then be bought again.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn renew(&self, id: SessionId, within: Option<Duration>) -> Result<RenewReport, ClientError> {
+        let session = self.opened(id).await?;
+        let horizon = within.map(|within| {
+            self.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX))
+        });
+        let mut report = RenewReport::default();
+        for blob in self.lifetimes_of(&session) {
+            let wanted =
+                blob.due || horizon.is_some_and(|horizon| blob.stored && blob.kept_until_ms < horizon);
+            if !wanted {
+                continue;
+            }
+            match self.renew_blob(&session, &blob).await {
+                Ok(()) => report.renewed.push(blob.seq),
+                Err(error) => report.failed.push((blob.seq, error)),
+            }
+        }
+        report.blobs = self.lifetimes_of(&session);
+        Ok(report)
+    }
+
+    /// Renews what is due, in the background, if the configuration says so; after a failure not before an hour.
+    pub(crate) fn spawn_renewal(&self, session: &Arc<Session>) {
+        if !self.inner.config.renew {
+            return;
+        }
+        let (now_ms, terms) = (self.now_ms(), self.terms());
+        let due = session.read(|state| lifetime::any_due(state, terms, now_ms));
+        let signals = session.read(|state| state.signals.clone());
+        let tried_ms = signals.renewal_tried_ms.load(Ordering::Relaxed);
+        if !due || (tried_ms != 0 && now_ms.saturating_sub(tried_ms) < RETRY_MS) {
+            return;
+        }
+        signals.renewal_tried_ms.store(now_ms, Ordering::Relaxed);
+        let (client, session) = (self.clone(), session.clone());
+        self.spawn(async move {
+            match client.renew(session.id, None).await {
+                Ok(report) => {
+                    for (seq, error) in report.failed {
+                        tracing::warn!(seq, %error, "a blob was not renewed");
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "a session's blobs were not renewed"),
+            }
+        });
+    }
+
+    async fn renew_blob(&self, session: &Arc<Session>, seen: &BlobLifetime) -> Result<(), ClientError> {
+        let seq = seen.seq;
+        let signals = session.read(|state| state.signals.clone());
+        let _permit = signals.puts.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        let now = self.lifetimes_of(session).into_iter().find(|blob| blob.seq == seq);
+        // Another task may have renewed it, or another turn taken its place.
+        if now.is_none_or(|now| now.kept_until_ms > seen.kept_until_ms) {
+            return Ok(());
+        }
+        let id = self.ensure_blob_id(session, seq).await?;
+        let bought = self.put(session, seq, id).await?;
+        // A blob found in place of a lost answer is the old one, and says nothing of the new PUT.
+        if bought.end_epoch.is_none() {
+            let reason = "the store did not say until when the blob is kept".to_owned();
+            return Err(StoreError::OutcomeUnknown { reason }.into());
+        }
+        session.record(bought.entries(seq)).await
+    }
+
+    fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
+        let (terms, now_ms) = (self.terms(), self.now_ms());
+        session.read(|state| lifetime::lifetimes(state, terms, now_ms))
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        let config = &self.inner.config;
+        Terms {
+            epoch: config.epoch,
+            open_epochs: config.storage.open_epochs,
+            closed_epochs: config.storage.closed_epochs,
+        }
+    }
+}

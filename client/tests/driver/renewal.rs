@@ -1,0 +1,121 @@
+//! Stored blobs are bought again before they run out, and it is told what is kept until when.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
+use baton_proto::{ids::SessionId, store::StoreError};
+
+use crate::{GRACE, World, say, session};
+
+/// A client whose clock can be moved ahead.
+struct Ahead {
+    client: Client,
+    ms: Arc<AtomicU64>,
+}
+
+const EPOCH_MS: u64 = DEFAULT_EPOCH.as_millis() as u64;
+
+async fn client(world: &World, renew: bool, ms: u64) -> Ahead {
+    let mut config = world.config(world.home.path());
+    let ahead = Arc::new(AtomicU64::new(ms));
+    let (system, moved) = (config.clock.clone(), ahead.clone());
+    config.clock = Arc::new(move || system() + moved.load(Ordering::SeqCst));
+    config.renew = renew;
+    Ahead { client: Client::open(config).await.unwrap(), ms: ahead }
+}
+
+async fn due(client: &Client, session: SessionId) -> Vec<u64> {
+    let blobs = client.lifetimes(session).await.unwrap();
+    blobs.iter().filter(|blob| blob.due).map(|blob| blob.seq).collect()
+}
+
+/// A session with a full segment and an open one, everything stored.
+async fn two_segments(world: &World) -> SessionId {
+    let Ahead { client, .. } = client(world, false, 0).await;
+    let session = session(&client).await;
+    for turn in 0..17 {
+        say(&client, session, &format!("turn {turn}")).await;
+    }
+    assert!(client.wait_settled(session, GRACE).await.unwrap());
+    client.shutdown(GRACE).await;
+    session
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_session_needs_is_kept_for_as_long_as_was_paid() {
+    let world = World::new(1).await;
+    let session = two_segments(&world).await;
+    let Ahead { client, .. } = client(&world, true, 0).await;
+    let blobs = client.lifetimes(session).await.unwrap();
+    let seqs: Vec<u64> = blobs.iter().map(|blob| blob.seq).collect();
+    assert_eq!(seqs, [15, 16], "the last of each segment");
+    let epochs = |blob: &BlobLifetime| (blob.gone_by_ms - blob.kept_until_ms) / EPOCH_MS;
+    assert!(blobs.iter().all(|blob| blob.stored && !blob.due && epochs(blob) == 1));
+    let now_ms = baton_client::system_clock()();
+    let left = blobs.iter().map(|blob| (blob.kept_until_ms - now_ms).div_ceil(EPOCH_MS));
+    assert_eq!(left.collect::<Vec<_>>(), [52, 4]);
+    let least = blobs.iter().map(|blob| blob.kept_until_ms).min();
+    assert_eq!(client.session(session).await.unwrap().kept_until_ms, least);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_is_renewed_once_when_little_of_its_time_is_left() {
+    let world = World::new(1).await;
+    let session = two_segments(&world).await;
+    let before = world.store.puts();
+    for (epochs, renewals) in [(2, 0), (4, 1), (4, 1), (6, 1), (8, 2)] {
+        let Ahead { client, .. } = client(&world, true, epochs * EPOCH_MS + 1).await;
+        // Opening the session is enough.
+        client.session(session).await.unwrap();
+        client.shutdown(GRACE).await;
+        assert_eq!(world.store.puts() - before, renewals, "after {epochs} epochs");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_bought_unasked_where_renewal_is_off() {
+    let world = World::new(1).await;
+    let session = two_segments(&world).await;
+    let before = world.store.puts();
+    let Ahead { client, ms } = client(&world, false, 4 * EPOCH_MS).await;
+    assert_eq!(due(&client, session).await, [16]);
+    world.store.set_down(true);
+    let report = client.renew(session, None).await.unwrap();
+    assert!(matches!(
+        report.failed[..],
+        [(16, ClientError::Store(StoreError::Unavailable { .. }))] if report.renewed.is_empty()
+    ));
+    world.store.set_down(false);
+    assert_eq!(due(&client, session).await, [16], "what failed stays due");
+    let report = client.renew(session, None).await.unwrap();
+    assert_eq!((report.renewed, report.failed.len(), world.store.puts() - before), (vec![16], 0, 1));
+    assert!(due(&client, session).await.is_empty());
+    // Far ahead, on request.
+    let report = client.renew(session, Some(Duration::MAX)).await.unwrap();
+    assert_eq!((report.renewed, world.store.puts() - before), (vec![15, 16], 3));
+    // Long after everything ran out.
+    ms.store(100 * EPOCH_MS, Ordering::SeqCst);
+    world.store.forget_blobs();
+    assert_eq!(client.renew(session, None).await.unwrap().renewed, [15, 16]);
+    assert_eq!(world.store.blobs().len(), 2, "from this client's own text");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_counts_only_when_the_store_says_until_when() {
+    let world = World::new(1).await;
+    let session = two_segments(&world).await;
+    let Ahead { client, .. } = client(&world, false, 4 * EPOCH_MS).await;
+    world.store.set_silent_about_epochs(true);
+    let report = client.renew(session, None).await.unwrap();
+    assert!(matches!(report.failed[..], [(16, ClientError::Store(StoreError::OutcomeUnknown { .. }))]));
+    assert_eq!(due(&client, session).await, [16]);
+    client.shutdown(GRACE).await;
+}

@@ -1,0 +1,147 @@
+//! Files that hold a publisher's bearer token, or the secret that tokens are made from.
+//!
+//! Settings of node and client name them. A file that others can read is refused: whoever has what is in it stores at
+//! the operator's cost.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use zeroize::Zeroizing;
+
+use crate::jwt::{PublisherToken, TokenError, TokenMinter};
+
+/// Most bytes read: tokens and secrets are far below.
+const MAX_FILE_BYTES: u64 = 16 * 1024;
+
+/// A file, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenFile {
+    /// A bearer token, sent as it is.
+    Bearer(PathBuf),
+    /// A secret shared with the publisher, from which a token is made for each PUT.
+    Secret(PathBuf),
+}
+
+/// Why such a file cannot be used; each text names the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error("cannot read {path}: {source}; name a file with the publisher's token or secret")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others can read it.
+    #[error("{path} can be read by others; run chmod 600 {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is in it cannot be used.
+    #[error("{path}: {source}")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: TokenError,
+    },
+}
+
+impl TokenFile {
+    /// Reads the token, or the secret behind it.
+    ///
+    /// # Errors
+    /// [`TokenFileError`].
+    pub fn read(&self) -> Result<PublisherToken, TokenFileError> {
+        let (path, token) = match self {
+            Self::Bearer(path) => (path, PublisherToken::bearer(read_private(path)?.trim().to_owned())),
+            Self::Secret(path) => (path, TokenMinter::new(&read_secret(path)?).map(PublisherToken::minted)),
+        };
+        token.map_err(|source| TokenFileError::Content { path: path.clone(), source })
+    }
+}
+
+/// The secret in a file: as in Walrus's publisher, hex digits after `0x`, or else the text itself.
+///
+/// # Errors
+/// [`TokenFileError`], also for what is not hex after `0x`.
+pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, TokenFileError> {
+    let text = read_private(path)?;
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => hex::decode(digits).map(Zeroizing::new).map_err(|_| {
+            let source = io::Error::other("what follows 0x is not hexadecimal");
+            TokenFileError::Read { path: path.to_owned(), source }
+        }),
+        None => Ok(Zeroizing::new(text.as_bytes().to_vec())),
+    }
+}
+
+fn read_private(path: &Path) -> Result<Zeroizing<String>, TokenFileError> {
+    let failed = |source| TokenFileError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    if is_open_to_others(&file).map_err(failed)? {
+        return Err(TokenFileError::Open { path: path.to_owned() });
+    }
+    let mut text = Zeroizing::new(String::new());
+    let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if read as u64 > MAX_FILE_BYTES {
+        return Err(failed(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes"))));
+    }
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn is_open_to_others(file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(file.metadata()?.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_others(_: &File) -> io::Result<bool> {
+    Ok(false)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn file(folder: &tempfile::TempDir, text: &str, mode: u32) -> PathBuf {
+        let path = folder.path().join(format!("{mode:o}-{}", text.len()));
+        fs::write(&path, text).expect("the folder is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("the file is ours");
+        path
+    }
+
+    #[test]
+    fn reads_tokens_and_secrets_of_their_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(TokenFile::Bearer(file(&folder, " abc.def\n", 0o600)).read().is_ok());
+        assert!(TokenFile::Secret(file(&folder, &"s".repeat(40), 0o400)).read().is_ok());
+        let open = TokenFile::Bearer(file(&folder, "abcdef", 0o640)).read();
+        assert!(matches!(open, Err(TokenFileError::Open { .. })));
+        let missing = TokenFile::Bearer(folder.path().join("none")).read();
+        assert!(matches!(missing, Err(TokenFileError::Read { .. })));
+        let long = TokenFile::Bearer(file(&folder, &"x".repeat(20_000), 0o600)).read();
+        assert!(matches!(long, Err(TokenFileError::Read { .. })));
+        let short = TokenFile::Secret(file(&folder, "short", 0o600)).read();
+        assert!(matches!(short, Err(TokenFileError::Content { .. })));
+        let empty = TokenFile::Bearer(file(&folder, "\n", 0o600)).read();
+        assert!(matches!(empty, Err(TokenFileError::Content { .. })));
+    }
+
+    #[test]
+    fn a_secret_may_be_written_in_hex() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(*read_secret(&file(&folder, "0x0102ff\n", 0o600)).unwrap(), [1, 2, 255]);
+        assert_eq!(*read_secret(&file(&folder, "0102ff\n", 0o600)).unwrap(), b"0102ff");
+        assert!(read_secret(&file(&folder, "0xzz", 0o600)).is_err());
+    }
+}
