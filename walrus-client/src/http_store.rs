@@ -20,6 +20,8 @@
 mod answer;
 mod config;
 mod fetch;
+#[doc(hidden)]
+pub mod fuzzing;
 mod heads;
 mod health;
 mod metrics;

@@ -105,6 +105,7 @@ impl Inner {
             Err(ReadFault::Busy { retry_after, .. }) => {
                 sources.offended(index, Offence::Failed(*retry_after))
             }
+            Err(ReadFault::Unreachable { .. }) => sources.offended(index, Offence::Failed(None)),
             Err(ReadFault::Refused { .. }) => sources.offended(index, Offence::Refused),
             Err(ReadFault::Wrong) => sources.offended(index, Offence::WrongContent),
             // The blob may be as large as that.
@@ -126,7 +127,7 @@ impl Inner {
         let request = self.request(plan, index)?;
         // The answer must begin within the base timeout: only its body earns more time.
         let response = timeout(base, request.send()).await.map_err(|_| ReadFault::busy("timed out"))?;
-        let response = response.map_err(|error| ReadFault::busy(describe(&error)))?;
+        let response = response.map_err(|error| unanswered(&error))?;
         *latency = Some(asked.elapsed());
         if response.status() != plan.status {
             let failure = timeout(base, failure(response)).await.map_err(|_| ReadFault::busy("timed out"))?;
@@ -416,6 +417,12 @@ fn check_range(range: ByteRange, headers: &HeaderMap, length: u64) -> Result<(),
         _ if length != range.length => Err(ReadFault::Wrong),
         _ => Ok(()),
     }
+}
+
+/// A read that got no answer.
+fn unanswered(error: &reqwest::Error) -> ReadFault {
+    let reason = describe(error);
+    if error.is_connect() { ReadFault::Unreachable { reason } } else { ReadFault::busy(reason) }
 }
 
 /// The innermost cause, which is what an operator can act on; never the URL, which holds a blob's ID.

@@ -152,7 +152,9 @@ impl Inner {
                 Ok(fetched) => return Ok(fetched),
                 Err(failed) => failed,
             };
-            let busy = failed.iter().any(|(_, fault)| matches!(fault, ReadFault::Busy { .. }));
+            let busy = failed
+                .iter()
+                .any(|(_, fault)| matches!(fault, ReadFault::Busy { .. } | ReadFault::Unreachable { .. }));
             faults.extend(failed);
             let situation = ReadSituation {
                 round,
