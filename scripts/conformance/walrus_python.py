@@ -14,7 +14,7 @@ from pathlib import Path
 
 from walrus import WalrusAPIError, WalrusClient
 
-VECTORS = Path(__file__).resolve().parents[2] / "walrus-client/tests/vectors/walrus.json"
+VECTORS = Path(__file__).resolve().parents[2] / "walrus-client/vectors/walrus.json"
 OWNER = "0x" + "7a" * 32
 # Sizes around the first steps of the symbol size at 1000 shards, and the empty blob.
 SIZES = [0, 1, 17, 4096, 445_556, 445_557, 3_000_000]
