@@ -183,6 +183,12 @@ impl EmbeddedStore {
         self.inner.disk.usage()
     }
 
+    /// What was removed because its epochs were over, since the store was opened.
+    #[must_use]
+    pub fn collected(&self) -> Collected {
+        self.inner.disk.collected()
+    }
+
     /// Removes blobs and objects whose epochs are over. While the store is served, this happens by itself at the end
     /// of each epoch; until then they take up room and are not served.
     ///
@@ -224,15 +230,13 @@ impl EmbeddedStore {
 
     /// Collects at the end of each epoch.
     async fn collect_always(&self) -> std::convert::Infallible {
-        let mut collected_in = None;
         loop {
             let moved = self.inner.clock_moved.notified();
             let EpochInfo { epoch, until_next_ms } = self.epoch();
-            if collected_in != Some(epoch) {
-                match self.collect_expired().await {
-                    Ok(_) => collected_in = Some(epoch),
-                    Err(error) => tracing::error!(%error, "expired blobs could not be removed; trying again"),
-                }
+            if !self.inner.disk.is_collected(epoch)
+                && let Err(error) = self.collect_expired().await
+            {
+                tracing::error!(%error, "expired blobs could not be removed; trying again");
             }
             // The clock need not be the one that time is slept by.
             let pause = COLLECT_INTERVAL.min(std::time::Duration::from_millis(until_next_ms));

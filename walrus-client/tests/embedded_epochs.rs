@@ -138,7 +138,7 @@ async fn epochs_go_on_after_a_restart() {
 }
 
 #[tokio::test]
-async fn answers_name_the_epochs_and_a_served_store_collects_by_itself() {
+async fn answers_name_the_epochs_and_objects_end_one_by_one() {
     let bench = Bench::new();
     let running = Running::start(bench.open()).await;
     let store = running.store.clone();
@@ -176,15 +176,31 @@ async fn answers_name_the_epochs_and_a_served_store_collects_by_itself() {
     assert_eq!(gone.status(), 404);
     assert!(gone.text().await.unwrap().contains("BLOB_NOT_FOUND"));
     let usage: Value = client.get(format!("{admin}/usage")).send().await.unwrap().json().await.unwrap();
-    assert_eq!(usage, serde_json::json!({"blobs": 0, "bytes": 0}));
+    let collected = serde_json::json!({"blobs": 1, "bytes": 4, "objects": 3});
+    assert_eq!(usage, serde_json::json!({"blobs": 0, "bytes": 0, "collected": collected}));
     assert_eq!(running.store.admin().put_counts(id_of(b"blob")), PutCounts { puts: 4, bought: 3 });
 
-    // By the clock itself: nobody asks for the collection.
-    put("?epochs=1").await;
-    bench.pass(1);
-    running.store.admin().move_clock(Duration::ZERO).await.unwrap();
-    assert_eq!(running.store.usage().blobs, 0);
     serving.abort();
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_served_store_collects_when_an_epoch_ends() {
+    let folder = TempDir::new().unwrap();
+    let config = EmbeddedConfig {
+        clock: Clock::system(),
+        epoch_duration: Duration::from_millis(300),
+        ..config(&folder)
+    };
+    let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
+    put(&running.store, b"over soon", 1).await;
+    put(&running.store, b"over later", 53).await;
+    // Nobody asks for it.
+    while running.store.collected().blobs == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(running.store.collected(), Collected { blobs: 1, bytes: 9, objects: 1 });
+    assert_eq!(running.store.usage().blobs, 1);
     running.stop().await;
 }
 

@@ -73,6 +73,7 @@ impl StoreProcess {
     }
 
     /// The most memory that it ever had, in bytes.
+    #[cfg(target_os = "linux")]
     fn peak_memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -162,6 +163,7 @@ async fn every_acknowledged_blob_outlives_kills() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn memory_stays_flat_while_a_large_blob_passes() {
     const PIECE: usize = 64 * 1024;

@@ -20,7 +20,9 @@ use baton_proto::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{EmbeddedStore, EpochInfo, FaultPlan, HeadIdentity, WriteError, answers::Refusal, blocking};
+use super::{
+    EmbeddedStore, EpochInfo, FaultPlan, HeadIdentity, Usage, WriteError, answers::Refusal, blocking,
+};
 use crate::{MAX_HEAD_BYTES, wire::reason};
 
 /// Most blobs listed at once: some megabytes of JSON.
@@ -243,7 +245,9 @@ async fn clock(State(admin): State<Admin>) -> Response {
 }
 
 async fn usage(State(admin): State<Admin>) -> Response {
-    Json(admin.store.usage()).into_response()
+    let Usage { blobs, bytes } = admin.store.usage();
+    let collected = admin.store.collected();
+    Json(serde_json::json!({ "blobs": blobs, "bytes": bytes, "collected": collected })).into_response()
 }
 
 #[derive(Debug, Deserialize)]

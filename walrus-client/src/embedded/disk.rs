@@ -11,6 +11,7 @@ mod commit;
 mod files;
 mod heads;
 mod open;
+mod place;
 mod record;
 mod tokens;
 
@@ -31,6 +32,7 @@ use super::{
     config::MAX_OBJECTS_PER_BLOB,
 };
 pub use collect::Collected;
+use collect::Collections;
 use commit::Committer;
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
@@ -109,11 +111,15 @@ pub(super) struct Disk {
     folder: Folder,
     /// sled's log. Its own flush starts the writing and waits, but leaves the file's length and the disk's cache alone.
     log: File,
-    committer: Committer,
+    /// Syncs of the folder, before records name what is new in it.
+    names: Committer,
+    /// Flushes of sled.
+    records: Committer,
     clock: Clock,
     epochs: Mutex<Epochs>,
     /// The highest epoch seen: a clock that is set back does not bring one back.
     epoch_reached: AtomicU64,
+    collections: Mutex<Collections>,
     quota: Option<u64>,
     max_heads: usize,
     /// Held over read-decide-insert, never over a flush.
@@ -165,12 +171,20 @@ impl Disk {
 
     /// Stores what was written under its ID (the caller has computed it).
     pub(super) fn put(&self, id: BlobId, mut writer: Writer, term: Term) -> Result<Stored, DiskError> {
-        let file = writer.finish()?;
+        let file = self.finish(&mut writer)?;
         let (stored, replaced) = self.insert(id, file, term)?;
         writer.keep();
         self.flush()?;
         self.forget_file(replaced);
         Ok(stored)
+    }
+
+    /// Waits until a file and its name are on disk. Only then may a record name it: after a loss of power, the record
+    /// may be there without the flush that its writer waits for, and what it replaced is then removed at the start.
+    fn finish(&self, writer: &mut Writer) -> Result<FileKey, DiskError> {
+        let file = writer.finish()?;
+        self.names.commit(|| self.folder.sync())?;
+        Ok(file)
     }
 
     /// Switches the record to the new file, and adds an object unless the blob has one that is long enough.
@@ -198,8 +212,9 @@ impl Disk {
                 (Stored::New(object), bought + 1)
             }
         };
-        self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
+        // Before the record: a failure must not come after it, when its file is not yet kept.
         self.remove_objects(id, &over)?;
+        self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
         Ok((stored, replaced))
     }
 
@@ -272,10 +287,9 @@ impl Disk {
         Ok(live.any(|live| live.id(id) == object || live.shared_id(id) == Some(object)).then_some(id))
     }
 
-    /// Waits until everything written so far is on disk.
+    /// Waits until every record written so far is on disk.
     pub(super) fn flush(&self) -> Result<(), DiskError> {
-        self.committer.commit(|| {
-            self.folder.sync()?;
+        self.records.commit(|| {
             self.db.flush()?;
             self.log.sync_data()?;
             Ok(())
@@ -294,7 +308,7 @@ impl Disk {
     /// Admin: other bytes under an ID, with whatever objects it had; without any, one that never ends. True when it
     /// existed.
     pub(super) fn replace(&self, id: BlobId, mut writer: Writer) -> Result<bool, DiskError> {
-        let file = writer.finish()?;
+        let file = self.finish(&mut writer)?;
         let old = {
             let mut totals = self.totals();
             let old = self.record(id)?;

@@ -63,9 +63,9 @@ pub enum FaultRoute {
     Put,
     /// GET of a blob, by whatever ID, and of several (`concat`).
     Get,
-    /// HEAD of the same.
+    /// HEAD of anything.
     Head,
-    /// Everything with quilts and their patches, whatever the method.
+    /// PUT and GET of quilts and their patches.
     Quilt,
     /// All of these.
     Any,

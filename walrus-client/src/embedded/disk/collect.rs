@@ -1,6 +1,10 @@
 //! Garbage collection: objects whose epochs are over, and blobs that no object keeps.
 
-use super::{Disk, DiskError, Record};
+use std::sync::PoisonError;
+
+use baton_proto::ids::BlobId;
+
+use super::{Disk, DiskError, FileKey, Record};
 
 /// Blobs whose files are removed after one flush.
 const BATCH: usize = 256;
@@ -16,7 +20,33 @@ pub struct Collected {
     pub objects: u64,
 }
 
+/// What collections came to since the store was opened.
+#[derive(Debug, Default)]
+pub(super) struct Collections {
+    sum: Collected,
+    /// The epoch of the last one.
+    epoch: Option<u64>,
+}
+
+impl std::ops::AddAssign for Collected {
+    fn add_assign(&mut self, other: Self) {
+        self.blobs += other.blobs;
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+    }
+}
+
 impl Disk {
+    /// What was removed since the store was opened.
+    pub(in crate::embedded) fn collected(&self) -> Collected {
+        self.collections.lock().unwrap_or_else(PoisonError::into_inner).sum
+    }
+
+    /// Whether everything that is over in this epoch was removed.
+    pub(in crate::embedded) fn is_collected(&self, epoch: u64) -> bool {
+        self.collections.lock().unwrap_or_else(PoisonError::into_inner).epoch == Some(epoch)
+    }
+
     /// Removes every object that is over in this epoch, and every blob that has no other.
     ///
     /// Other writers go on meanwhile. A blob that is bought again just now stays.
@@ -31,7 +61,7 @@ impl Disk {
                 continue;
             }
             if let Ok(id) = key[..].try_into() {
-                files.extend(self.collect_one(baton_proto::ids::BlobId(id), epoch, &mut collected)?);
+                files.extend(self.collect_one(BlobId(id), epoch, &mut collected)?);
             }
             if files.len() >= BATCH {
                 self.flush()?;
@@ -42,16 +72,19 @@ impl Disk {
             self.flush()?;
             files.into_iter().for_each(|file| self.forget_file(Some(file)));
         }
+        let mut collections = self.collections.lock().unwrap_or_else(PoisonError::into_inner);
+        collections.sum += collected;
+        collections.epoch = Some(epoch);
         Ok(collected)
     }
 
     /// The same for one blob, looked at again under the lock. The file is to be removed after a flush.
     fn collect_one(
         &self,
-        id: baton_proto::ids::BlobId,
+        id: BlobId,
         epoch: u64,
         collected: &mut Collected,
-    ) -> Result<Option<super::FileKey>, DiskError> {
+    ) -> Result<Option<FileKey>, DiskError> {
         let mut totals = self.totals();
         let Some(mut record) = self.record(id)? else { return Ok(None) };
         let over: Vec<_> = record.objects.extract_if(.., |object| object.end <= epoch).collect();

@@ -12,12 +12,13 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use bytes::Bytes;
+
+use super::place;
 
 /// Bytes that are written, verified and sent at a time.
 pub(in crate::embedded) const CHUNK_BYTES: usize = 256 * 1024;
@@ -39,7 +40,8 @@ impl Root {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    handle: File,
+    /// Where folders can be opened and synced.
+    handle: Option<File>,
     /// Whether a file was made since the folder itself was last synced.
     changed: AtomicBool,
 }
@@ -55,7 +57,12 @@ pub(in crate::embedded) struct FileKey {
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
-        Ok(Self { handle: File::open(path)?, path: path.to_owned(), changed: AtomicBool::new(true) })
+        let handle = place::open_folder(path)?;
+        // The folder's own name is to last as well.
+        if let Some(parent) = path.parent().map(place::open_folder).transpose()?.flatten() {
+            parent.sync_all()?;
+        }
+        Ok(Self { handle, path: path.to_owned(), changed: AtomicBool::new(true) })
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -72,8 +79,10 @@ impl Folder {
 
     /// Waits until the names of all files made so far are on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
-        if self.changed.swap(false, Ordering::AcqRel) {
-            self.handle.sync_all().inspect_err(|_| self.changed.store(true, Ordering::Release))?;
+        if let Some(handle) = &self.handle
+            && self.changed.swap(false, Ordering::AcqRel)
+        {
+            handle.sync_all().inspect_err(|_| self.changed.store(true, Ordering::Release))?;
         }
         Ok(())
     }
@@ -85,7 +94,7 @@ impl Folder {
         // A record is checked before its key is used, so the length is one that was written here.
         let Ok(chunks) = usize::try_from(chunks) else { return Ok(None) };
         let mut hashes = vec![0; chunks * HASH_BYTES];
-        match file.read_exact_at(&mut hashes, key.length) {
+        match place::read(&file, &mut hashes, key.length) {
             Ok(()) if Root::of(key.length, &hashes) == key.root => {}
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
             _ => return Ok(None),
@@ -133,7 +142,7 @@ impl Writer {
     /// Appends a chunk: of [`CHUNK_BYTES`], but for the last one.
     pub(in crate::embedded) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         debug_assert!(self.length.is_multiple_of(CHUNK_BYTES as u64), "only the last chunk may be short");
-        self.file.write_all_at(chunk, self.length)?;
+        place::write(&self.file, chunk, self.length)?;
         self.length += chunk.len() as u64;
         self.hashes.extend_from_slice(blake3::hash(chunk).as_bytes());
         Ok(())
@@ -141,7 +150,7 @@ impl Writer {
 
     /// Writes the hashes and waits until everything is on disk, except the file's name: see [`Folder::sync`].
     pub(in crate::embedded) fn finish(&mut self) -> io::Result<FileKey> {
-        self.file.write_all_at(&self.hashes, self.length)?;
+        place::write(&self.file, &self.hashes, self.length)?;
         self.file.sync_data()?;
         let root = Root::of(self.length, &self.hashes);
         Ok(FileKey { number: self.number, length: self.length, root })
@@ -161,7 +170,7 @@ impl Writer {
     pub(in crate::embedded) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.length);
         end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.file.read_exact_at(buffer, offset)
+        place::read(&self.file, buffer, offset)
     }
 }
 
@@ -194,7 +203,7 @@ impl BlobFile {
         let start = number * CHUNK_BYTES as u64;
         let length = (self.length - start).min(CHUNK_BYTES as u64);
         let mut bytes = vec![0; usize::try_from(length).expect("a chunk at most")];
-        match self.file.read_exact_at(&mut bytes, start) {
+        match place::read(&self.file, &mut bytes, start) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }

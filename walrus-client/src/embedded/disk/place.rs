@@ -1,0 +1,52 @@
+//! Reading and writing at a place of a file, and syncing folders, as far as systems differ in it.
+
+use std::{fs::File, io, path::Path};
+
+/// Fills the buffer with the bytes from `offset` on.
+#[cfg(unix)]
+pub(super) fn read(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
+}
+
+/// Writes all bytes from `offset` on.
+#[cfg(unix)]
+pub(super) fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+/// A folder, for syncing the names in it.
+#[cfg(unix)]
+pub(super) fn open_folder(path: &Path) -> io::Result<Option<File>> {
+    File::open(path).map(Some)
+}
+
+/// Fills the buffer with the bytes from `offset` on.
+#[cfg(windows)]
+pub(super) fn read(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let count = std::os::windows::fs::FileExt::seek_read(file, buffer, offset)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buffer = &mut buffer[count..];
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+/// Writes all bytes from `offset` on.
+#[cfg(windows)]
+pub(super) fn write(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
+        bytes = &bytes[count..];
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+/// Folders cannot be synced there.
+#[cfg(windows)]
+pub(super) fn open_folder(_: &Path) -> io::Result<Option<File>> {
+    Ok(None)
+}
