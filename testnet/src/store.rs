@@ -1,12 +1,13 @@
 //! `baton-testnet store`: the embedded Walrus-compatible store as a process of its own.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use baton_proto::{Signable as _, Signed, head::HeadRecord};
 use baton_walrus_client::{
     ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity},
+    embedded::{EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES},
+    token_file::read_secret,
 };
 use clap::Args;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,17 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_QUOTA_BYTES,
         value_parser = clap::value_parser!(u64).range(1..))]
     quota: u64,
+    /// Largest blob that is taken, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = MAX_PUT_BYTES as u64,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    max_blob: u64,
+    /// How long an epoch lasts: a number with s, m, h or d
+    #[arg(long, value_name = "TIME", default_value = "14d", value_parser = parse_duration)]
+    epoch_duration: Duration,
+    /// Demand a token for every PUT, signed with the secret in this file (HS256; text, or hex after 0x). The file
+    /// must be readable by its owner alone
+    #[arg(long, value_name = "FILE")]
+    jwt_secret_file: Option<PathBuf>,
     /// What goes wrong on purpose: none, store (all of it can be survived by trying again), hostile (false answers
     /// too), or rules as in put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
     #[arg(long, value_name = "PLAN", default_value = "none", long_help = FAULTS_HELP)]
@@ -60,6 +72,13 @@ pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
     config.shards = ShardCount::new(args.shards)?;
     config.quota_bytes = Some(args.quota);
     config.faults = args.faults;
+    config.max_put_bytes =
+        usize::try_from(args.max_blob).context("--max-blob is too large for this machine")?;
+    config.epoch_duration = args.epoch_duration;
+    if let Some(path) = &args.jwt_secret_file {
+        let secret = JwtSecret::new(read_secret(path)?.to_vec());
+        config.jwt_secret = Some(secret.with_context(|| format!("{}", path.display()))?);
+    }
     let store = tokio::task::spawn_blocking(move || EmbeddedStore::open(config, validate_head))
         .await
         .context("opening the store panicked")??;
@@ -99,6 +118,24 @@ pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A number with s, m, h or d, above zero.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let in_seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        _ => return Err("take a number with s, m, h or d, for example 14d".to_owned()),
+    };
+    let seconds = digits.parse().ok().and_then(|number: u64| number.checked_mul(in_seconds));
+    seconds
+        .filter(|seconds| *seconds > 0)
+        .map(Duration::from_secs)
+        .ok_or_else(|| "too short or too long".to_owned())
+}
+
 /// The head index takes only records that are signed by the key they are indexed under.
 fn validate_head(bytes: &[u8]) -> Result<HeadIdentity, String> {
     let limit = HeadRecord::MAX_BYTES;
@@ -107,4 +144,19 @@ fn validate_head(bytes: &[u8]) -> Result<HeadIdentity, String> {
     }
     let record = Signed::<HeadRecord>::verify_encoded(bytes).map_err(|error| error.name().to_owned())?;
     Ok(HeadIdentity { key: record.index_key(), sequence: record.sequence, expires_ms: record.expires_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        for (text, seconds) in [("90s", 90), ("2m", 120), ("1h", 3_600), ("14d", 1_209_600)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "7", "s", "0d", "-1d", "1w", "1.5h", "99999999999999999d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
 }

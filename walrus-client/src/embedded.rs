@@ -140,6 +140,7 @@ impl EmbeddedStore {
             .map_err(|error| OpenError::Collect { path: config.path.clone(), cause: error.to_string() })?;
         log_collected(collected);
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let inner = Inner {
             disk,
             corrupt,
@@ -147,7 +148,7 @@ impl EmbeddedStore {
             put_counts: Mutex::default(),
             admitted_puts: semaphore(config.max_running_puts + config.max_waiting_puts),
             running_puts: semaphore(config.max_running_puts),
-            id_computations: semaphore(MAX_ID_COMPUTATIONS),
+            id_computations: semaphore(cores.min(MAX_ID_COMPUTATIONS)),
             head_writes: semaphore(MAX_HEAD_WRITES),
             quilt_patches: semaphore(QUILT_PATCHES_KIB),
             quilts: semaphore(QUILTS_KIB),

@@ -22,8 +22,9 @@ pub const EPOCH_DURATION: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// Most objects that keep one blob at a time: each PUT without `permanent` buys one, and a blob's record of 25 KB is
 /// written anew each time. The next PUT is answered 500.
 pub const MAX_OBJECTS_PER_BLOB: usize = 1_000;
-/// Blob IDs computed at once: each keeps a core busy, and at 10 MiB takes some 50 MB.
-pub(super) const MAX_ID_COMPUTATIONS: usize = 2;
+/// Most blob IDs computed at once, where there are as many cores: each keeps one busy, and takes up to 110 MB at 1000
+/// shards.
+pub(super) const MAX_ID_COMPUTATIONS: usize = 8;
 /// Memory for the patches of quilts that are being received, in KiB: two of the largest and some. Further ones wait.
 pub(super) const QUILT_PATCHES_KIB: usize = 256 * 1024;
 /// Memory for whole quilts that are being encoded or of which a patch is read, in KiB. A quilt above it is refused:

@@ -171,9 +171,29 @@ impl Slotted {
         Poll::Pending
     }
 
-    /// Notes that bytes left.
-    fn moved(&self) {
-        self.activity.lock().last = Instant::now();
+    /// What a write comes to: what it is, unless the reader is idle or too slow.
+    fn wrote(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let now = Instant::now();
+        if written.is_ready() {
+            if let Poll::Ready(Ok(bytes)) = written {
+                self.debt.moved(bytes, now);
+            }
+            self.activity.lock().last = now;
+            return written;
+        }
+        let due = self.debt.stalled(now) + self.idle;
+        if self.write_alarm.deadline() != due {
+            self.write_alarm.as_mut().reset(due);
+        }
+        if self.write_alarm.as_mut().poll(context).is_ready() {
+            let slow = io::Error::new(io::ErrorKind::TimedOut, "the reader takes its answer too slowly");
+            return Poll::Ready(Err(slow));
+        }
+        self.unless_idle(context)
     }
 }
 
@@ -201,27 +221,22 @@ impl AsyncWrite for Slotted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Pending => {
-                let due = self.debt.stalled(Instant::now()) + self.idle;
-                if self.write_alarm.deadline() != due {
-                    self.write_alarm.as_mut().reset(due);
-                }
-                if self.write_alarm.as_mut().poll(context).is_ready() {
-                    let slow =
-                        io::Error::new(io::ErrorKind::TimedOut, "the reader takes its answer too slowly");
-                    return Poll::Ready(Err(slow));
-                }
-                self.unless_idle(context)
-            }
-            ready => {
-                if let Poll::Ready(Ok(bytes)) = ready {
-                    self.debt.moved(bytes, Instant::now());
-                }
-                self.moved();
-                ready
-            }
-        }
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.wrote(written, context)
+    }
+
+    /// Otherwise every body would be copied behind its head before it is sent.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
