@@ -16,7 +16,7 @@ use baton_walrus_client::{
     HttpStore, ShardCount, blob_id,
     http_store::{
         ConcatId, Digest, Ended, Hedge, ObjectId, Operation, Phase, ProgressFn, RangeRoute, ReadOptions,
-        Sha256Digest, Verification,
+        Sha256Digest, StoredHow, Verification, WriteOptions,
     },
 };
 use http_common::{
@@ -234,6 +234,23 @@ async fn nothing_takes_longer_than_its_deadline() {
     let read = store.read(id(), &options().within(deadline)).await;
     assert!(matches!(read, Err(StoreError::Unavailable { .. })), "{read:?}");
     assert!(began.elapsed() < SOON / 2, "the base timeout of a minute does not count");
+}
+
+#[tokio::test]
+async fn times_without_end_are_taken_for_long_ones() {
+    let server = with_blob().await;
+    let store = builder(&[&server], &[&server])
+        .base_timeout(Duration::MAX)
+        .hedge(Hedge::After(Duration::MAX))
+        .probe_window(Duration::MAX)
+        .recently_stored_window(Duration::MAX)
+        .build()
+        .unwrap();
+    assert_eq!(store.read(id(), &options().within(Duration::MAX)).await.unwrap(), BLOB);
+    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    // The answer is no store result, and the blob is there.
+    let stored = store.store(BLOB.to_vec(), &WriteOptions::new(1)).await.unwrap();
+    assert_eq!(stored.how, StoredHow::Found);
 }
 
 #[tokio::test]

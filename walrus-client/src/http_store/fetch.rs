@@ -1,7 +1,7 @@
 //! One request to one aggregator, and its answer: bounded, timed and checked.
 //!
 //! Never more than the limit and one chunk of a body is held. What the answer means is said by
-//! [`answer`](super::answer); who else is asked is decided in [`read`](super::read).
+//! `answer`; who else is asked is decided in [`read`](super::read).
 
 use std::{
     path::{Path, PathBuf},
