@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing needs, where it is missing: a C toolchain (for TLS and QUIC), and a Python
-# environment for the independent verifier. Sourced by the other scripts; runs by itself too.
+# Installs what building and testing needs, where it is missing: a C toolchain (for TLS and QUIC), a Python
+# environment for the independent verifier and other people's Walrus client, and Node.js for Mysten's encoder. Sourced by the other scripts; runs by itself too.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -20,18 +20,31 @@ need_tools() {
   local missing=()
   command -v cc >/dev/null 2>&1 || missing+=(build-essential)
   command -v make >/dev/null 2>&1 || missing+=(make)
-  if [ ${#missing[@]} -gt 0 ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-      apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
-    else
-      fail "a C compiler is missing: install ${missing[*]} with your system's package manager, then run this again"
-    fi
+  # The fuzzer's own code is C++.
+  command -v c++ >/dev/null 2>&1 || missing+=(g++)
+  install_packages "${missing[@]}"
+}
+
+install_packages() {
+  [ $# -gt 0 ] || return 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"
+  else
+    fail "$* is missing: install it with your system's package manager, then run this again"
   fi
 }
 
-# The verifier's two packages, in an environment of their own.
+# Node.js, in which Mysten's WebAssembly encoder runs.
+need_node() {
+  local missing=()
+  command -v node >/dev/null 2>&1 || missing+=(nodejs)
+  command -v npm >/dev/null 2>&1 || missing+=(npm)
+  install_packages "${missing[@]}"
+}
+
+# The packages of scripts/requirements.txt, in an environment of their own.
 need_python() {
-  if ! "$venv/bin/python" -c 'import blake3, nacl' >/dev/null 2>&1; then
+  if ! "$venv/bin/python" -c 'import blake3, nacl, walrus' >/dev/null 2>&1; then
     python3 -m venv "$venv" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/scripts/requirements.txt"
   fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test: unit, property and process tests, the real model, the demo, and the independent verifier.
-# Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where the time went.
+# Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
+# independent verifier, the comparison with Mysten's encoder and a Walrus client of other people's, and a smoke run of each
+# fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where the time went.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -34,6 +35,12 @@ demo() {
   cat "$work/report.json"
 }
 
+demo_with_faults() {
+  local engine=echo
+  [ -n "$full" ] && engine=native
+  "$bin/baton-testnet" demo --json --faults store --engine "$engine" | tail -n 1
+}
+
 verify_vectors() {
   "$venv/bin/python" scripts/verify_export.py --vectors proto/vectors
   (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
@@ -46,7 +53,11 @@ step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
 step "tests" cargo test --locked --workspace
 step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo
+step "demo on a store that fails" demo_with_faults
 step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
+
+step "conformance with Walrus" scripts/conformance.sh
+step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
 
 printf '\n%-34s %8s\n' "where the time went" seconds
 for index in "${!names[@]}"; do

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from walrus import WalrusAPIError, WalrusClient
 
-VECTORS = Path(__file__).resolve().parents[2] / "walrus-client/tests/vectors/walrus.json"
+VECTORS = Path(__file__).resolve().parents[2] / "walrus-client/vectors/walrus.json"
 OWNER = "0x" + "7a" * 32
 # Sizes around the first steps of the symbol size at 1000 shards, and the empty blob.
 SIZES = [0, 1, 17, 4096, 445_556, 445_557, 3_000_000]
@@ -85,10 +85,11 @@ class WalrusPython(unittest.TestCase):
         self.assertEqual(headers["x-content-type-options"], "nosniff")
 
     def test_errors_are_read_as_walrus_errors(self):
+        # Those without a status are refused in plain text, as by Walrus's extractors.
         cases = [
             (lambda: self.client.get_blob("A" * 43), 404, "NOT_FOUND"),
             (lambda: self.client.get_blob_by_object_id("0x" + "11" * 32), 404, "NOT_FOUND"),
-            (lambda: self.client.get_blob("no-id"), 400, "INVALID_ARGUMENT"),
+            (lambda: self.client.get_blob("no-id"), 400, None),
             (lambda: self.client.put_blob(b"x", epochs=0), 400, None),
             (lambda: self.client.put_blob(b"x", encoding_type="RS9"), 400, None),
             (lambda: self.client.put_blob(bytes(10_240 * 1024 + 1)), 413, None),

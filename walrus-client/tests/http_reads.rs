@@ -16,7 +16,7 @@ use baton_walrus_client::{
     HttpStore, ShardCount, blob_id,
     http_store::{
         ConcatId, Digest, Ended, Hedge, ObjectId, Operation, Phase, ProgressFn, RangeRoute, ReadOptions,
-        Sha256Digest, Verification,
+        Sha256Digest, StoredHow, Verification, WriteOptions,
     },
 };
 use http_common::{
@@ -237,6 +237,23 @@ async fn nothing_takes_longer_than_its_deadline() {
 }
 
 #[tokio::test]
+async fn times_without_end_are_taken_for_long_ones() {
+    let server = with_blob().await;
+    let store = builder(&[&server], &[&server])
+        .base_timeout(Duration::MAX)
+        .hedge(Hedge::After(Duration::MAX))
+        .probe_window(Duration::MAX)
+        .recently_stored_window(Duration::MAX)
+        .build()
+        .unwrap();
+    assert_eq!(store.read(id(), &options().within(Duration::MAX)).await.unwrap(), BLOB);
+    assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
+    // The answer is no store result, and the blob is there.
+    let stored = store.store(BLOB.to_vec(), &WriteOptions::new(1)).await.unwrap();
+    assert_eq!(stored.how, StoredHow::Found);
+}
+
+#[tokio::test]
 async fn a_blob_exists_when_one_aggregator_has_it_and_is_missing_when_all_say_so() {
     let (none, some, broken) =
         (answering_status(404).await, answering_status(200).await, answering_status(503).await);
@@ -282,11 +299,13 @@ async fn a_range_is_read_alone_or_cut_from_what_was_verified() {
         let options = ReadOptions { range_route: route, limit: 4, ..unchecked() };
         assert_eq!(store.read(id(), &options.range(2, 4)).await.unwrap(), &BLOB[2..6], "{route:?}");
     }
-    assert_eq!(store.read(id(), &unchecked().range(10, 10)).await.unwrap(), &BLOB[10..]);
+    let cut = store.read(id(), &unchecked().range(10, 10)).await;
+    assert!(matches!(cut, Err(StoreError::Refused { .. })), "{cut:?}");
     for verification in [Verification::BlobId, Verification::Digest(blake3())] {
         let options = options().verify(verification);
         assert_eq!(store.read(id(), &options.clone().range(2, 4)).await.unwrap(), &BLOB[2..6]);
-        assert_eq!(store.read(id(), &options.clone().range(10, 10)).await.unwrap(), &BLOB[10..]);
+        let past = store.read(id(), &options.clone().range(10, 10)).await;
+        assert!(matches!(past, Err(StoreError::Refused { .. })), "{past:?}");
         assert!(matches!(store.read(id(), &options.range(12, 1)).await, Err(StoreError::Refused { .. })));
     }
     let nothing = store.read(id(), &unchecked().range(0, 0)).await;
@@ -297,7 +316,7 @@ async fn a_range_is_read_alone_or_cut_from_what_was_verified() {
 async fn a_range_that_is_not_the_one_asked_for_is_not_taken() {
     let good = ranged().await;
     for (range, body) in
-        [("bytes 0-3/12", &BLOB[..4]), ("bytes 2-5/12", &BLOB[2..5]), ("bytes 2-4/5", &BLOB[2..6])]
+        [("bytes 0-3/12", &BLOB[..4]), ("bytes 2-5/12", &BLOB[2..5]), ("bytes 2-4/12", &BLOB[2..6])]
     {
         let answer = ResponseTemplate::new(206).insert_header("content-range", range).set_body_bytes(body);
         let bad = answering(answer).await;

@@ -10,7 +10,7 @@ use baton_proto::{
     ids::{HeadIndexKey, SuiAddress},
     store::{BlobStore as _, HeadIndex as _, PutOptions, StoreError},
 };
-use baton_walrus_client::{HttpStore, ShardCount, blob_id};
+use baton_walrus_client::{HttpStore, ShardCount, blob_id, http_store::read_as_every_answer};
 use common::{NOW_MS, Running, closed_port, head, open};
 use http_common::{BLOB, created, id, raw_server, walrus_error};
 use tempfile::TempDir;
@@ -315,4 +315,21 @@ async fn errors_do_not_name_the_blob() {
     let store = client(&closed_port().await);
     let error = store.get(id(), LIMIT).await.unwrap_err().to_string();
     assert!(!error.contains(&id().to_string()), "{error}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_answer_makes_the_client_panic(status: u16, cut in 0..600usize, at in 0..600usize, with: u8, noise: Vec<u8>) {
+        let id = id().to_string();
+        let quilt = format!(r#"{{"blobStoreResult":{},"storedQuiltBlobs":[]}}"#, created(&id));
+        for good in [created(&id), quilt, walrus_error("TOKEN_ALREADY_USED"), "bytes 1-2/3".to_owned()] {
+            let mut bytes = good.into_bytes();
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = with;
+            }
+            bytes.truncate(cut);
+            let _ = read_as_every_answer(status, &bytes);
+        }
+        let _ = read_as_every_answer(status, &noise);
+    }
 }

@@ -19,8 +19,11 @@ const MAX_REASON_CHARS: usize = 120;
 pub(super) enum ReadFault {
     /// It says that it does not have it.
     Missing,
-    /// It failed on its side, was not reached or asks to wait: later it may have it.
+    /// It failed on its side or asks to wait: later it may have it.
     Busy { reason: String, retry_after: Option<Duration> },
+    /// No connection came about. That says nothing of the blob, and where another source says that it is not there,
+    /// nothing against it: a source that is gone for good must not keep a blob from being stored.
+    Unreachable { reason: String },
     /// It will not serve this; another one may.
     Refused { reason: String },
     /// What it offers exceeds the limit.

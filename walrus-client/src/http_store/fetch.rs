@@ -1,7 +1,7 @@
 //! One request to one aggregator, and its answer: bounded, timed and checked.
 //!
 //! Never more than the limit and one chunk of a body is held. What the answer means is said by
-//! [`answer`](super::answer); who else is asked is decided in [`read`](super::read).
+//! `answer`; who else is asked is decided in [`read`](super::read).
 
 use std::{
     path::{Path, PathBuf},
@@ -21,13 +21,14 @@ use tokio::{
 };
 
 use super::{
-    Inner,
+    ByteRange, Inner,
     answer::{self, Failure, ReadFault},
     health::Offence,
     join,
     read::{Plan, Run, Verb},
     verify::{Check, IdError, Input, compute_id},
 };
+use crate::wire::reason;
 
 /// Largest answer to a PUT, and largest error body, that is read: Walrus's own are below 2 KiB.
 pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
@@ -104,6 +105,7 @@ impl Inner {
             Err(ReadFault::Busy { retry_after, .. }) => {
                 sources.offended(index, Offence::Failed(*retry_after))
             }
+            Err(ReadFault::Unreachable { .. }) => sources.offended(index, Offence::Failed(None)),
             Err(ReadFault::Refused { .. }) => sources.offended(index, Offence::Refused),
             Err(ReadFault::Wrong) => sources.offended(index, Offence::WrongContent),
             // The blob may be as large as that.
@@ -125,7 +127,7 @@ impl Inner {
         let request = self.request(plan, index)?;
         // The answer must begin within the base timeout: only its body earns more time.
         let response = timeout(base, request.send()).await.map_err(|_| ReadFault::busy("timed out"))?;
-        let response = response.map_err(|error| ReadFault::busy(describe(&error)))?;
+        let response = response.map_err(|error| unanswered(&error))?;
         *latency = Some(asked.elapsed());
         if response.status() != plan.status {
             let failure = timeout(base, failure(response)).await.map_err(|_| ReadFault::busy("timed out"))?;
@@ -139,8 +141,8 @@ impl Inner {
             };
         }
         let content = self.receive(plan, response, run, motion).await?;
-        if plan.range.is_some_and(|range| !is_range(range, plan.status, &headers, content.length())) {
-            return Err(ReadFault::Wrong);
+        if let Some(range) = plan.range {
+            check_range(range, &headers, content.length())?;
         }
         if matches!(&content, Content::Memory(bytes) if !(plan.well_formed)(bytes)) {
             return Err(ReadFault::Wrong);
@@ -400,25 +402,27 @@ pub(super) async fn failure(response: Response) -> Failure {
     Failure { status, retry_after, body }
 }
 
-/// Whether a range's answer holds exactly the bytes asked for, as far as its header tells: cut only at the blob's end.
-pub(super) fn is_range(
-    range: super::ByteRange,
-    status: StatusCode,
-    headers: &HeaderMap,
-    length: u64,
-) -> bool {
-    if status != StatusCode::PARTIAL_CONTENT {
-        return length == range.length;
-    }
+/// Whether a range's answer holds exactly the bytes asked for, as far as its header tells. One that a cache cut at
+/// the blob's end is refused as Walrus itself refuses a range that ends past the blob.
+fn check_range(range: ByteRange, headers: &HeaderMap, length: u64) -> Result<(), ReadFault> {
+    let end = range.start.saturating_add(range.length);
     let value = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match value.and_then(answer::content_range) {
-        Some((first, last, total)) => {
-            let wanted = range.start.saturating_add(range.length);
-            let end = total.map_or(wanted, |total| wanted.min(total));
-            first == range.start && last.checked_add(1) == Some(end) && Some(length) == end.checked_sub(first)
+        Some((.., Some(total))) if total < end => {
+            Err(ReadFault::Refused { reason: reason::INVALID_BYTE_RANGE.to_owned() })
         }
-        None => length == range.length,
+        Some((first, last, _)) if first != range.start || last.checked_add(1) != Some(end) => {
+            Err(ReadFault::Wrong)
+        }
+        _ if length != range.length => Err(ReadFault::Wrong),
+        _ => Ok(()),
     }
+}
+
+/// A read that got no answer.
+fn unanswered(error: &reqwest::Error) -> ReadFault {
+    let reason = describe(error);
+    if error.is_connect() { ReadFault::Unreachable { reason } } else { ReadFault::busy(reason) }
 }
 
 /// The innermost cause, which is what an operator can act on; never the URL, which holds a blob's ID.

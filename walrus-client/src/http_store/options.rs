@@ -64,11 +64,10 @@ pub struct ByteRange {
 /// Which of Walrus's two ways is used to ask for a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RangeRoute {
-    /// The header `Range`, which caches on the way understand too. A range that begins in the blob and ends past
-    /// it is cut.
+    /// The header `Range`, which caches on the way understand too.
     #[default]
     Header,
-    /// The route `byte-range`, which refuses a range that ends past the blob.
+    /// The route `byte-range`.
     Query,
 }
 
@@ -123,7 +122,7 @@ impl fmt::Debug for ProgressFn {
 pub struct ReadOptions {
     /// Most bytes taken of one answer. A hedged read may hold some answers of this size at once.
     pub limit: u64,
-    /// Only these bytes. With a verification other than [`Verification::Off`] the whole blob is read and checked,
+    /// Only these bytes, all of which must be in the blob. With a verification other than [`Verification::Off`] the whole blob is read and checked,
     /// since neither ID nor digest says anything of a part, and `limit` is that of the whole blob.
     pub range: Option<ByteRange>,
     /// How a range is asked for when nothing is verified.

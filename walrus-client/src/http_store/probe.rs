@@ -62,6 +62,7 @@ impl Inner {
                 match timeout(LOOK_TIMEOUT.min(self.settings.base_timeout), asked).await {
                     Ok(Ok(_)) => Seen::Present,
                     Ok(Err(ReadFault::Missing)) => Seen::Absent,
+                    Ok(Err(ReadFault::Unreachable { .. })) => Seen::Unreachable,
                     Ok(Err(_)) | Err(_) => Seen::Unknown,
                 }
             })

@@ -309,7 +309,7 @@ fn form(patches: &[OwnPatch]) -> Result<Form, StoreError> {
     Form::new(fields).ok_or_else(unsendable)
 }
 
-fn read_list(bytes: &[u8]) -> Option<Vec<QuiltPatchInfo>> {
+pub(super) fn read_list(bytes: &[u8]) -> Option<Vec<QuiltPatchInfo>> {
     let items: Vec<QuiltPatchItem> = serde_json::from_slice(bytes).ok()?;
     let info = |item: QuiltPatchItem| {
         let patch_id = item.patch_id.parse().ok()?;

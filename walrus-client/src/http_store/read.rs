@@ -152,7 +152,9 @@ impl Inner {
                 Ok(fetched) => return Ok(fetched),
                 Err(failed) => failed,
             };
-            let busy = failed.iter().any(|(_, fault)| matches!(fault, ReadFault::Busy { .. }));
+            let busy = failed
+                .iter()
+                .any(|(_, fault)| matches!(fault, ReadFault::Busy { .. } | ReadFault::Unreachable { .. }));
             faults.extend(failed);
             let situation = ReadSituation {
                 round,
@@ -204,7 +206,8 @@ impl Inner {
         running.extend(lanes.next());
         let delay =
             order.first().and_then(|first| self.settings.hedge.delay(self.aggregators.latency(*first)));
-        let mut hedge_at = began + delay.unwrap_or_default();
+        let next_hedge = || after(Instant::now(), delay.unwrap_or_default());
+        let mut hedge_at = next_hedge();
         let mut moved = 0;
         loop {
             let may_hedge = delay.is_some() && lanes.len() > 0 && running.len() < MAX_PARALLEL;
@@ -218,11 +221,12 @@ impl Inner {
                     Some((_, source, Err(fault))) => {
                         faults.push((source, fault));
                         running.extend(lanes.next());
+                        hedge_at = next_hedge();
                     }
                     None => return Err(faults),
                 },
                 () = sleep_until(hedge_at), if may_hedge => {
-                    hedge_at = Instant::now() + delay.unwrap_or_default();
+                    hedge_at = next_hedge();
                     // Bytes that still come are better than another request for the same bytes.
                     let now_moved = motions.iter().map(Motion::bytes).sum();
                     let still = std::mem::replace(&mut moved, now_moved) == now_moved;

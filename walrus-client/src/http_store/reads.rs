@@ -274,14 +274,15 @@ fn check_range(range: Option<ByteRange>) -> Result<(), StoreError> {
     }
 }
 
-/// The bytes asked for of a whole blob; cut at its end, as the header's answer is.
+/// The bytes asked for of a whole blob. A range that ends past it is refused, as Walrus does.
 fn cut(mut bytes: Vec<u8>, range: ByteRange) -> Result<Vec<u8>, StoreError> {
-    let start = usize::try_from(range.start).unwrap_or(usize::MAX);
-    if start >= bytes.len() {
+    let start = usize::try_from(range.start).map_err(|_| invalid_range())?;
+    let length = usize::try_from(range.length).map_err(|_| invalid_range())?;
+    if start.checked_add(length).is_none_or(|end| end > bytes.len()) {
         return Err(invalid_range());
     }
     bytes.drain(..start);
-    bytes.truncate(usize::try_from(range.length).unwrap_or(usize::MAX));
+    bytes.truncate(length);
     Ok(bytes)
 }
 
@@ -305,7 +306,8 @@ mod tests {
     fn a_part_is_cut_out_as_an_aggregator_does() {
         let part = |start, length| cut(b"0123456789".to_vec(), ByteRange { start, length });
         assert_eq!(part(2, 3).unwrap(), b"234");
-        assert_eq!(part(8, 9).unwrap(), b"89", "cut at the end");
+        assert_eq!(part(8, 2).unwrap(), b"89");
+        assert_eq!(part(8, 3), Err(invalid_range()));
         assert_eq!(part(10, 1), Err(invalid_range()));
         assert_eq!(part(u64::MAX, 1), Err(invalid_range()));
         for (start, length) in [(0, 0), (u64::MAX, 1)] {

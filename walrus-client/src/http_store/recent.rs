@@ -11,6 +11,8 @@ use std::{
 use baton_proto::ids::BlobId;
 use tokio::time::Instant;
 
+use super::fetch::after;
+
 /// Most blobs remembered: a client that stores more within the window forgets the first of them.
 const MAX_RECENT: usize = 1024;
 
@@ -43,7 +45,7 @@ impl Recent {
 
     /// Until when a 404 of this blob may be a cache's.
     pub(super) fn until(&self, id: BlobId, now: Instant) -> Option<Instant> {
-        let until = *self.stored.get(&id)? + self.window;
+        let until = after(*self.stored.get(&id)?, self.window);
         (until > now).then_some(until)
     }
 }
@@ -72,6 +74,14 @@ mod tests {
         recent.stored(id(1), later);
         recent.stored(id(2), now + WINDOW);
         assert_eq!(recent.until(id(1), later), Some(later + WINDOW), "stored again");
+    }
+
+    #[test]
+    fn a_window_without_end_is_only_long() {
+        let now = Instant::now();
+        let mut recent = Recent::new(Duration::MAX);
+        recent.stored(id(1), now);
+        assert!(recent.until(id(1), now + WINDOW).is_some());
     }
 
     #[test]

@@ -56,11 +56,15 @@ pub(super) enum ReadStep {
 /// Decides from each source's last fault.
 pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSituation) -> ReadStep {
     let own_pause = pause(situation.round, situation.jitter);
+    let answered = faults.values().any(|fault| *fault == ReadFault::Missing);
     let waits: Vec<(usize, Duration)> = faults
         .iter()
         .filter_map(|(source, fault)| match fault {
             ReadFault::Busy { retry_after, .. } if situation.failed_rounds < situation.budget => {
                 Some((*source, own_pause.max(retry_after.unwrap_or_default())))
+            }
+            ReadFault::Unreachable { .. } if !answered && situation.failed_rounds < situation.budget => {
+                Some((*source, own_pause))
             }
             // The last look is at the very end of the time in which it may appear.
             ReadFault::Missing if !situation.missing_left.is_zero() => {
@@ -78,16 +82,21 @@ pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSi
     }
 }
 
-/// The one error for all sources: "not found" only when every one of them says so, and "try later" as soon as that
-/// may help.
+/// The one error for all sources: "not found" only when every one that can be reached says so, and "try later" as soon
+/// as that may help.
 pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
     let soonest = faults.values().filter_map(ReadFault::retry_after).min();
     let wrong = faults.values().any(|fault| *fault == ReadFault::Wrong);
     let mut refused = None;
     let mut too_large = None;
+    let missing_at_best =
+        |fault: &ReadFault| matches!(fault, ReadFault::Missing | ReadFault::Unreachable { .. });
+    if faults.values().all(missing_at_best) && faults.values().any(|fault| *fault == ReadFault::Missing) {
+        return StoreError::NotFound;
+    }
     for fault in faults.values() {
         match fault {
-            ReadFault::Busy { reason, .. } => {
+            ReadFault::Busy { reason, .. } | ReadFault::Unreachable { reason } => {
                 let more = if wrong { "; another source had other content" } else { "" };
                 return StoreError::Unavailable { reason: format!("{reason}{more}"), retry_after: soonest };
             }
@@ -108,9 +117,9 @@ pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probed {
     Found,
-    /// All of them say that it is not there, at the end of the whole time of looking.
+    /// All that can be reached say that it is not there, at the end of the whole time of looking.
     Absent,
-    /// One of them could not be asked.
+    /// One of them gave no usable answer, or none could be reached.
     Undecided,
 }
 
@@ -119,6 +128,8 @@ pub(super) enum Probed {
 pub(super) enum Seen {
     Present,
     Absent,
+    /// No connection came about: it is out of the count, unless nobody else is in it.
+    Unreachable,
     Unknown,
 }
 
@@ -137,7 +148,8 @@ pub(super) fn after_probe_pass(seen: &[Seen], pass: u32, left: Duration, jitter:
     if !left.is_zero() {
         return ProbeStep::Again(pause(pass, jitter).min(left));
     }
-    let absent = !seen.is_empty() && seen.iter().all(|seen| *seen == Seen::Absent);
+    let absent = seen.contains(&Seen::Absent)
+        && seen.iter().all(|seen| matches!(seen, Seen::Absent | Seen::Unreachable));
     ProbeStep::Done(if absent { Probed::Absent } else { Probed::Undecided })
 }
 

@@ -80,10 +80,9 @@ impl Inner {
         }
         let length = job.payload.length();
         let settings = &self.settings;
-        let time = job
-            .options
-            .deadline
-            .unwrap_or_else(|| (settings.transfer(length) + settings.probe_window).saturating_mul(2));
+        let time = job.options.deadline.unwrap_or_else(|| {
+            settings.transfer(length).saturating_add(settings.probe_window).saturating_mul(2)
+        });
         let deadline = after(Instant::now(), time);
         let repeatable = job.options.is_repeatable();
         let course = PutCourse::new(length, settings.retries, repeatable, job.options.renewal);

@@ -91,13 +91,27 @@ fn an_error_that_time_may_heal_is_named_before_others() {
 }
 
 #[test]
+fn a_source_that_is_gone_does_not_contradict_one_that_answers() {
+    let gone = || ReadFault::Unreachable { reason: "could not connect".to_owned() };
+    let step = |list: [ReadFault; 2]| after_reads(&faults(list), situation());
+    assert_eq!(step([gone(), ReadFault::Missing]), ReadStep::Fail(StoreError::NotFound));
+    assert!(matches!(step([gone(), gone()]), ReadStep::Again { sources, .. } if sources == [0, 1]));
+    assert!(matches!(step([gone(), busy("HTTP 503", None)]), ReadStep::Again { .. }));
+    for other in [ReadFault::Wrong, busy("HTTP 503", None), gone()] {
+        assert!(matches!(read_error(&faults([gone(), other])), StoreError::Unavailable { .. }));
+    }
+}
+
+#[test]
 fn a_blob_counts_as_absent_only_when_all_say_so_at_the_end() {
-    use Seen::{Absent, Present, Unknown};
+    use Seen::{Absent, Present, Unknown, Unreachable};
     let end = Duration::ZERO;
     for (seen, expected) in [
         (vec![Absent, Absent], Probed::Absent),
         (vec![Absent, Unknown], Probed::Undecided),
         (vec![Unknown, Present], Probed::Found),
+        (vec![Absent, Unreachable], Probed::Absent),
+        (vec![Unreachable, Unreachable], Probed::Undecided),
         (vec![], Probed::Undecided),
     ] {
         assert_eq!(after_probe_pass(&seen, 0, end, 0.0), ProbeStep::Done(expected), "{seen:?}");

@@ -1,0 +1,12 @@
+//! Answers of publishers and aggregators: whatever they hold, what gets into an error is short and plain.
+#![no_main]
+
+use baton_walrus_client::http_store::fuzzing::read_answer;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let [high, low, body @ ..] = data else { return };
+    for text in read_answer(u16::from_be_bytes([*high, *low]) % 600, body) {
+        assert!(text.chars().count() < 300 && !text.chars().any(char::is_control), "{text:?}");
+    }
+});

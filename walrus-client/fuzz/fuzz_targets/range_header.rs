@@ -1,0 +1,13 @@
+//! Range headers: what is accepted is one closed range, and says what it says.
+#![no_main]
+
+use baton_walrus_client::embedded::fuzzing::parse_range;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some(range) = parse_range(data) else { return };
+    assert!(range.length > 0 && range.last() >= range.first);
+    assert!(!range.is_within(range.last()));
+    let canonical = format!("bytes={}-{}", range.first, range.last());
+    assert_eq!(parse_range(canonical.as_bytes()), Some(range));
+});

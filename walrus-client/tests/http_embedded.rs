@@ -1,0 +1,206 @@
+//! The client against the whole interface of the embedded store: what each says, the other must understand.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_proto::{ids::SuiAddress, store::StoreError};
+use baton_walrus_client::{
+    HttpStore, PublisherToken, QuiltPatch, ShardCount, TokenMinter, blob_id,
+    embedded::{Clock, EmbeddedConfig, EmbeddedStore, JwtSecret},
+    http_store::{ConcatId, ObjectOwner, RangeRoute, ReadOptions, StoredHow, Verification, WriteOptions},
+    lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded},
+};
+use common::{Running, config, open, validate};
+use tempfile::TempDir;
+
+const BLOB: &[u8] = b"sealed bytes, some more of them";
+
+fn options() -> ReadOptions {
+    ReadOptions::new(1 << 20)
+}
+
+fn unchecked() -> ReadOptions {
+    options().verify(Verification::Off)
+}
+
+#[tokio::test]
+async fn a_blob_is_read_in_every_way_that_it_is_served() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    let stored = store.store(BLOB.to_vec(), &WriteOptions::new(2)).await.unwrap();
+    assert_eq!(stored.how, StoredHow::Created);
+    let epoch = stored.epoch.expect("a fresh registration");
+    assert_eq!(stored.end_epoch, Some(epoch + 2));
+    let id = stored.blob_id;
+    assert_eq!(store.stat(id, &options()).await.unwrap().length, Some(BLOB.len() as u64));
+    for route in [RangeRoute::Header, RangeRoute::Query] {
+        let options = ReadOptions { range_route: route, ..unchecked() };
+        assert_eq!(store.read(id, &options.clone().range(3, 5)).await.unwrap(), &BLOB[3..8], "{route:?}");
+        for (start, length) in [(1000, 5), (20, 1000)] {
+            let past = store.read(id, &options.clone().range(start, length)).await;
+            assert!(matches!(past, Err(StoreError::Refused { .. })), "{route:?}: {past:?}");
+        }
+    }
+    let object = stored.object.expect("the publisher names it");
+    for options in [options(), unchecked()] {
+        let read = store.read_object(object, &options).await.unwrap();
+        assert_eq!((read.blob_id, read.bytes.as_slice()), (Some(id), BLOB));
+    }
+    let ids = [ConcatId::Blob(id), ConcatId::Object(object), ConcatId::Blob(id)];
+    assert_eq!(store.concat(&ids, &unchecked()).await.unwrap(), [BLOB, BLOB, BLOB].concat());
+    let many = vec![ConcatId::Blob(id); 30];
+    assert_eq!(store.concat(&many, &unchecked()).await.unwrap(), BLOB.repeat(30));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn every_option_of_a_put_is_understood() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    let sent = WriteOptions { reuse_resources: Some(false), ..WriteOptions::new(3).permanent() }
+        .owner(ObjectOwner::Address(SuiAddress([7; 32])));
+    assert_eq!(store.store(BLOB.to_vec(), &sent).await.unwrap().how, StoredHow::Created);
+    let again = store.store(BLOB.to_vec(), &sent).await.unwrap();
+    assert_eq!((again.how, again.epoch), (StoredHow::AlreadyCertified, None));
+    let forced = WriteOptions { force: true, ..sent };
+    assert_eq!(store.store(BLOB.to_vec(), &forced).await.unwrap().how, StoredHow::Created);
+    let shared = WriteOptions::new(1).owner(ObjectOwner::Shared);
+    assert_eq!(store.store(BLOB.to_vec(), &shared).await.unwrap().how, StoredHow::Created);
+    let too_long = store.store(BLOB.to_vec(), &WriteOptions::new(1000)).await;
+    assert!(matches!(too_long, Err(StoreError::Refused { .. })), "{too_long:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_quilt_is_stored_listed_and_read() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    let tags = BTreeMap::from([("kind".to_owned(), "t".to_owned())]);
+    let patches = [
+        QuiltPatch { identifier: "ü \"b\"/c?", tags, data: b"one" },
+        QuiltPatch { identifier: "a", tags: BTreeMap::new(), data: b"" },
+        QuiltPatch { identifier: "z.txt", tags: BTreeMap::new(), data: &[7; 5000] },
+    ];
+    let quilt = store.store_quilt(&patches, &WriteOptions::new(1)).await.unwrap();
+    assert_eq!((quilt.stored.how, quilt.patches.len()), (StoredHow::Created, 3));
+    let id = quilt.stored.blob_id;
+    let verified = store.quilt_patches(id, &options()).await.unwrap();
+    assert_eq!(store.quilt_patches(id, &unchecked()).await.unwrap(), verified);
+    assert_eq!(verified[2].tags["kind"], "t");
+    for patch in &patches {
+        for options in [options(), unchecked()] {
+            let named = store.read_patch_named(id, patch.identifier, &options).await.unwrap();
+            assert_eq!(named.bytes, patch.data, "{}", patch.identifier);
+        }
+        let ours = quilt.patches.iter().find(|stored| stored.identifier == patch.identifier).unwrap();
+        for options in [options(), unchecked()] {
+            let read = store.read_patch(ours.patch_id, &options).await.unwrap();
+            assert_eq!(
+                (read.bytes.as_slice(), read.identifier.as_deref()),
+                (patch.data, Some(patch.identifier))
+            );
+        }
+    }
+    let missing = store.read_patch_named(id, "nothing", &ReadOptions::new(1 << 20)).await;
+    assert_eq!(missing, Err(StoreError::NotFound));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_publisher_with_a_secret_takes_minted_tokens_and_nothing_else() {
+    let secret = b"a secret of more than 32 bytes, for tests".to_vec();
+    let folder = TempDir::new().unwrap();
+    let config = EmbeddedConfig {
+        jwt_secret: Some(JwtSecret::new(secret.clone()).unwrap()),
+        clock: Clock::system(),
+        ..config(&folder)
+    };
+    let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
+    let with = |token: Option<PublisherToken>| {
+        let builder = HttpStore::builder(&running.url, &running.url, ShardCount::TESTBED);
+        token.into_iter().fold(builder, |builder, token| builder.token(token)).build().unwrap()
+    };
+    let store = with(Some(PublisherToken::minted(TokenMinter::new(&secret).unwrap())));
+    let address = ObjectOwner::Address(SuiAddress([7; 32]));
+    for options in [WriteOptions::new(1), WriteOptions::new(2).permanent().owner(address)] {
+        assert_eq!(store.store(BLOB.to_vec(), &options).await.unwrap().how, StoredHow::Created);
+    }
+    let patch = QuiltPatch { identifier: "a", tags: BTreeMap::new(), data: b"x" };
+    store.store_quilt(&[patch], &WriteOptions::new(1)).await.unwrap();
+    let other = TokenMinter::new(b"another secret of more than 32 bytes").unwrap();
+    let refused = with(None).store(b"new".to_vec(), &WriteOptions::new(1)).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    for (stranger, reason) in [
+        (PublisherToken::minted(other), "INVALID_SIGNATURE"),
+        (PublisherToken::bearer("x.y.z").unwrap(), "INVALID_TOKEN"),
+    ] {
+        let refused = with(Some(stranger)).store(b"new".to_vec(), &WriteOptions::new(1)).await;
+        assert_eq!(refused, Err(StoreError::Refused { reason: reason.to_owned() }));
+    }
+    let bound = TokenMinter::new(&secret).unwrap().max_epochs(2).max_size(10);
+    let bound = with(Some(PublisherToken::minted(bound)));
+    assert!(bound.store(b"small".to_vec(), &WriteOptions::new(2)).await.is_ok());
+    assert!(bound.store(b"small".to_vec(), &WriteOptions::new(3)).await.is_err());
+    assert!(bound.store(vec![1; 11], &WriteOptions::new(1)).await.is_err());
+    running.stop().await;
+}
+
+const EPOCH: Duration = Duration::from_secs(3600);
+const EPOCH_MS: u64 = 3_600_000;
+
+#[tokio::test]
+async fn the_book_knows_when_blobs_end_and_renews_them_before() {
+    let now = Arc::new(AtomicU64::new(1_000_000_000));
+    let seen = now.clone();
+    let folder = TempDir::new().unwrap();
+    let config = EmbeddedConfig {
+        clock: Clock::new(move || seen.load(Ordering::SeqCst)),
+        epoch_duration: EPOCH,
+        ..config(&folder)
+    };
+    let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
+    let store = HttpStore::builder(&running.url, &running.url, ShardCount::TESTBED)
+        .recently_stored_window(Duration::from_millis(1))
+        .build()
+        .unwrap();
+    let mut ledger = Ledger::new(EPOCH);
+    let options = WriteOptions::new(3);
+    let mut ids = Vec::new();
+    for number in 0..6u8 {
+        now.fetch_add(EPOCH_MS * 2 / 5, Ordering::SeqCst);
+        let stored = store.store(vec![number; 100], &options).await.unwrap();
+        ledger.record(&stored, &options, now.load(Ordering::SeqCst)).unwrap();
+        ids.push(stored.blob_id);
+    }
+    // The first blob ends within what the book says.
+    let ends = ledger.ends(ledger.get(ids[0]).unwrap());
+    assert!(ends.latest_ms - ends.earliest_ms < EPOCH_MS, "{ends:?}");
+    let exists = async |id| store.stat(id, &ReadOptions::new(0)).await.is_ok();
+    now.store(ends.earliest_ms - 1, Ordering::SeqCst);
+    assert!(exists(ids[0]).await);
+    let due: Vec<_> =
+        ledger.due(ends.earliest_ms - 1, Duration::from_secs(1)).iter().map(|blob| blob.blob_id).collect();
+    assert!(due.contains(&ids[0]) && !due.contains(&ids[5]), "{due:?}");
+    let renew = RenewOptions { now_ms: || 1_000_000_000 + EPOCH_MS * 3, ..RenewOptions::new(9, 1 << 20) };
+    let renewals = store.renew(&mut ledger, &due, &renew, |_| None).await;
+    assert!(renewals.iter().all(|one| matches!(one.ended, RenewalEnded::Renewed { end_epoch: Some(_) })));
+    now.store(ends.latest_ms + EPOCH_MS * 3, Ordering::SeqCst);
+    assert!(exists(ids[0]).await, "renewed");
+    assert!(!exists(ids[5]).await, "not renewed, and over");
+    assert_eq!(ledger.clock().epoch(), EPOCH);
+    assert_ne!(EpochClock::MAINNET_EPOCH, EPOCH);
+    assert_eq!(blob_id(&[0; 100], ShardCount::TESTBED).unwrap(), ids[0]);
+    running.stop().await;
+}
