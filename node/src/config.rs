@@ -160,7 +160,7 @@ impl Settings {
             external: chosen.external.unwrap_or_default(),
             bootstrap: chosen.bootstrap.unwrap_or_default(),
             mdns: chosen.mdns.unwrap_or(true),
-            heads: chosen.heads.unwrap_or_else(|| HeadsSetting::At(first)),
+            heads: chosen.heads.unwrap_or(HeadsSetting::At(first)),
             publishers,
             aggregators,
             publisher_token_file: chosen.publisher_token_file,

@@ -194,28 +194,6 @@ impl BlobStore for HttpStore {
     }
 }
 
-/// Takes bytes for every kind of answer that is parsed, and tells whether they were one: what a fuzzer calls, since
-/// none of it may panic.
-#[doc(hidden)]
-#[must_use]
-pub fn read_as_every_answer(status: u16, bytes: &[u8]) -> bool {
-    let id = BlobId([0; 32]);
-    let failure = answer::Failure { status, retry_after: None, body: bytes.to_vec() };
-    let text = String::from_utf8_lossy(bytes);
-    let read = [
-        answer::blob_stored(bytes, id).is_ok(),
-        answer::quilt_stored(bytes, id, &std::collections::BTreeMap::new()).is_ok(),
-        quilts::read_list(bytes).is_some(),
-        answer::content_range(&text).is_some(),
-        answer::retry_after(&text).is_some(),
-        failure.of_get() == answer::ReadFault::Missing,
-        failure.of_put(true) == answer::PutFault::TooLarge,
-        failure.of_publish(0).is_retryable(),
-        failure.of_resolve().is_none(),
-    ];
-    read.contains(&true)
-}
-
 /// Joins a relative path of this crate's own making to a checked base URL.
 fn join(base: &Url, path: &str) -> Result<Url, StoreError> {
     base.join(path).map_err(|error| StoreError::Refused { reason: format!("the store's URL: {error}") })

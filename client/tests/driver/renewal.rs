@@ -19,7 +19,7 @@ struct Ahead {
     ms: Arc<AtomicU64>,
 }
 
-const EPOCH_MS: u64 = DEFAULT_EPOCH.as_millis() as u64;
+const EPOCH_MS: u64 = DEFAULT_EPOCH.as_secs() * 1000;
 
 async fn client(world: &World, renew: bool, ms: u64) -> Ahead {
     let mut config = world.config(world.home.path());

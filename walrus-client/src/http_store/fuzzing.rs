@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use baton_proto::ids::BlobId;
 
-use super::answer::{Failure, PutFault, ReadFault, blob_stored, content_range, quilt_stored, retry_after};
+use super::{
+    answer::{Failure, PutFault, ReadFault, blob_stored, content_range, quilt_stored, retry_after},
+    quilts::read_list,
+};
 
 /// Reads a body as every kind of answer, with this status where it is an error's. Returns the texts that would get
 /// into errors and logs.
@@ -18,8 +21,9 @@ pub fn read_answer(status: u16, body: &[u8]) -> Vec<String> {
     }
     let header = std::str::from_utf8(body).ok();
     let wait = header.and_then(retry_after);
-    // Only its not panicking is of interest.
+    // Of these only that they do not panic is of interest.
     let _ = header.and_then(content_range);
+    let _ = read_list(body);
     let failure = Failure { status, retry_after: wait, body: body.to_vec() };
     texts.extend([false, true].into_iter().filter_map(|fresh| put_text(failure.of_put(fresh))));
     if let ReadFault::Busy { reason, .. } | ReadFault::Refused { reason } = failure.of_get() {
