@@ -1,7 +1,7 @@
 //! What the command does, on top of the library: flags, settings, output, and one module per subcommand.
 
 pub mod args;
-mod blob;
+pub mod blob;
 mod chat;
 mod nodes;
 pub mod out;

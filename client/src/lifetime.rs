@@ -10,6 +10,10 @@ use baton_proto::ids::BlobId;
 
 use crate::state::{State, TurnMeta};
 
+/// The part of an epoch for which a renewal of unknown outcome is left alone: of the last certain epoch there is then
+/// time for several.
+const UNKNOWN_WAIT: u64 = 8;
+
 /// How long an epoch is, and for how many of them blobs are stored where that is not known of a blob.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
@@ -70,6 +74,10 @@ fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLi
     let kept_until_ms = after(epochs.saturating_sub(1));
     // In the epoch of its last PUT another one adds nothing, and would be bought all the same.
     let extends = now_ms.saturating_sub(stored_ms) >= epoch_ms / 2;
+    // One that may have been paid is not paid again at every start; but it is, before the time is over.
+    let waits = meta
+        .renewal_unknown_ms
+        .is_some_and(|tried_ms| now_ms.saturating_sub(tried_ms) < epoch_ms / UNKNOWN_WAIT);
     Some(BlobLifetime {
         seq,
         blob_id: meta.blob_id,
@@ -78,7 +86,7 @@ fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLi
         end_epoch: meta.end_epoch,
         kept_until_ms,
         gone_by_ms: after(epochs),
-        due: meta.stored && extends && now_ms.saturating_add(epoch_ms) > kept_until_ms,
+        due: meta.stored && extends && !waits && now_ms.saturating_add(epoch_ms) > kept_until_ms,
     })
 }
 

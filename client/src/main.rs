@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let arguments = cli::args::Arguments::parse();
+    let arguments = cli::args::Arguments::parse_from(cli::blob::args::with_ids_named(std::env::args_os()));
     let environment = cli::settings::Environment::read();
     let out = cli::out::Out::new(arguments.json, environment.no_color);
     start_logging(environment.log.as_deref());

@@ -113,6 +113,8 @@ pub(crate) enum Entry {
     AckMoot { seq: u64 },
     /// For how many epochs a turn's blob was stored, and when.
     Paid { seq: u64, paid: Paid },
+    /// A turn's blob was to be renewed, and it is not known whether it was.
+    RenewalUnknown { seq: u64, tried_ms: u64 },
 }
 
 /// What a PUT bought.
@@ -142,6 +144,7 @@ impl Entry {
             | Self::Stored { seq, .. }
             | Self::Lost { seq }
             | Self::Paid { seq, .. }
+            | Self::RenewalUnknown { seq, .. }
             | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
@@ -172,6 +175,8 @@ pub(crate) struct TurnMeta {
     pub(crate) end_epoch: Option<u64>,
     /// What the last PUT bought, where this client knows.
     pub(crate) paid: Option<Paid>,
+    /// When a renewal was last tried of which it is not known whether it was paid.
+    pub(crate) renewal_unknown_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
@@ -331,7 +336,14 @@ impl State {
                 meta.end_epoch = end_epoch;
                 self.unstored.remove(&seq);
             }
-            Entry::Paid { seq, paid } => self.meta_mut(seq)?.paid = Some(paid),
+            Entry::Paid { seq, paid } => {
+                let meta = self.meta_mut(seq)?;
+                meta.paid = Some(paid);
+                meta.renewal_unknown_ms = None;
+            }
+            Entry::RenewalUnknown { seq, tried_ms } => {
+                self.meta_mut(seq)?.renewal_unknown_ms = Some(tried_ms);
+            }
             Entry::Lost { seq } => {
                 self.meta_mut(seq)?.stored = false;
                 if !self.is_superseded(seq) {
@@ -387,6 +399,7 @@ impl State {
             stored: false,
             end_epoch: None,
             paid: None,
+            renewal_unknown_ms: None,
             memory: turn.memory,
             system,
         });

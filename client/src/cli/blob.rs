@@ -71,6 +71,7 @@ fn store(settings: &Settings) -> Result<HttpStore, Failure> {
 
 /// A blob's ID from the command line.
 fn blob(text: &str) -> Result<BlobId, Failure> {
+    let text = args::unnamed(text);
     text.parse().map_err(|_| {
         Failure::Usage(format!("{text} is no blob ID; one has 43 characters of URL-safe base64"))
     })

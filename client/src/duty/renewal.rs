@@ -14,6 +14,7 @@ use crate::{
     error::ClientError,
     lifetime::{self, BlobLifetime, Terms},
     session::Session,
+    state::Entry,
 };
 
 /// Pause between two tries of a session's renewal in the background: whatever is due has days.
@@ -42,6 +43,8 @@ impl Client {
 
     /// Buys again those of a session's blobs that are due, or may run out `within` that time. One that fails does not
     /// keep the others; each is one PUT and may be paid for.
+    ///
+    /// A renewal whose answer got lost may have been paid: such a blob is not due again for an eighth of an epoch.
     ///
     /// Dropped midway it leaves noted what was bought; a PUT under way may have been, and would then be bought again.
     ///
@@ -104,13 +107,22 @@ impl Client {
             return Ok(());
         }
         let id = self.ensure_blob_id(session, seq).await?;
-        let bought = self.put(session, seq, id).await?;
-        // A blob found in place of a lost answer is the old one, and says nothing of the new PUT.
-        if bought.end_epoch.is_none() {
-            let reason = "the store did not say until when the blob is kept".to_owned();
-            return Err(StoreError::OutcomeUnknown { reason }.into());
+        let tried_ms = self.now_ms();
+        match self.put(session, seq, id).await {
+            Ok(bought) if bought.end_epoch.is_some() => session.record(bought.entries(seq)).await,
+            // A blob found in place of a lost answer is the old one, and says nothing of the new PUT.
+            Ok(_) => {
+                session.record(vec![Entry::RenewalUnknown { seq, tried_ms }]).await?;
+                let reason = "the store did not say until when the blob is kept".to_owned();
+                Err(StoreError::OutcomeUnknown { reason }.into())
+            }
+            Err(error) => {
+                if matches!(error, ClientError::Store(StoreError::OutcomeUnknown { .. })) {
+                    session.record(vec![Entry::RenewalUnknown { seq, tried_ms }]).await?;
+                }
+                Err(error)
+            }
         }
-        session.record(bought.entries(seq)).await
     }
 
     fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {

@@ -116,6 +116,17 @@ async fn a_renewal_counts_only_when_the_store_says_until_when() {
     world.store.set_silent_about_epochs(true);
     let report = client.renew(session, None).await.unwrap();
     assert!(matches!(report.failed[..], [(16, ClientError::Store(StoreError::OutcomeUnknown { .. }))]));
+    let paid = world.store.puts();
+    assert!(due(&client, session).await.is_empty(), "it may have been paid, so it is left alone for a while");
+    client.shutdown(GRACE).await;
+    let Ahead { client, ms } = self::client(&world, true, 4 * EPOCH_MS).await;
+    client.session(session).await.unwrap();
+    assert!(client.renew(session, None).await.unwrap().renewed.is_empty());
+    assert_eq!(world.store.puts(), paid, "nor by another start");
+    ms.store(4 * EPOCH_MS + EPOCH_MS / 8 + 60_000, Ordering::SeqCst);
+    world.store.set_silent_about_epochs(false);
     assert_eq!(due(&client, session).await, [16]);
+    assert_eq!(client.renew(session, None).await.unwrap().renewed, [16]);
+    assert_eq!(world.store.puts(), paid + 1);
     client.shutdown(GRACE).await;
 }

@@ -202,6 +202,9 @@ mod tests {
         check("slots = 99999999999999999999", 1, &["`slots`", number]);
         check("queue = 1\nmdns = \"yes\"", 2, &["`mdns`", "expected true or false"]);
         check("listen = \"/ip4/0.0.0.0/tcp/1\"", 1, &["`listen`", "expected a list"]);
+        let urls = "or a list of at most 8 such";
+        check("publisher = []", 1, &["`publisher`", urls, "array"]);
+        check("aggregator = [\"http://a\", 1]", 1, &["`aggregator`", urls, "integer"]);
         check("listen = [\n  \"/ip4/0.0.0.0/tcp/1\",\n  7,\n]", 3, &["`listen`", "integer"]);
         check("listen = [\"0.0.0.0:4001\"]", 1, &["`listen`", "0.0.0.0:4001", "/ip4/0.0.0.0/tcp/4001"]);
         check("publisher = \"localhost\"", 1, &["`publisher`", "http://host:port"]);

@@ -106,7 +106,8 @@ impl Ledger {
 
 impl fmt::Display for LifetimeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} blobs, {} bytes", self.blobs.len(), self.bytes)?;
+        let plural = if self.blobs.len() == 1 { "" } else { "s" };
+        write!(f, "{} blob{plural}, {} bytes", self.blobs.len(), self.bytes)?;
         match self.epoch {
             Some(EpochBounds { earliest, latest }) if earliest == latest => {
                 writeln!(f, ", epoch {earliest}")?

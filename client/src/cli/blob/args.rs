@@ -1,8 +1,31 @@
 //! The arguments of `baton blob`.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
+use baton_proto::ids::BlobId;
+use baton_walrus_client::QuiltPatchId;
 use clap::{Args, Subcommand};
+
+/// What may stand before an ID.
+const ID_PREFIX: &str = "id:";
+
+/// The command line with every ID that begins with a dash named as one: a 64th of all IDs do, and each would be taken
+/// for flags.
+pub fn with_ids_named(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    arguments.map(|argument| match argument.to_str() {
+        Some(text) if text.starts_with('-') && is_id(text) => format!("{ID_PREFIX}{text}").into(),
+        _ => argument,
+    })
+}
+
+fn is_id(text: &str) -> bool {
+    text.parse::<BlobId>().is_ok() || text.parse::<QuiltPatchId>().is_ok()
+}
+
+/// Takes off what was put before an ID.
+pub fn unnamed(text: &str) -> &str {
+    text.strip_prefix(ID_PREFIX).unwrap_or(text)
+}
 
 /// What to do with blobs.
 #[derive(Debug, Subcommand)]
@@ -146,4 +169,32 @@ pub enum QuiltCommand {
         #[arg(long, value_name = "NAME:KEY=VALUE")]
         tag: Vec<String>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Arguments, Command};
+
+    #[test]
+    fn an_id_that_begins_with_a_dash_is_no_flag() {
+        for first in ["-BiY", "-oAA", "-hAA", "--AA", "AAAA"] {
+            let id = format!("{first}{}", "A".repeat(39));
+            let words = ["baton", "blob", "get", "-o", "file", &id, "--limit", "7"];
+            let parsed = Arguments::parse_from(with_ids_named(words.into_iter().map(OsString::from)));
+            let Command::Blob { command: BlobCommand::Get { id: found, out, limit, .. } } = parsed.command
+            else {
+                panic!("not blob get");
+            };
+            assert_eq!((unnamed(&found), out, limit), (id.as_str(), Some("file".into()), 7), "{first}");
+        }
+    }
+
+    #[test]
+    fn flags_stay_flags() {
+        let words = ["baton", "-o", "--blake3", "-", "--", "-x"].map(OsString::from);
+        assert!(with_ids_named(words.clone().into_iter()).eq(words));
+    }
 }

@@ -136,7 +136,7 @@ pub async fn stat(settings: &Settings, ids: &[String], out: &Out) -> Result<(), 
         let kept = kept::lifetime(&ledger, id);
         if out.json() {
             out.value(&json!({
-                "blob_id": text,
+                "blob_id": id.to_string(),
                 "stored": there,
                 "size": length,
                 "encoded_length": encoded,

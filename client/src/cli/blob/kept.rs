@@ -157,7 +157,7 @@ pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(),
 
 fn known(ledger: &Ledger, text: &str) -> Result<BlobId, Failure> {
     let id = blob(text)?;
-    let unknown = || Failure::Usage(format!("{text} was not stored from here; store it with baton blob put"));
+    let unknown = || Failure::Usage(format!("{id} was not stored from here; store it with baton blob put"));
     ledger.get(id).map(|_| id).ok_or_else(unknown)
 }
 

@@ -99,7 +99,7 @@ async fn get(
     let to_file = file.filter(|path| !is_stdin(path));
     deliver(patch.bytes, to_file).await?;
     if to_file.is_some() {
-        let name = patch.identifier.as_deref().or(name).unwrap_or(id);
+        let name = patch.identifier.as_deref().or(name).unwrap_or_else(|| super::args::unnamed(id));
         if out.json() {
             out.value(&json!({ "identifier": name, "size": length, "verified": !unverified }))?;
         } else {
@@ -111,6 +111,7 @@ async fn get(
 }
 
 fn patch_id(text: &str) -> Result<QuiltPatchId, Failure> {
+    let text = super::args::unnamed(text);
     text.parse().map_err(|_| {
         Failure::Usage(format!("{text} is no patch ID; with a quilt's ID, name the file in it as well"))
     })

@@ -163,7 +163,7 @@ pub async fn get(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), F
     };
     if out.json() && to_file.is_some() {
         let verified = !matches!(wanted.check.0, Verification::Off);
-        out.value(&json!({ "id": wanted.id, "size": length, "verified": verified }))?;
+        out.value(&json!({ "id": super::args::unnamed(&wanted.id), "size": length, "verified": verified }))?;
     } else if to_file.is_some() {
         out.note(&format!("{}, {checked}", size(length)));
     }
