@@ -40,7 +40,7 @@ use tokio::{
 
 use crate::{BlobIdError, BlobSourceError, MAX_HEAD_BYTES, ShardCount};
 pub use admin::{Admin, PutCounts};
-pub use auth::{JwtSecret, JwtSecretError, MIN_JWT_SECRET_BYTES};
+pub use auth::{JwtSecret, JwtSecretError};
 pub use clock::{Clock, EpochInfo};
 use config::{
     COLLECT_INTERVAL, MAX_COUNTED_BLOBS, MAX_HEAD_WRITES, MAX_ID_COMPUTATIONS, QUILT_PATCHES_KIB, QUILTS_KIB,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 /// Fewest bytes of a secret: what HS256 asks for (RFC 7518, 3.2).
-const MIN_SECRET_BYTES: usize = 32;
+pub const MIN_JWT_SECRET_BYTES: usize = 32;
 /// Longest bearer token sent: servers refuse heads of more than some kilobytes.
 const MAX_TOKEN_BYTES: usize = 4096;
 /// How long a minted token is valid when nothing else is said. It is checked when a PUT begins, so this covers
@@ -26,7 +26,7 @@ pub enum TokenError {
     #[error("a bearer token must be 1 to {MAX_TOKEN_BYTES} visible ASCII characters without spaces")]
     Form,
     /// A secret that could be guessed.
-    #[error("the secret for tokens must have at least {MIN_SECRET_BYTES} bytes, as HS256 asks for")]
+    #[error("the secret for tokens must have at least {MIN_JWT_SECRET_BYTES} bytes, as HS256 asks for")]
     ShortSecret,
     /// A validity of zero.
     #[error("a token must be valid for at least a second")]
@@ -133,7 +133,7 @@ impl TokenMinter {
     /// # Errors
     /// [`TokenError::ShortSecret`].
     pub fn new(secret: &[u8]) -> Result<Self, TokenError> {
-        if secret.len() < MIN_SECRET_BYTES {
+        if secret.len() < MIN_JWT_SECRET_BYTES {
             return Err(TokenError::ShortSecret);
         }
         let key = EncodingKey::from_secret(secret);

@@ -17,12 +17,10 @@ use super::{
     answers::Refusal,
     disk::{DiskError, TokenError},
 };
-use crate::wire::reason;
+use crate::{jwt::MIN_JWT_SECRET_BYTES, wire::reason};
 
 /// How long after its expiry a token is still taken, for clocks that differ.
 const LEEWAY_S: u64 = 60;
-/// Shortest secret, in bytes: HS256 asks for a key as long as its hash.
-pub const MIN_JWT_SECRET_BYTES: usize = 32;
 
 /// The secret that publisher tokens are signed with. Its memory is wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
