@@ -10,9 +10,9 @@ use baton_proto::ids::BlobId;
 
 use crate::state::{State, TurnMeta};
 
-/// The part of an epoch for which a renewal of unknown outcome is left alone: of the last certain epoch there is then
+/// The part of an epoch for which a renewal in doubt is left alone: of the last certain epoch there is then
 /// time for several.
-const UNKNOWN_WAIT: u64 = 8;
+const DOUBT_WAIT: u64 = 8;
 
 /// How long an epoch is, and for how many of them blobs are stored where that is not known of a blob.
 #[derive(Debug, Clone, Copy)]
@@ -75,9 +75,8 @@ fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLi
     // In the epoch of its last PUT another one adds nothing, and would be bought all the same.
     let extends = now_ms.saturating_sub(stored_ms) >= epoch_ms / 2;
     // One that may have been paid is not paid again at every start; but it is, before the time is over.
-    let waits = meta
-        .renewal_unknown_ms
-        .is_some_and(|tried_ms| now_ms.saturating_sub(tried_ms) < epoch_ms / UNKNOWN_WAIT);
+    let waits =
+        meta.renewal_doubt_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) < epoch_ms / DOUBT_WAIT);
     Some(BlobLifetime {
         seq,
         blob_id: meta.blob_id,

@@ -113,8 +113,9 @@ pub(crate) enum Entry {
     AckMoot { seq: u64 },
     /// For how many epochs a turn's blob was stored, and when.
     Paid { seq: u64, paid: Paid },
-    /// A turn's blob was to be renewed, and it is not known whether it was.
-    RenewalUnknown { seq: u64, tried_ms: u64 },
+    /// A turn's blob is about to be bought again: until [`Entry::Paid`], or the same without a time, it is not known
+    /// whether it was.
+    RenewalDoubt { seq: u64, since_ms: Option<u64> },
 }
 
 /// What a PUT bought.
@@ -144,7 +145,7 @@ impl Entry {
             | Self::Stored { seq, .. }
             | Self::Lost { seq }
             | Self::Paid { seq, .. }
-            | Self::RenewalUnknown { seq, .. }
+            | Self::RenewalDoubt { seq, .. }
             | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
@@ -175,8 +176,8 @@ pub(crate) struct TurnMeta {
     pub(crate) end_epoch: Option<u64>,
     /// What the last PUT bought, where this client knows.
     pub(crate) paid: Option<Paid>,
-    /// When a renewal was last tried of which it is not known whether it was paid.
-    pub(crate) renewal_unknown_ms: Option<u64>,
+    /// When a renewal was tried of which it is not known whether it was paid.
+    pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
@@ -339,11 +340,9 @@ impl State {
             Entry::Paid { seq, paid } => {
                 let meta = self.meta_mut(seq)?;
                 meta.paid = Some(paid);
-                meta.renewal_unknown_ms = None;
+                meta.renewal_doubt_ms = None;
             }
-            Entry::RenewalUnknown { seq, tried_ms } => {
-                self.meta_mut(seq)?.renewal_unknown_ms = Some(tried_ms);
-            }
+            Entry::RenewalDoubt { seq, since_ms } => self.meta_mut(seq)?.renewal_doubt_ms = since_ms,
             Entry::Lost { seq } => {
                 self.meta_mut(seq)?.stored = false;
                 if !self.is_superseded(seq) {
@@ -399,7 +398,7 @@ impl State {
             stored: false,
             end_epoch: None,
             paid: None,
-            renewal_unknown_ms: None,
+            renewal_doubt_ms: None,
             memory: turn.memory,
             system,
         });

@@ -44,9 +44,8 @@ impl Client {
     /// Buys again those of a session's blobs that are due, or may run out `within` that time. One that fails does not
     /// keep the others; each is one PUT and may be paid for.
     ///
-    /// A renewal whose answer got lost may have been paid: such a blob is not due again for an eighth of an epoch.
-    ///
-    /// Dropped midway it leaves noted what was bought; a PUT under way may have been, and would then be bought again.
+    /// A renewal whose answer got lost, or that was cut off by the end of the process, may have been paid: such a blob is
+    /// not due again for an eighth of an epoch. Dropped midway this is as if the process had ended.
     ///
     /// # Errors
     /// As opening the session.
@@ -107,19 +106,19 @@ impl Client {
             return Ok(());
         }
         let id = self.ensure_blob_id(session, seq).await?;
-        let tried_ms = self.now_ms();
+        // On disk before the PUT: should this process end before it knows more, nothing is paid twice for a while.
+        let doubt = |since_ms| vec![Entry::RenewalDoubt { seq, since_ms }];
+        session.record(doubt(Some(self.now_ms()))).await?;
         match self.put(session, seq, id).await {
             Ok(bought) if bought.end_epoch.is_some() => session.record(bought.entries(seq)).await,
             // A blob found in place of a lost answer is the old one, and says nothing of the new PUT.
             Ok(_) => {
-                session.record(vec![Entry::RenewalUnknown { seq, tried_ms }]).await?;
                 let reason = "the store did not say until when the blob is kept".to_owned();
                 Err(StoreError::OutcomeUnknown { reason }.into())
             }
+            Err(ClientError::Store(error @ StoreError::OutcomeUnknown { .. })) => Err(error.into()),
             Err(error) => {
-                if matches!(error, ClientError::Store(StoreError::OutcomeUnknown { .. })) {
-                    session.record(vec![Entry::RenewalUnknown { seq, tried_ms }]).await?;
-                }
+                session.record(doubt(None)).await?;
                 Err(error)
             }
         }

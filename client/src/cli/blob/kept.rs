@@ -3,7 +3,7 @@
 //! HTTP tells nobody until when a blob is kept, so what the publishers said is written down here.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -26,6 +26,8 @@ use super::{
 const FILE: &str = "blobs.json";
 /// Name of the file whose lock keeps two processes from writing it at once.
 const LOCK: &str = "blobs.lock";
+/// Pause between two looks whether it is free.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// Largest book that is read: more than a full one takes.
 const MAX_BYTES: u64 = 128 * 1024 * 1024;
 /// Largest blob that is read back to be renewed.
@@ -40,13 +42,28 @@ struct Book {
 
 impl Book {
     /// Opens it, and waits for a process that has it.
-    fn open(settings: &Settings) -> Result<Self, Failure> {
+    async fn open(settings: &Settings, out: &Out) -> Result<Self, Failure> {
         let home = settings.home();
         create_private_folder(home).map_err(|source| file_error("create", home, source))?;
         let lock = home.join(LOCK);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
         let file = file.map_err(|source| file_error("create", &lock, source))?;
-        file.lock().map_err(|source| file_error("lock", &lock, source))?;
+        let mut told = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(source)) => return Err(file_error("lock", &lock, source)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !std::mem::replace(&mut told, true) {
+                out.note("waiting for another baton blob to finish writing");
+            }
+            tokio::select! {
+                biased;
+                _ = tokio::signal::ctrl_c() => return Err(Failure::Interrupted),
+                () = tokio::time::sleep(LOCK_PAUSE) => {}
+            }
+        }
         Ok(Self { path: home.join(FILE), ledger: load(settings)?, _lock: file })
     }
 
@@ -74,8 +91,13 @@ pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
 }
 
 /// Writes down what was stored.
-pub fn remember(settings: &Settings, stored: &Stored, options: &WriteOptions) -> Result<(), Failure> {
-    let mut book = Book::open(settings)?;
+pub async fn remember(
+    settings: &Settings,
+    stored: &Stored,
+    options: &WriteOptions,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut book = Book::open(settings, out).await?;
     let recorded = book.ledger.record(stored, options, storage::now_ms());
     recorded.map_err(|error| {
         let stored = StoreError::Refused { reason: format!("stored, but not written down: {error}") };
@@ -118,7 +140,7 @@ pub struct Wanted {
 /// Stores again what runs out.
 pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), Failure> {
     let store = store(settings)?;
-    let mut book = Book::open(settings)?;
+    let mut book = Book::open(settings, out).await?;
     let margin = match wanted.within_days {
         Some(days) => Duration::from_secs(u64::from(days) * 24 * 3600),
         None => settings.epoch(),

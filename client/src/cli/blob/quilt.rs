@@ -35,12 +35,11 @@ pub async fn run(settings: &Settings, command: QuiltCommand, out: &Out) -> Resul
                 let storing = store.store_quilt(&patches, &options);
                 cancellable(async { storing.await.map_err(ClientError::from) }).await?
             };
-            kept::remember(settings, &stored.stored, &options)?;
             transfer::tell(settings, &stored.stored, out)?;
             for patch in &stored.patches {
                 tell_patch(&patch.identifier, patch.patch_id, None, out)?;
             }
-            Ok(())
+            kept::remember(settings, &stored.stored, &options, out).await
         }
         QuiltCommand::Id { files, tag } => ids(settings, &Sources::read(&files, &tag)?, out).await,
         QuiltCommand::Get { id, name, out: file, unverified } => {

@@ -39,8 +39,9 @@ pub async fn put(settings: &Settings, file: &Path, storing: &Storing, out: &Out)
         let storing = store.store(PutBody::File(path), &options);
         cancellable(async { storing.await.map_err(ClientError::from) }).await?
     };
-    kept::remember(settings, &stored, &options)?;
-    tell(settings, &stored, out)
+    // Told first: what cannot be written down is stored all the same.
+    tell(settings, &stored, out)?;
+    kept::remember(settings, &stored, &options, out).await
 }
 
 /// Tells what was stored.
