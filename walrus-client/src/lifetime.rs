@@ -14,5 +14,5 @@ mod report;
 
 pub use clock::{EpochBounds, EpochClock, TimeBounds};
 pub use ledger::{KeptBlob, Ledger, LedgerError, Trouble};
-pub use renew::{RenewOptions, Renewal, RenewalEnded};
+pub use renew::{Checkpoint, RenewOptions, Renewal, RenewalEnded};
 pub use report::{BlobLine, BlobState, LifetimeReport};

@@ -10,7 +10,7 @@ use baton_proto::ids::BlobId;
 use baton_walrus_client::{
     HttpStore, ShardCount, blob_id,
     http_store::{PutBody, StoredHow, WriteOptions},
-    lifetime::{EpochClock, Ledger, RenewOptions, RenewalEnded, Trouble},
+    lifetime::{Checkpoint, EpochClock, Ledger, RenewOptions, RenewalEnded, Trouble},
 };
 use common::{NOW_MS, Running, open};
 use http_common::{BLOB, answering_status, builder, count, created_answer, deciding, id, with_blob};
@@ -151,5 +151,32 @@ async fn a_lost_blob_comes_back_with_the_callers_bytes() {
     let renewals = later.renew(&mut ledger, &[id()], &renew_options(3), own).await;
     assert_eq!(renewals[0].ended, RenewalEnded::Renewed { end_epoch: Some(4) });
     assert_eq!(later.store(BLOB.to_vec(), &WriteOptions::new(1)).await.unwrap().how, StoredHow::Created);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_book_is_written_before_each_put_and_nothing_is_sent_when_it_cannot_be() {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let store = running.client();
+    let mut ledger = ledger(&store).await;
+    let full = |_: &Ledger| Err(std::io::ErrorKind::StorageFull.into());
+    let options = RenewOptions { checkpoint: Some(Checkpoint::new(full)), ..renew_options(9) };
+    let renewals = store.renew(&mut ledger, &[id()], &options, nothing).await;
+    assert!(matches!(&renewals[0].ended, RenewalEnded::Failed { retryable: true, .. }), "{renewals:?}");
+    assert!(matches!(ledger.get(id()).unwrap().trouble, Some(Trouble::Failed { .. })));
+    assert_eq!(running.store.admin().put_counts(id()).bought, 1, "nothing was sent");
+
+    let written = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = written.clone();
+    let note = move |ledger: &Ledger| {
+        seen.lock().unwrap().push(ledger.get(id()).unwrap().trouble.clone());
+        Ok(())
+    };
+    let options = RenewOptions { checkpoint: Some(Checkpoint::new(note)), ..renew_options(9) };
+    let renewals = store.renew(&mut ledger, &[id()], &options, nothing).await;
+    assert_eq!(renewals[0].ended, RenewalEnded::Renewed { end_epoch: Some(10) });
+    let written = written.lock().unwrap();
+    assert!(matches!(written[..], [Some(Trouble::Uncertain { .. })]), "{written:?}");
     running.stop().await;
 }

@@ -1,12 +1,35 @@
 //! Storing blobs again before they end.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use baton_proto::{ids::BlobId, store::StoreError};
 use serde::Serialize;
 
 use super::ledger::{KeptBlob, Ledger, Trouble, blob_id_text};
 use crate::http_store::{HttpStore, PutBody, ReadOptions, WriteOptions};
+
+/// Writes the book down, before anything is sent that may have to be paid for. Blocking, and short.
+#[derive(Clone)]
+pub struct Checkpoint(Arc<WriteLedger>);
+
+type WriteLedger = dyn Fn(&Ledger) -> io::Result<()> + Send + Sync;
+
+impl Checkpoint {
+    /// Wraps a function.
+    pub fn new(function: impl Fn(&Ledger) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(function))
+    }
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Checkpoint")
+    }
+}
 
 /// How blobs are renewed.
 #[derive(Debug, Clone)]
@@ -22,13 +45,23 @@ pub struct RenewOptions {
     pub retry_uncertain: bool,
     /// The clock of the book: Unix time in milliseconds.
     pub now_ms: fn() -> u64,
+    /// Called before each PUT, when the book has the blob as uncertain: what it writes is what the next process finds
+    /// if this one ends in between. When it fails, nothing is sent.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl RenewOptions {
     /// For so many epochs, reading blobs of at most so many bytes, and never paying twice.
     #[must_use]
     pub fn new(epochs: u32, limit: u64) -> Self {
-        Self { epochs, limit, deadline: None, retry_uncertain: false, now_ms: system_now_ms }
+        Self {
+            epochs,
+            limit,
+            deadline: None,
+            retry_uncertain: false,
+            now_ms: system_now_ms,
+            checkpoint: None,
+        }
     }
 }
 
@@ -142,6 +175,12 @@ impl HttpStore {
         };
         let interrupted = Trouble::Uncertain { reason: "interrupted".to_owned(), at_ms: (options.now_ms)() };
         ledger.note(id, Some(interrupted));
+        if let Some(Checkpoint(write)) = &options.checkpoint
+            && let Err(error) = write(ledger)
+        {
+            let reason = format!("the ledger cannot be written: {error}");
+            return RenewalEnded::Failed { reason, retryable: true };
+        }
         match self.store_with_id(body, id, &write).await {
             Ok(stored) => match ledger.record(&stored, &write, (options.now_ms)()) {
                 Ok(()) => RenewalEnded::Renewed { end_epoch: stored.end_epoch },

@@ -13,7 +13,7 @@ use baton_keys::files::{create_private_folder, replace_private};
 use baton_proto::{ids::BlobId, store::StoreError};
 use baton_walrus_client::{
     http_store::{Stored, WriteOptions},
-    lifetime::{BlobLine, Ledger, RenewOptions, Renewal, RenewalEnded},
+    lifetime::{BlobLine, Checkpoint, Ledger, RenewOptions, Renewal, RenewalEnded},
 };
 use serde_json::json;
 
@@ -68,9 +68,12 @@ impl Book {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        let bytes = serde_json::to_vec(&self.ledger).map_err(std::io::Error::from)?;
-        replace_private(&self.path, &bytes).map_err(|source| file_error("write", &self.path, source))
+        write(&self.path, &self.ledger).map_err(|source| file_error("write", &self.path, source))
     }
+}
+
+fn write(path: &Path, ledger: &Ledger) -> std::io::Result<()> {
+    replace_private(path, &serde_json::to_vec(ledger)?)
 }
 
 /// Reads the book, without keeping others from it.
@@ -152,6 +155,8 @@ pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(),
     };
     let mut options = RenewOptions::new(wanted.epochs, MAX_BLOB_BYTES);
     options.retry_uncertain = wanted.retry_uncertain;
+    let path = book.path.clone();
+    options.checkpoint = Some(Checkpoint::new(move |ledger| write(&path, ledger)));
     let mut unrenewed = false;
     for (done, id) in ids.iter().enumerate() {
         let renewals = {
