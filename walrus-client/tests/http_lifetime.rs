@@ -176,7 +176,7 @@ async fn the_book_is_written_before_each_put_and_nothing_is_sent_when_it_cannot_
     let options = RenewOptions { checkpoint: Some(Checkpoint::new(note)), ..renew_options(9) };
     let renewals = store.renew(&mut ledger, &[id()], &options, nothing).await;
     assert_eq!(renewals[0].ended, RenewalEnded::Renewed { end_epoch: Some(10) });
-    let written = written.lock().unwrap();
+    let written = written.lock().unwrap().clone();
     assert!(matches!(written[..], [Some(Trouble::Uncertain { .. })]), "{written:?}");
     running.stop().await;
 }
