@@ -26,6 +26,7 @@ SEGMENT_TURNS, SEGMENT_BYTES = 16, 256 * 1024
 MIN_SEGMENT, MAX_SEGMENT = 1024, 2 * 1024 * 1024
 MAX_BLOB = MAX_SEGMENT + 16 + 48
 MAX_SIGNED, MAX_HEAD, MAX_MEMORY = 16 * 1024, 4096, 64 * 1024
+MAX_HINT, MAX_PLACE = 2048, 256
 MAX_OUTPUT_TOKENS = 32 * 1024
 MAX_HEAD_LIFETIME_MS = 400 * 24 * 3600 * 1000
 MAX_KEY_LIFETIME_MS = 24 * 3600 * 1000
@@ -323,6 +324,11 @@ HEAD_INNER = Struct(
 ENVELOPE = Struct(
     ("version", "u8"), ("auth_hash", ID), ("relayer", ID), ("node", ID), ("ephemeral", ID), ("sealed", "bytes"),
     ("budget_tokens", "u32"), ("issued_ms", "u64"), ("expires_ms", "u64"))
+RECALL_SCOPE = Enum(
+    "Full", "NeutralAndRelationship", "RelationshipOnly", "NeutralOnly", "InsightsOnly", "None")
+HINT = Struct(
+    ("version", "u8"), ("auth_hash", ID), ("owner", ID), ("key", ID), ("hint", "string"), ("session", Option("string")),
+    ("project", Option("string")), ("persona", Option("string")), ("scope", RECALL_SCOPE))
 ITEMS = List(Struct(("text", "string"), ("source", "string"), ("time_ms", "u64")))
 KEY_WINDOW = Struct(("key", ID), ("from_ms", "u64"), ("until_ms", "u64"))
 OFFER = Struct(
@@ -350,7 +356,7 @@ REQUEST = Struct(
 CLIENT_FRAME = Enum(
     ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
-    "NodeRecord")
+    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED))))
 NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),
@@ -403,6 +409,12 @@ def node_rule(record):
     need(windows and record["issued_ms"] < record["expires_ms"], "KxExpired", "times of a node record")
 
 
+def hint_rule(hint):
+    names = [hint[field] for field in ("session", "project", "persona") if hint[field] is not None]
+    fits = len(hint["hint"].encode()) <= MAX_HINT and all(len(name.encode()) <= MAX_PLACE for name in names)
+    need(fits, "MemTooLarge", "a hint for memory")
+
+
 def no_rule(_):
     return None
 
@@ -419,6 +431,7 @@ SIGNED_TYPES = {
     "HeadRecord": (HEAD, "head", "head_key", "BadSignature", MAX_HEAD, head_rule),
     "NodeRecord": (NODE_RECORD, "node-record", "node", "BadNodeSignature", MAX_SIGNED, node_rule),
     "MemEnvelope": (ENVELOPE, "memory", "relayer", "MemUnauthorized", MAX_MEMORY, no_rule),
+    "RecallHint": (HINT, "recall-hint", "key", "MemUnauthorized", MAX_SIGNED, hint_rule),
 }
 
 

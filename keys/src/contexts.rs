@@ -16,14 +16,16 @@ impl Context {
 }
 
 macro_rules! contexts {
-    ($($(#[$meta:meta])* $name:ident = $text:literal;)*) => {
+    ($(#[$list_meta:meta])* $list:ident: $($(#[$meta:meta])* $name:ident = $text:literal;)*) => {
         $($(#[$meta])* pub const $name: Context = Context(concat!("baton 2026-11-21 ", $text, " v1"));)*
-        /// All contexts with their names, for documentation and the test that no two are equal.
-        pub const ALL_CONTEXTS: &[(&str, Context)] = &[$((stringify!($name), $name)),*];
+        $(#[$list_meta])*
+        pub const $list: &[(&str, Context)] = &[$((stringify!($name), $name)),*];
     };
 }
 
 contexts! {
+    /// All contexts of the protocol with their names, for documentation and the test that no two are equal.
+    ALL_CONTEXTS:
     /// Root secret to the session's Ed25519 seed.
     SESSION_SIGN = "session-sign";
     /// Session public key to session id.
@@ -104,6 +106,23 @@ contexts! {
     TOKENIZER = "tokenizer";
 }
 
+contexts! {
+    /// Contexts that serve only what a relayer keeps on its own disk: no wire object depends on them.
+    RELAYER_CONTEXTS:
+    /// Secret of an owner of memories to the key of content hashes.
+    OWNER_CONTENT_HASH = "owner-content-hash";
+    /// Secret of an owner of memories to the key of term hashes.
+    OWNER_TERM_HASH = "owner-term-hash";
+    /// Secret of an owner of memories to the key of class tags.
+    OWNER_CLASS_TAG = "owner-class-tag";
+    /// Secret of an owner of memories to the seed of the rotation of vectors.
+    OWNER_ROTATION = "owner-rotation";
+    /// Secret of an owner of memories to the key of the numbers of named records.
+    OWNER_RECORD_NAME = "owner-record-name";
+    /// Secret of an owner of memories to the Ed25519 seed that signs exports.
+    OWNER_EXPORT_SIGN = "owner-export-sign";
+}
+
 /// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureLabel(pub(crate) &'static str);
@@ -147,6 +166,14 @@ labels! {
     MEMORY = "memory";
     /// A file of facts, by the relayer's operator.
     FACTS = "facts";
+    /// A delegation of memory to another key, by the owner's account key.
+    DELEGATION = "delegation";
+    /// What a client wants recalled for a turn, by its owner's account key.
+    RECALL_HINT = "recall-hint";
+    /// Where a session stands, by the relayer that drove its last turn.
+    CHAT_HEAD = "chat-head";
+    /// An export of an owner's memory, by the owner's export key at the relayer.
+    MEMORY_EXPORT = "memory-export";
 }
 
 #[cfg(test)]
@@ -157,8 +184,9 @@ mod tests {
 
     #[test]
     fn contexts_and_labels_are_distinct() {
-        let contexts: HashSet<_> = ALL_CONTEXTS.iter().map(|(_, context)| context.as_str()).collect();
-        assert_eq!(contexts.len(), ALL_CONTEXTS.len());
+        let all = || ALL_CONTEXTS.iter().chain(RELAYER_CONTEXTS);
+        let contexts: HashSet<_> = all().map(|(_, context)| context.as_str()).collect();
+        assert_eq!(contexts.len(), all().count());
         let labels: HashSet<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels.len(), ALL_LABELS.len());
         assert!(ALL_LABELS.iter().all(|(_, label)| label.as_str().len() < 256));

@@ -266,6 +266,91 @@ fn replace_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> i
     sync_parent(path)
 }
 
+/// As [`replace_private`], for a file whose old bytes are secrets that must go: once the new file is in place and flushed,
+/// the old one's bytes are overwritten as far as the file system lets one (a copy-on-write one keeps them until it needs
+/// the space). The new file is written under `path` with `.new` added, so callers exclude each other, and a crash leaves
+/// at most that one for [`discard_leftover`].
+///
+/// # Errors
+/// The file system's. Until the rename the old file is as it was.
+pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    discard_leftover(path)?;
+    let old = match OpenOptions::new().write(true).open(path) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let temporary = leftover_of(path);
+    let mut file = create_new_private(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_parent(path)?;
+    if let Some(old) = old {
+        // The new file stands and the old one has no name any more: that its blocks could not be wiped undoes nothing.
+        let _ = overwrite(&old);
+    }
+    Ok(())
+}
+
+/// Removes what a crash in [`replace_secret`] left beside a file.
+///
+/// # Errors
+/// The file system's.
+pub fn discard_leftover(path: &Path) -> io::Result<()> {
+    remove_secret(&leftover_of(path))
+}
+
+/// Removes a file of secrets, its bytes overwritten as far as possible, and flushes its folder. One that is not there is
+/// removed already.
+///
+/// # Errors
+/// The file system's.
+pub fn remove_secret(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(path) {
+        Ok(file) => {
+            // Unlinking is what counts; see `replace_secret`.
+            let _ = overwrite(&file);
+            fs::remove_file(path)?;
+            sync_parent(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn leftover_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+fn overwrite(mut file: &File) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    io::copy(&mut io::repeat(0).take(length), &mut file)?;
+    file.sync_all()
+}
+
+/// Reads a file of secrets that only its owner may read; `None` where there is none.
+///
+/// # Errors
+/// [`KeyFileError`]: also for one that others may read or that has more than `limit` bytes.
+pub fn read_secret(path: &Path, kind: &str, limit: u64) -> Result<Option<Zeroizing<Vec<u8>>>, KeyFileError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(io_error("open", path, source)),
+    };
+    check_mode(path, &file)?;
+    let length = file.metadata().map_err(|source| io_error("inspect", path, source))?.len();
+    let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
+    let room = usize::try_from(length).ok().filter(|_| length <= limit).ok_or_else(format_error)?;
+    // With room for the whole file: a buffer that grew would leave copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
+    file.take(length).read_to_end(&mut bytes).map_err(|source| io_error("read", path, source))?;
+    Ok(Some(bytes))
+}
+
 /// Makes a folder, with its parents, that only its owner may enter (0700).
 ///
 /// # Errors
@@ -387,6 +472,40 @@ mod tests {
         fs::create_dir(&occupied).unwrap();
         assert!(replace_private(&occupied, b"one").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_replaced_secret_is_overwritten_in_its_old_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        replace_secret(&path, b"first secret").unwrap();
+        // A second name for the old bytes, to see what becomes of them.
+        let watched = folder.path().join("watched");
+        fs::hard_link(&path, &watched).unwrap();
+        replace_secret(&path, b"second").unwrap();
+        assert_eq!(fs::read(&watched).unwrap(), [0; 12]);
+        assert_eq!(read_secret(&path, "test", 100).unwrap().unwrap().as_slice(), b"second");
+        assert!(matches!(read_secret(&path, "test", 5), Err(KeyFileError::Format { .. })));
+
+        fs::remove_file(&watched).unwrap();
+        fs::hard_link(&path, &watched).unwrap();
+        remove_secret(&path).unwrap();
+        assert_eq!(fs::read(&watched).unwrap(), [0; 6]);
+        assert!(read_secret(&path, "test", 100).unwrap().is_none());
+        remove_secret(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_crash_left_beside_a_secret_is_discarded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        replace_secret(&path, b"one").unwrap();
+        write_private(&folder.path().join("keys.new"), b"half of tw").unwrap();
+        replace_secret(&path, b"two").unwrap();
+        assert_eq!(read_secret(&path, "test", 100).unwrap().unwrap().as_slice(), b"two");
+        write_private(&folder.path().join("keys.new"), b"half of three").unwrap();
+        discard_leftover(&path).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

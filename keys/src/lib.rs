@@ -4,10 +4,13 @@
 //! for key files: no network, no async runtime. Its callers are `baton-proto`, which builds wire objects from
 //! it, and the programs, for their identities.
 
+pub mod account;
+pub mod content;
 pub mod contexts;
 pub mod exchange;
 pub mod files;
 pub mod ids;
+pub mod master;
 pub mod owner;
 pub mod seal;
 pub mod secret;

@@ -58,6 +58,11 @@ impl SecretSigningKey {
     pub fn sign(&self, label: SignatureLabel, message: &[u8]) -> [u8; SIGNATURE_LEN] {
         self.0.sign(&labelled(label, message)).to_bytes()
     }
+
+    /// Signs a message without a label: only for [`crate::account`], whose format others have set.
+    pub(crate) fn sign_raw(&self, message: &[u8]) -> [u8; SIGNATURE_LEN] {
+        self.0.sign(message).to_bytes()
+    }
 }
 
 impl std::fmt::Debug for SecretSigningKey {

@@ -54,6 +54,17 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
+    /// Requests that `key` could make at once now.
+    #[must_use]
+    pub fn left(&self, key: &K, now_ms: u64) -> u64 {
+        let full = self.per_minute * TOKEN;
+        let level = self.buckets.get(key).map_or(full, |bucket| {
+            let refill = now_ms.saturating_sub(bucket.at_ms).saturating_mul(self.per_minute);
+            bucket.level.saturating_add(refill).min(full)
+        });
+        level / TOKEN
+    }
+
     fn make_room(&mut self, key: &K, now_ms: u64) {
         if self.buckets.len() < MAX_RATE_ENTRIES || self.buckets.contains_key(key) {
             return;
@@ -76,9 +87,11 @@ mod tests {
     #[test]
     fn refuses_beyond_the_burst_and_says_when_to_come_back() {
         let mut rates = Rates::new(3);
-        for _ in 0..3 {
+        for taken in 0..3 {
+            assert_eq!(rates.left(&1u8, 0), 3 - taken);
             assert_eq!(rates.take(1u8, 0), Ok(()));
         }
+        assert_eq!((rates.left(&1, 0), rates.left(&1, 20_000), rates.left(&1, 600_000)), (0, 1, 3));
         assert_eq!(rates.take(1, 0), Err(20_000));
         assert_eq!(rates.take(2, 0), Ok(()), "another key has its own bucket");
         assert_eq!(rates.take(1, 19_999), Err(1));

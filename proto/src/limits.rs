@@ -92,6 +92,11 @@ pub const MAX_RECORD_LIST: usize = 16;
 /// Longest address or name in a node record.
 pub const MAX_RECORD_TEXT_BYTES: usize = 256;
 
+/// Longest hint of what to recall: a few sentences.
+pub const MAX_HINT_BYTES: usize = 2048;
+/// Longest name of a session, project or persona in a hint.
+pub const MAX_PLACE_BYTES: usize = 256;
+
 /// Tokens between two progress notes, and per leaf of the audit tree.
 pub const PROGRESS_TOKENS: u32 = 32;
 /// How long the author of a turn is the only one that stores its blob.

@@ -1,8 +1,9 @@
-//! Memory envelopes: what a relayer adds to exactly one turn, which it cannot read.
+//! Memory envelopes: what a relayer adds to exactly one turn, which it cannot read; and hints, by which the client says
+//! what to look for.
 
 use baton_keys::{
     OpenError, SecretSigningKey,
-    contexts::{MEMORY, SignatureLabel},
+    contexts::{MEMORY, RECALL_HINT, SignatureLabel},
     exchange::{ExchangeSecret, MemorySecret, WeakKey},
 };
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,11 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::{
     codec,
     error::ErrorCode,
-    ids::{AuthHash, ExchangeKey, NodeId, PublicKey},
-    limits::{MAX_CLOCK_SKEW_MS, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, VERSION},
+    ids::{AuthHash, ExchangeKey, NodeId, PublicKey, SuiAddress},
+    limits::{
+        MAX_CLOCK_SKEW_MS, MAX_HINT_BYTES, MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS,
+        MAX_PLACE_BYTES, VERSION,
+    },
     signed::{Signable, Signed},
     turn::TurnAuth,
 };
@@ -69,6 +73,90 @@ impl Signable for MemEnvelope {
 
     fn signer(&self) -> PublicKey {
         self.relayer
+    }
+}
+
+/// What of memory a turn may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecallScope {
+    /// Everything.
+    Full,
+    /// The profile without intimate items, and what is between user and persona.
+    #[default]
+    NeutralAndRelationship,
+    /// Only what is between user and persona, without intimate items.
+    RelationshipOnly,
+    /// Only the profile, without intimate items.
+    NeutralOnly,
+    /// Only the profile, intimate items too.
+    InsightsOnly,
+    /// Nothing.
+    None,
+}
+
+/// What a relayer is to recall for a turn that it cannot read: in words of the client's own choosing, signed by the
+/// owner of the memory, or a delegate, for exactly one authorisation.
+///
+/// The relayer's channel is encrypted and proves its identity, which the authorisation names in `memory_from`; so the
+/// hint is signed and not sealed again. It goes no further than the relayer: a node learns no owner.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecallHint {
+    /// Format version, 1.
+    pub version: u8,
+    /// The authorisation that it belongs to, and no other.
+    pub auth_hash: AuthHash,
+    /// Whose memory: the Sui address of an account key.
+    pub owner: SuiAddress,
+    /// The key that signs: the owner's, or a delegate's.
+    pub key: PublicKey,
+    /// Words to search by, at most 2 KiB; empty for what needs no search.
+    pub hint: String,
+    /// The session's name in memory, at most 256 bytes.
+    pub session: Option<String>,
+    /// The project that the session is in, at most 256 bytes.
+    pub project: Option<String>,
+    /// The persona that is spoken to, at most 256 bytes; none is the default one.
+    pub persona: Option<String>,
+    /// What may be used.
+    pub scope: RecallScope,
+}
+
+impl std::fmt::Debug for RecallHint {
+    /// Without words and names: they are the user's.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecallHint({} bytes, {:?})", self.hint.len(), self.scope)
+    }
+}
+
+impl Signable for RecallHint {
+    const LABEL: SignatureLabel = RECALL_HINT;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::MemUnauthorized;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.key
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        let names = [&self.session, &self.project, &self.persona];
+        let fits = self.hint.len() <= MAX_HINT_BYTES
+            && names.iter().all(|name| name.as_ref().is_none_or(|name| name.len() <= MAX_PLACE_BYTES));
+        if fits { Ok(()) } else { Err(ErrorCode::MemTooLarge) }
+    }
+}
+
+impl Signed<RecallHint> {
+    /// The relayer's side: whether the hint belongs to this authorisation, and that one names this relayer. Whether
+    /// `key` may speak for `owner` is checked apart.
+    ///
+    /// # Errors
+    /// [`ErrorCode::MemUnauthorized`].
+    pub fn check_for(&self, auth: &Signed<TurnAuth>, relayer: &PublicKey) -> Result<(), ErrorCode> {
+        let meant = self.auth_hash == auth.auth_hash() && auth.memory_from == Some(*relayer);
+        if meant { Ok(()) } else { Err(ErrorCode::MemUnauthorized) }
     }
 }
 

@@ -79,6 +79,13 @@ pub enum ClientFrame {
     },
     /// The node's signed [`NodeRecord`](crate::node_record::NodeRecord).
     NodeRecord,
+    /// To a relayer: recall by a hint, add what was found and pass the turn on.
+    RelayRecall {
+        /// As with [`ClientFrame::Relay`].
+        request: TurnRequest,
+        /// The signed [`RecallHint`](crate::memory::RecallHint), which goes no further.
+        hint: SignedBytes,
+    },
 }
 
 /// The result of a turn: what the client needs, beside the text, to rebuild it.

@@ -15,7 +15,7 @@ use baton_proto::{
     head::{HeadInner, HeadOuter, HeadRecord},
     limits::MAX_OBJECT_BYTES,
     link::Link,
-    memory::{MemEnvelope, MemoryItem},
+    memory::{MemEnvelope, MemoryItem, RecallHint},
     node_record::{ModelManifest, NodeRecord},
     receipt::{AuditLeaf, ProgressNote, Receipt},
     record::{Record, RecordKind, SealedRecord},
@@ -126,6 +126,7 @@ fn every_object_decodes_and_refuses_near_misses() {
             "HeadRecord" => check_signed::<HeadRecord>(vector),
             "NodeRecord" => check_signed::<NodeRecord>(vector),
             "MemEnvelope" => check_signed::<MemEnvelope>(vector),
+            "RecallHint" => check_signed::<RecallHint>(vector),
             "Record" => check_plain::<Record>(&body, what),
             "Grant" => check_plain::<Grant>(&body, what),
             "Payload" => check_plain::<Payload>(&body, what),
@@ -140,7 +141,7 @@ fn every_object_decodes_and_refuses_near_misses() {
             other => panic!("no check for {other}"),
         }
     }
-    assert_eq!(seen.len(), 21);
+    assert_eq!(seen.len(), 22);
 }
 
 #[test]
@@ -172,8 +173,8 @@ fn every_frame_decodes_and_refuses_near_misses() {
         };
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
-    // Seven frames of a client, eight of a node, six events.
-    assert_eq!(seen.len(), 7 + 8 + 6);
+    // Eight frames of a client, eight of a node, six events.
+    assert_eq!(seen.len(), 8 + 8 + 6);
 }
 
 /// A record of another version is refused after its seal opened, by its own name.

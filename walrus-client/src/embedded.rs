@@ -18,7 +18,7 @@ mod disk;
 mod download;
 pub mod faults;
 mod http;
-mod listen;
+pub mod listen;
 mod range;
 mod upload;
 

@@ -46,7 +46,9 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
             core.observer.requested(RequestKind::Turn);
             return turn::serve(core, stream, request).await;
         }
-        ClientFrame::Relay(_) => (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into())),
+        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } => {
+            (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into()))
+        }
         ClientFrame::Status(bytes) => (RequestKind::Status, questions::status(core, bytes).await),
         ClientFrame::Ack(bytes) => (RequestKind::Ack, questions::acknowledge(core, bytes).await),
         ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, bytes).await),

@@ -1,6 +1,10 @@
 //! Vectors of single objects and frames, each with its fields, its bytes and, where it has one, its hash.
 
-use baton_keys::session::{BlobKey, RecordKey};
+use baton_keys::{
+    SecretSigningKey,
+    owner::sui_address,
+    session::{BlobKey, RecordKey},
+};
 use baton_proto::{
     ErrorCode, Signable, Signed, SignedBytes,
     ack::{Abort, StatusRequest},
@@ -9,6 +13,7 @@ use baton_proto::{
     ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, SessionId, SuiAddress},
     limits::VERSION,
     link::BranchPoint,
+    memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
@@ -159,6 +164,23 @@ pub fn node_record() -> Signed<NodeRecord> {
     Signed::sign(record, &node(0))
 }
 
+/// A hint for turn 5, which has memory, by an account of its own.
+pub fn recall_hint(made: &Session) -> Signed<RecallHint> {
+    let account = SecretSigningKey::from_seed(&counting(0xac));
+    let hint = RecallHint {
+        version: VERSION,
+        auth_hash: turn(made, 5).auth.auth_hash(),
+        owner: SuiAddress(sui_address(&account.public_key())),
+        key: account.public_key(),
+        hint: "harbour café".to_owned(),
+        session: Some(root().session_id().to_string()),
+        project: Some("boats".to_owned()),
+        persona: None,
+        scope: RecallScope::NeutralOnly,
+    };
+    Signed::sign(hint, &account)
+}
+
 /// Every object, signed or not.
 pub fn object_vectors(made: &Session) -> Value {
     let with_memory = turn(made, 5);
@@ -185,6 +207,7 @@ pub fn object_vectors(made: &Session) -> Value {
         signed("HeadRecord", &head(made), Some(head(made).index_key().to_string())),
         signed("NodeRecord", &node_record(), None),
         signed("MemEnvelope", with_memory.memory.as_ref().expect("turn 5 has memory"), None),
+        signed("RecallHint", &recall_hint(made), None),
     ]);
     for seq in [0, 3, 9, 12, 18] {
         let turn = turn(made, seq);
@@ -261,6 +284,12 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         inline: vec![InlineBlob(counting::<64>(0).to_vec())],
         memory: with_memory.memory.as_ref().map(|memory| memory.bytes().clone()),
     };
+    let hinted = TurnRequest {
+        auth: with_memory.auth.bytes().clone(),
+        payload: with_memory.sealed.clone(),
+        inline: Vec::new(),
+        memory: None,
+    };
     vec![
         ("Turn", ClientFrame::Turn(full)),
         ("Relay", ClientFrame::Relay(bare)),
@@ -275,6 +304,10 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
             },
         ),
         ("NodeRecord", ClientFrame::NodeRecord),
+        (
+            "RelayRecall",
+            ClientFrame::RelayRecall { request: hinted, hint: recall_hint(made).bytes().clone() },
+        ),
     ]
 }
 

@@ -3,13 +3,15 @@
 use baton_keys::{
     SecretSigningKey,
     exchange::{ExchangeSecret, MemorySecret},
+    owner::sui_address,
     session::RecordKey,
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes, codec,
     commit::seal_turn,
-    limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
-    memory::{MemEnvelope, MemoryItem},
+    ids::SuiAddress,
+    limits::{MAX_HINT_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_PLACE_BYTES},
+    memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     receipt::{
         AuditLeaf, ProgressNote, Receipt, audit_root, commit_memory, running_hash_start, running_hash_step,
     },
@@ -95,6 +97,54 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
         refused += 1;
     }
     eprintln!("MemEnvelope: {} refusals", refused + 2 * cases.len() + 5);
+}
+
+/// A hint is for one authorisation, signed by the key that it names, and every other use of it is refused.
+#[test]
+fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
+    use ErrorCode::{MemTooLarge, MemUnauthorized, UnsupportedVersion};
+    type Change = fn(&mut RecallHint);
+    let mut session = Session::new(2);
+    let asked = session.ask(0, &with_memory());
+    let account = SecretSigningKey::from_seed(&[0x44; 32]);
+    let hint = RecallHint {
+        version: 1,
+        auth_hash: asked.auth.auth_hash(),
+        owner: SuiAddress(sui_address(&account.public_key())),
+        key: account.public_key(),
+        hint: "tea".into(),
+        session: Some("s".into()),
+        project: None,
+        persona: None,
+        scope: RecallScope::default(),
+    };
+    let honest = Signed::sign(hint, &account);
+    let relayer = session.relayer.public_key();
+    let open = |bytes: &SignedBytes, auth: &Signed<TurnAuth>, relayer: &baton_proto::ids::PublicKey| {
+        Signed::<RecallHint>::verify(bytes.clone())?.check_for(auth, relayer)
+    };
+    assert_eq!(open(honest.bytes(), &asked.auth, &relayer), Ok(()));
+    let other_turn = session.ask(0, &with_memory());
+    assert_eq!(open(honest.bytes(), &other_turn.auth, &relayer), Err(MemUnauthorized));
+    let no_memory = session.ask(0, &Script::turn("hello", ""));
+    assert_eq!(open(honest.bytes(), &no_memory.auth, &relayer), Err(MemUnauthorized));
+    assert_eq!(open(honest.bytes(), &asked.auth, &account.public_key()), Err(MemUnauthorized));
+    let cases: [(&str, Change, ErrorCode); 8] = [
+        ("version", |h| h.version = 2, UnsupportedVersion),
+        ("auth_hash", |h| h.auth_hash.0[0] ^= 1, MemUnauthorized),
+        ("owner", |h| h.owner.0[0] ^= 1, MemUnauthorized),
+        ("key", |h| h.key.0[0] ^= 1, MemUnauthorized),
+        ("hint", |h| h.hint.push('x'), MemUnauthorized),
+        ("a long hint", |h| h.hint = "x".repeat(MAX_HINT_BYTES + 1), MemTooLarge),
+        ("a long project", |h| h.project = Some("x".repeat(MAX_PLACE_BYTES + 1)), MemTooLarge),
+        ("scope", |h| h.scope = RecallScope::Full, MemUnauthorized),
+    ];
+    for (field, change, expected) in cases {
+        let mut changed = RecallHint::clone(&honest);
+        change(&mut changed);
+        let bytes = SignedBytes { body: codec::encode(&changed), signature: honest.bytes().signature };
+        assert_eq!(open(&bytes, &asked.auth, &relayer), Err(expected), "{field}");
+    }
 }
 
 /// What the relayer sealed is not a list of items, or not the one encoding of it.

@@ -11,7 +11,7 @@ use baton_proto::{
         SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
-    memory::{MemEnvelope, MemoryItem},
+    memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
     receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
@@ -93,6 +93,7 @@ macro_rules! drawn_choices {
 drawn_choices! {
     Role: [System, User, Assistant, Tool];
     RecordKind: [Turn, Edit, Summary, Tombstone];
+    RecallScope: [Full, NeutralAndRelationship, RelationshipOnly, NeutralOnly, InsightsOnly, None];
     FinishReason: [Stop, StopString, Length, ToolCall, None];
     EngineKind: [Native, Proxied, Echo];
 }
@@ -141,6 +142,7 @@ drawn_structs! {
     MemEnvelope {
         version, auth_hash, relayer, node, ephemeral, sealed, budget_tokens, issued_ms, expires_ms
     }
+    RecallHint { version, auth_hash, owner, key, hint, session, project, persona, scope }
     HeadRecord { version, head_key, sequence, issued_ms, expires_ms, outer, inner }
     SegmentRef { segment, blob }
     HeadOuter { n_shards, branch, seq, link_hash, blobs }
@@ -238,14 +240,15 @@ impl Drawn for ErrorCode {
 
 impl Drawn for ClientFrame {
     fn drawn(source: &mut Source) -> Self {
-        match source.below(7) {
+        match source.below(8) {
             0 => Self::Turn(Drawn::drawn(source)),
             1 => Self::Relay(Drawn::drawn(source)),
             2 => Self::Status(Drawn::drawn(source)),
             3 => Self::Ack(Drawn::drawn(source)),
             4 => Self::Abort(Drawn::drawn(source)),
             5 => Self::FetchBlob { digest: Drawn::drawn(source), proof: Drawn::drawn(source) },
-            _ => Self::NodeRecord,
+            6 => Self::NodeRecord,
+            _ => Self::RelayRecall { request: Drawn::drawn(source), hint: Drawn::drawn(source) },
         }
     }
 }
@@ -320,6 +323,7 @@ owned! {
     NodeRecord: |record, key| { record.node = key.node_id(); }
     HeadRecord: |record, key| { record.head_key = key.public_key(); }
     MemEnvelope: |envelope, key| { envelope.relayer = key.public_key(); }
+    RecallHint: |hint, key| { hint.key = key.public_key(); }
     TurnAuth: |auth, key| {
         auth.suite = 1;
         auth.session_key = key.public_key();

@@ -30,15 +30,18 @@ use super::{
     config::{IDLE_TIMEOUT, MAX_CONNECTIONS, MIN_READ_RATE},
 };
 
-/// Accepts no more than [`MAX_CONNECTIONS`] at a time; the others wait in the system's queue.
-pub(super) struct Limited {
+/// Accepts no more than `MAX_CONNECTIONS` at a time; the others wait in the system's queue.
+#[derive(Debug)]
+pub struct Limited {
     listener: TcpListener,
     slots: Arc<Semaphore>,
     idle: Duration,
 }
 
 impl Limited {
-    pub(super) fn new(listener: TcpListener) -> Self {
+    /// Around a bound listener.
+    #[must_use]
+    pub fn new(listener: TcpListener) -> Self {
         Self::with(listener, MAX_CONNECTIONS, IDLE_TIMEOUT)
     }
 
@@ -68,7 +71,7 @@ impl Listener for Limited {
 
 /// What goes on on a connection, shared with the requests that come over it.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<Mutex<Busy>>);
+pub struct Activity(Arc<Mutex<Busy>>);
 
 #[derive(Debug)]
 struct Busy {
@@ -118,7 +121,7 @@ impl Drop for RunningRequest {
 }
 
 /// Makes a router tell each connection of its requests. It must then be served with [`Activity`] as connect info.
-pub(super) fn watched(router: Router) -> Router {
+pub fn watched(router: Router) -> Router {
     router.layer(middleware::from_fn(
         async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
             let _running = activity.begin();
@@ -128,7 +131,8 @@ pub(super) fn watched(router: Router) -> Router {
 }
 
 /// A connection that gives its slot back when it is dropped, and fails when it is idle for too long.
-pub(super) struct Slotted {
+#[derive(Debug)]
+pub struct Slotted {
     stream: TcpStream,
     activity: Activity,
     idle: Duration,

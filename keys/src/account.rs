@@ -1,0 +1,289 @@
+//! The account key of a memory owner: its file, its backup words, and the signatures on requests to a relayer.
+//!
+//! An account is an Ed25519 key; its id is the key's Sui address ([`crate::owner`]), so whoever checks a signature also
+//! knows whose it is. Requests are signed as the published `memwal` SDK does, over the raw text of [`request_text`]:
+//! that text begins with a digit of the time, and every labelled message with a length below that of a label and
+//! `baton/`, so neither can be taken for the other.
+
+use std::{fs, path::Path};
+
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use crate::{
+    files::{self, FileSecret, KeyFileError},
+    ids::PublicKey,
+    owner::sui_address,
+    secret::random_bytes,
+    session::SessionRoot,
+    sign::{BadSignature, SIGNATURE_LEN, SecretSigningKey, verify_raw},
+    words::WordsError,
+};
+
+/// What an account key is, in its file.
+pub const ACCOUNT_KEY_KIND: &str = "account";
+/// How far a request's time may be from the relayer's, in seconds.
+pub const MAX_REQUEST_AGE_SECONDS: u64 = 300;
+
+/// Header with the signer's public key, in hex.
+pub const HEADER_PUBLIC_KEY: &str = "x-public-key";
+/// Header with the signature, in hex.
+pub const HEADER_SIGNATURE: &str = "x-signature";
+/// Header with the time, in seconds since the Unix epoch.
+pub const HEADER_TIMESTAMP: &str = "x-timestamp";
+/// Header with the nonce, a version 4 UUID.
+pub const HEADER_NONCE: &str = "x-nonce";
+/// Header with the account's id.
+pub const HEADER_ACCOUNT_ID: &str = "x-account-id";
+
+/// The key of an account, or of a delegate.
+#[derive(Clone, Debug)]
+pub struct AccountKey(SecretSigningKey);
+
+impl AccountKey {
+    /// A fresh random account.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(SecretSigningKey::generate())
+    }
+
+    /// The account with this seed.
+    #[must_use]
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        Self(SecretSigningKey::from_seed(seed))
+    }
+
+    /// Writes the key to a new file with mode 0600; an existing one is never overwritten.
+    ///
+    /// # Errors
+    /// [`KeyFileError::Io`], also when the file exists.
+    pub fn create(&self, path: &Path, passphrase: Option<&str>) -> Result<(), KeyFileError> {
+        if let Some(folder) =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            let made = files::create_private_folder(folder);
+            made.map_err(|source| KeyFileError::Io { action: "create", path: path.to_owned(), source })?;
+        }
+        let secret = FileSecret::from_bytes(*self.0.expose_seed());
+        files::create(path, ACCOUNT_KEY_KIND, &secret, passphrase)
+    }
+
+    /// Reads the key from its file.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], by cause.
+    pub fn load(path: &Path, passphrase: Option<&str>) -> Result<Self, KeyFileError> {
+        Ok(Self::from_seed(files::load(path, ACCOUNT_KEY_KIND, passphrase)?.expose()))
+    }
+
+    /// Whether there is a key file at a path.
+    #[must_use]
+    pub fn exists(path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok()
+    }
+
+    /// The key as 24 words, for backup on paper.
+    #[must_use]
+    pub fn to_words(&self) -> Zeroizing<String> {
+        SessionRoot::from_bytes(*self.0.expose_seed()).to_words()
+    }
+
+    /// The key from its 24 words. Any 24 words of a backup give some account, a session's too: its address tells.
+    ///
+    /// # Errors
+    /// [`WordsError`], naming the first wrong word where one is.
+    pub fn from_words(words: &str) -> Result<Self, WordsError> {
+        Ok(Self::from_seed(SessionRoot::from_words(words)?.expose()))
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public_key(&self) -> PublicKey {
+        self.0.public_key()
+    }
+
+    /// The account's id: `0x` and the Sui address of the key in hex.
+    #[must_use]
+    pub fn account_id(&self) -> String {
+        account_id(&self.public_key())
+    }
+
+    /// The signing key, for objects that are signed under a label.
+    #[must_use]
+    pub fn signing_key(&self) -> &SecretSigningKey {
+        &self.0
+    }
+
+    /// Signs a request for an account: this key's own, or the one that made it its delegate.
+    #[must_use]
+    pub fn sign_request(&self, request: &RequestParts<'_>) -> [u8; SIGNATURE_LEN] {
+        self.0.sign_raw(request_text(request).as_bytes())
+    }
+
+    /// The headers of a request that is signed now, under a fresh nonce. `account` is the account that is acted for.
+    #[must_use]
+    pub fn request_headers(
+        &self,
+        account: &str,
+        method: &str,
+        path_and_query: &str,
+        body: &[u8],
+        now_seconds: u64,
+    ) -> [(&'static str, String); 5] {
+        let (timestamp, nonce) = (now_seconds.to_string(), uuid4());
+        let body_sha256 = body_sha256(body);
+        let parts = RequestParts {
+            timestamp: &timestamp,
+            method,
+            path_and_query,
+            body_sha256: &body_sha256,
+            nonce: &nonce,
+            account_id: account,
+        };
+        let signature = hex::encode(self.sign_request(&parts));
+        [
+            (HEADER_PUBLIC_KEY, self.public_key().to_string()),
+            (HEADER_SIGNATURE, signature),
+            (HEADER_TIMESTAMP, timestamp),
+            (HEADER_NONCE, nonce),
+            (HEADER_ACCOUNT_ID, account.to_owned()),
+        ]
+    }
+}
+
+/// `0x` and the Sui address of a key in hex.
+#[must_use]
+pub fn account_id(key: &PublicKey) -> String {
+    format!("0x{}", hex::encode(sui_address(key)))
+}
+
+/// What a request's signature covers, each part as it is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestParts<'a> {
+    /// Seconds since the Unix epoch, in digits.
+    pub timestamp: &'a str,
+    /// Upper case.
+    pub method: &'a str,
+    /// From the first slash, with the query as sent.
+    pub path_and_query: &'a str,
+    /// SHA-256 of the body in lower-case hex; of no bytes where there is none.
+    pub body_sha256: &'a str,
+    /// A version 4 UUID.
+    pub nonce: &'a str,
+    /// The account that is acted for; empty where the header is absent.
+    pub account_id: &'a str,
+}
+
+/// `{timestamp}.{method}.{path and query}.{body_sha256}.{nonce}.{account_id}`.
+#[must_use]
+pub fn request_text(parts: &RequestParts<'_>) -> String {
+    let RequestParts { timestamp, method, path_and_query, body_sha256, nonce, account_id } = parts;
+    format!("{timestamp}.{method}.{path_and_query}.{body_sha256}.{nonce}.{account_id}")
+}
+
+/// Checks the signature of a request, strictly.
+///
+/// # Errors
+/// [`BadSignature`], whatever the reason.
+pub fn verify_request(
+    key: &PublicKey,
+    parts: &RequestParts<'_>,
+    signature: &[u8; SIGNATURE_LEN],
+) -> Result<(), BadSignature> {
+    verify_raw(key, request_text(parts).as_bytes(), signature)
+}
+
+/// SHA-256 of a body in lower-case hex.
+#[must_use]
+pub fn body_sha256(body: &[u8]) -> String {
+    hex::encode(Sha256::digest(body))
+}
+
+/// A random UUID, version 4 (RFC 9562).
+#[must_use]
+pub fn uuid4() -> String {
+    let mut bytes = random_bytes::<16>();
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let text = hex::encode(bytes);
+    format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/api/recall?limit=3";
+
+    fn parts<'a>(headers: &'a [(&'static str, String); 5], body: &'a str) -> RequestParts<'a> {
+        let [_, _, (_, timestamp), (_, nonce), (_, account_id)] = headers;
+        RequestParts { timestamp, method: "POST", path_and_query: PATH, body_sha256: body, nonce, account_id }
+    }
+
+    #[test]
+    fn a_request_verifies_as_signed_and_not_with_any_part_changed() {
+        let key = AccountKey::from_seed(&[3; 32]);
+        let headers = key.request_headers(&key.account_id(), "POST", PATH, b"{}", 1_700_000_000);
+        let digest = body_sha256(b"{}");
+        let good = parts(&headers, &digest);
+        let mut signature = [0; SIGNATURE_LEN];
+        hex::decode_to_slice(&headers[1].1, &mut signature).unwrap();
+        let check = |parts: &RequestParts<'_>| verify_request(&key.public_key(), parts, &signature);
+        assert_eq!(check(&good), Ok(()));
+        let other = body_sha256(b"[]");
+        for changed in [
+            RequestParts { timestamp: "1700000001", ..good },
+            RequestParts { method: "GET", ..good },
+            RequestParts { path_and_query: "/api/recall?limit=4", ..good },
+            RequestParts { body_sha256: &other, ..good },
+            RequestParts { nonce: "x", ..good },
+            RequestParts { account_id: "0x00", ..good },
+        ] {
+            assert_eq!(check(&changed), Err(BadSignature), "{changed:?}");
+        }
+        let stranger = AccountKey::generate().public_key();
+        assert_eq!(verify_request(&stranger, &good, &signature), Err(BadSignature));
+    }
+
+    /// A signature under a label is none of a request, whatever the request says.
+    #[test]
+    fn requests_and_labelled_messages_are_never_the_same_bytes() {
+        let text = request_text(&RequestParts {
+            timestamp: "1700000000",
+            method: "GET",
+            path_and_query: "/",
+            body_sha256: &body_sha256(b""),
+            nonce: &uuid4(),
+            account_id: "",
+        });
+        let labels = crate::contexts::ALL_LABELS.iter().map(|(_, label)| label.as_str());
+        assert!(text.starts_with(|first: char| first.is_ascii_digit()));
+        assert!(labels.clone().all(|label| label.len() < usize::from(b'0') && label.starts_with("baton/")));
+    }
+
+    #[test]
+    fn a_nonce_is_a_version_4_uuid() {
+        let nonce = uuid4();
+        assert_ne!(nonce, uuid4());
+        let parts: Vec<&str> = nonce.split('-').collect();
+        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert!(parts[2].starts_with('4') && "89ab".contains(&parts[3][..1]));
+    }
+
+    #[test]
+    fn an_account_is_kept_in_a_private_file_and_in_words() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys/account.key");
+        let key = AccountKey::generate();
+        key.create(&path, Some("correct horse")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(AccountKey::load(&path, None), Err(KeyFileError::PassphraseNeeded { .. })));
+        let loaded = AccountKey::load(&path, Some("correct horse")).unwrap();
+        assert_eq!(loaded.account_id(), key.account_id());
+        assert!(matches!(AccountKey::generate().create(&path, None), Err(KeyFileError::Io { .. })));
+        let restored = AccountKey::from_words(&key.to_words()).unwrap();
+        assert_eq!(restored.public_key(), key.public_key());
+        assert!(key.account_id().starts_with("0x") && key.account_id().len() == 66);
+    }
+}
