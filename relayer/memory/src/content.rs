@@ -1,0 +1,154 @@
+//! Contents on Walrus: each fact a blob under a random key of its own, batched as quilts, by verified IDs.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use baton_proto::{codec, ids::BlobId, store::StoreError};
+use baton_walrus_client::{
+    HttpStore,
+    http_store::{ReadOptions, WriteOptions},
+    quilt::{QuiltPatch, QuiltPatchId},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::{
+    events::{Pointer, StoredKey},
+    ids::{ItemId, OwnerId},
+    model::{Author, Kind, Layer, Text},
+};
+
+/// Most blobs of one quilt: a quilt has 666 patches at 1,000 shards, and 100 facts are enough to share its price.
+pub(crate) const MAX_BATCH: usize = 100;
+/// Largest sealed content that is read back: a fact of the largest size with its padding, and room to spare.
+const MAX_SEALED_BYTES: u64 = 2 * 1024 * 1024;
+/// Smallest size to which contents are padded: most facts look alike.
+const SMALLEST_BUCKET: usize = 256;
+
+/// A boxed operation, so that the trait can be used as `dyn`.
+pub type ContentFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Where sealed contents are kept: Walrus.
+pub trait ContentStore: Send + Sync {
+    /// Stores contents together; returns the quilt and each content's columns, in the order of the contents. The IDs are
+    /// this side's own computation.
+    fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>>;
+    /// Reads one content; the quilt's bytes are checked against its ID.
+    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>>;
+}
+
+/// Contents on a Walrus-compatible store over HTTP.
+pub struct WalrusContents {
+    store: Arc<HttpStore>,
+    epochs: u32,
+}
+
+impl WalrusContents {
+    /// Contents that are bought for so many epochs.
+    #[must_use]
+    pub fn new(store: Arc<HttpStore>, epochs: u32) -> Self {
+        Self { store, epochs }
+    }
+}
+
+impl ContentStore for WalrusContents {
+    fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
+        Box::pin(async move {
+            let patch = |(name, bytes): &'a (String, Vec<u8>)| QuiltPatch {
+                identifier: name,
+                tags: std::collections::BTreeMap::new(),
+                data: bytes,
+            };
+            let patches: Vec<QuiltPatch<'_>> = contents.iter().map(patch).collect();
+            let stored = self.store.store_quilt(&patches, &WriteOptions::new(self.epochs)).await?;
+            let id_of = |(name, _): &(String, Vec<u8>)| {
+                stored.patches.iter().find(|patch| patch.identifier == *name).map(|patch| patch.patch_id)
+            };
+            contents.iter().map(id_of).collect::<Option<_>>().ok_or(StoreError::WrongContent)
+        })
+    }
+
+    fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
+        Box::pin(
+            async move { Ok(self.store.read_patch(id, &ReadOptions::new(MAX_SEALED_BYTES)).await?.bytes) },
+        )
+    }
+}
+
+impl From<QuiltPatchId> for Pointer {
+    fn from(id: QuiltPatchId) -> Self {
+        Self { blob: id.quilt.0, start: id.start, end: id.end }
+    }
+}
+
+impl From<&Pointer> for QuiltPatchId {
+    fn from(pointer: &Pointer) -> Self {
+        Self { quilt: BlobId(pointer.blob), start: pointer.start, end: pointer.end }
+    }
+}
+
+/// What a content says; with its key and this alone, the fact can be read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Content {
+    pub(crate) kind: Kind,
+    pub(crate) layer: Layer,
+    pub(crate) author: Author,
+    pub(crate) time_ms: u64,
+    pub(crate) text: Text,
+}
+
+fn associated(owner: OwnerId, item: ItemId) -> [u8; 48] {
+    let mut bytes = [0; 48];
+    bytes[..32].copy_from_slice(&owner.0);
+    bytes[32..].copy_from_slice(&item.0);
+    bytes
+}
+
+/// `length (u32, little endian) ‖ content ‖ zeros` up to a power of two, sealed under the item's own key and bound to owner and
+/// item.
+pub(crate) fn seal(owner: OwnerId, item: ItemId, key: &StoredKey, content: &Content) -> Vec<u8> {
+    let encoded = Zeroizing::new(codec::encode(content));
+    let length = u32::try_from(encoded.len()).expect("texts are limited to 512 KiB");
+    let mut padded = Zeroizing::new(Vec::with_capacity((encoded.len() + 4).next_power_of_two()));
+    padded.extend_from_slice(&length.to_le_bytes());
+    padded.extend_from_slice(&encoded);
+    let bucket = padded.len().next_power_of_two().max(SMALLEST_BUCKET);
+    padded.resize(bucket, 0);
+    key.key().seal(&associated(owner, item), &padded)
+}
+
+/// Opens what [`seal`] made; `None` when key, owner, item or bytes do not belong together.
+pub(crate) fn open(owner: OwnerId, item: ItemId, key: &StoredKey, sealed: &[u8]) -> Option<Content> {
+    let padded = key.key().open(&associated(owner, item), sealed).ok()?;
+    let (length, rest) = padded.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let encoded = rest.get(..length)?;
+    codec::decode(encoded, length).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(text: &str) -> Content {
+        Content {
+            kind: Kind::Fact,
+            layer: Layer::Profile,
+            author: Author::User,
+            time_ms: 7,
+            text: text.into(),
+        }
+    }
+
+    #[test]
+    fn a4_each_content_opens_only_for_its_owner_and_item_and_never_looks_the_same() {
+        let (a, b) = (OwnerId([1; 32]), OwnerId([2; 32]));
+        let (item, key) = (ItemId([3; 16]), StoredKey::generate());
+        let sealed = seal(a, item, &key, &content("allergic to peanuts"));
+        assert_eq!(open(a, item, &key, &sealed), Some(content("allergic to peanuts")));
+        assert_eq!(open(b, item, &key, &sealed), None);
+        assert_eq!(open(a, ItemId([4; 16]), &key, &sealed), None);
+        assert_eq!(open(a, item, &StoredKey::generate(), &sealed), None);
+        assert_ne!(sealed, seal(a, item, &key, &content("allergic to peanuts")));
+        assert_eq!(sealed.len(), seal(a, item, &key, &content("tea")).len(), "most facts have one size");
+    }
+}

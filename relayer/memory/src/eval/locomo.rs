@@ -1,0 +1,330 @@
+//! LoCoMo (Maharana et al., "Evaluating very long-term conversational memory of LLM agents", 2024): long dialogues with
+//! questions and the turns that hold their answers. The data is CC BY-NC 4.0: it is no part of the product, and nothing in
+//! the product was fitted to it.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+    sync::Arc,
+};
+
+use baton_embed::{EmbedError, EmbedRole, Embedder};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::measures::{NoMatch, Report, Sums};
+use crate::{
+    model::Kind,
+    search::{
+        Background, DEFAULT_THRESHOLD, Documents, Index, Quantised, Question, Ranked, TermHasher, dates,
+        document_features, indexed_text, rank,
+    },
+};
+
+/// Most bytes of a data file.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Texts embedded at once.
+const BATCH: usize = 64;
+
+/// Ranks that are looked at.
+const DEPTH: usize = 100;
+
+/// Questions about nothing that a dialogue between two friends holds.
+const UNRELATED: [&str; 12] = [
+    "How do I bake sourdough bread?",
+    "What is the capital of Mongolia?",
+    "Write a Python function that reverses a linked list.",
+    "Who won the 1998 world cup final?",
+    "Translate 'good morning' into Japanese.",
+    "What is the boiling point of ethanol?",
+    "How does TLS certificate pinning work?",
+    "Give me a regex for email addresses.",
+    "What is the difference between TCP and UDP?",
+    "Convert 5 miles to kilometres.",
+    "Who wrote The Brothers Karamazov?",
+    "What does the GDP deflator measure?",
+];
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    /// The file cannot be read, or is not of this kind.
+    #[error("cannot use the data file: {0}")]
+    Data(String),
+    /// An embedder failed.
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
+}
+
+/// How far an evaluation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvalProgress<'a> {
+    /// With which embedder.
+    pub embedder: &'a str,
+    /// Dialogues that are done.
+    pub done: usize,
+    /// Of so many.
+    pub dialogues: usize,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    conversation: Map<String, Value>,
+    qa: Vec<Asked>,
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    question: String,
+    #[serde(default)]
+    evidence: Vec<String>,
+    category: u64,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    speaker: String,
+    dia_id: String,
+    #[serde(default)]
+    text: String,
+}
+
+/// One dialogue, its turns numbered from 0.
+struct Dialogue {
+    turns: Vec<Turn>,
+    questions: Vec<Gold>,
+    end_ms: u64,
+}
+
+struct Turn {
+    session: u64,
+    speaker: String,
+    text: String,
+    time_ms: u64,
+}
+
+struct Gold {
+    question: String,
+    category: u64,
+    evidence: BTreeSet<u64>,
+}
+
+/// Measures recall on a file in the shape of LoCoMo with each embedder and with none (`bm25`): every question of categories 1
+/// to 4 searches its own dialogue.
+///
+/// # Errors
+/// [`EvalError`].
+pub async fn locomo(
+    file: &Path,
+    embedders: &[Arc<dyn Embedder>],
+    progress: &mut (dyn FnMut(EvalProgress<'_>) + Send),
+) -> Result<Report, EvalError> {
+    let path = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || read(&path)).await;
+    let dialogues = read.map_err(|_| EvalError::Data("reading it was stopped".into()))??;
+    let mut report = Report::default();
+    for embedder in std::iter::once(None).chain(embedders.iter().map(Some)) {
+        let name = embedder.map_or("bm25", |embedder| embedder.id()).to_owned();
+        let with = match embedder {
+            Some(embedder) => Some((&**embedder, Background::measure(&**embedder).await?)),
+            None => None,
+        };
+        let mut sums = Sums::default();
+        let mut told = NoMatch { embedder: name.clone(), ..NoMatch::default() };
+        for (done, dialogue) in dialogues.iter().enumerate() {
+            let other = dialogues.get((done + 1) % dialogues.len()).unwrap_or(dialogue);
+            measure(dialogue, other, with, &mut sums, &mut told).await?;
+            progress(EvalProgress { embedder: &name, done: done + 1, dialogues: dialogues.len() });
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a handful of dialogues")]
+        let count = dialogues.len().max(1) as f64;
+        for share in [
+            &mut told.answered,
+            &mut told.kept_at_10,
+            &mut told.answered_elsewhere,
+            &mut told.answered_unrelated,
+        ] {
+            *share /= count;
+        }
+        report.configs.push(sums.report(&name));
+        report.no_match.push(told);
+    }
+    Ok(report)
+}
+
+/// Asks a dialogue its own questions, another's, and some about nothing.
+async fn measure(
+    dialogue: &Dialogue,
+    other: &Dialogue,
+    embedder: Option<(&dyn Embedder, Background)>,
+    sums: &mut Sums,
+    told: &mut NoMatch,
+) -> Result<(), EvalError> {
+    let hasher = TermHasher::new([0; 32]);
+    let index = index(dialogue, &hasher, embedder.map(|(embedder, _)| embedder)).await?;
+    let ask = async |questions: Vec<&str>| -> Result<Vec<Vec<Ranked>>, EvalError> {
+        let mut answers = Vec::with_capacity(questions.len());
+        for batch in questions.chunks(BATCH) {
+            let vectors = match embedder {
+                Some((embedder, _)) => embedder.embed(EmbedRole::Query, batch).await?,
+                None => Vec::new(),
+            };
+            for (at, text) in batch.iter().enumerate() {
+                let mut question = Question::parse(text, &hasher, dialogue.end_ms);
+                if let (Some(vector), Some((_, background))) = (vectors.get(at), embedder) {
+                    question = question.with_vector(vector, background);
+                }
+                answers.push(rank(&question, &index.scan(&question, &|_| true), dialogue, DEPTH));
+            }
+        }
+        Ok(answers)
+    };
+
+    let found = |answers: &[Vec<Ranked>]| {
+        let found = answers
+            .iter()
+            .filter(|ranked| ranked.first().is_some_and(|best| best.score >= DEFAULT_THRESHOLD));
+        share(found.count(), answers.len())
+    };
+    let answers = ask(dialogue.questions.iter().map(|gold| gold.question.as_str()).collect()).await?;
+    let mut kept = 0.0;
+    for (gold, ranked) in dialogue.questions.iter().zip(&answers) {
+        let evidence = || ranked.iter().enumerate().filter(|(_, item)| gold.evidence.contains(&item.number));
+        let ranks: Vec<usize> = evidence().map(|(rank, _)| rank).collect();
+        sums.add(gold.category, gold.evidence.len(), &ranks);
+        let above = evidence().filter(|(rank, item)| *rank < 10 && item.score >= DEFAULT_THRESHOLD).count();
+        kept += share(above, gold.evidence.len());
+    }
+    told.answered += found(&answers);
+    #[expect(clippy::cast_precision_loss, reason = "some hundred questions")]
+    let questions = answers.len().max(1) as f64;
+    told.kept_at_10 += kept / questions;
+    // Without the names, so that it is not told apart by those alone.
+    let names: BTreeSet<&str> = other.turns.iter().map(|turn| turn.speaker.as_str()).collect();
+    let nameless =
+        |gold: &Gold| names.iter().fold(gold.question.clone(), |text, name| text.replace(name, "the person"));
+    let elsewhere: Vec<String> = other.questions.iter().map(nameless).collect();
+    told.answered_elsewhere += found(&ask(elsewhere.iter().map(String::as_str).collect()).await?);
+    told.answered_unrelated += found(&ask(UNRELATED.to_vec()).await?);
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some hundred questions")]
+fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+async fn index(
+    dialogue: &Dialogue,
+    hasher: &TermHasher,
+    embedder: Option<&dyn Embedder>,
+) -> Result<Index, EvalError> {
+    let mut index = Index::new(embedder.map_or(0, Embedder::dimensions));
+    for (number, turn) in (0..).zip(&dialogue.turns) {
+        index.insert(number, document_features(&turn.text, &turn.speaker, turn.time_ms, hasher));
+    }
+    let Some(embedder) = embedder else { return Ok(index) };
+    let texts: Vec<String> =
+        dialogue.turns.iter().map(|turn| indexed_text(&turn.text, &turn.speaker, turn.time_ms)).collect();
+    let mut number = 0;
+    for batch in texts.chunks(BATCH) {
+        let batch: Vec<&str> = batch.iter().map(String::as_str).collect();
+        for vector in embedder.embed(EmbedRole::Document, &batch).await? {
+            index.set_vector(number, Some(Quantised::from_unit(&vector)));
+            number += 1;
+        }
+    }
+    Ok(index)
+}
+
+impl Dialogue {
+    fn turn(&self, number: u64) -> Option<&Turn> {
+        self.turns.get(usize::try_from(number).ok()?)
+    }
+}
+
+impl Documents for Dialogue {
+    fn neighbours(&self, number: u64) -> [Option<u64>; 2] {
+        let session = self.turn(number).map(|turn| turn.session);
+        let same = |near: &u64| self.turn(*near).map(|turn| turn.session) == session;
+        [number.checked_sub(1).filter(same), number.checked_add(1).filter(same)]
+    }
+
+    fn time_ms(&self, number: u64) -> u64 {
+        self.turn(number).map_or(0, |turn| turn.time_ms)
+    }
+
+    fn kind(&self, _number: u64) -> Kind {
+        Kind::Episode
+    }
+
+    fn salience(&self, _number: u64) -> f32 {
+        0.5
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<Dialogue>, EvalError> {
+    let data = |error: &dyn std::fmt::Display| EvalError::Data(format!("{}: {error}", file.display()));
+    let length = std::fs::metadata(file).map_err(|error| data(&error))?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(data(&format!("it has {length} bytes")));
+    }
+    let bytes = std::fs::read(file).map_err(|error| data(&error))?;
+    let samples: Vec<Sample> = serde_json::from_slice(&bytes).map_err(|error| data(&error))?;
+    let dialogues =
+        samples.into_iter().map(dialogue).collect::<Result<Vec<_>, _>>().map_err(|reason| data(&reason))?;
+    if dialogues.is_empty() {
+        return Err(data(&"there is no dialogue in it"));
+    }
+    Ok(dialogues)
+}
+
+fn dialogue(mut sample: Sample) -> Result<Dialogue, String> {
+    let mut turns = Vec::new();
+    let mut ids = HashMap::new();
+    for session in 1_u64.. {
+        let Some(said) = sample.conversation.remove(&format!("session_{session}")) else {
+            // Some dialogues name the date of a session without any turn.
+            if sample.conversation.contains_key(&format!("session_{session}_date_time")) {
+                continue;
+            }
+            break;
+        };
+        let said: Vec<Said> = serde_json::from_value(said).map_err(|error| error.to_string())?;
+        let date = sample.conversation.get(&format!("session_{session}_date_time")).and_then(Value::as_str);
+        let date = date.and_then(day).ok_or_else(|| format!("session {session} has no date"))?;
+        for (minute, said) in (0..).zip(said) {
+            ids.insert(said.dia_id, turns.len() as u64);
+            let time_ms = date.time_ms() + minute * 60_000;
+            turns.push(Turn { session, speaker: said.speaker, text: said.text, time_ms });
+        }
+    }
+    let gold = |asked: Asked| {
+        // A few name several turns in one text.
+        let named = asked
+            .evidence
+            .iter()
+            .flat_map(|text| text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':')));
+        let evidence: BTreeSet<u64> = named.filter_map(|id| ids.get(id).copied()).collect();
+        let scored = (1..=4).contains(&asked.category) && !evidence.is_empty();
+        scored.then_some(Gold { question: asked.question, category: asked.category, evidence })
+    };
+    let questions = sample.qa.into_iter().filter_map(gold).collect();
+    let end_ms = turns.last().map_or(0, |turn: &Turn| turn.time_ms);
+    Ok(Dialogue { turns, questions, end_ms })
+}
+
+/// The day in "1:56 pm on 8 May, 2023".
+fn day(text: &str) -> Option<dates::Day> {
+    let (_, date) = text.split_once(" on ")?;
+    let mut words = date.split([' ', ',']).filter(|word| !word.is_empty());
+    let day = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let name = words.next()?.to_lowercase();
+    let month = dates::MONTHS.iter().position(|month| *month == name)? as u64 + 1;
+    let year = words.next()?.parse().ok().filter(|year| (1970..10_000).contains(year))?;
+    Some(dates::Day { year, month, day })
+}
+
+#[cfg(test)]
+mod tests;

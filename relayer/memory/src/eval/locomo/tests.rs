@@ -1,0 +1,88 @@
+//! The evaluation over a small file of our own, and over the real one where it is at hand.
+
+use std::path::PathBuf;
+
+use baton_embed::{EmbedderConfig, Hashing, models::catalogue, open};
+
+use super::*;
+
+const SMALL: &str = r#"[{
+    "conversation": {
+        "speaker_a": "Ana", "speaker_b": "Ben",
+        "session_1_date_time": "1:56 pm on 8 May, 2023",
+        "session_1": [
+            {"speaker": "Ana", "dia_id": "D1:1", "text": "Which instrument did you choose?"},
+            {"speaker": "Ben", "dia_id": "D1:2", "text": "I took the cello last week."}
+        ],
+        "session_2_date_time": "9:00 am on 1 January, 2024",
+        "session_2": [{"speaker": "Ana", "dia_id": "D2:1", "text": "I moved to Porto and adopted a cat."}]
+    },
+    "qa": [
+        {"question": "Which instrument did Ben choose?", "answer": "cello", "evidence": ["D1:2"], "category": 4},
+        {"question": "What did Ana adopt?", "answer": "a cat", "evidence": ["D2:1; D9:9"], "category": 1},
+        {"question": "Trick?", "answer": "", "evidence": ["D1:1"], "category": 5},
+        {"question": "No evidence?", "answer": "", "evidence": [], "category": 2}
+    ]
+}]"#;
+
+#[tokio::test]
+async fn each_question_searches_its_own_dialogue_with_every_embedder_and_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("small.json");
+    std::fs::write(&file, SMALL).unwrap();
+    let mut steps = Vec::new();
+    let mut progress = |step: EvalProgress<'_>| steps.push((step.embedder.to_owned(), step.done));
+    let report = locomo(&file, &[Arc::new(Hashing)], &mut progress).await.unwrap();
+    let names: Vec<&str> = report.configs.iter().map(|config| config.embedder.as_str()).collect();
+    assert_eq!(names, ["bm25", Hashing::ID]);
+    for config in &report.configs {
+        assert_eq!((config.all.questions, config.all.r_at_5, config.all.mrr), (2, 1.0, 1.0), "{config:?}");
+        assert_eq!(config.by_category.keys().collect::<Vec<_>>(), ["1", "4"]);
+    }
+    assert_eq!(steps, [("bm25".to_owned(), 1), (Hashing::ID.to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_is_no_data_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.json");
+    for bad in [
+        "",
+        "[]",
+        "{}",
+        "[{}]",
+        &SMALL.replace("8 May, 2023", "some day"),
+        &SMALL.replace("\"text\"", "\"text\": 1, \"x\""),
+    ] {
+        std::fs::write(&file, bad).unwrap();
+        assert!(matches!(locomo(&file, &[], &mut |_| {}).await, Err(EvalError::Data(_))), "{bad}");
+    }
+    assert!(locomo(Path::new("/nonexistent"), &[], &mut |_| {}).await.is_err());
+}
+
+/// `BATON_LOCOMO` names the data file, `BATON_MODELS` the folder that the models were fetched into. The floor is that of the
+/// development half.
+#[tokio::test]
+async fn recall_quality_is_above_the_floor() {
+    let Some(file) = std::env::var_os("BATON_LOCOMO").map(PathBuf::from) else {
+        eprintln!("skipped: BATON_LOCOMO does not name the data file");
+        return;
+    };
+    let mut embedders = vec![open(&EmbedderConfig::Hashing {}, Path::new("")).await.unwrap()];
+    if let Some(folder) = std::env::var_os("BATON_MODELS").map(PathBuf::from) {
+        for (model, config) in catalogue().iter().zip([EmbedderConfig::Potion {}, EmbedderConfig::Minilm {}])
+        {
+            if model.is_installed(&folder) {
+                embedders.push(open(&config, &folder).await.unwrap());
+            }
+        }
+    }
+    let report = locomo(&file, &embedders, &mut |_| {}).await.unwrap();
+    for told in &report.no_match {
+        eprintln!("{told:?}");
+    }
+    eprintln!("{}", serde_json::to_string(&report).unwrap());
+    for config in &report.configs {
+        assert!(config.all.r_at_10 >= 0.70 && config.all.mrr >= 0.53, "{config:?}");
+    }
+}

@@ -1,0 +1,247 @@
+//! The append-only log of an owner. Folding its events, in the order of their numbers, gives the owner's state; nothing
+//! else is the truth. Variants are only ever added at the end: their order is part of what lies on the disk.
+
+use baton_keys::content::ContentKey;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{
+    ids::{ItemId, PersonaId, ProjectId, SessionId},
+    model::{Edge, Item, Text},
+};
+
+/// Where the content of a fact lies on Walrus: a patch of a quilt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pointer {
+    /// The quilt's blob.
+    pub(crate) blob: [u8; 32],
+    /// First sliver column of the patch.
+    pub(crate) start: u16,
+    /// The column after its last.
+    pub(crate) end: u16,
+}
+
+/// The random key of one fact's blob, as the log holds it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub(crate) struct StoredKey(pub(crate) [u8; 32]);
+
+impl StoredKey {
+    pub(crate) fn generate() -> Self {
+        Self(*ContentKey::generate().expose())
+    }
+
+    pub(crate) fn key(&self) -> ContentKey {
+        ContentKey::from_bytes(self.0)
+    }
+}
+
+impl std::fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StoredKey(..)")
+    }
+}
+
+/// An item as the log holds it: the text compressed where that makes it shorter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredItem {
+    /// The item, its text left out.
+    pub(crate) item: Item,
+    /// Whether the text is compressed (zstd).
+    pub(crate) compressed: bool,
+    /// The text.
+    #[serde(with = "serde_bytes")]
+    pub(crate) text: Vec<u8>,
+    /// Bytes of the text as it was given.
+    pub(crate) length: u32,
+    /// Key of its blob on Walrus.
+    pub(crate) key: StoredKey,
+}
+
+impl Drop for StoredItem {
+    fn drop(&mut self) {
+        self.text.zeroize();
+    }
+}
+
+/// Text shorter than this is not worth compressing.
+const COMPRESS_FROM: usize = 160;
+const COMPRESSION_LEVEL: i32 = 3;
+
+/// A stored text that is not what was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a stored text cannot be unpacked")]
+pub(crate) struct Unpackable;
+
+impl StoredItem {
+    pub(crate) fn pack(mut item: Item, key: StoredKey) -> Self {
+        let text = std::mem::take(&mut item.text);
+        let length = u32::try_from(text.len()).expect("texts are limited to 512 KiB");
+        let packed = (text.len() >= COMPRESS_FROM)
+            .then(|| zstd::bulk::compress(text.as_bytes(), COMPRESSION_LEVEL).ok())
+            .flatten()
+            .filter(|packed| packed.len() < text.len());
+        match packed {
+            Some(packed) => Self { item, compressed: true, text: packed, length, key },
+            None => Self { item, compressed: false, text: text.as_bytes().to_vec(), length, key },
+        }
+    }
+
+    /// The item with its text, exactly as it was given (C2).
+    pub(crate) fn unpack(&self) -> Result<Item, Unpackable> {
+        let length = self.length as usize;
+        let bytes = if self.compressed {
+            zstd::bulk::decompress(&self.text, length).map_err(|_| Unpackable)?
+        } else {
+            self.text.clone()
+        };
+        if bytes.len() != length {
+            return Err(Unpackable);
+        }
+        let text = String::from_utf8(bytes).map_err(|_| Unpackable)?;
+        Ok(Item { text: Text(text), ..self.item.clone() })
+    }
+}
+
+/// A session's place under its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fork {
+    /// The parent.
+    pub(crate) parent: SessionId,
+    /// The last number of the parent's items that the fork sees.
+    pub(crate) up_to: u64,
+    /// Turns of the parent that it sees.
+    pub(crate) turns: u64,
+}
+
+/// How the extraction of a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// The gate said that there is nothing to keep.
+    Skipped,
+    /// Something was kept, or asked about.
+    Written,
+    /// All tries failed; the turn itself is kept.
+    Abandoned,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// What is left of an event whose content was deleted.
+    Redacted,
+    PersonaCreated {
+        id: PersonaId,
+        name: Text,
+        at_ms: u64,
+    },
+    ProjectCreated {
+        id: ProjectId,
+        name: Text,
+        at_ms: u64,
+    },
+    SessionCreated {
+        id: SessionId,
+        name: Text,
+        project: Option<ProjectId>,
+        persona: PersonaId,
+        fork: Option<Fork>,
+        at_ms: u64,
+    },
+    SessionMoved {
+        id: SessionId,
+        project: Option<ProjectId>,
+        at_ms: u64,
+    },
+    /// An item; its number is this event's.
+    Added(Box<StoredItem>),
+    EdgeAdded(Edge),
+    /// The same payload again, in the same branch (C3).
+    Repeated {
+        item: ItemId,
+        at_ms: u64,
+    },
+    Superseded {
+        old: ItemId,
+        new: ItemId,
+        at_ms: u64,
+    },
+    Archived {
+        item: ItemId,
+        archived: bool,
+    },
+    Consented {
+        item: ItemId,
+    },
+    /// Both sides of an exchange were kept and wait for their extraction; the number of this event names the turn.
+    TurnRecorded {
+        session: SessionId,
+        turn: u64,
+        user: ItemId,
+        assistant: ItemId,
+        at_ms: u64,
+    },
+    ExtractionFailed {
+        turn: u64,
+        at_ms: u64,
+    },
+    Extracted {
+        turn: u64,
+        outcome: Outcome,
+    },
+    /// The backstop looked at all turns of a session up to this number.
+    Backstopped {
+        session: SessionId,
+        up_to: u64,
+    },
+    Stored {
+        items: Vec<(ItemId, Pointer)>,
+    },
+    Unstored {
+        items: Vec<ItemId>,
+    },
+    /// These items are gone; their own events were redacted in the same commit.
+    Deleted {
+        items: Vec<ItemId>,
+    },
+    /// The events of these numbers were written anew: read them again.
+    Rewritten {
+        numbers: Vec<u64>,
+    },
+    /// What is left of the session's items now belongs to the project that the session was in, for good.
+    SessionDeleted {
+        id: SessionId,
+        project: Option<ProjectId>,
+    },
+    ProjectDeleted {
+        id: ProjectId,
+    },
+    PersonaDeleted {
+        id: PersonaId,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::item;
+
+    #[test]
+    fn c2_raw_content_is_kept_compressed_and_comes_back_exactly() {
+        let long = "naïve café \u{0}\r\n\t 🦊 ".repeat(400);
+        for text in ["", "a", "short", long.as_str()] {
+            let packed = StoredItem::pack(item(text), StoredKey([1; 32]));
+            assert_eq!(packed.compressed, text.len() > COMPRESS_FROM);
+            assert!(packed.item.text.is_empty(), "the text is not kept twice");
+            assert_eq!(&*packed.unpack().unwrap().text, text);
+        }
+    }
+
+    #[test]
+    fn refuses_a_text_of_another_length() {
+        let mut packed = StoredItem::pack(item(&"x".repeat(1000)), StoredKey([1; 32]));
+        packed.length = 999;
+        assert_eq!(packed.unpack().map(|item| item.id), Err(Unpackable));
+        packed.length = 1001;
+        assert_eq!(packed.unpack().map(|item| item.id), Err(Unpackable));
+    }
+}

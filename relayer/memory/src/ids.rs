@@ -1,0 +1,100 @@
+//! Names of things in memory. Outside names are strings or random ids; inside, an owner's projects, sessions and personas
+//! are small numbers that only the server assigns.
+
+use std::{fmt, str::FromStr};
+
+use baton_keys::{ids::PublicKey, owner::sui_address};
+use serde::{Deserialize, Serialize};
+
+/// The owner of memories: the Sui address of the account key, so that ownership is computed and not looked up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OwnerId(pub [u8; 32]);
+
+impl OwnerId {
+    /// The owner that an account key stands for.
+    #[must_use]
+    pub fn of(key: &PublicKey) -> Self {
+        Self(sui_address(key))
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{}", hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnerId(0x{}…)", hex::encode(&self.0[..4]))
+    }
+}
+
+/// A text that is not an id of the kind asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an id: {expected} is wanted")]
+pub struct IdError {
+    /// The form that is right.
+    pub expected: &'static str,
+}
+
+impl FromStr for OwnerId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let wrong = IdError { expected: "0x and 64 hex characters" };
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text.strip_prefix("0x").ok_or(wrong)?, &mut bytes).map_err(|_| wrong)?;
+        Ok(Self(bytes))
+    }
+}
+
+/// An item of memory: 16 random bytes, as 32 hex characters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ItemId(pub [u8; 16]);
+
+impl fmt::Display for ItemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ItemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ItemId({self})")
+    }
+}
+
+impl FromStr for ItemId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| IdError { expected: "32 hex characters" })?;
+        Ok(Self(bytes))
+    }
+}
+
+macro_rules! internal_ids {
+    ($($(#[$meta:meta])* $name:ident;)*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+            pub struct $name(pub u32);
+        )*
+    };
+}
+
+internal_ids! {
+    /// A project of one owner, by the number that the server gave it. Never used twice.
+    ProjectId;
+    /// A session (and its branch: they are one to one) of one owner.
+    SessionId;
+    /// A persona of one owner. 0 is the one that speaks where none was named.
+    PersonaId;
+}
+
+impl PersonaId {
+    /// The persona that speaks where none was named.
+    pub const DEFAULT: Self = Self(0);
+}

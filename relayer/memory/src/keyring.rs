@@ -1,0 +1,135 @@
+//! Owners' keys: one sealed file for each owner, in a folder outside the database.
+//!
+//! A file holds the owner's address, a random secret from which the keys of hashes derive, and a random key for each
+//! segment of records. It is wrapped under a key that derives from the relayer's master key and the owner's pseudonym, so
+//! that a file cannot stand in for another's. What is destroyed here makes every copy of what it sealed noise; the
+//! database's own pages and logs are never relied on to forget. Called by the vault only. Blocking throughout.
+
+mod folder;
+mod ring;
+
+use std::path::PathBuf;
+
+use baton_keys::{
+    files::KeyFileError,
+    master::{OwnerSecret, OwnerUse},
+    sign::SecretSigningKey,
+};
+use zeroize::Zeroizing;
+
+pub(crate) use folder::KeyFolder;
+pub(crate) use ring::{KEY_ID_LEN, KeyId, Keyring, Redaction, Segment, SegmentKey};
+
+/// Why owners' keys cannot be used. Nothing is destroyed when one of these comes.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    /// The file system said no.
+    #[error("the owners' keys cannot be read or written at {path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not one that may be read.
+    #[error(transparent)]
+    File(#[from] KeyFileError),
+    /// The file does not open.
+    #[error(
+        "key file {path} is damaged, or belongs to another owner or master key: put the right one back from a backup"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There are records of an owner whose key file is gone.
+    #[error(
+        "key file {path} is missing, and its owner's records cannot be read without it: put it back from a backup, or \
+         erase the owner"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The folder was made with another master key.
+    #[error("the key files in {folder} were made with another master key: configure the one that made them")]
+    WrongMaster {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Another process keeps the owner's lock.
+    #[error("{path} is locked by another relayer for too long")]
+    Locked {
+        /// The lock's file.
+        path: PathBuf,
+    },
+    /// More segments than a key file holds.
+    #[error("the owner has more records than one key file has keys for")]
+    Full,
+}
+
+/// The keys of an owner's hashes, which derive from the owner's secret.
+pub struct OwnerKeys {
+    content_hash: Zeroizing<[u8; 32]>,
+    term_hash: Zeroizing<[u8; 32]>,
+    class_tag: Zeroizing<[u8; 32]>,
+    rotation: Zeroizing<[u8; 32]>,
+    record_name: Zeroizing<[u8; 32]>,
+    export_sign: Zeroizing<[u8; 32]>,
+}
+
+impl OwnerKeys {
+    pub(crate) fn of(secret: &OwnerSecret) -> Self {
+        Self {
+            content_hash: secret.derive(OwnerUse::ContentHash),
+            term_hash: secret.derive(OwnerUse::TermHash),
+            class_tag: secret.derive(OwnerUse::ClassTag),
+            rotation: secret.derive(OwnerUse::Rotation),
+            record_name: secret.derive(OwnerUse::RecordName),
+            export_sign: secret.derive(OwnerUse::ExportSign),
+        }
+    }
+
+    /// Keyed hash of a canonical content: equal for equal contents of one owner, and not to be guessed from outside (C6).
+    #[must_use]
+    pub fn content_hash(&self, content: &[u8]) -> [u8; 32] {
+        blake3::keyed_hash(&self.content_hash, content).into()
+    }
+
+    /// The key of term hashes.
+    #[must_use]
+    pub fn term_key(&self) -> &[u8; 32] {
+        &self.term_hash
+    }
+
+    /// Keyed tag of a class of items, for index rows.
+    #[must_use]
+    pub fn class_tag(&self, class: &[u8]) -> [u8; 16] {
+        *blake3::keyed_hash(&self.class_tag, class).as_bytes().first_chunk().expect("a hash has 32 bytes")
+    }
+
+    /// The seed of [`rotate`](crate::rotation::rotate).
+    #[must_use]
+    pub fn rotation_seed(&self) -> &[u8; 32] {
+        &self.rotation
+    }
+
+    /// The number of a named record.
+    #[must_use]
+    pub fn record_number(&self, name: &str) -> u64 {
+        let hash = blake3::keyed_hash(&self.record_name, name.as_bytes());
+        u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
+    }
+
+    /// The key that signs the owner's exports.
+    #[must_use]
+    pub fn export_key(&self) -> SecretSigningKey {
+        SecretSigningKey::from_seed(&self.export_sign)
+    }
+}
+
+impl std::fmt::Debug for OwnerKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnerKeys(redacted)")
+    }
+}

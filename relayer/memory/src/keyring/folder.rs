@@ -1,0 +1,172 @@
+//! The folder of key files: reading and writing them, and the locks between relayers that share it.
+//!
+//! Layout: `check` (shows whose master key it is), `<pseudonym>.keys`, `<pseudonym>.erased` (an erasure that is not
+//! finished: its rows may still be in the database), `locks/00` to `locks/ff`. A key file is `magic(8) ‖ sealed`.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use baton_keys::{
+    files::{
+        create_private_folder, discard_leftover, read_secret, remove_secret, replace_private, replace_secret,
+    },
+    master::{DATA_OVERHEAD, MasterKey},
+};
+
+use super::{
+    KeyringError,
+    ring::{Keyring, MAX_KEYRING_BYTES},
+};
+use crate::{ids::OwnerId, storage::Pseudonym};
+
+const MAGIC: &[u8; 8] = b"BTNKEYS1";
+const KIND: &str = "an owner of memories";
+/// How long another relayer may keep an owner's lock: it is held over reading and writing one file.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// The folder, with the key that wraps what is in it.
+pub(crate) struct KeyFolder {
+    path: PathBuf,
+    master: MasterKey,
+}
+
+/// Shows that the owner's file is this thread's alone to change.
+pub(crate) struct Locked {
+    _file: File,
+}
+
+impl KeyFolder {
+    /// Opens or makes the folder, and checks that it is of this master key.
+    pub(crate) fn open(path: &Path, master: MasterKey) -> Result<Self, KeyringError> {
+        let failed = |source| KeyringError::Io { path: path.to_owned(), source };
+        create_private_folder(&path.join("locks")).map_err(failed)?;
+        let check = path.join("check");
+        let wanted = hex::encode(master.folder_check());
+        match std::fs::read_to_string(&check) {
+            Ok(found) if found.trim_end() == wanted => {}
+            Ok(_) => return Err(KeyringError::WrongMaster { folder: path.to_owned() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                replace_private(&check, format!("{wanted}\n").as_bytes()).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(Self { path: path.to_owned(), master })
+    }
+
+    pub(crate) fn pseudonym(&self, owner: OwnerId) -> Pseudonym {
+        Pseudonym(self.master.pseudonym(&owner.0))
+    }
+
+    pub(crate) fn file(&self, owner: Pseudonym) -> PathBuf {
+        self.path.join(format!("{}.keys", hex::encode(owner.0)))
+    }
+
+    fn mark(&self, owner: Pseudonym) -> PathBuf {
+        self.path.join(format!("{}.erased", hex::encode(owner.0)))
+    }
+
+    /// Keeps other threads and other relayers from changing the owner's file.
+    pub(crate) fn lock(&self, owner: Pseudonym) -> Result<Locked, KeyringError> {
+        let path = self.path.join("locks").join(hex::encode(&owner.0[..1]));
+        let failed = |source| KeyringError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let begin = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Locked { _file: file }),
+                Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
+                    std::thread::sleep(LOCK_PAUSE)
+                }
+                Err(TryLockError::WouldBlock) => return Err(KeyringError::Locked { path }),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+        }
+    }
+
+    /// Reads an owner's keys; `None` where there is no file. What a crash left beside the file is removed.
+    pub(crate) fn load(&self, owner: Pseudonym) -> Result<Option<Keyring>, KeyringError> {
+        let path = self.file(owner);
+        if path.with_extension("keys.new").exists() {
+            let _locked = self.lock(owner)?;
+            discard_leftover(&path).map_err(|source| KeyringError::Io { path: path.clone(), source })?;
+        }
+        self.read(owner)
+    }
+
+    /// As [`Self::load`], for whoever has the lock.
+    pub(crate) fn load_locked(
+        &self,
+        _locked: &Locked,
+        owner: Pseudonym,
+    ) -> Result<Option<Keyring>, KeyringError> {
+        self.read(owner)
+    }
+
+    fn read(&self, owner: Pseudonym) -> Result<Option<Keyring>, KeyringError> {
+        let path = self.file(owner);
+        let limit = (MAGIC.len() + DATA_OVERHEAD + MAX_KEYRING_BYTES) as u64;
+        let Some(bytes) = read_secret(&path, KIND, limit)? else { return Ok(None) };
+        let ring = bytes.strip_prefix(MAGIC).and_then(|sealed| {
+            let opened = self.master.owner_wrap(&owner.0).open(&associated(owner), sealed).ok()?;
+            Keyring::decode(&opened).filter(|ring| self.pseudonym(ring.owner) == owner)
+        });
+        ring.map(Some).ok_or(KeyringError::Damaged { path })
+    }
+
+    /// Replaces an owner's file; on disk when it returns, and the old one's bytes are gone as far as possible.
+    pub(crate) fn save(&self, _locked: &Locked, ring: &Keyring) -> Result<(), KeyringError> {
+        let owner = self.pseudonym(ring.owner);
+        let encoded = ring.encode();
+        if encoded.len() > MAX_KEYRING_BYTES {
+            return Err(KeyringError::Full);
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&self.master.owner_wrap(&owner.0).seal(&associated(owner), &encoded));
+        let path = self.file(owner);
+        replace_secret(&path, &bytes).map_err(|source| KeyringError::Io { path, source })
+    }
+
+    /// Notes that an owner is to be erased, then destroys the owner's keys.
+    pub(crate) fn destroy(&self, _locked: &Locked, owner: Pseudonym) -> Result<(), KeyringError> {
+        let (mark, path) = (self.mark(owner), self.file(owner));
+        replace_private(&mark, b"").map_err(|source| KeyringError::Io { path: mark, source })?;
+        discard_leftover(&path)
+            .and_then(|()| remove_secret(&path))
+            .map_err(|source| KeyringError::Io { path, source })
+    }
+
+    /// Whether the owner's erasure has begun and not ended.
+    pub(crate) fn is_erased(&self, owner: Pseudonym) -> bool {
+        self.mark(owner).exists()
+    }
+
+    /// Ends an erasure, once the owner's rows are gone.
+    pub(crate) fn end_erasure(&self, _locked: &Locked, owner: Pseudonym) -> Result<(), KeyringError> {
+        let mark = self.mark(owner);
+        remove_secret(&mark).map_err(|source| KeyringError::Io { path: mark, source })
+    }
+
+    /// Owners whose erasure has not ended.
+    pub(crate) fn erased(&self) -> Result<Vec<Pseudonym>, KeyringError> {
+        let failed = |source| KeyringError::Io { path: self.path.clone(), source };
+        let mut erased = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let mut bytes = [0; 16];
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".erased"));
+            if stem.is_some_and(|stem| hex::decode_to_slice(stem, &mut bytes).is_ok()) {
+                erased.push(Pseudonym(bytes));
+            }
+        }
+        Ok(erased)
+    }
+}
+
+fn associated(owner: Pseudonym) -> Vec<u8> {
+    [MAGIC.as_slice(), &owner.0].concat()
+}

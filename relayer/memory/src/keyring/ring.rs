@@ -1,0 +1,332 @@
+//! What is in a key file, and the changes that it goes through. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton_keys::{
+    master::{DataKey, OwnerSecret},
+    secret::random_bytes,
+};
+use baton_proto::codec;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use super::{KeyringError, OwnerKeys};
+use crate::{ids::OwnerId, storage::Space};
+
+/// Log and Features: numbers of a segment. Small enough that re-sealing one takes about a millisecond, large enough that
+/// a key file of 10,000 items has four kilobytes.
+const NUMBERS_PER_SEGMENT: u64 = 256;
+/// Sessions have random numbers: their highest bits choose one of 4,096 segments.
+const SESSION_SEGMENT_SHIFT: u32 = 52;
+/// Bytes of a key's id.
+pub(crate) const KEY_ID_LEN: usize = 8;
+/// Largest encoded keyring: the codec's limit, enough for 170,000 keys, which is 20 million items.
+pub(crate) const MAX_KEYRING_BYTES: usize = baton_proto::limits::MAX_OBJECT_BYTES;
+const MAX_KEYS: usize = 150_000;
+
+/// Records that are sealed under one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Segment {
+    pub(crate) space: Space,
+    index: u64,
+}
+
+impl Segment {
+    pub(crate) fn of(space: Space, number: u64) -> Self {
+        let index = match space {
+            Space::Log | Space::Features => number / NUMBERS_PER_SEGMENT,
+            Space::Snapshot => 0,
+            Space::Sessions => number >> SESSION_SEGMENT_SHIFT,
+        };
+        Self { space, index }
+    }
+
+    /// Its lowest and highest number.
+    pub(crate) fn range(self) -> (u64, u64) {
+        match self.space {
+            Space::Log | Space::Features => {
+                let first = self.index.saturating_mul(NUMBERS_PER_SEGMENT);
+                (first, first.saturating_add(NUMBERS_PER_SEGMENT - 1))
+            }
+            Space::Snapshot => (0, u64::MAX),
+            Space::Sessions => {
+                let first = self.index << SESSION_SEGMENT_SHIFT;
+                (first, first | ((1 << SESSION_SEGMENT_SHIFT) - 1))
+            }
+        }
+    }
+}
+
+/// Names a key within one keyring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyId(pub(crate) [u8; KEY_ID_LEN]);
+
+/// A key with its id.
+#[derive(Clone, PartialEq)]
+pub(crate) struct SegmentKey {
+    pub(crate) id: KeyId,
+    pub(crate) key: DataKey,
+}
+
+impl SegmentKey {
+    fn generate() -> Self {
+        Self { id: KeyId(random_bytes()), key: DataKey::generate() }
+    }
+}
+
+/// A segment that is being re-sealed. Whether that happened is told by its records: they name the old key or not.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Redaction {
+    pub(crate) segment: Segment,
+    pub(crate) old: KeyId,
+    /// None where nothing is left in the segment.
+    pub(crate) new: Option<SegmentKey>,
+}
+
+/// An owner's secret and segment keys.
+#[derive(Clone)]
+pub(crate) struct Keyring {
+    pub(crate) owner: OwnerId,
+    secret: OwnerSecret,
+    keys: BTreeMap<Segment, SegmentKey>,
+    redactions: Vec<Redaction>,
+}
+
+impl Keyring {
+    pub(crate) fn generate(owner: OwnerId) -> Self {
+        Self { owner, secret: OwnerSecret::generate(), keys: BTreeMap::new(), redactions: Vec::new() }
+    }
+
+    pub(crate) fn owner_keys(&self) -> OwnerKeys {
+        OwnerKeys::of(&self.secret)
+    }
+
+    pub(crate) fn same_secret(&self, other: &Self) -> bool {
+        self.secret == other.secret
+    }
+
+    /// The key that new records of a segment are sealed under. While a redaction is open that is the old one: if the
+    /// redaction took place after all, the writer's version is too old and nothing is written.
+    pub(crate) fn current(&self, segment: Segment) -> Option<&SegmentKey> {
+        self.keys.get(&segment)
+    }
+
+    /// The key of a record.
+    pub(crate) fn find(&self, segment: Segment, id: KeyId) -> Option<&DataKey> {
+        let new = self
+            .redactions
+            .iter()
+            .filter(|open| open.segment == segment)
+            .filter_map(|open| open.new.as_ref());
+        self.keys.get(&segment).into_iter().chain(new).find(|key| key.id == id).map(|key| &key.key)
+    }
+
+    /// Makes keys for those segments that have none. Whether there were any.
+    pub(crate) fn extend(&mut self, segments: &BTreeSet<Segment>) -> Result<bool, KeyringError> {
+        let missing: Vec<_> = segments.iter().filter(|segment| !self.keys.contains_key(segment)).collect();
+        if self.keys.len() + missing.len() > MAX_KEYS {
+            return Err(KeyringError::Full);
+        }
+        for segment in &missing {
+            self.keys.insert(**segment, SegmentKey::generate());
+        }
+        Ok(!missing.is_empty())
+    }
+
+    /// Begins to re-seal segments: those in `empty` will have no records left.
+    pub(crate) fn begin(&mut self, touched: &BTreeSet<Segment>, empty: &BTreeSet<Segment>) -> Vec<Redaction> {
+        let redactions: Vec<_> = touched
+            .iter()
+            .filter_map(|segment| {
+                let old = self.keys.get(segment)?.id;
+                let new = (!empty.contains(segment)).then(SegmentKey::generate);
+                Some(Redaction { segment: *segment, old, new })
+            })
+            .collect();
+        self.redactions.extend(redactions.iter().cloned());
+        redactions
+    }
+
+    /// Every key that there is, for tests that try them all.
+    #[cfg(test)]
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = &SegmentKey> {
+        self.keys.values().chain(self.redactions.iter().filter_map(|open| open.new.as_ref()))
+    }
+
+    pub(crate) fn redactions(&self) -> &[Redaction] {
+        &self.redactions
+    }
+
+    /// Ends a redaction that took place: the old key goes. One that is not open was ended by somebody else.
+    pub(crate) fn complete(&mut self, redaction: &Redaction) {
+        if self.close(redaction)
+            && self.keys.get(&redaction.segment).is_some_and(|key| key.id == redaction.old)
+        {
+            match &redaction.new {
+                Some(new) => self.keys.insert(redaction.segment, new.clone()),
+                None => self.keys.remove(&redaction.segment),
+            };
+        }
+    }
+
+    /// Ends a redaction that did not take place: the new key goes.
+    pub(crate) fn cancel(&mut self, redaction: &Redaction) {
+        self.close(redaction);
+    }
+
+    fn close(&mut self, redaction: &Redaction) -> bool {
+        let before = self.redactions.len();
+        self.redactions.retain(|open| {
+            (open.segment, open.old, open.new.as_ref().map(|key| key.id))
+                != (redaction.segment, redaction.old, redaction.new.as_ref().map(|key| key.id))
+        });
+        self.redactions.len() < before
+    }
+
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        codec::encode_secret(&WireRing {
+            owner: self.owner,
+            secret: *self.secret.expose(),
+            keys: self.keys.iter().map(|(segment, key)| WireKey::new(*segment, key)).collect(),
+            redactions: self
+                .redactions
+                .iter()
+                .map(|open| WireRedaction {
+                    old: open.old.0,
+                    new: open.new.as_ref().map(|key| WireKey::new(open.segment, key)),
+                    space: open.segment.space as u8,
+                    index: open.segment.index,
+                })
+                .collect(),
+        })
+    }
+
+    /// `None` for what [`Self::encode`] did not make.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let wire: WireRing = codec::decode(bytes, MAX_KEYRING_BYTES).ok()?;
+        let keys = wire.keys.iter().map(WireKey::read).collect::<Option<BTreeMap<_, _>>>()?;
+        let redactions = wire
+            .redactions
+            .iter()
+            .map(|open| {
+                let segment = Segment { space: space_of(open.space)?, index: open.index };
+                let new = match &open.new {
+                    Some(key) => Some(key.read()?.1),
+                    None => None,
+                };
+                Some(Redaction { segment, old: KeyId(open.old), new })
+            })
+            .collect::<Option<_>>()?;
+        Some(Self { owner: wire.owner, secret: OwnerSecret::from_bytes(wire.secret), keys, redactions })
+    }
+}
+
+fn space_of(byte: u8) -> Option<Space> {
+    [Space::Log, Space::Features, Space::Snapshot, Space::Sessions]
+        .into_iter()
+        .find(|space| *space as u8 == byte)
+}
+
+#[derive(Serialize, Deserialize, ZeroizeOnDrop)]
+struct WireRing {
+    #[zeroize(skip)]
+    owner: OwnerId,
+    secret: [u8; 32],
+    #[zeroize(skip)]
+    keys: Vec<WireKey>,
+    #[zeroize(skip)]
+    redactions: Vec<WireRedaction>,
+}
+
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+struct WireKey {
+    space: u8,
+    index: u64,
+    id: [u8; KEY_ID_LEN],
+    key: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireRedaction {
+    space: u8,
+    index: u64,
+    old: [u8; KEY_ID_LEN],
+    new: Option<WireKey>,
+}
+
+impl WireKey {
+    fn new(segment: Segment, key: &SegmentKey) -> Self {
+        Self { space: segment.space as u8, index: segment.index, id: key.id.0, key: *key.key.expose() }
+    }
+
+    fn read(&self) -> Option<(Segment, SegmentKey)> {
+        let segment = Segment { space: space_of(self.space)?, index: self.index };
+        Some((segment, SegmentKey { id: KeyId(self.id), key: DataKey::from_bytes(self.key) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SPACES: [Space; 4] = [Space::Log, Space::Features, Space::Snapshot, Space::Sessions];
+
+    proptest! {
+        #[test]
+        fn every_number_lies_in_the_range_of_its_segment_alone(space in 0usize..4, number: u64, other: u64) {
+            let segment = Segment::of(SPACES[space], number);
+            let (first, last) = segment.range();
+            prop_assert!(first <= number && number <= last);
+            prop_assert_eq!(Segment::of(SPACES[space], other) == segment, (first..=last).contains(&other));
+        }
+
+        #[test]
+        fn a_ring_reads_back_as_it_was(numbers in proptest::collection::btree_set((0usize..4, any::<u64>()), 0..40), empty: bool) {
+            let mut ring = Keyring::generate(OwnerId([9; 32]));
+            let segments: BTreeSet<_> = numbers.iter().map(|(space, number)| Segment::of(SPACES[*space], *number)).collect();
+            ring.extend(&segments).unwrap();
+            let gone = if empty { segments.clone() } else { BTreeSet::new() };
+            ring.begin(&segments, &gone);
+            let read = Keyring::decode(&ring.encode()).unwrap();
+            prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
+            prop_assert!(Keyring::decode(&ring.encode()[1..]).is_none());
+        }
+
+        /// Whatever the order of redactions that took place and that did not: one key for each segment, and only keys that
+        /// records may name can be found.
+        #[test]
+        fn redactions_leave_one_key_for_each_segment(steps in proptest::collection::vec((0u64..3, any::<bool>(), any::<bool>()), 1..30)) {
+            let mut ring = Keyring::generate(OwnerId([9; 32]));
+            for (index, took_place, empty) in steps {
+                let segment = BTreeSet::from([Segment { space: Space::Log, index }]);
+                ring.extend(&segment).unwrap();
+                let before = ring.current(*segment.first().unwrap()).unwrap().clone();
+                let open = ring.begin(&segment, &if empty { segment.clone() } else { BTreeSet::new() }).remove(0);
+                prop_assert!(ring.find(open.segment, before.id).is_some());
+                if took_place { ring.complete(&open) } else { ring.cancel(&open) }
+                prop_assert!(ring.redactions().is_empty());
+                prop_assert_eq!(ring.find(open.segment, before.id).is_some(), !took_place);
+                let now = ring.current(open.segment).map(|key| key.id);
+                let wanted = if took_place { open.new.map(|key| key.id) } else { Some(before.id) };
+                prop_assert_eq!(now, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_redaction_ended_twice_changes_nothing_the_second_time() {
+        let mut ring = Keyring::generate(OwnerId([9; 32]));
+        let segments = BTreeSet::from([Segment::of(Space::Log, 0)]);
+        ring.extend(&segments).unwrap();
+        let first = ring.begin(&segments, &BTreeSet::new()).remove(0);
+        ring.complete(&first);
+        let second = ring.begin(&segments, &BTreeSet::new()).remove(0);
+        ring.complete(&second);
+        let now = ring.current(first.segment).unwrap().clone();
+        ring.complete(&first);
+        ring.cancel(&second);
+        assert!(*ring.current(first.segment).unwrap() == now);
+    }
+}

@@ -1,0 +1,22 @@
+//! Memory across conversations: one model, one service, sealed storage, exact recall.
+
+pub mod api;
+pub mod content;
+pub mod eval;
+mod events;
+pub mod ids;
+mod jobs;
+pub mod keyring;
+pub mod limits;
+pub mod model;
+mod owner;
+pub mod rotation;
+mod scope;
+pub mod search;
+mod service;
+mod state;
+pub mod storage;
+pub mod vault;
+pub mod writing;
+
+pub use service::{Clock, Counters, Memory, Parts};

@@ -1,0 +1,211 @@
+//! Who may see what. One function decides, by what an item is and where the asker stands, both resolved to internal ids on
+//! the server; whatever cannot be resolved sees nothing.
+
+use crate::{
+    ids::{PersonaId, ProjectId, SessionId},
+    model::{Kind, Layer, MemoryScope},
+};
+
+/// Where an item belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Home {
+    /// In a session; its project is the session's, now.
+    Session(SessionId),
+    /// In a project, or in the shared pool, for good.
+    Pinned(Option<ProjectId>),
+}
+
+/// Everything about an item that decides who may see it, but for its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Class {
+    pub(crate) home: Home,
+    pub(crate) kind: u8,
+    pub(crate) layer: u8,
+    pub(crate) persona: PersonaId,
+    pub(crate) intimate: bool,
+}
+
+impl Class {
+    pub(crate) fn new(home: Home, kind: Kind, layer: Layer, persona: PersonaId, intimate: bool) -> Self {
+        Self { home, kind: kind as u8, layer: layer as u8, persona, intimate }
+    }
+
+    /// The bytes that the keyed hash of a class is over, in a fixed form.
+    pub(crate) fn bytes(&self) -> [u8; 13] {
+        let (tag, number) = match self.home {
+            Home::Session(session) => (1, session.0),
+            Home::Pinned(Some(project)) => (2, project.0),
+            Home::Pinned(None) => (3, 0),
+        };
+        let mut bytes = [0; 13];
+        bytes[0] = tag;
+        bytes[1..5].copy_from_slice(&number.to_le_bytes());
+        bytes[5] = self.kind;
+        bytes[6] = self.layer;
+        bytes[7..11].copy_from_slice(&self.persona.0.to_le_bytes());
+        bytes[11] = u8::from(self.intimate);
+        bytes
+    }
+}
+
+/// What a session is, for scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionScope {
+    pub(crate) project: Option<ProjectId>,
+    pub(crate) forked: bool,
+}
+
+/// Where an asker stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The project, or the shared pool.
+    pub(crate) project: Option<ProjectId>,
+    pub(crate) persona: PersonaId,
+    pub(crate) scope: MemoryScope,
+    /// The asker's session and its ancestors, each with the last number that is seen of it.
+    pub(crate) lineage: Vec<(SessionId, u64)>,
+}
+
+impl View {
+    /// Up to which number the asker sees items of a class; `None` for not at all. `session` tells what a session is, and
+    /// knows only those that exist.
+    pub(crate) fn admits(
+        &self,
+        class: &Class,
+        session: impl Fn(SessionId) -> Option<SessionScope>,
+    ) -> Option<u64> {
+        let layer = class.layer;
+        let in_scope = match self.scope {
+            MemoryScope::None => false,
+            MemoryScope::Full => true,
+            MemoryScope::NeutralAndRelationship => !class.intimate,
+            MemoryScope::RelationshipOnly => !class.intimate && layer != Layer::Profile as u8,
+            MemoryScope::NeutralOnly => !class.intimate && layer == Layer::Profile as u8,
+            MemoryScope::InsightsOnly => layer == Layer::Profile as u8,
+        };
+        let known_to_persona = layer == Layer::Profile as u8 || class.persona == self.persona;
+        // Outside a project there are no entities (B3).
+        let is_context = class.kind != Kind::Entity as u8 || self.project.is_some();
+        if !(in_scope && known_to_persona && is_context) {
+            return None;
+        }
+        match class.home {
+            Home::Pinned(project) => (project == self.project).then_some(u64::MAX),
+            Home::Session(id) => {
+                if let Some((_, up_to)) = self.lineage.iter().find(|(ancestor, _)| *ancestor == id) {
+                    // A parent that was moved elsewhere is out of reach like any other session there.
+                    return (session(id)?.project == self.project).then_some(*up_to);
+                }
+                let other = session(id)?;
+                // What is tried out in a fork stays in it (C4).
+                (other.project == self.project && !other.forked).then_some(u64::MAX)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_PROJECT: SessionId = SessionId(1);
+    const IN_OTHER: SessionId = SessionId(2);
+    const LOOSE: SessionId = SessionId(3);
+    const FORK: SessionId = SessionId(4);
+    const P: ProjectId = ProjectId(1);
+    const Q: ProjectId = ProjectId(2);
+
+    fn session(id: SessionId) -> Option<SessionScope> {
+        let scope = |project, forked| Some(SessionScope { project, forked });
+        match id {
+            IN_PROJECT => scope(Some(P), false),
+            IN_OTHER => scope(Some(Q), false),
+            LOOSE => scope(None, false),
+            FORK => scope(None, true),
+            _ => None,
+        }
+    }
+
+    fn view(project: Option<ProjectId>) -> View {
+        View { project, persona: PersonaId::DEFAULT, scope: MemoryScope::Full, lineage: Vec::new() }
+    }
+
+    fn episode(id: SessionId) -> Class {
+        Class::new(Home::Session(id), Kind::Episode, Layer::Episode, PersonaId::DEFAULT, false)
+    }
+
+    #[test]
+    fn b1_b5_projects_and_the_pool_cannot_read_each_other() {
+        let homes = [IN_PROJECT, IN_OTHER, LOOSE];
+        for (asker, sees) in [(Some(P), IN_PROJECT), (Some(Q), IN_OTHER), (None, LOOSE)] {
+            for home in homes {
+                assert_eq!(view(asker).admits(&episode(home), session).is_some(), home == sees);
+            }
+            for pinned in [None, Some(P), Some(Q)] {
+                let fact = Class::new(Home::Pinned(pinned), Kind::Fact, Layer::Profile, PersonaId(9), false);
+                assert_eq!(view(asker).admits(&fact, session).is_some(), pinned == asker);
+            }
+        }
+    }
+
+    #[test]
+    fn b11_what_is_not_known_is_not_seen() {
+        assert_eq!(view(None).admits(&episode(SessionId(77)), session), None);
+        let lost = View { lineage: vec![(SessionId(77), u64::MAX)], ..view(None) };
+        assert_eq!(lost.admits(&episode(SessionId(77)), session), None);
+        let nothing = View { scope: MemoryScope::None, ..view(None) };
+        assert_eq!(nothing.admits(&episode(LOOSE), session), None);
+    }
+
+    #[test]
+    fn a_fork_is_seen_by_itself_alone_and_sees_its_parent_up_to_its_beginning() {
+        assert_eq!(view(None).admits(&episode(FORK), session), None);
+        let fork = View { lineage: vec![(FORK, u64::MAX), (LOOSE, 41)], ..view(None) };
+        assert_eq!(fork.admits(&episode(FORK), session), Some(u64::MAX));
+        assert_eq!(fork.admits(&episode(LOOSE), session), Some(41));
+    }
+
+    #[test]
+    fn d8_each_scope_admits_its_layers() {
+        use Layer::{Episode, Profile, Relationship};
+        let cases = [
+            (MemoryScope::Full, [true, true, true, true, true, true]),
+            (MemoryScope::NeutralAndRelationship, [true, false, true, false, true, false]),
+            (MemoryScope::RelationshipOnly, [false, false, true, false, true, false]),
+            (MemoryScope::NeutralOnly, [true, false, false, false, false, false]),
+            (MemoryScope::InsightsOnly, [true, true, false, false, false, false]),
+            (MemoryScope::None, [false; 6]),
+        ];
+        for (scope, admitted) in cases {
+            let view = View { scope, ..view(None) };
+            let layers = [Profile, Relationship, Episode]
+                .into_iter()
+                .flat_map(|layer| [(layer, false), (layer, true)]);
+            for ((layer, intimate), expected) in layers.zip(admitted) {
+                let class = Class::new(Home::Session(LOOSE), Kind::Fact, layer, PersonaId::DEFAULT, intimate);
+                assert_eq!(
+                    view.admits(&class, session).is_some(),
+                    expected,
+                    "{scope:?} {layer:?} {intimate}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn classes_that_differ_have_other_bytes() {
+        let homes = [Home::Pinned(None), Home::Pinned(Some(ProjectId(0))), Home::Session(SessionId(0))];
+        let mut all = std::collections::HashSet::new();
+        for home in homes {
+            for kind in Kind::ALL {
+                for layer in Layer::ALL {
+                    for persona in [PersonaId(0), PersonaId(1)] {
+                        for intimate in [false, true] {
+                            assert!(all.insert(Class::new(home, *kind, *layer, persona, intimate).bytes()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

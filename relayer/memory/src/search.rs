@@ -1,0 +1,29 @@
+//! Finding items by a question: what is kept of a text to find it by, the scan over it, and the ranking. Pure: no clock, no
+//! storage, no keys but the one that hashes terms.
+//!
+//! One ranking serves both stores. The embedded store keeps an [`Index`] of an opened owner in memory and scans it; a
+//! database scans by itself and answers with [`Scan`](crate::storage::Scan), which [`candidates_from_scan`] reads. What
+//! either found goes to [`rank()`]. Whoever asks decides what may be seen **before** the scan: statistics and limits know
+//! nothing of what is not allowed.
+
+mod background;
+mod bar;
+mod candidates;
+pub(crate) mod dates;
+mod features;
+mod index;
+mod question;
+mod rank;
+mod stop_words;
+mod terms;
+mod vector;
+
+pub use background::Background;
+pub use candidates::{Candidate, Candidates, candidates_from_scan};
+pub use dates::day;
+pub use features::{ASSISTANT_SPEAKER, Features, USER_SPEAKER, document_features, features, indexed_text};
+pub use index::Index;
+pub use question::Question;
+pub use rank::{DEFAULT_THRESHOLD, Documents, Ranked, Weights, rank, rank_weighted};
+pub use terms::TermHasher;
+pub use vector::Quantised;

@@ -1,0 +1,77 @@
+//! From evidence to a score that can say "no match".
+//!
+//! Evidence is measured in standard deviations of what chance gives *in this memory*, which orders items well but says
+//! nothing of whether the best of them is any good: some item is always best. So an item is compared with one that does not
+//! exist: one that has a fixed share of the weight of the question's words, those that this memory has never seen among
+//! them, and that is a fixed step more similar than unrelated texts are. That item has the score 0.5.
+
+use super::{Background, Candidate, Candidates};
+
+/// Share of the weight of the question's words that the item at the bar has.
+const WORDS_AT_BAR: f32 = 0.4;
+/// Deviations of unrelated texts by which it is more similar than those.
+const MEANING_AT_BAR: f32 = 2.5;
+/// Deviations from the bar to a score of 0.73, or 0.27.
+const STEP: f32 = 2.0;
+/// How many items of the memory the background counts for: so few say little about their mean.
+const BACKGROUND_ITEMS: f32 = 16.0;
+/// Least deviation of BM25: that of one common word. A question of rare words alone would make any of them a certainty.
+const LEAST_DEVIATION: f32 = 0.5;
+
+/// Evidence in standard deviations of what chance gives in this memory.
+pub(super) struct Measure {
+    words_deviation: f32,
+    mean: f32,
+    deviation: f32,
+}
+
+impl Measure {
+    pub(super) fn new(candidates: &Candidates, background: Background) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a count of items, as a weight")]
+        let items = candidates.with_vector as f32;
+        let mix =
+            |own: f32, typical: f32| (items * own + BACKGROUND_ITEMS * typical) / (items + BACKGROUND_ITEMS);
+        let variance = mix(candidates.cosine_deviation.powi(2), background.deviation.powi(2));
+        Self {
+            words_deviation: candidates.lexical_deviation.max(LEAST_DEVIATION),
+            mean: mix(candidates.cosine_mean, background.mean),
+            deviation: variance.sqrt().max(0.01),
+        }
+    }
+
+    /// Of BM25.
+    pub(super) fn words(&self, lexical: f32) -> f32 {
+        lexical / self.words_deviation
+    }
+
+    /// Of a candidate's cosine; 0 without one.
+    pub(super) fn meaning(&self, row: &Candidate) -> f32 {
+        row.cosine.map_or(0.0, |cosine| (cosine - self.mean) / self.deviation)
+    }
+}
+
+/// The evidence of the item that has the score 0.5.
+pub(super) struct Bar(f32);
+
+impl Bar {
+    /// `usual` is what any sensible text has besides words and meaning.
+    pub(super) fn new(
+        candidates: &Candidates,
+        measure: &Measure,
+        background: Background,
+        usual: f32,
+    ) -> Self {
+        let words = measure.words(WORDS_AT_BAR * candidates.weight_of(u64::MAX));
+        let meaning = if candidates.with_vector > 0 {
+            (background.mean + MEANING_AT_BAR * background.deviation - measure.mean) / measure.deviation
+        } else {
+            0.0
+        };
+        Self(words + meaning + usual)
+    }
+
+    /// 0 to 1.
+    pub(super) fn score(&self, sum: f32) -> f32 {
+        1.0 / (1.0 + (-(sum - self.0) / STEP).exp())
+    }
+}

@@ -1,0 +1,194 @@
+//! What a scan found, in the form that the ranking reads, whichever store scanned.
+
+use crate::storage::Scan;
+
+use super::{features::Cue, question::Question};
+
+/// How soon more of the same word stops to count (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
+const K1: f32 = 1.2;
+/// How much a long text is held against its words; low, because messages are short and the longer ones tell more.
+const B: f32 = 0.4;
+
+/// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
+const UNSEEN: f32 = 0.5;
+
+/// An item that a scan found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The item.
+    pub number: u64,
+    /// BM25 of the question's words.
+    pub lexical: f32,
+    /// Cosine with the question's vector, where both have one.
+    pub cosine: Option<f32>,
+    /// Which of the question's words it has, by bit.
+    pub(super) words: u64,
+    /// Words in the text.
+    pub(super) length: u32,
+    /// Set of [`Cue`]s.
+    pub(super) cues: u8,
+    /// Whether it was said by somebody whom the question names.
+    pub(super) speaker_named: bool,
+}
+
+/// What a scan found among everything that is allowed, with the statistics of all of that.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Candidates {
+    /// Ascending by number.
+    pub(super) rows: Vec<Candidate>,
+    /// Weight of each of the question's words, also of those that no document has.
+    pub(super) weights: Vec<f32>,
+    /// Standard deviation of BM25 over all documents, as their number with each word has it.
+    pub(super) lexical_deviation: f32,
+    /// Of the cosine over all documents with a vector.
+    pub(super) cosine_mean: f32,
+    pub(super) cosine_deviation: f32,
+    pub(super) with_vector: u64,
+    /// Documents searched.
+    pub(super) documents: u64,
+    /// Whether the question names a speaker, and not everybody's only one.
+    pub(super) names_speaker: bool,
+}
+
+impl Candidates {
+    /// What was found, ascending by number.
+    #[must_use]
+    pub fn rows(&self) -> &[Candidate] {
+        &self.rows
+    }
+
+    /// Leaves out what the asker may not see after all.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+        self.rows.retain(|row| keep(row.number));
+    }
+
+    /// How many documents were searched.
+    #[must_use]
+    pub fn documents(&self) -> u64 {
+        self.documents
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&Candidate> {
+        let at = self.rows.binary_search_by_key(&number, |row| row.number).ok()?;
+        self.rows.get(at)
+    }
+
+    /// Weight of some of the question's words together, by bit.
+    pub(super) fn weight_of(&self, words: u64) -> f32 {
+        if words == 0 {
+            return 0.0;
+        }
+        let has = |word: usize| {
+            words.checked_shr(u32::try_from(word).unwrap_or(u32::MAX)).is_some_and(|rest| rest & 1 == 1)
+        };
+        self.weights.iter().enumerate().filter(|(word, _)| has(*word)).map(|(_, weight)| weight).sum()
+    }
+}
+
+/// How many of the documents searched have each hash of a question.
+pub(super) struct Counts<'a> {
+    pub(super) documents: u64,
+    pub(super) total_length: u64,
+    pub(super) words: &'a [u32],
+    pub(super) speakers: &'a [u32],
+}
+
+/// Weights of a question's words among some documents.
+pub(super) struct Bm25 {
+    /// Of each word; 0 for one that names a speaker, which is dealt with by itself.
+    pub(super) weights: Vec<f32>,
+    pub(super) deviation: f32,
+    pub(super) names_speaker: bool,
+    average_length: f32,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of documents; a weight needs no more than 24 bits")]
+impl Bm25 {
+    pub(super) fn new(counts: &Counts) -> Self {
+        let n = counts.documents as f32;
+        let names = |speaker: &u32| *speaker > 0 && u64::from(*speaker) < counts.documents;
+        let names_speaker = counts.speakers.iter().any(names);
+        let is_name = |word: usize| counts.speakers.get(word).is_some_and(names);
+        let all_names = (0..counts.words.len()).all(is_name);
+        let weigh = |(word, count): (usize, &u32)| {
+            let count = (*count as f32).min(n);
+            if is_name(word) && !all_names {
+                return 0.0;
+            }
+            let weight = (1.0 + (n - count + 0.5) / (count + 0.5)).ln();
+            if count == 0.0 { UNSEEN * weight } else { weight }
+        };
+        let weights: Vec<f32> = counts.words.iter().enumerate().map(weigh).collect();
+        // As if words fell independently of each other and each counted once in a text.
+        let variance = weights.iter().zip(counts.words).map(|(weight, count)| {
+            let share = (*count as f32 / n.max(1.0)).min(1.0);
+            weight * weight * share * (1.0 - share)
+        });
+        let deviation = variance.sum::<f32>().sqrt();
+        Self {
+            weights,
+            deviation,
+            names_speaker,
+            average_length: (counts.total_length as f32 / n.max(1.0)).max(1.0),
+        }
+    }
+
+    /// What a word adds that is `count` times in a text.
+    pub(super) fn term(&self, word: usize, count: u16, length: u32) -> f32 {
+        let Some(weight) = self.weights.get(word) else { return 0.0 };
+        let count = f32::from(count);
+        let relative = length as f32 / self.average_length;
+        weight * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
+    }
+}
+
+/// Reads what a database found for a question whose [`hashes`](Question::hashes) it was asked for.
+#[must_use]
+pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
+    let words = question.words();
+    let found = |range: std::ops::Range<usize>| -> Vec<u32> {
+        range.map(|index| scan.document_counts.get(index).copied().unwrap_or(0)).collect()
+    };
+    let bm25 = Bm25::new(&Counts {
+        documents: scan.documents,
+        total_length: scan.total_length,
+        words: &found(0..words),
+        speakers: &found(question.speakers()),
+    });
+    let mut rows: Vec<Candidate> = scan
+        .rows
+        .iter()
+        .map(|row| {
+            let count = |index: usize| row.counts.get(index).copied().unwrap_or(0);
+            let cue = |index: usize| count(question.cues() + index) > 0;
+            Candidate {
+                number: row.number,
+                lexical: (0..words).map(|word| bm25.term(word, count(word), row.length)).sum(),
+                cosine: row.cosine.filter(|cosine| cosine.is_finite() && question.vector.is_some()),
+                words: (0..words).filter(|word| count(*word) > 0).fold(0, |mask, word| mask | 1 << word),
+                length: row.length,
+                cues: Cue::ALL
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, _)| cue(*at))
+                    .fold(0, |cues, (_, cue)| cues | cue.bit()),
+                speaker_named: question.speakers().any(|index| count(index) > 0),
+            }
+        })
+        // A cue or a speaker alone is no reason to look at an item.
+        .filter(|row| row.words != 0 || row.cosine.is_some())
+        .collect();
+    rows.sort_unstable_by_key(|row| row.number);
+    rows.dedup_by_key(|row| row.number);
+    let with_vector = if rows.iter().any(|row| row.cosine.is_some()) { scan.documents } else { 0 };
+    Candidates {
+        rows,
+        weights: bm25.weights,
+        lexical_deviation: bm25.deviation,
+        cosine_mean: scan.cosine_mean,
+        cosine_deviation: scan.cosine_deviation,
+        with_vector,
+        documents: scan.documents,
+        names_speaker: bm25.names_speaker,
+    }
+}

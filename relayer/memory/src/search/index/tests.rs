@@ -1,0 +1,156 @@
+//! The index against a search without one.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    search::{Background, TermHasher, candidates_from_scan, document_features},
+    storage::{Scan, ScanRow},
+};
+
+const DIMENSIONS: usize = 4;
+
+fn hasher() -> TermHasher {
+    TermHasher::new([9; 32])
+}
+
+fn item(words: &[u8], speaker: &str, direction: Option<u8>) -> Features {
+    let text: Vec<String> = words.iter().map(|word| format!("word{word}")).collect();
+    let mut found = document_features(&text.join(" "), speaker, 0, &hasher());
+    found.vector = direction.map(|direction| Quantised::from_unit(&towards(direction)));
+    found
+}
+
+fn towards(direction: u8) -> [f32; DIMENSIONS] {
+    let angle = f32::from(direction) / 40.0;
+    [angle.cos(), angle.sin(), 0.0, 0.0]
+}
+
+/// What a database would answer: every row, scored one by one.
+fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64) -> bool) -> Scan {
+    let seen: Vec<&(u64, Features)> = items.iter().filter(|(number, _)| allowed(*number)).collect();
+    let counts = |features: &Features| -> Vec<u16> {
+        let count = |hash: &u64| features.terms.iter().find(|term| term.0 == *hash).map_or(0, |term| term.1);
+        question.hashes().iter().map(count).collect()
+    };
+    let rows: Vec<ScanRow> = seen
+        .iter()
+        .map(|(number, features)| {
+            let cosine = features.vector.as_ref().zip(question.vector()).and_then(|(a, b)| a.cosine(b));
+            ScanRow { number: *number, counts: counts(features), length: features.length, cosine }
+        })
+        .collect();
+    let cosines: Vec<f64> = rows.iter().filter_map(|row| row.cosine).map(f64::from).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let count = cosines.len().max(1) as f64;
+    let mean = cosines.iter().sum::<f64>() / count;
+    let variance = cosines.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
+    #[expect(clippy::cast_possible_truncation, reason = "statistics of cosines")]
+    let (cosine_mean, cosine_deviation) = (mean as f32, variance.sqrt() as f32);
+    let has = |index: usize| rows.iter().filter(|row| row.counts[index] > 0).count();
+    Scan {
+        documents: seen.len() as u64,
+        total_length: seen.iter().map(|(_, features)| u64::from(features.length)).sum(),
+        document_counts: (0..question.hashes().len())
+            .map(|index| u32::try_from(has(index)).unwrap())
+            .collect(),
+        cosine_mean,
+        cosine_deviation,
+        rows,
+    }
+}
+
+/// Rows that match at all, rounded: sums are added up in another order.
+fn comparable(found: &Candidates) -> Vec<Candidate> {
+    let round = |x: f32| (x * 1_000.0).round();
+    let matches = found.rows().iter().filter(|row| row.cosine.is_some() || row.words != 0);
+    matches
+        .map(|row| Candidate { lexical: round(row.lexical), cosine: row.cosine.map(round), ..*row })
+        .collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u64, Vec<u8>, bool, Option<u8>),
+    Vector(u64, Option<u8>),
+    Remove(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let words = || prop::collection::vec(0_u8..12, 0..8);
+    let step = prop_oneof![
+        (0_u64..20, words(), any::<bool>(), prop::option::of(0_u8..60))
+            .prop_map(|(n, w, s, v)| Step::Put(n, w, s, v)),
+        (0_u64..20, prop::option::of(0_u8..60)).prop_map(|(n, v)| Step::Vector(n, v)),
+        (0_u64..20).prop_map(Step::Remove),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    /// Whatever was put in, changed and removed: the index finds what a look at every item finds, and a database's answer
+    /// leads to the same candidates.
+    #[test]
+    fn the_index_finds_what_a_look_at_every_item_finds(steps in steps(), hidden in 0_u64..20) {
+        let mut index = Index::new(DIMENSIONS);
+        let mut items: std::collections::BTreeMap<u64, Features> = std::collections::BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Put(number, words, ana, direction) => {
+                    let features = item(&words, if ana { "Ana" } else { "Ben" }, direction);
+                    index.insert(number, features.clone());
+                    items.insert(number, features);
+                }
+                Step::Vector(number, direction) => {
+                    let vector = direction.map(|direction| Quantised::from_unit(&towards(direction)));
+                    index.set_vector(number, vector.clone());
+                    if let Some(features) = items.get_mut(&number) {
+                        features.vector = vector;
+                    }
+                }
+                Step::Remove(number) => {
+                    prop_assert_eq!(index.remove(number), items.remove(&number).is_some());
+                }
+            }
+        }
+        prop_assert_eq!(index.len(), items.len());
+        let items: Vec<(u64, Features)> = items.into_iter().collect();
+        let allowed = |number: u64| number != hidden;
+        let question = Question::parse("What did Ana say of word1, word3 and word5?", &hasher(), 0)
+            .with_vector(&towards(3), Background::TYPICAL);
+        let found = index.scan(&question, &allowed);
+        let scan = scan_of(&items, &question, &allowed);
+        let expected = candidates_from_scan(&scan, &question);
+        prop_assert_eq!(comparable(&found), comparable(&expected));
+        prop_assert_eq!(found.documents(), expected.documents());
+        prop_assert_eq!(&found.weights, &expected.weights);
+        prop_assert!((found.cosine_mean - expected.cosine_mean).abs() < 1e-4);
+        prop_assert!((found.cosine_deviation - expected.cosine_deviation).abs() < 1e-3);
+    }
+}
+
+#[test]
+fn f1_what_is_removed_leaves_no_vector_and_no_posting() {
+    let mut index = Index::new(DIMENSIONS);
+    index.insert(7, item(&[1, 2], "Ana", Some(5)));
+    index.insert(8, item(&[2, 3], "Ana", Some(5)));
+    assert!(index.remove(7) && !index.remove(7));
+    assert!(index.remove(8) && index.is_empty());
+    assert!(index.postings.iter().all(Vec::is_empty));
+    assert!(index.blocks.iter().flatten().all(|code| *code == 0));
+    assert!(index.scales.iter().all(|scale| *scale == 0.0));
+    // The slots are used again.
+    index.insert(9, item(&[1], "Ana", None));
+    assert_eq!((index.len(), index.numbers.len()), (1, 2));
+    assert!(index.bytes() > 0);
+}
+
+#[test]
+fn b11_an_empty_scope_finds_nothing() {
+    let mut index = Index::new(DIMENSIONS);
+    index.insert(1, item(&[1], "Ana", Some(1)));
+    let question = Question::parse("word1", &hasher(), 0).with_vector(&towards(1), Background::TYPICAL);
+    let nothing = index.scan(&question, &|_| false);
+    assert_eq!((nothing.rows().len(), nothing.documents()), (0, 0));
+    assert_eq!(index.scan(&question, &|_| true).rows().len(), 1);
+}

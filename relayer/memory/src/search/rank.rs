@@ -1,0 +1,281 @@
+//! The one ranking: words and meaning, each in standard deviations of what chance gives, some of it from the messages before
+//! and after, and what makes a text a better or worse answer.
+//!
+//! All constants are round numbers set by hand, in standard deviations, so that a weight of 1 means "as much as being one
+//! deviation more similar". None was fitted to a collection of questions.
+
+use std::collections::HashSet;
+
+use crate::model::Kind;
+
+use super::{
+    Candidate, Candidates, Question,
+    bar::{Bar, Measure},
+    dates::DAY_MS,
+    features::Cue,
+};
+
+/// What the ranking has to know of items besides what a scan found. It comes from the owner's state.
+pub trait Documents {
+    /// The messages before and after in the same conversation, as far as the asker may see them.
+    fn neighbours(&self, number: u64) -> [Option<u64>; 2];
+    /// When it was said, in milliseconds since the Unix epoch.
+    fn time_ms(&self, number: u64) -> u64;
+    /// What it is.
+    fn kind(&self, number: u64) -> Kind;
+    /// How much it is worth, 0 to 1.
+    fn salience(&self, number: u64) -> f32;
+}
+
+/// An item with its place in the answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// The item.
+    pub number: u64,
+    /// 0 to 1, by which items are ordered. 0.5 is what an item would have that hardly has to do with the question.
+    pub score: f32,
+    /// Cosine similarity with the question, where both have vectors.
+    pub similarity: Option<f32>,
+}
+
+/// How much of each a caller wants in the score. Weights are relative to each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// Of the relevance that [`rank`] gives.
+    pub semantic: f32,
+    /// Of recency, which halves every half-life.
+    pub recency: f32,
+    /// The half-life in days.
+    pub recency_half_life_days: f32,
+    /// Of salience.
+    pub importance: f32,
+}
+
+impl Default for Weights {
+    /// Relevance alone.
+    fn default() -> Self {
+        Self { semantic: 1.0, recency: 0.0, recency_half_life_days: 30.0, importance: 0.0 }
+    }
+}
+
+/// Score below which an item has, as a rule, nothing to do with the question. See [`Ranked::score`].
+pub const DEFAULT_THRESHOLD: f32 = 0.5;
+
+/// Candidates that are looked at more closely, besides their neighbours: far more than an answer has.
+const SHORTLIST: usize = 400;
+
+/// What a word counts that is missing here and stands in the message before: what one asks, the other answers.
+const WORD_BEFORE: f32 = 0.75;
+/// The same for the message after.
+const WORD_AFTER: f32 = 0.5;
+/// What similarity of the message before or after counts.
+const MEANING_NEAR: f32 = 0.25;
+/// Said by the one whom the question names: who is asked about tells it, nearly always.
+const BY_THE_NAMED: f32 = 3.0;
+/// The speaker tells of themselves.
+const OWN: f32 = 1.0;
+/// It ends with a question; and again if it does nothing but ask.
+const ASKS: f32 = -1.0;
+/// The question asks when, and it says when.
+const SAYS_WHEN: f32 = 1.0;
+/// The newest of the shortlist against the oldest, where the question asks for the newest.
+const NEWEST: f32 = 2.0;
+/// Words that a text needs to say as much as one can; more do not make it better. Facts and summaries count as this long.
+const FULL_LENGTH: u32 = 24;
+
+/// Orders what a scan found, best first, at most `limit`.
+#[must_use]
+pub fn rank(
+    question: &Question,
+    candidates: &Candidates,
+    documents: &dyn Documents,
+    limit: usize,
+) -> Vec<Ranked> {
+    rank_weighted(question, candidates, documents, &Weights::default(), limit)
+}
+
+/// The same with the caller's own weights.
+#[must_use]
+pub fn rank_weighted(
+    question: &Question,
+    candidates: &Candidates,
+    documents: &dyn Documents,
+    weights: &Weights,
+    limit: usize,
+) -> Vec<Ranked> {
+    let evidence = Evidence::new(question, candidates, documents);
+    let shortlist = evidence.shortlist(SHORTLIST.max(limit.saturating_mul(2)));
+    // An answer may share no word with the question that the message before it asks.
+    let mut seen: HashSet<u64> = shortlist.iter().map(|row| row.number).collect();
+    let near = shortlist.iter().flat_map(|row| documents.neighbours(row.number)).flatten();
+    let near: Vec<&Candidate> =
+        near.filter(|number| seen.insert(*number)).filter_map(|number| candidates.get(number)).collect();
+    let rows: Vec<&Candidate> = shortlist.into_iter().chain(near).collect();
+    let newest = Newest::of(question, &rows, documents);
+
+    let mut ranked: Vec<Ranked> = rows
+        .into_iter()
+        .map(|row| {
+            let sum = evidence.together(row) + newest.bonus(row.number, documents);
+            let mut relevance = evidence.bar.score(sum);
+            if evidence.says_it_all(row) {
+                relevance = relevance.max(DEFAULT_THRESHOLD);
+            }
+            let score = blend(relevance, row.number, question, documents, weights);
+            Ranked { number: row.number, score, similarity: row.cosine }
+        })
+        .collect();
+    ranked.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));
+    ranked.truncate(limit);
+    ranked
+}
+
+/// Share of the weight of a question's words that is nearly all of it.
+const NEARLY_ALL: f32 = 0.75;
+
+/// Measures candidates against what chance would give.
+struct Evidence<'a> {
+    question: &'a Question,
+    candidates: &'a Candidates,
+    documents: &'a dyn Documents,
+    measure: Measure,
+    bar: Bar,
+}
+
+impl<'a> Evidence<'a> {
+    fn new(question: &'a Question, candidates: &'a Candidates, documents: &'a dyn Documents) -> Self {
+        let measure = Measure::new(candidates, question.background);
+        // What any sensible text has: it tells, of its speaker, who is the one asked about, at some length.
+        let usual =
+            OWN + length_prior(FULL_LENGTH / 2) + if candidates.names_speaker { BY_THE_NAMED } else { 0.0 };
+        let bar = Bar::new(candidates, &measure, question.background, usual);
+        Self { question, candidates, documents, measure, bar }
+    }
+
+    /// The candidates with most evidence of their own, in no order. Looks at every candidate, so it asks nothing of the
+    /// documents.
+    fn shortlist(&self, room: usize) -> Vec<&'a Candidate> {
+        let rows = &self.candidates.rows;
+        let mut order: Vec<(f32, u32)> = (0_u32..).zip(rows).map(|(at, row)| (self.alone(row), at)).collect();
+        if order.len() > room {
+            order.select_nth_unstable_by(room, |a, b| b.0.total_cmp(&a.0));
+            order.truncate(room);
+        }
+        order.into_iter().filter_map(|(_, at)| rows.get(at as usize)).collect()
+    }
+
+    /// What a candidate has without the messages around it, and without what its kind and length say.
+    fn alone(&self, row: &Candidate) -> f32 {
+        let mut sum = self.measure.words(row.lexical) + self.measure.meaning(row);
+        if self.candidates.names_speaker && row.speaker_named {
+            sum += BY_THE_NAMED;
+        }
+        sum
+    }
+
+    /// Whether it has nearly all words of the question, and more than one: then it is about the same, however little that
+    /// means in a memory of few items.
+    fn says_it_all(&self, row: &Candidate) -> bool {
+        let (own, all) = (self.candidates.weight_of(row.words), self.candidates.weight_of(u64::MAX));
+        row.words.count_ones() > 1 && own >= NEARLY_ALL * all
+    }
+
+    /// With the messages before and after.
+    fn together(&self, row: &Candidate) -> f32 {
+        let [before, after] =
+            self.documents.neighbours(row.number).map(|number| self.candidates.get(number?));
+        let mask = |row: Option<&Candidate>| row.map_or(0, |row| row.words);
+        let new_before = mask(before) & !row.words;
+        let new_after = mask(after) & !row.words & !new_before;
+        let lexical = row.lexical
+            + WORD_BEFORE * self.candidates.weight_of(new_before)
+            + WORD_AFTER * self.candidates.weight_of(new_after);
+        let near =
+            [before, after].into_iter().flatten().map(|row| self.measure.meaning(row).max(0.0)).sum::<f32>();
+        self.measure.words(lexical) + self.measure.meaning(row) + MEANING_NEAR * near + self.prior(row)
+    }
+
+    /// What makes it a better or worse answer to anything.
+    fn prior(&self, row: &Candidate) -> f32 {
+        let has = |cue: Cue| row.cues & cue.bit() != 0;
+        let told = matches!(self.documents.kind(row.number), Kind::Fact | Kind::Summary);
+        let mut sum = length_prior(if told { FULL_LENGTH } else { row.length });
+        if self.candidates.names_speaker && row.speaker_named {
+            sum += BY_THE_NAMED;
+        }
+        if told || has(Cue::Own) {
+            sum += OWN;
+        }
+        for cue in [Cue::EndsAsking, Cue::OnlyAsks] {
+            if has(cue) {
+                sum += ASKS;
+            }
+        }
+        if self.question.asks_when && has(Cue::When) {
+            sum += SAYS_WHEN;
+        }
+        sum
+    }
+}
+
+/// Longer texts tell more, each word less than the one before.
+#[expect(clippy::cast_precision_loss, reason = "at most the full length")]
+fn length_prior(length: u32) -> f32 {
+    (1.0 + length.min(FULL_LENGTH) as f32).ln()
+}
+
+/// Recency, where the question asks for it.
+struct Newest {
+    from_ms: u64,
+    span_ms: u64,
+}
+
+impl Newest {
+    fn of(question: &Question, rows: &[&Candidate], documents: &dyn Documents) -> Self {
+        if !question.asks_latest {
+            return Self { from_ms: 0, span_ms: 0 };
+        }
+        let times = || rows.iter().map(|row| documents.time_ms(row.number));
+        let (from_ms, to_ms) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+        Self { from_ms, span_ms: to_ms - from_ms }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share of a span of time")]
+    fn bonus(&self, number: u64, documents: &dyn Documents) -> f32 {
+        if self.span_ms == 0 {
+            return 0.0;
+        }
+        NEWEST * documents.time_ms(number).saturating_sub(self.from_ms) as f32 / self.span_ms as f32
+    }
+}
+
+/// The caller's weights.
+fn blend(
+    relevance: f32,
+    number: u64,
+    question: &Question,
+    documents: &dyn Documents,
+    weights: &Weights,
+) -> f32 {
+    let positive = |weight: f32| if weight.is_finite() { weight.max(0.0) } else { 0.0 };
+    let (semantic, recency, importance) =
+        (positive(weights.semantic), positive(weights.recency), positive(weights.importance));
+    let all = semantic + recency + importance;
+    if recency + importance == 0.0 || !all.is_finite() {
+        return relevance;
+    }
+    let fresh = freshness(documents.time_ms(number), question.now_ms, weights.recency_half_life_days);
+    let worth = documents.salience(number).clamp(0.0, 1.0);
+    (semantic * relevance + recency * fresh + importance * worth) / all
+}
+
+/// 1 for now, half after each half-life.
+#[expect(clippy::cast_precision_loss, reason = "an age in days needs no more than 24 bits")]
+fn freshness(time_ms: u64, now_ms: u64, half_life_days: f32) -> f32 {
+    let days = now_ms.saturating_sub(time_ms) as f32 / DAY_MS as f32;
+    let half_life = if half_life_days.is_finite() { half_life_days.max(0.01) } else { 30.0 };
+    0.5_f32.powf(days / half_life)
+}
+
+#[cfg(test)]
+mod tests;

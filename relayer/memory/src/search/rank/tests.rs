@@ -1,0 +1,168 @@
+//! The ranking over an index, as the service uses it.
+
+use super::*;
+use crate::search::{Background, Index, Quantised, TermHasher, document_features};
+
+const DAY: u64 = 86_400_000;
+const BEGIN: u64 = 1_683_504_000_000;
+
+struct Talk {
+    index: Index,
+    hasher: TermHasher,
+    kinds: Vec<Kind>,
+}
+
+impl Documents for Talk {
+    fn neighbours(&self, number: u64) -> [Option<u64>; 2] {
+        let there = |number: u64| (number < self.kinds.len() as u64).then_some(number);
+        [number.checked_sub(1).and_then(there), there(number + 1)]
+    }
+    fn time_ms(&self, number: u64) -> u64 {
+        BEGIN + number * DAY
+    }
+    fn kind(&self, number: u64) -> Kind {
+        self.kinds[usize::try_from(number).unwrap()]
+    }
+    fn salience(&self, number: u64) -> f32 {
+        if number == 1 { 1.0 } else { 0.0 }
+    }
+}
+
+impl Talk {
+    fn new(turns: &[(&str, &str)]) -> Self {
+        let hasher = TermHasher::new([3; 32]);
+        let mut index = Index::new(2);
+        for (number, (speaker, text)) in (0..).zip(turns) {
+            index.insert(number, document_features(text, speaker, BEGIN + number * DAY, &hasher));
+        }
+        Self { index, hasher, kinds: vec![Kind::Episode; turns.len()] }
+    }
+
+    fn ask(&self, text: &str) -> Vec<Ranked> {
+        self.ask_among(text, &|_| true, &Weights::default())
+    }
+
+    fn ask_among(&self, text: &str, allowed: &dyn Fn(u64) -> bool, weights: &Weights) -> Vec<Ranked> {
+        let question = Question::parse(text, &self.hasher, BEGIN + 30 * DAY);
+        rank_weighted(&question, &self.index.scan(&question, allowed), self, weights, 10)
+    }
+}
+
+fn numbers(ranked: &[Ranked]) -> Vec<u64> {
+    ranked.iter().map(|ranked| ranked.number).collect()
+}
+
+fn talk() -> Talk {
+    Talk::new(&[
+        ("user", "I adopted a grey cat from the shelter in Lisbon."),
+        ("assistant", "That is lovely, cats are wonderful company!"),
+        ("user", "What should I cook for dinner tonight?"),
+        ("assistant", "Perhaps a mushroom risotto with parsley."),
+        ("user", "My sister Ana works as a nurse at the harbour hospital."),
+        ("assistant", "Nurses do important work."),
+        ("user", "I am allergic to hazelnuts, so no pralines for me."),
+        ("assistant", "Noted, no hazelnuts."),
+    ])
+}
+
+#[test]
+fn the_one_who_is_asked_about_is_the_one_who_told() {
+    let talk = talk();
+    assert_eq!(numbers(&talk.ask("What am I allergic to? Hazelnuts?"))[0], 6);
+    assert_eq!(numbers(&talk.ask("What does my sister do for work?"))[0], 4);
+    assert_eq!(numbers(&talk.ask("Which risotto did you propose?"))[0], 3);
+}
+
+#[test]
+fn no_match_is_an_answer() {
+    let talk = talk();
+    for about in [
+        "Which animal did I adopt from the shelter?",
+        "Where does my sister Ana work?",
+        "Can I have hazelnuts?",
+    ] {
+        assert!(talk.ask(about)[0].score >= DEFAULT_THRESHOLD, "{about}: {:?}", talk.ask(about));
+    }
+    for nothing in [
+        "What is the boiling point of ethanol?",
+        "Reverse a linked list in Python, please",
+        "hello",
+        "Thanks a lot!",
+        "",
+        "the of and",
+    ] {
+        assert!(talk.ask(nothing).iter().all(|ranked| ranked.score < DEFAULT_THRESHOLD), "{nothing}");
+    }
+}
+
+#[test]
+fn an_answer_is_found_by_the_question_before_it() {
+    let talk = Talk::new(&[
+        ("Ana", "I went hiking in the dunes and saw a heron."),
+        ("Ana", "Which instrument did you choose for the school orchestra?"),
+        ("Ben", "I took the cello, my teacher says it suits me."),
+        ("Ana", "The garden needs water, it was a dry summer."),
+    ]);
+    assert_eq!(numbers(&talk.ask("Which instrument did Ben choose?"))[0], 2);
+}
+
+#[test]
+fn b11_what_is_not_allowed_is_neither_found_nor_counted() {
+    let talk = talk();
+    let only = talk.ask_among("cat from the shelter", &|number| number > 1, &Weights::default());
+    assert!(!numbers(&only).contains(&0) && !numbers(&only).contains(&1));
+    // The same scores as if the rest had never been there.
+    let mut other = super::tests::talk();
+    assert!(other.index.remove(0) && other.index.remove(1));
+    assert_eq!(only, other.ask("cat from the shelter"));
+    assert_eq!(talk.ask_among("cat", &|_| false, &Weights::default()), []);
+}
+
+#[test]
+fn recency_counts_only_where_the_question_asks_for_it() {
+    let mut turns = vec![("user", "I moved to a flat in Porto near the river."); 2];
+    turns.extend([("assistant", "Good to know."); 4]);
+    turns.push(("user", "I moved to a flat in Porto near the river."));
+    let talk = Talk::new(&turns);
+    let latest = talk.ask("What is my current flat in Porto?");
+    assert_eq!(latest[0].number, 6);
+    assert!(latest[0].score > latest[1].score);
+}
+
+#[test]
+fn c9_relevance_recency_and_worth_blend_as_the_caller_weighs_them() {
+    let talk = Talk::new(&[
+        ("user", "My bicycle is red and has a bell."),
+        ("user", "My bicycle is red and has a bell."),
+        ("user", "My bicycle is red and has a bell."),
+    ]);
+    let best = |weights: Weights| talk.ask_among("red bicycle", &|_| true, &weights)[0];
+    assert_eq!(best(Weights { recency: 1.0, ..Weights::default() }).number, 2);
+    assert_eq!(best(Weights { importance: 1.0, ..Weights::default() }).number, 1);
+    for weights in [
+        Weights { semantic: f32::NAN, recency: f32::INFINITY, recency_half_life_days: 0.0, importance: -1.0 },
+        Weights { semantic: 0.0, recency: 0.0, recency_half_life_days: f32::NAN, importance: 0.0 },
+        Weights { semantic: f32::MAX, recency: f32::MAX, recency_half_life_days: -1.0, importance: f32::MAX },
+    ] {
+        assert!((0.0..=1.0).contains(&best(weights).score));
+    }
+}
+
+#[test]
+fn d5_meaning_finds_what_no_word_does() {
+    let mut talk = talk();
+    let background = Background { mean: 0.0, deviation: 0.1 };
+    for number in 0..8 {
+        let vector = if number == 3 { [1.0, 0.0] } else { [0.0, 1.0] };
+        talk.index.set_vector(number, Some(Quantised::from_unit(&vector)));
+    }
+    let question =
+        Question::parse("Italian rice dish", &talk.hasher, BEGIN).with_vector(&[1.0, 0.0], background);
+    let ranked = rank(&question, &talk.index.scan(&question, &|_| true), &talk, 3);
+    assert_eq!(ranked[0].number, 3);
+    assert!(ranked[0].similarity.unwrap() > 0.99 && ranked[0].score > ranked[1].score);
+    assert_eq!(ranked.len(), 3);
+    // Another embedder's vectors do not count.
+    let other = Question::parse("rice", &talk.hasher, BEGIN).with_vector(&[1.0, 0.0, 0.0], background);
+    assert!(talk.index.scan(&other, &|_| true).rows().is_empty());
+}

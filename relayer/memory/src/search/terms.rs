@@ -1,0 +1,127 @@
+//! From a text to the terms that it is found by: words in one spelling, without those that say nothing, cut to their stems,
+//! and hashed under the owner's key, so that an index does not hold words.
+
+use rust_stemmers::{Algorithm, Stemmer};
+use unicode_normalization::UnicodeNormalization as _;
+use unicode_segmentation::UnicodeSegmentation as _;
+use zeroize::Zeroizing;
+
+use super::stop_words::is_stop_word;
+
+/// Most bytes of a word; what is longer is no word that anybody asks for.
+const MAX_WORD_BYTES: usize = 64;
+
+/// Most words of a text that are looked at: a message has at most 512 KiB, which is some 100,000 words.
+pub(super) const MAX_WORDS: usize = 100_000;
+
+/// What a hash stands for: the same word is another term in another place.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(super) enum TermKind {
+    /// A word of the text.
+    Word = 0,
+    /// A word of the speaker's name.
+    Speaker = 1,
+    /// Something about the text as a whole.
+    Cue = 2,
+}
+
+/// Hashes terms under a key of their owner. The key is wiped when it is dropped.
+pub struct TermHasher {
+    key: Zeroizing<[u8; 32]>,
+    stemmer: Stemmer,
+}
+
+impl std::fmt::Debug for TermHasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TermHasher(…)")
+    }
+}
+
+impl TermHasher {
+    /// A hasher under a key, which has to be of this use alone.
+    #[must_use]
+    pub fn new(key: [u8; 32]) -> Self {
+        Self { key: Zeroizing::new(key), stemmer: Stemmer::create(Algorithm::English) }
+    }
+
+    /// The first eight bytes of BLAKE3 under the key. With a million terms of an owner, two share a hash with a chance of
+    /// one in forty million.
+    pub(super) fn hash(&self, kind: TermKind, term: &str) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&[kind as u8]);
+        hasher.update(term.as_bytes());
+        let mut first = [0; 8];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        u64::from_le_bytes(first)
+    }
+
+    /// A word in lower case cut to its stem, as English has it; a word in another script stays as it is.
+    pub(super) fn stem(&self, word: &str) -> String {
+        if word.is_ascii() { self.stemmer.stem(word).into_owned() } else { word.to_owned() }
+    }
+}
+
+/// A text in one spelling: compatibility forms replaced, accents dropped, lower case, typographic apostrophes plain.
+pub(super) fn normalised(text: &str) -> String {
+    let mut normal = String::with_capacity(text.len());
+    for c in text.nfkd() {
+        match c {
+            // Accents of the European scripts only: in others a mark is a vowel.
+            '\u{300}'..='\u{36f}' => {}
+            '\u{2019}' | '\u{2018}' | '\u{02bc}' => normal.push('\''),
+            c if c.is_ascii() => normal.push(c.to_ascii_lowercase()),
+            c => normal.extend(c.to_lowercase()),
+        }
+    }
+    normal
+}
+
+/// The words of a normalised text, contractions apart ("didn't" is "didn" and "t"), stop words among them.
+pub(super) fn words(normal: &str) -> impl Iterator<Item = &str> {
+    normal
+        .unicode_words()
+        .flat_map(|word| word.split(['\'', '_', '.', ':', ',']))
+        .filter(|word| !word.is_empty() && word.len() <= MAX_WORD_BYTES)
+        .take(MAX_WORDS)
+}
+
+/// The words that a text is found by.
+pub(super) fn content_words(normal: &str) -> impl Iterator<Item = &str> {
+    words(normal).filter(|word| !is_stop_word(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stems(text: &str) -> Vec<String> {
+        let hasher = TermHasher::new([7; 32]);
+        content_words(&normalised(text)).map(|word| hasher.stem(word)).collect()
+    }
+
+    #[test]
+    fn one_word_in_many_spellings_is_one_term() {
+        for (text, expected) in [
+            ("Caroline’s paintings, didn't she PAINT?", vec!["carolin", "paint", "paint"]),
+            ("Café CAFÉ cafe\u{301} cafe", vec!["cafe"; 4]),
+            ("Straße ｆｕｌｌ ﬁne", vec!["straße", "full", "fine"]),
+            ("on 3 May, 2023", vec!["3", "may", "2023"]),
+            ("Привет, МИР", vec!["привет", "мир"]),
+            ("the of and", vec![]),
+            ("", vec![]),
+        ] {
+            assert_eq!(stems(text), expected, "{text}");
+        }
+        assert_eq!(stems(&"x".repeat(65)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a4_terms_of_two_owners_have_nothing_in_common() {
+        let (a, b) = (TermHasher::new([1; 32]), TermHasher::new([2; 32]));
+        assert_eq!(a.hash(TermKind::Word, "fox"), a.hash(TermKind::Word, "fox"));
+        assert_ne!(a.hash(TermKind::Word, "fox"), b.hash(TermKind::Word, "fox"));
+        assert_ne!(a.hash(TermKind::Word, "fox"), a.hash(TermKind::Speaker, "fox"));
+        assert_eq!(format!("{a:?}"), "TermHasher(…)");
+    }
+}

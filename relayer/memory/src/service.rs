@@ -1,0 +1,389 @@
+//! The one way into memory. Doors know this type and nothing below it; requests carry outside names, which are resolved here,
+//! for each request, to internal ids.
+
+mod exchange;
+mod items;
+mod places;
+mod recall;
+mod turns;
+mod view;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_embed::{EmbedError, Embedder};
+use tokio::sync::{Notify, RwLock, RwLockWriteGuard};
+
+use crate::{
+    api::{MemoryError, Result},
+    content::ContentStore,
+    ids::OwnerId,
+    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, MAX_TEXT_BYTES, OWNER_IDLE},
+    owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
+    search::Background,
+    storage::StorageError,
+    vault::{Vault, VaultError},
+    writing::Writer,
+};
+
+/// The wall clock, in milliseconds since the Unix epoch.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What memory is made of.
+pub struct Parts {
+    /// Sealed records and keys.
+    pub vault: Vault,
+    /// The embedder of all vectors.
+    pub embedder: Arc<dyn Embedder>,
+    /// A model that judges and extracts; rules do if none.
+    pub writer: Option<Arc<dyn Writer>>,
+    /// Where contents are kept; contents stay in the vault alone if none.
+    pub contents: Option<Arc<dyn ContentStore>>,
+    /// The clock.
+    pub now_ms: Clock,
+    /// Most items of an owner.
+    pub max_items: u64,
+}
+
+impl Parts {
+    /// Memory by rules, on a vault with an embedder.
+    #[must_use]
+    pub fn new(vault: Vault, embedder: Arc<dyn Embedder>, now_ms: Clock) -> Self {
+        Self { vault, embedder, writer: None, contents: None, now_ms, max_items: MAX_ITEMS }
+    }
+}
+
+/// Memory of all owners. Clones share everything.
+#[derive(Clone)]
+pub struct Memory {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) parts: Parts,
+    background: Background,
+    kind: VectorKind,
+    open: Mutex<HashMap<OwnerId, Arc<Slot>>>,
+    /// Rung when there is something to do.
+    pub(crate) work: Notify,
+    pub(crate) counters: Counters,
+    /// Failures of an owner's jobs in a row.
+    pub(crate) failures: Mutex<HashMap<OwnerId, u32>>,
+    /// Owners whose jobs this relayer works on.
+    pub(crate) working: Mutex<HashSet<OwnerId>>,
+}
+
+/// What happened since the start, for metrics. Numbers only.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Recalls by words and meaning.
+    pub recalls_full: AtomicU64,
+    /// Recalls by words alone.
+    pub recalls_lexical: AtomicU64,
+    /// Recalls that did not search.
+    pub recalls_none: AtomicU64,
+    /// Turns that were recorded.
+    pub turns: AtomicU64,
+    /// Extractions that failed and are tried again.
+    pub extraction_failures: AtomicU64,
+    /// Extractions given up after all tries.
+    pub extractions_abandoned: AtomicU64,
+    /// Embeddings that failed and are tried again.
+    pub embedding_failures: AtomicU64,
+    /// Writes to Walrus that failed and are tried again.
+    pub content_failures: AtomicU64,
+    /// Items that were written to Walrus.
+    pub contents_stored: AtomicU64,
+}
+
+/// An owner that is open, or about to be.
+struct Slot {
+    owner: Arc<RwLock<Option<Owner>>>,
+    used_ms: AtomicU64,
+    /// About how many bytes it takes.
+    bytes: AtomicU64,
+}
+
+/// An open owner, for writing.
+pub(crate) struct Writing<'a> {
+    guard: RwLockWriteGuard<'a, Option<Owner>>,
+}
+
+impl std::ops::Deref for Writing<'_> {
+    type Target = Owner;
+
+    fn deref(&self) -> &Owner {
+        self.guard.as_ref().expect("it was opened before it was handed out")
+    }
+}
+
+impl std::ops::DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut Owner {
+        self.guard.as_mut().expect("it was opened before it was handed out")
+    }
+}
+
+impl From<VaultError> for MemoryError {
+    fn from(error: VaultError) -> Self {
+        match error {
+            VaultError::Storage(StorageError::Damaged(what)) => Self::Damaged(what),
+            VaultError::Keys(error) => Self::Damaged(error.to_string()),
+            error => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<StorageError> for MemoryError {
+    fn from(error: StorageError) -> Self {
+        VaultError::from(error).into()
+    }
+}
+
+impl Memory {
+    /// Memory of these parts.
+    ///
+    /// # Errors
+    /// What the embedder says when its background cannot be measured: an embedder that cannot work is refused (D4).
+    pub async fn open(parts: Parts) -> Result<Self, EmbedError> {
+        let background = Background::measure(&*parts.embedder).await?;
+        let kind =
+            VectorKind { embedder: parts.embedder.id().to_owned(), dimensions: parts.embedder.dimensions() };
+        let inner = Inner {
+            parts,
+            background,
+            kind,
+            open: Mutex::default(),
+            work: Notify::new(),
+            counters: Counters::default(),
+            failures: Mutex::default(),
+            working: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    /// Owners that are open in memory now.
+    #[must_use]
+    pub fn open_owners(&self) -> usize {
+        self.slots().len()
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<OwnerId, Arc<Slot>>> {
+        self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.inner.parts.now_ms)()
+    }
+
+    fn slot(&self, owner: OwnerId) -> Arc<Slot> {
+        let now_ms = self.now_ms();
+        let mut slots = self.slots();
+        let mut bytes: u64 = slots.values().map(|slot| slot.bytes.load(Ordering::Relaxed)).sum();
+        while (slots.len() >= MAX_OPEN_OWNERS && !slots.contains_key(&owner)) || bytes > MAX_OPEN_BYTES {
+            // One that nobody holds; if all are held, there is more for a while.
+            let idle = slots
+                .iter()
+                .filter(|(id, slot)| **id != owner && Arc::strong_count(slot) == 1)
+                .min_by_key(|(_, slot)| slot.used_ms.load(Ordering::Relaxed))
+                .map(|(owner, _)| *owner);
+            let Some(closed) = idle.and_then(|idle| slots.remove(&idle)) else { break };
+            bytes = bytes.saturating_sub(closed.bytes.load(Ordering::Relaxed));
+        }
+        let slot = slots.entry(owner).or_insert_with(|| {
+            Arc::new(Slot {
+                owner: Arc::default(),
+                used_ms: AtomicU64::new(now_ms),
+                bytes: AtomicU64::new(0),
+            })
+        });
+        slot.used_ms.store(now_ms, Ordering::Relaxed);
+        slot.clone()
+    }
+
+    /// Closes, and so wipes, owners that nobody asked for lately.
+    pub fn close_idle(&self) {
+        let before = self.now_ms().saturating_sub(u64::try_from(OWNER_IDLE.as_millis()).unwrap_or(u64::MAX));
+        self.slots()
+            .retain(|_, slot| Arc::strong_count(slot) > 1 || slot.used_ms.load(Ordering::Relaxed) >= before);
+    }
+
+    /// Closes one owner, if nobody holds it: its next request folds the log anew.
+    pub fn close(&self, owner: OwnerId) {
+        self.slots().remove(&owner);
+    }
+
+    /// Opens an owner if it is not, with what others wrote meanwhile.
+    async fn fill(&self, slot: &Slot, owner: OwnerId, guard: &mut Option<Owner>) -> Result<()> {
+        match guard {
+            Some(open) if self.in_database() => {
+                if let Err(error) = open.catch_up().await {
+                    // What it holds may be half of the truth.
+                    *guard = None;
+                    return Err(error);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let vault = self.inner.parts.vault.open(owner).await?;
+                *guard = Some(Owner::open(vault, self.inner.kind.clone(), self.in_database()).await?);
+            }
+        }
+        if let Some(open) = guard {
+            slot.bytes.store(open.bytes(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the database searches, and may be written by other relayers too.
+    fn in_database(&self) -> bool {
+        self.inner.parts.vault.storage().searches()
+    }
+
+    /// Runs something on an owner's state, opened if it was not.
+    pub(crate) async fn read<T>(&self, owner: OwnerId, read: impl FnOnce(&Owner) -> Result<T>) -> Result<T> {
+        let slot = self.slot(owner);
+        if !self.in_database()
+            && let Some(open) = &*slot.owner.read().await
+        {
+            return read(open);
+        }
+        let mut guard = slot.owner.write().await;
+        self.fill(&slot, owner, &mut guard).await?;
+        read(guard.as_ref().expect("it was filled"))
+    }
+
+    /// Plans a change on an owner's state and makes it durable; plans again if another relayer was faster. What the plan
+    /// function returns beside the plan is handed back once the plan is durable.
+    pub(crate) async fn write<T>(
+        &self,
+        owner: OwnerId,
+        mut plan: impl FnMut(&Owner) -> Result<(Plan, T)>,
+    ) -> Result<T> {
+        let slot = self.slot(owner);
+        let mut guard = slot.owner.write().await;
+        self.fill(&slot, owner, &mut guard).await?;
+        let mut writing = Writing { guard };
+        for _ in 0..COMMIT_TRIES {
+            let (mut plan, answer) = plan(&writing)?;
+            if !plan.events.is_empty() && plan.job == Job::Wake {
+                plan.job = Job::Due(self.now_ms());
+            }
+            match writing.commit(plan).await {
+                Ok(Committed::Done) => {
+                    self.inner.work.notify_one();
+                    return Ok(answer);
+                }
+                Ok(Committed::Conflict) => {}
+                Err(error) => {
+                    // Whether it was written is not known: what is true is on the disk.
+                    *writing.guard = None;
+                    return Err(error);
+                }
+            }
+        }
+        Err(busy())
+    }
+
+    /// The owner for several steps in a row.
+    pub(crate) async fn hold<T>(
+        &self,
+        owner: OwnerId,
+        steps: impl AsyncFnOnce(&mut Writing<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let slot = self.slot(owner);
+        let mut guard = slot.owner.write().await;
+        self.fill(&slot, owner, &mut guard).await?;
+        let mut writing = Writing { guard };
+        let outcome = steps(&mut writing).await;
+        if outcome.is_err() {
+            *writing.guard = None;
+        }
+        outcome
+    }
+
+    /// Refuses texts and counts beyond the limits.
+    pub(crate) fn check_room(&self, owner: &Owner, more: usize) -> Result<()> {
+        let max = self.inner.parts.max_items;
+        if owner.state.entries.len() as u64 + more as u64 > max {
+            return Err(MemoryError::Full(format!("it holds {max} items; delete some or ask the operator")));
+        }
+        Ok(())
+    }
+
+    /// Remembers a nonce of a request until a time; false if it was used before. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`].
+    pub async fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> Result<bool> {
+        Ok(self.inner.parts.vault.storage().take_nonce(nonce, now_ms, until_ms).await?)
+    }
+
+    /// Small sealed records that doors keep for an owner (delegations, what a session's client left), by a keyed hash of
+    /// the name. `None` removes. At most 512 KiB each.
+    ///
+    /// # Errors
+    /// [`MemoryError::Invalid`] for a larger one.
+    pub async fn put_record(&self, owner: OwnerId, name: &str, bytes: Option<Vec<u8>>) -> Result<()> {
+        if bytes.as_ref().is_some_and(|bytes| bytes.len() > MAX_TEXT_BYTES) {
+            return Err(MemoryError::Invalid(format!("a record has at most {MAX_TEXT_BYTES} bytes")));
+        }
+        self.hold(owner, async |owner| owner.set_named_record(name, bytes).await).await
+    }
+
+    /// Such a record.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn get_record(&self, owner: OwnerId, name: &str) -> Result<Option<Vec<u8>>> {
+        self.hold(owner, async |owner| Ok(owner.named_record(name).await?.map(|bytes| bytes.to_vec()))).await
+    }
+
+    /// Writes a snapshot of an owner's state now, from which, with the log behind it, it opens faster. Done by itself as the
+    /// log grows.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn write_snapshot(&self, owner: OwnerId) -> Result<()> {
+        self.hold(owner, async |owner| owner.write_snapshot().await).await
+    }
+
+    /// Deletes an owner with its keys: every copy of what it had is noise from then on.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`]; what was not finished is finished at the next start.
+    pub async fn erase_owner(&self, owner: OwnerId) -> Result<()> {
+        let slot = self.slot(owner);
+        let mut guard = slot.owner.write().await;
+        *guard = None;
+        self.inner.parts.vault.open(owner).await?.erase().await?;
+        drop(guard);
+        self.close(owner);
+        Ok(())
+    }
+}
+
+/// Milliseconds of a duration.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Hands a panic of a task on: it is a fault in the program, and ends it.
+pub(crate) fn propagate_panic(ended: std::result::Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}

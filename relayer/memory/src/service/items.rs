@@ -1,0 +1,378 @@
+//! Items one by one and in pages: what their owner does with them (F1).
+
+use std::collections::BTreeMap;
+
+use baton_keys::secret::random_bytes;
+
+use super::{Memory, places::in_graph, turns::check_fact};
+use crate::{
+    api::{
+        Filters, GraphView, ItemView, JobState, JobView, ListRequest, MemoryError, Page, Place, Result, Stats,
+    },
+    events::{Event, StoredItem, StoredKey},
+    ids::{ItemId, OwnerId},
+    limits::{MAX_FACT_BYTES, MAX_PAGE, MAX_TEXT_BYTES},
+    model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
+    owner::{Owner, Plan},
+    scope::View,
+    state::Entry,
+    writing,
+};
+
+/// Most nodes of a graph answer.
+const MAX_GRAPH_NODES: usize = 2_000;
+
+fn no_item() -> MemoryError {
+    MemoryError::NotFound("item")
+}
+
+/// Whether an item's own properties pass.
+fn passes(owner: &Owner, entry: &Entry, filters: &Filters) -> bool {
+    let item = &entry.item;
+    let excluded = filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
+    (filters.kinds.is_empty() || filters.kinds.contains(&item.kind))
+        && (filters.layers.is_empty() || filters.layers.contains(&item.layer))
+        && (filters.authors.is_empty() || filters.authors.contains(&item.provenance.author))
+        && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
+        && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
+        && (filters.include_ended || entry.valid_to_ms.is_none())
+        && (excluded.is_none() || item.provenance.session != excluded)
+}
+
+impl Owner {
+    /// What an asker sees of a place, all layers; a place that cannot be resolved has nothing.
+    fn full_view(&self, place: &Place) -> Option<View> {
+        self.state.places.resolve(place, MemoryScope::Full).ok()
+    }
+}
+
+impl Memory {
+    /// A page of items, newest first.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotFound`] for a page after an item that is not there.
+    pub async fn list(&self, owner: OwnerId, request: ListRequest) -> Result<Page> {
+        let limit = request.limit.clamp(1, MAX_PAGE);
+        let words: Vec<String> = request
+            .words
+            .as_deref()
+            .map(writing::canonical)
+            .unwrap_or_default()
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        self.read(owner, |owner| {
+            let view = if request.everything { None } else { Some(owner.full_view(&request.place)) };
+            let before = match request.after {
+                Some(id) => owner.state.number(id).ok_or_else(no_item)?,
+                None => u64::MAX,
+            };
+            let found = owner.state.entries.range(..before).rev().filter(|(number, entry)| {
+                let seen = match &view {
+                    None => true,
+                    Some(Some(view)) => owner.state.admits(view, **number, entry),
+                    Some(None) => false,
+                };
+                let contains = || {
+                    let text = writing::canonical(&entry.item.text);
+                    words.iter().all(|word| text.contains(word.as_str()))
+                };
+                seen && (request.include_archived || !entry.archived)
+                    && request.consent.is_none_or(|consent| entry.item.consent == consent)
+                    && passes(owner, entry, &request.filters)
+                    && (words.is_empty() || contains())
+            });
+            let mut items: Vec<ItemView> =
+                found.take(limit + 1).map(|(_, entry)| owner.view(entry)).collect();
+            let next = if items.len() > limit {
+                items.truncate(limit);
+                items.last().map(|item| item.id)
+            } else {
+                None
+            };
+            Ok(Page { items, next })
+        })
+        .await
+    }
+
+    /// One item, wherever it is.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotFound`].
+    pub async fn get(&self, owner: OwnerId, id: ItemId) -> Result<ItemView> {
+        self.read(owner, |owner| owner.view_of(id).ok_or_else(no_item)).await
+    }
+
+    /// Replaces an item's text; the old words are gone for good, and so is what was summarised from them.
+    /// [`Memory::supersede`] keeps them in history.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] beyond the limits or for an entity, whose name is its identity.
+    pub async fn edit(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
+        check_fact(&text, MAX_TEXT_BYTES)?;
+        self.write(owner, |owner| {
+            let number = owner.state.number(id).ok_or_else(no_item)?;
+            let entry = owner.state.entry(id).ok_or_else(no_item)?;
+            if entry.item.kind == Kind::Entity {
+                return Err(MemoryError::Invalid(
+                    "an entity's name is what it is known by; delete it instead".into(),
+                ));
+            }
+            if entry.item.kind != Kind::Episode {
+                check_fact(&text, MAX_FACT_BYTES)?;
+            }
+            let item = Item {
+                content_hash: owner.content_hash(entry.item.provenance.author, entry.item.kind, &text),
+                text: text.clone(),
+                ..entry.item.clone()
+            };
+            let summaries: Vec<ItemId> = owner
+                .with_their_words(&[id])
+                .into_iter()
+                .filter(|made| {
+                    owner.state.entry(*made).is_some_and(|entry| entry.item.kind == Kind::Summary)
+                        && *made != id
+                })
+                .collect();
+            let mut plan = owner.plan_delete(&summaries);
+            // Edges quote the words that they were read from.
+            for (number, edge) in owner.state.edges_at(id) {
+                let plain = Edge { evidence: Text::default(), ..edge.clone() };
+                if edge.evidence != plain.evidence && !plan.rewrites.iter().any(|(known, _)| *known == number)
+                {
+                    plan.rewrites.push((number, Event::EdgeAdded(plain)));
+                }
+            }
+            plan.rewrites
+                .push((number, Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))));
+            plan.events.push(Event::Rewritten { numbers: vec![number] });
+            Ok((plan, ()))
+        })
+        .await?;
+        self.get(owner, id).await
+    }
+
+    /// Ends an item's validity and puts a new one in its place, which says who holds it now (F3).
+    ///
+    /// # Errors
+    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] for what is no fact, [`MemoryError::Conflict`] for one that was
+    /// superseded before.
+    pub async fn supersede(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
+        check_fact(&text, MAX_FACT_BYTES)?;
+        let now_ms = self.now_ms();
+        let new = ItemId(random_bytes());
+        self.write(owner, |owner| {
+            self.check_room(owner, 1)?;
+            let old = owner.state.entry(id).ok_or_else(no_item)?;
+            if old.item.kind != Kind::Fact {
+                return Err(MemoryError::Invalid(
+                    "only facts are superseded; messages stay as they were said".into(),
+                ));
+            }
+            if old.valid_to_ms.is_some() {
+                return Err(MemoryError::Conflict("this fact was superseded before".into()));
+            }
+            let item = Item {
+                id: new,
+                text: text.clone(),
+                provenance: Provenance {
+                    author: Author::Owner,
+                    time_ms: now_ms,
+                    turn: None,
+                    sources: Vec::new(),
+                    session: old
+                        .item
+                        .provenance
+                        .session
+                        .filter(|id| owner.state.places.session(*id).is_some()),
+                },
+                valid_from_ms: now_ms,
+                consent: Consent::Granted,
+                intimate: old.item.intimate || writing::is_intimate(&text),
+                content_hash: owner.content_hash(Author::Owner, Kind::Fact, &text),
+                ..old.item.clone()
+            };
+            let edge = Edge {
+                from: new,
+                to: id,
+                label: "supersedes".into(),
+                description: "holds now in the place of what held before".into(),
+                evidence: Text::default(),
+                confidence: 1.0,
+            };
+            let events = vec![
+                Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate()))),
+                Event::Superseded { old: id, new, at_ms: now_ms },
+                Event::EdgeAdded(edge),
+            ];
+            Ok((Plan::of(events), ()))
+        })
+        .await?;
+        self.get(owner, new).await
+    }
+
+    /// Archives or brings back an item (C8).
+    ///
+    /// # Errors
+    /// [`MemoryError::NotFound`].
+    pub async fn archive(&self, owner: OwnerId, id: ItemId, archived: bool) -> Result<ItemView> {
+        self.write(owner, |owner| {
+            owner.state.entry(id).ok_or_else(no_item)?;
+            Ok((Plan::of(vec![Event::Archived { item: id, archived }]), ()))
+        })
+        .await?;
+        self.get(owner, id).await
+    }
+
+    /// Deletes items for good, with all that holds their words: what was made from them, and the messages that a fact was
+    /// taken from. Returns how many of the items there were.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn delete(&self, owner: OwnerId, ids: Vec<ItemId>) -> Result<u64> {
+        self.write(owner, |owner| {
+            let there = ids.iter().filter(|id| owner.state.entry(**id).is_some()).count() as u64;
+            Ok((owner.plan_delete(&owner.with_their_words(&ids)), there))
+        })
+        .await
+    }
+
+    /// Decides on items that wait for consent: granted, or denied, which deletes them. Returns how many waited.
+    ///
+    /// # Errors
+    /// [`MemoryError::Invalid`] for a decision that is none.
+    pub async fn decide(&self, owner: OwnerId, ids: Vec<ItemId>, consent: Consent) -> Result<u64> {
+        if consent == Consent::Pending {
+            return Err(MemoryError::Invalid("decide granted or denied".into()));
+        }
+        self.write(owner, |owner| {
+            let waits = |id: &&ItemId| {
+                owner.state.entry(**id).is_some_and(|entry| entry.item.consent == Consent::Pending)
+            };
+            let waiting: Vec<ItemId> = ids.iter().filter(waits).copied().collect();
+            let count = waiting.len() as u64;
+            let plan = match consent {
+                Consent::Granted => {
+                    Plan::of(waiting.into_iter().map(|item| Event::Consented { item }).collect())
+                }
+                _ => owner.plan_delete(&waiting),
+            };
+            Ok((plan, count))
+        })
+        .await
+    }
+
+    /// Numbers.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn stats(&self, owner: OwnerId) -> Result<Stats> {
+        let max_items = self.inner.parts.max_items;
+        let stores = self.inner.parts.contents.is_some();
+        self.read(owner, |owner| {
+            let state = &owner.state;
+            let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+            for entry in state.entries.values() {
+                *kinds.entry(entry.item.kind.name()).or_default() += 1;
+            }
+            let kind = |kind: Kind| kinds.get(kind.name()).copied().unwrap_or(0);
+            let pending = state.entries.values().filter(|entry| entry.item.consent == Consent::Pending);
+            let unstored = state.entries.values().filter(|entry| stores && entry.waits_for_store());
+            Ok(Stats {
+                items: state.entries.len() as u64,
+                episodes: kind(Kind::Episode),
+                facts: kind(Kind::Fact),
+                entities: kind(Kind::Entity),
+                summaries: kind(Kind::Summary),
+                edges: state.edges.len() as u64,
+                pending_consent: pending.count() as u64,
+                queued_jobs: state.waiting.len() as u64,
+                retried_jobs: state
+                    .turns
+                    .values()
+                    .filter(|turn| turn.outcome.is_none() && turn.failures > 0)
+                    .count() as u64,
+                abandoned_jobs: state.abandoned,
+                unstored: unstored.count() as u64,
+                unembedded: owner.unembedded.len() as u64,
+                bytes: state.bytes,
+                max_items,
+            })
+        })
+        .await
+    }
+
+    /// Where the jobs of items stand: done once an item's content is on Walrus, or at once where there is none.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn jobs_of(&self, owner: OwnerId, items: Vec<ItemId>) -> Result<Vec<JobView>> {
+        let stores = self.inner.parts.contents.is_some();
+        let attempts = self.failures_of(owner);
+        self.read(owner, |owner| {
+            let job = |id: ItemId| {
+                let number = owner.state.number(id)?;
+                let entry = owner.state.entry(id)?;
+                let waits = stores && entry.waits_for_store();
+                let state = if waits { JobState::Pending } else { JobState::Done };
+                Some(JobView {
+                    job: number,
+                    item: Some(id),
+                    state,
+                    attempts: if waits { attempts } else { 0 },
+                })
+            };
+            Ok(items.iter().filter_map(|id| job(*id)).collect())
+        })
+        .await
+    }
+
+    /// The profile as the user may read it (D9): what every persona may know in this place, best first.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn profile(&self, owner: OwnerId, place: Place) -> Result<Vec<ItemView>> {
+        self.read(owner, |owner| {
+            let Some(view) = owner.full_view(&place) else { return Ok(Vec::new()) };
+            let mut entries: Vec<&Entry> = owner
+                .state
+                .entries
+                .iter()
+                .filter(|(number, entry)| {
+                    entry.item.kind == Kind::Fact
+                        && entry.item.layer == Layer::Profile
+                        && entry.is_live()
+                        && owner.state.admits(&view, **number, entry)
+                })
+                .map(|(_, entry)| entry)
+                .collect();
+            entries
+                .sort_by(|a, b| b.item.salience.total_cmp(&a.item.salience).then(b.last_ms.cmp(&a.last_ms)));
+            Ok(entries.into_iter().map(|entry| owner.view(entry)).collect())
+        })
+        .await
+    }
+
+    /// The graph of a place: entities, facts and summaries, and the edges between them. The newest, where there are many.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
+    pub async fn graph(&self, owner: OwnerId, place: Place) -> Result<GraphView> {
+        self.read(owner, |owner| {
+            let Some(view) = owner.full_view(&place) else { return Ok(GraphView::default()) };
+            let entries = owner.state.entries.iter().rev().filter(|(number, entry)| {
+                in_graph(entry) && !entry.archived && owner.state.admits(&view, **number, entry)
+            });
+            let nodes: Vec<&Entry> = entries.take(MAX_GRAPH_NODES).map(|(_, entry)| entry).collect();
+            let shown: std::collections::HashSet<ItemId> = nodes.iter().map(|entry| entry.item.id).collect();
+            let edges = owner.state.edges.values();
+            let edges = edges
+                .filter(|edge| shown.contains(&edge.from) && shown.contains(&edge.to))
+                .cloned()
+                .collect();
+            Ok(GraphView { nodes: nodes.into_iter().map(|entry| owner.view(entry)).collect(), edges })
+        })
+        .await
+    }
+}

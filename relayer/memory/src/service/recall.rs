@@ -1,0 +1,325 @@
+//! Recall: what of memory a message is answered with. It has a deadline, does less rather than fail, and says what it did.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use baton_embed::EmbedRole;
+
+use super::Memory;
+use crate::{
+    api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
+    ids::{OwnerId, SessionId},
+    limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES, RECALL_DEADLINE},
+    model::{Kind, MemoryScope},
+    owner::Owner,
+    rotation::rotate,
+    scope::{Class, View},
+    search::{
+        Candidates, DEFAULT_THRESHOLD, Documents, Question, Ranked, candidates_from_scan, rank_weighted,
+    },
+    state::Entry,
+    storage::ScanQuery,
+};
+
+/// The embedder's share of the deadline; after it, words have to do.
+const EMBED_SHARE: Duration = Duration::from_millis(150);
+/// Ranked items that are looked at for each that may be returned: neighbours in the graph, duplicates and the budget take
+/// some.
+const SPARE: usize = 3;
+/// Best hits whose neighbours in the graph are looked at.
+const GRAPH_SEEDS: usize = 5;
+/// How much of a hit's score its neighbour gets at full confidence.
+const GRAPH_SHARE: f32 = 0.6;
+/// Rows that a database returns by each of words and meaning.
+const DATABASE_ROWS: u32 = 400;
+/// Share of items without a vector, in percent, from which an answer says so.
+const UNEMBEDDED_PERCENT: usize = 10;
+
+/// What may be seen of an owner by one request.
+struct Sight<'a> {
+    owner: &'a Owner,
+    filters: &'a Filters,
+    not_session: Option<SessionId>,
+    classes: HashMap<Class, Option<u64>>,
+}
+
+impl<'a> Sight<'a> {
+    fn new(owner: &'a Owner, view: &View, filters: &'a Filters) -> Self {
+        let not_session =
+            filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
+        let mut classes = HashMap::new();
+        for entry in owner.state.entries.values() {
+            let class = entry.class();
+            classes
+                .entry(class)
+                .or_insert_with(|| view.admits(&class, |id| owner.state.places.session_scope(id)));
+        }
+        Self { owner, filters, not_session, classes }
+    }
+
+    fn entry(&self, number: u64) -> Option<&'a Entry> {
+        let entry = self.owner.state.entries.get(&number)?;
+        let up_to = self.classes.get(&entry.class()).copied().flatten()?;
+        (number <= up_to && self.passes(entry)).then_some(entry)
+    }
+
+    /// Whether the filters let an item through (F7).
+    fn passes(&self, entry: &Entry) -> bool {
+        let (item, filters) = (&entry.item, self.filters);
+        let among = |empty: bool, found: bool| empty || found;
+        let live = entry.is_live() || (filters.include_ended && is_history(entry));
+        live && among(filters.kinds.is_empty(), filters.kinds.contains(&item.kind))
+            && among(filters.layers.is_empty(), filters.layers.contains(&item.layer))
+            && among(filters.authors.is_empty(), filters.authors.contains(&item.provenance.author))
+            && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
+            && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
+            && (self.not_session.is_none()
+                || item.provenance.session != self.not_session
+                || item.kind == Kind::Fact)
+    }
+}
+
+/// Whether an item is out of date, and nothing else stands against it.
+fn is_history(entry: &Entry) -> bool {
+    !entry.archived && entry.item.consent == crate::model::Consent::Granted && entry.valid_to_ms.is_some()
+}
+
+impl Documents for Sight<'_> {
+    fn neighbours(&self, number: u64) -> [Option<u64>; 2] {
+        self.entry(number).map_or([None; 2], |entry| [entry.before, entry.after])
+    }
+
+    fn time_ms(&self, number: u64) -> u64 {
+        self.entry(number).map_or(0, |entry| entry.item.provenance.time_ms)
+    }
+
+    fn kind(&self, number: u64) -> Kind {
+        self.entry(number).map_or(Kind::Episode, |entry| entry.item.kind)
+    }
+
+    fn salience(&self, number: u64) -> f32 {
+        self.entry(number).map_or(0.0, |entry| entry.item.salience)
+    }
+}
+
+impl Memory {
+    /// Searches. Never fails: what went wrong is in the answer (A7), and it comes within the deadline (F5).
+    pub async fn recall(&self, owner: OwnerId, request: RecallRequest) -> Recall {
+        let started = Instant::now();
+        let mut recall = match tokio::time::timeout(RECALL_DEADLINE, self.search(owner, request)).await {
+            Ok(Ok(recall)) => recall,
+            Ok(Err(error)) => nothing(Some(error.to_string())),
+            Err(_) => nothing(Some("memory did not answer in time".into())),
+        };
+        recall.took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let counters = &self.inner.counters;
+        let counter = match recall.mode {
+            RecallMode::Full => &counters.recalls_full,
+            RecallMode::Lexical => &counters.recalls_lexical,
+            RecallMode::None => &counters.recalls_none,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        recall
+    }
+
+    async fn search(&self, owner: OwnerId, request: RecallRequest) -> Result<Recall> {
+        if request.scope == MemoryScope::None {
+            return Ok(nothing(None));
+        }
+        let mut request = request;
+        let cut = request.query.floor_char_boundary(MAX_QUERY_BYTES);
+        request.query.0.truncate(cut);
+        let slot = self.slot(owner);
+        let open = async {
+            if !self.in_database() {
+                let guard = slot.owner.clone().read_owned().await;
+                if guard.is_some() {
+                    return Ok(guard);
+                }
+            }
+            let mut guard = slot.owner.clone().write_owned().await;
+            self.fill(&slot, owner, &mut guard).await?;
+            Ok::<_, MemoryError>(guard.downgrade())
+        };
+        let (vector, guard) = tokio::join!(self.embed_query(&request.query), open);
+        let guard = guard?;
+        let open = guard.as_ref().expect("it was filled");
+        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms());
+        let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
+        let mut degraded = None;
+        let mut mode = RecallMode::Full;
+        match vector {
+            // A database may still have another embedder's vectors, which say nothing.
+            Ok(_) if self.in_database() && waiting * 2 > all && waiting > 1 => {
+                mode = RecallMode::Lexical;
+                degraded = Some(format!(
+                    "{waiting} of {all} items wait for their embedding: searched by words alone"
+                ));
+            }
+            Ok(vector) => {
+                question = question.with_vector(&vector, self.inner.background);
+                if waiting * 100 > all * UNEMBEDDED_PERCENT && waiting > MAX_PAGE {
+                    degraded = Some(format!(
+                        "{waiting} items wait for their embedding and are found by words alone"
+                    ));
+                }
+            }
+            Err(reason) => {
+                mode = RecallMode::Lexical;
+                degraded = Some(reason);
+            }
+        }
+        let view = match open.state.places.resolve(&request.place, request.scope) {
+            Ok(view) => view,
+            Err(unresolved) => return Ok(nothing(Some(unresolved.reason().into()))),
+        };
+        let answer = if self.in_database() {
+            let sight = Sight::new(open, &view, &request.filters);
+            let query = scan_query(&sight, &question);
+            let scan = self.inner.parts.vault.storage().scan(open.vault().pseudonym(), query).await?;
+            let mut candidates = candidates_from_scan(&scan.unwrap_or_default(), &question);
+            candidates.retain(|number| sight.entry(number).is_some());
+            choose(&sight, &question, &candidates, &request)
+        } else {
+            // A scan of a large owner takes milliseconds: too long for the reactor.
+            tokio::task::spawn_blocking(move || {
+                let open = guard.as_ref().expect("it was filled");
+                let sight = Sight::new(open, &view, &request.filters);
+                let candidates = open.index.scan(&question, &|number| sight.entry(number).is_some());
+                choose(&sight, &question, &candidates, &request)
+            })
+            .await
+            .map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?
+        };
+        Ok(Recall { mode, degraded, ..answer })
+    }
+
+    async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {
+        let texts = [query];
+        let embedding = self.inner.parts.embedder.embed(EmbedRole::Query, &texts);
+        match tokio::time::timeout(EMBED_SHARE, embedding).await {
+            Ok(Ok(mut vectors)) if vectors.len() == 1 => Ok(vectors.swap_remove(0)),
+            Ok(Ok(_)) => Err("the embedder gave no vector: searched by words alone".into()),
+            Ok(Err(error)) => Err(format!("{error}: searched by words alone")),
+            Err(_) => Err("the embedder did not answer in time: searched by words alone".into()),
+        }
+    }
+}
+
+fn nothing(degraded: Option<String>) -> Recall {
+    Recall { hits: Vec::new(), dropped: Vec::new(), mode: RecallMode::None, degraded, took_us: 0 }
+}
+
+/// What a database is asked: the classes that are seen, and the question.
+fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
+    let keys = sight.owner.keys();
+    let classes =
+        sight.classes.iter().filter_map(|(class, up_to)| Some((keys.class_tag(&class.bytes()), (*up_to)?)));
+    // With filters of single items, which the database does not know, it returns all rows: no limit before a filter.
+    let filters = sight.filters;
+    let plain =
+        Filters { not_session: None, ..filters.clone() } == Filters::default() && sight.not_session.is_none();
+    ScanQuery {
+        classes: classes.collect(),
+        terms: question.hashes().to_vec(),
+        vector: question.vector().map(|vector| rotate(keys.rotation_seed(), &vector.to_unit())),
+        limit: plain.then_some(DATABASE_ROWS),
+    }
+}
+
+/// Ranks candidates and takes what fits.
+fn choose(
+    sight: &Sight<'_>,
+    question: &Question,
+    candidates: &Candidates,
+    request: &RecallRequest,
+) -> Recall {
+    let limit = request.limit.clamp(1, MAX_PAGE);
+    let threshold = request.threshold.unwrap_or(DEFAULT_THRESHOLD);
+    let weights = request.weights.unwrap_or_default();
+    let ranked = rank_weighted(question, candidates, sight, &weights, limit * SPARE + MAX_DROPPED);
+    let ranked = with_neighbours(sight, ranked, threshold);
+    let mut recall = nothing(None);
+    let mut budget = request.budget_tokens;
+    let mut full = false;
+    for found in ranked {
+        let Some(entry) = sight.entry(found.number) else { continue };
+        let reason = if found.score < threshold {
+            Some(DropReason::Threshold)
+        } else if recall.hits.iter().any(|hit| says_the_same(&hit.view.text, &entry.item.text)) {
+            Some(DropReason::Duplicate)
+        } else if recall.hits.len() >= limit {
+            Some(DropReason::Limit)
+        } else {
+            None
+        };
+        let reason = reason.or_else(|| {
+            let cost = entry_tokens(entry);
+            // Whole items are dropped, lowest first: the first that does not fit ends it.
+            full |= budget.is_some_and(|left| cost > left);
+            budget = budget.map(|left| left.saturating_sub(cost));
+            full.then_some(DropReason::Budget)
+        });
+        match reason {
+            None => {
+                let view = sight.owner.view(entry);
+                recall.hits.push(Hit { view, score: found.score, similarity: found.similarity });
+            }
+            Some(reason) if recall.dropped.len() < MAX_DROPPED => {
+                recall.dropped.push((entry.item.id, found.score, reason));
+            }
+            Some(_) => {}
+        }
+    }
+    recall
+}
+
+/// Adds what the best hits are connected with in the graph, at a share of their score.
+fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -> Vec<Ranked> {
+    let known: HashSet<u64> =
+        ranked.iter().filter(|found| found.score >= threshold).map(|found| found.number).collect();
+    let mut more: HashMap<u64, f32> = HashMap::new();
+    for seed in ranked.iter().filter(|found| found.score >= threshold).take(GRAPH_SEEDS) {
+        let Some(entry) = sight.entry(seed.number) else { continue };
+        for (_, edge) in sight.owner.state.edges_at(entry.item.id) {
+            let other = if edge.from == entry.item.id { edge.to } else { edge.from };
+            let Some(number) = sight.owner.state.number(other) else { continue };
+            let wanted =
+                sight.entry(number).is_some_and(|entry| entry.item.kind != Kind::Entity || is_named(entry));
+            if wanted && !known.contains(&number) {
+                let score = seed.score * GRAPH_SHARE * edge.confidence.clamp(0.0, 1.0);
+                let best = more.entry(number).or_insert(score);
+                *best = best.max(score);
+            }
+        }
+    }
+    for (number, score) in more {
+        match ranked.iter_mut().find(|found| found.number == number) {
+            Some(found) => found.score = found.score.max(score),
+            None => ranked.push(Ranked { number, score, similarity: None }),
+        }
+    }
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));
+    ranked
+}
+
+/// Whether an entity is one that a conversation named, not an anchor of the graph.
+fn is_named(entry: &Entry) -> bool {
+    entry.item.stable_key.as_deref().is_some_and(|key| !key.starts_with(super::turns::ANCHOR))
+}
+
+/// Whether two texts say the same, or one holds the other.
+fn says_the_same(a: &str, b: &str) -> bool {
+    let (a, b) = (crate::writing::canonical(a), crate::writing::canonical(b));
+    let (long, short) = if a.len() >= b.len() { (&a, &b) } else { (&b, &a) };
+    long == short || (short.len() >= 16 && long.contains(short.as_str()) && short.len() * 3 >= long.len())
+}
+
+fn entry_tokens(entry: &Entry) -> u32 {
+    let text = crate::api::excerpt(&entry.item.text);
+    // Four bytes a token is usual for English; the source that stands beside it has some sixteen.
+    u32::try_from(text.len().div_ceil(4) + 16).unwrap_or(u32::MAX)
+}

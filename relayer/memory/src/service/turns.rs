@@ -1,0 +1,550 @@
+//! Writing: turns as they were said, and what is learned from them. Plans are made here, on the state; the service makes
+//! them durable.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use baton_keys::secret::random_bytes;
+
+use super::{Memory, places::check_name};
+use crate::{
+    api::{MemoryError, Place, Remember, Remembered, Result, TurnRecord},
+    events::{Event, Outcome, StoredItem, StoredKey},
+    ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
+    limits::{MAX_BULK, MAX_FACT_BYTES, MAX_TEXT_BYTES},
+    model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
+    owner::{Owner, Plan},
+    scope::{Home, View},
+    state::{Entry, home_of},
+    writing::{self, Candidate, EdgeEnd, EntityMention, Relation},
+};
+
+/// What stable keys of anchors begin with: the fixed points to which everything else is tied (E3).
+pub(crate) const ANCHOR: &str = "anchor:";
+/// What stable keys of facts begin with that hold one value only.
+const SLOT: &str = "slot:";
+/// Most events of one plan; more than any exchange gives.
+const MAX_EDGES_PER_FACT: usize = 16;
+
+/// A fact to be written, from wherever it comes.
+pub(crate) struct NewFact {
+    pub(crate) candidate: Candidate,
+    pub(crate) consent: Consent,
+    pub(crate) sources: Vec<ItemId>,
+    pub(crate) time_ms: u64,
+    pub(crate) turn: Option<u64>,
+}
+
+impl NewFact {
+    pub(crate) fn of(
+        candidate: Candidate,
+        consent: Consent,
+        source: ItemId,
+        turn: u64,
+        time_ms: u64,
+    ) -> Self {
+        Self { candidate, consent, sources: vec![source], time_ms, turn: Some(turn) }
+    }
+}
+
+/// Where facts go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    pub(crate) session: Option<SessionId>,
+    pub(crate) project: Option<ProjectId>,
+    pub(crate) persona: PersonaId,
+}
+
+/// Builds the events of a plan, which may speak of items that the plan itself adds.
+pub(crate) struct Draft<'a> {
+    owner: &'a Owner,
+    target: Target,
+    now_ms: u64,
+    pub(crate) events: Vec<Event>,
+    /// Entities and anchors of this draft, by project and key.
+    named: HashMap<(Option<ProjectId>, Text), ItemId>,
+    /// Messages and facts of this draft, by place and content.
+    added: HashMap<(Target, [u8; 32]), ItemId>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(owner: &'a Owner, target: Target, now_ms: u64) -> Self {
+        Self { owner, target, now_ms, events: Vec::new(), named: HashMap::new(), added: HashMap::new() }
+    }
+
+    fn add(&mut self, item: Item) -> ItemId {
+        let id = item.id;
+        self.events.push(Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate()))));
+        id
+    }
+
+    /// A message, word for word. The same one again in the same branch is the same node (C3).
+    fn message(&mut self, text: &Text, author: Author, turn: u64, time_ms: u64) -> ItemId {
+        let hash = self.owner.content_hash(author, Kind::Episode, text);
+        let item = Item {
+            id: ItemId(random_bytes()),
+            kind: Kind::Episode,
+            layer: Layer::Episode,
+            role: if author == Author::Assistant { Role::Assistant } else { Role::User },
+            text: text.clone(),
+            stable_key: None,
+            project: self.target.project,
+            persona: self.target.persona,
+            provenance: Provenance {
+                session: self.target.session,
+                turn: Some(turn),
+                author,
+                time_ms,
+                sources: Vec::new(),
+            },
+            consent: Consent::Granted,
+            intimate: writing::is_intimate(text),
+            salience: writing::salience(text),
+            valid_from_ms: time_ms,
+            content_hash: hash,
+        };
+        if let Some(same) = self.owner.state.same_content(home_of(&item), hash) {
+            self.events.push(Event::Repeated { item: same.item.id, at_ms: time_ms });
+            return same.item.id;
+        }
+        if let Some(id) = self.added.get(&(self.target, hash)) {
+            return *id;
+        }
+        self.added.insert((self.target, hash), item.id);
+        self.add(item)
+    }
+
+    /// An entity of the target's project, made if it is not there (E1).
+    fn entity(&mut self, key: &str, name: &str, layer: Layer) -> ItemId {
+        let known = (self.target.project, Text::from(key));
+        if let Some(id) = self.named.get(&known) {
+            return *id;
+        }
+        let home = Home::Pinned(self.target.project);
+        let id = match self.owner.state.entity(home, key) {
+            Some(entry) => entry.item.id,
+            None => self.add(Item {
+                id: ItemId(random_bytes()),
+                kind: Kind::Entity,
+                layer,
+                role: Role::System,
+                text: name.into(),
+                stable_key: Some(key.into()),
+                project: self.target.project,
+                persona: self.target.persona,
+                provenance: Provenance {
+                    session: self.target.session,
+                    turn: None,
+                    author: Author::User,
+                    time_ms: self.now_ms,
+                    sources: Vec::new(),
+                },
+                consent: Consent::Granted,
+                intimate: false,
+                salience: 0.3,
+                valid_from_ms: self.now_ms,
+                content_hash: self.owner.content_hash(Author::User, Kind::Entity, key),
+            }),
+        };
+        self.named.insert(known, id);
+        id
+    }
+
+    fn user(&mut self) -> ItemId {
+        self.entity(&format!("{ANCHOR}user"), "the user", Layer::Profile)
+    }
+
+    fn persona(&mut self) -> ItemId {
+        let persona = self.target.persona;
+        let name = self.owner.state.places.persona_name(persona).unwrap_or_else(|| "the assistant".into());
+        self.entity(&format!("{ANCHOR}persona:{}", persona.0), &name, Layer::Relationship)
+    }
+
+    fn edge(&mut self, edge: Edge) {
+        self.events.push(Event::EdgeAdded(edge));
+    }
+
+    fn plain_edge(&mut self, from: ItemId, to: ItemId, label: &str, description: &str) {
+        let (label, description) = (label.to_owned(), description.into());
+        self.edge(Edge { from, to, label, description, evidence: Text::default(), confidence: 1.0 });
+    }
+
+    /// Writes a fact, unless it is there already; ends those that it contradicts (F3); ties it into the graph (E3).
+    pub(crate) fn fact(&mut self, fact: NewFact) -> Remembered {
+        let candidate = &fact.candidate;
+        let hash = self.owner.content_hash(candidate.author, Kind::Fact, &candidate.text);
+        let (known, ended) = self.compare(&fact, hash);
+        if let Some(id) = known {
+            self.events.push(Event::Repeated { item: id, at_ms: fact.time_ms });
+            return Remembered { id, existed: true, superseded: None, blob_id: None };
+        }
+        let id = self.add(Item {
+            id: ItemId(random_bytes()),
+            kind: Kind::Fact,
+            layer: candidate.layer,
+            role: candidate.role,
+            text: candidate.text.clone(),
+            stable_key: candidate.slot.as_ref().map(|slot| format!("{SLOT}{}", slot.key).into()),
+            project: self.target.project,
+            persona: self.target.persona,
+            provenance: Provenance {
+                session: self.target.session,
+                turn: fact.turn,
+                author: candidate.author,
+                time_ms: fact.time_ms,
+                sources: fact.sources.clone(),
+            },
+            consent: fact.consent,
+            intimate: candidate.intimate,
+            salience: candidate.salience.clamp(0.0, 1.0),
+            valid_from_ms: fact.time_ms,
+            content_hash: hash,
+        });
+        self.added.insert((self.target, hash), id);
+        self.graft(id, &fact);
+        for old in &ended {
+            self.events.push(Event::Superseded { old: *old, new: id, at_ms: fact.time_ms });
+            self.plain_edge(id, *old, "supersedes", "holds now in the place of what held before");
+        }
+        Remembered { id, existed: false, superseded: ended.first().copied(), blob_id: None }
+    }
+
+    fn graft(&mut self, id: ItemId, fact: &NewFact) {
+        for edge in fact.candidate.edges.iter().take(MAX_EDGES_PER_FACT) {
+            let from = self.end(&edge.from, id, &fact.candidate.entities);
+            let to = self.end(&edge.to, id, &fact.candidate.entities);
+            self.edge(Edge {
+                from,
+                to,
+                label: edge.label.clone(),
+                description: edge.description.as_str().into(),
+                evidence: edge.evidence.clone(),
+                confidence: edge.confidence,
+            });
+        }
+        if fact.candidate.edges.is_empty() {
+            let anchor =
+                if fact.candidate.layer == Layer::Relationship { self.persona() } else { self.user() };
+            self.plain_edge(id, anchor, "about", "what it is about");
+        }
+        for source in &fact.sources {
+            self.plain_edge(id, *source, "said_in", "the message that it was read from");
+        }
+        // Memory to memory: what was learned before in the same conversation.
+        let session = self.target.session;
+        let facts = self.owner.state.entries.values().rev();
+        let before = facts
+            .filter(|entry| entry.item.kind == Kind::Fact && entry.item.provenance.session == session)
+            .find(|entry| session.is_some() && entry.item.id != id)
+            .map(|entry| entry.item.id);
+        if let Some(before) = before {
+            self.plain_edge(id, before, "temporal_follows", "learned later in the same conversation");
+        }
+    }
+
+    fn end(&mut self, end: &EdgeEnd, fact: ItemId, entities: &[EntityMention]) -> ItemId {
+        match end {
+            EdgeEnd::Fact => fact,
+            EdgeEnd::User => self.user(),
+            EdgeEnd::Persona => self.persona(),
+            EdgeEnd::Entity(key) => {
+                let name = entities
+                    .iter()
+                    .find(|entity| entity.stable_key == *key)
+                    .map(|entity| entity.name.clone());
+                self.entity(key, name.as_deref().unwrap_or(key), Layer::Profile)
+            }
+        }
+    }
+
+    /// Facts of the same layer that an asker in the same place sees, as far as they may have to do with a candidate: they say
+    /// the same, are about the same thing, or begin with the same words.
+    fn comparable(&self, candidate: &Candidate, hash: [u8; 32]) -> Vec<&'a Entry> {
+        let lineage = self.target.session.map(|id| self.owner.state.places.lineage(id)).unwrap_or_default();
+        let (project, persona) = (self.target.project, self.target.persona);
+        let view = View { project, persona, scope: MemoryScope::Full, lineage };
+        let words = |text: &str| text.split_whitespace().take(2).map(str::to_lowercase).collect::<Vec<_>>();
+        let begins = words(&candidate.text);
+        let near = |entry: &Entry| {
+            let by_slot = entry.item.stable_key.is_some() && candidate.slot.is_some();
+            entry.item.content_hash == hash || by_slot || words(&entry.item.text) == begins
+        };
+        let facts = self.owner.state.entries.iter().filter(|(number, entry)| {
+            entry.item.kind == Kind::Fact
+                && entry.item.layer == candidate.layer
+                && entry.valid_to_ms.is_none()
+                && !entry.archived
+                && near(entry)
+                && self.owner.state.admits(&view, **number, entry)
+        });
+        facts.map(|(_, entry)| entry).collect()
+    }
+
+    /// The fact that says this already, and those that it ends.
+    fn compare(&self, fact: &NewFact, hash: [u8; 32]) -> (Option<ItemId>, Vec<ItemId>) {
+        if let Some(id) = self.added.get(&(self.target, hash)) {
+            return (Some(*id), Vec::new());
+        }
+        let mut ended = Vec::new();
+        for entry in self.comparable(&fact.candidate, hash) {
+            let item = &entry.item;
+            let existing = writing::ExistingFact {
+                text: &item.text,
+                author: item.provenance.author,
+                time_ms: item.provenance.time_ms,
+            };
+            match writing::relation(&fact.candidate, fact.time_ms, &existing) {
+                // What only the assistant said becomes a fact of the user's when the user says it.
+                Relation::Same if trusted(item.provenance.author) || !trusted(fact.candidate.author) => {
+                    return (Some(item.id), Vec::new());
+                }
+                // What waits for consent ends nothing.
+                Relation::Supersedes if fact.consent == Consent::Granted && self.in_this_branch(entry) => {
+                    ended.push(item.id);
+                }
+                _ => {}
+            }
+        }
+        (None, ended)
+    }
+
+    /// What is learned in a fork ends nothing outside of it (C4).
+    fn in_this_branch(&self, entry: &Entry) -> bool {
+        let forked = self
+            .target
+            .session
+            .and_then(|id| self.owner.state.places.session_scope(id))
+            .is_some_and(|session| session.forked);
+        !forked || entry.item.provenance.session == self.target.session
+    }
+}
+
+impl Owner {
+    /// Where a place's facts go; refuses places that are not there.
+    pub(crate) fn target(&self, place: &Place) -> Result<Target> {
+        let view = self
+            .state
+            .places
+            .resolve(place, MemoryScope::Full)
+            .map_err(|unresolved| MemoryError::Conflict(unresolved.reason().to_owned()))?;
+        let session = view.lineage.first().map(|(session, _)| *session);
+        Ok(Target { session, project: view.project, persona: view.persona })
+    }
+}
+
+fn check_text(text: &str, limit: usize) -> Result<()> {
+    if text.len() > limit {
+        return Err(MemoryError::Invalid(format!(
+            "a text has {} bytes; at most {limit} are taken",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a fact without words or beyond the limit.
+pub(crate) fn check_fact(text: &str, limit: usize) -> Result<()> {
+    check_text(text, limit)?;
+    if text.trim().is_empty() {
+        return Err(MemoryError::Invalid("a fact needs words".into()));
+    }
+    Ok(())
+}
+
+impl Memory {
+    /// Keeps both sides of an exchange (C10); durable when it returns, searchable from then on (F2), and recorded once
+    /// however often it is told. The rest of the writing (gate, extraction, embedding, Walrus) is queued (A9).
+    ///
+    /// # Errors
+    /// [`MemoryError::Invalid`] without a session or beyond the limits, [`MemoryError::Conflict`] for a place that
+    /// contradicts itself, [`MemoryError::Full`], [`MemoryError::Unavailable`].
+    pub async fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> Result<()> {
+        if turn.place.session.is_none() {
+            return Err(MemoryError::Invalid("a turn belongs to a session: name it".into()));
+        }
+        check_text(&turn.user, MAX_TEXT_BYTES)?;
+        check_text(&turn.assistant, MAX_TEXT_BYTES)?;
+        self.ensure_place(owner, &turn.place).await?;
+        let now_ms = self.now_ms();
+        let off_record = writing::gate(&writing::Exchange {
+            user: &turn.user,
+            assistant: &turn.assistant,
+            time_ms: turn.time_ms,
+            persona: turn.place.persona.as_deref(),
+        })
+        .has(writing::flag::OFF_RECORD);
+        self.write(owner, |owner| {
+            let target = owner.target(&turn.place)?;
+            let session = target.session.expect("the place names a session that is there");
+            if owner.state.recorded(session, turn.turn).is_some() {
+                return Ok((Plan::default(), ()));
+            }
+            self.check_room(owner, 2)?;
+            let mut draft = Draft::new(owner, target, now_ms);
+            let user = draft.message(&turn.user, Author::User, turn.turn, turn.time_ms);
+            let assistant = draft.message(&turn.assistant, Author::Assistant, turn.turn, turn.time_ms);
+            // What the user wants off the record is in the transcript and is not recalled.
+            if off_record {
+                draft.events.extend([user, assistant].map(|item| Event::Archived { item, archived: true }));
+            }
+            let (turn, at_ms) = (turn.turn, turn.time_ms);
+            draft.events.push(Event::TurnRecorded { session, turn, user, assistant, at_ms });
+            Ok((Plan::of(draft.events), ()))
+        })
+        .await?;
+        self.inner.counters.turns.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Remembers facts by hand; durable when it returns. At most [`MAX_BULK`].
+    ///
+    /// # Errors
+    /// [`MemoryError::Invalid`] for an empty or too long text or too many, [`MemoryError::Conflict`] for a place that
+    /// contradicts itself, [`MemoryError::Full`], [`MemoryError::Unavailable`].
+    pub async fn remember(&self, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>> {
+        if facts.len() > MAX_BULK {
+            return Err(MemoryError::Invalid(format!("at most {MAX_BULK} facts are taken at once")));
+        }
+        for fact in &facts {
+            check_fact(&fact.text, MAX_FACT_BYTES)?;
+            self.ensure_place(owner, &fact.place).await?;
+        }
+        let now_ms = self.now_ms();
+        self.write(owner, |owner| {
+            self.check_room(owner, facts.len())?;
+            let mut draft: Option<Draft<'_>> = None;
+            let mut answers = Vec::new();
+            for fact in &facts {
+                let target = owner.target(&fact.place)?;
+                let draft = draft.get_or_insert_with(|| Draft::new(owner, target, now_ms));
+                draft.target = target;
+                let answer = draft.fact(new_fact(fact, fact.place.persona.as_deref(), now_ms));
+                let blob_id = owner.view_of(answer.id).and_then(|view| view.blob_id);
+                answers.push(Remembered { blob_id, ..answer });
+            }
+            let events = draft.map_or_else(Vec::new, |draft| draft.events);
+            Ok((Plan::of(events), answers))
+        })
+        .await
+    }
+
+    /// Facts that the rules (and the model, when configured) find in a text, remembered.
+    ///
+    /// # Errors
+    /// As [`Memory::remember`].
+    pub async fn analyze(&self, owner: OwnerId, place: Place, text: Text) -> Result<Vec<(Remembered, Text)>> {
+        check_text(&text, MAX_TEXT_BYTES)?;
+        self.ensure_place(owner, &place).await?;
+        let now_ms = self.now_ms();
+        let candidates = self.candidates_of(&text, now_ms).await;
+        self.write(owner, |owner| {
+            let target = owner.target(&place)?;
+            self.check_room(owner, candidates.len())?;
+            let mut draft = Draft::new(owner, target, now_ms);
+            let mut answers = Vec::new();
+            for candidate in candidates.clone() {
+                let words = candidate.text.clone();
+                let mut fact = NewFact::of(candidate, Consent::Granted, ItemId([0; 16]), 0, now_ms);
+                (fact.sources, fact.turn) = (Vec::new(), None);
+                answers.push((draft.fact(fact), words));
+            }
+            Ok((Plan::of(draft.events), answers))
+        })
+        .await
+    }
+
+    /// Candidates of a text that the user gave: by the model if it answers, else by rules. A text without any has itself,
+    /// if it is short enough to be one fact and tells something.
+    async fn candidates_of(&self, text: &Text, now_ms: u64) -> Vec<Candidate> {
+        let exchange = writing::Exchange { user: text, assistant: "", time_ms: now_ms, persona: None };
+        let ruled = writing::extract(&exchange);
+        let Some(writer) = &self.inner.parts.writer else { return ruled };
+        match writer.extract(&exchange).await {
+            Ok(found) => writing::merge(ruled, found.candidates),
+            // The rules' are better than none.
+            Err(_) => ruled,
+        }
+    }
+
+    /// What the job runner writes of a turn: facts with their graph, and how it ended.
+    pub(crate) fn plan_extracted(
+        owner: &Owner,
+        number: u64,
+        found: Vec<(Candidate, Consent)>,
+        now_ms: u64,
+    ) -> Result<Plan> {
+        let Some(turn) = owner.state.turns.get(&number).filter(|turn| turn.outcome.is_none()) else {
+            return Ok(Plan::default());
+        };
+        let Some(session) = owner.state.places.session(turn.session) else { return Ok(Plan::default()) };
+        let target =
+            Target { session: Some(turn.session), project: session.project, persona: session.persona };
+        let mut draft = Draft::new(owner, target, now_ms);
+        let outcome = if found.is_empty() { Outcome::Skipped } else { Outcome::Written };
+        for (candidate, consent) in found {
+            let source = if candidate.author == Author::Assistant { turn.assistant } else { turn.user };
+            draft.fact(NewFact::of(candidate, consent, source, turn.turn, turn.at_ms));
+        }
+        draft.events.push(Event::Extracted { turn: number, outcome });
+        Ok(Plan::of(draft.events))
+    }
+}
+
+impl Owner {
+    /// What the backstop writes of turns that were skipped one by one.
+    pub(crate) fn plan_backstop(
+        &self,
+        session: SessionId,
+        turn: u64,
+        up_to: u64,
+        found: Vec<(Candidate, Consent)>,
+        now_ms: u64,
+    ) -> Plan {
+        let place = self.state.places.session(session);
+        let turn = self.state.turns.get(&turn);
+        let (Some(place), Some(turn)) = (place, turn) else {
+            return Plan::of(vec![Event::Backstopped { session, up_to }]);
+        };
+        let target = Target { session: Some(session), project: place.project, persona: place.persona };
+        let mut draft = Draft::new(self, target, now_ms);
+        for (candidate, consent) in found {
+            draft.fact(NewFact::of(candidate, consent, turn.user, turn.turn, turn.at_ms));
+        }
+        draft.events.push(Event::Backstopped { session, up_to });
+        Plan::of(draft.events)
+    }
+}
+
+/// Whether words are the user's, or were noted in the user's name (F4).
+fn trusted(author: Author) -> bool {
+    author != Author::Assistant
+}
+
+fn new_fact(fact: &Remember, persona: Option<&str>, now_ms: u64) -> NewFact {
+    let time_ms = fact.time_ms.unwrap_or(now_ms);
+    let role = if fact.author == Author::Assistant { Role::Assistant } else { Role::User };
+    let mut candidate =
+        writing::candidate_of(&fact.text, fact.author, fact.layer, persona).unwrap_or(Candidate {
+            text: fact.text.clone(),
+            layer: fact.layer,
+            author: fact.author,
+            role,
+            intimate: writing::is_intimate(&fact.text),
+            salience: 0.5,
+            entities: Vec::new(),
+            slot: None,
+            edges: Vec::new(),
+        });
+    // What is noted by hand is kept as it was written.
+    candidate.text = fact.text.clone();
+    candidate.intimate = fact.intimate.unwrap_or(candidate.intimate);
+    candidate.salience = fact.salience.unwrap_or(candidate.salience.max(0.5));
+    NewFact { candidate, consent: Consent::Granted, sources: Vec::new(), time_ms, turn: None }
+}
+
+/// Refuses a place whose names are beyond the limits.
+pub(crate) fn check_place(place: &Place) -> Result<()> {
+    for name in [&place.session, &place.project, &place.persona].into_iter().flatten() {
+        check_name(name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! From inside to outside: items and places as their owner sees them.
+
+use baton_walrus_client::quilt::QuiltPatchId;
+
+use crate::{
+    api::{ItemView, PlaceView},
+    ids::{ItemId, SessionId},
+    model::{Consent, Kind},
+    owner::Owner,
+    scope::Home,
+    state::{Entry, places::Named},
+};
+
+impl Owner {
+    /// An item as its owner sees it.
+    pub(crate) fn view(&self, entry: &Entry) -> ItemView {
+        let places = &self.state.places;
+        let item = &entry.item;
+        let session = item.provenance.session.and_then(|id| places.session(id));
+        let project = match entry.home {
+            Home::Session(id) => places.session(id).and_then(|session| session.project),
+            Home::Pinned(project) => project,
+        };
+        ItemView {
+            id: item.id,
+            kind: item.kind,
+            layer: item.layer,
+            role: item.role,
+            text: item.text.clone(),
+            project: project.and_then(|id| places.project_name(id)),
+            session: session.map(|session| session.name.0.clone()),
+            turn: item.provenance.turn,
+            persona: places.persona_name(item.persona),
+            author: item.provenance.author,
+            time_ms: item.provenance.time_ms,
+            valid_from_ms: item.valid_from_ms,
+            valid_to_ms: entry.valid_to_ms,
+            superseded_by: entry.superseded_by,
+            consent: item.consent,
+            intimate: item.intimate,
+            salience: item.salience,
+            archived: entry.archived,
+            blob_id: entry.pointer.as_ref().map(|pointer| QuiltPatchId::from(pointer).to_string()),
+            accesses: entry.repeats,
+            sources: item.provenance.sources.clone(),
+        }
+    }
+
+    pub(crate) fn view_of(&self, id: ItemId) -> Option<ItemView> {
+        self.state.entry(id).map(|entry| self.view(entry))
+    }
+
+    /// A session as its owner sees it.
+    pub(crate) fn session_view(&self, id: SessionId) -> Option<PlaceView> {
+        let places = &self.state.places;
+        let session = places.session(id)?;
+        let parent = session.fork.and_then(|fork| places.session(fork.parent));
+        Some(PlaceView {
+            name: session.name.0.clone(),
+            project: session.project.and_then(|id| places.project_name(id)),
+            persona: places.persona_name(session.persona),
+            parent: parent.map(|parent| parent.name.0.clone()),
+            parent_turns: session.fork.map(|fork| fork.turns),
+            items: session.items,
+            created_ms: session.created_ms,
+            updated_ms: session.updated_ms,
+            bytes: session.bytes,
+        })
+    }
+
+    /// A project or persona, with the items for which `is_in` holds.
+    pub(crate) fn named_view(&self, named: &Named, is_in: impl Fn(&Entry) -> bool) -> PlaceView {
+        let mut view = PlaceView {
+            name: named.name.0.clone(),
+            project: None,
+            persona: None,
+            parent: None,
+            parent_turns: None,
+            items: 0,
+            created_ms: named.created_ms,
+            updated_ms: named.created_ms,
+            bytes: 0,
+        };
+        for entry in self.state.entries.values().filter(|entry| is_in(entry) && counts(entry)) {
+            view.items += 1;
+            view.bytes += entry.item.text.len() as u64;
+            view.updated_ms = view.updated_ms.max(entry.last_ms);
+        }
+        view
+    }
+}
+
+/// Whether an item is one that a person would count: not an anchor of the graph, not one that waits for consent.
+pub(crate) fn counts(entry: &Entry) -> bool {
+    entry.item.kind != Kind::Entity && entry.item.consent == Consent::Granted
+}

@@ -1,0 +1,543 @@
+//! What the keys on disk can still open, and what a crash at each step leaves.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use baton_keys::secret::random_bytes;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::storage::{
+    Batch, DueJob, Scan, ScanQuery, StorageFuture,
+    embedded::{EmbeddedConfig, EmbeddedStorage},
+    postgres::{PostgresConfig, PostgresStorage},
+};
+
+const CANARY: &[u8] = b"the canary sings at dawn in Lisbon";
+const SPACES: [Space; 4] = [Space::Log, Space::Features, Space::Snapshot, Space::Sessions];
+
+/// What goes wrong next.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(u8)]
+enum Fault {
+    None,
+    BeforeCommit,
+    AfterCommit,
+    Erase,
+}
+
+/// A storage that fails on demand.
+struct Faulty {
+    inner: Arc<dyn Storage>,
+    fault: AtomicU8,
+}
+
+impl Faulty {
+    fn next(&self, fault: Fault) {
+        self.fault.store(fault as u8, Ordering::SeqCst);
+    }
+
+    fn strikes(&self, fault: Fault) -> bool {
+        self.fault
+            .compare_exchange(fault as u8, Fault::None as u8, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+}
+
+fn lost<T>() -> Result<T, StorageError> {
+    Err(StorageError::Unavailable("the connection was lost".into()))
+}
+
+impl Storage for Faulty {
+    fn version<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, u64> {
+        self.inner.version(owner)
+    }
+
+    fn read<'a>(
+        &'a self,
+        owner: Pseudonym,
+        space: Space,
+        from: u64,
+        max_bytes: usize,
+    ) -> StorageFuture<'a, Vec<(u64, Vec<u8>)>> {
+        self.inner.read(owner, space, from, max_bytes)
+    }
+
+    fn commit<'a>(&'a self, owner: Pseudonym, expected: u64, batch: Batch) -> StorageFuture<'a, u64> {
+        Box::pin(async move {
+            if self.strikes(Fault::BeforeCommit) {
+                return lost();
+            }
+            let version = self.inner.commit(owner, expected, batch).await?;
+            if self.strikes(Fault::AfterCommit) { lost() } else { Ok(version) }
+        })
+    }
+
+    fn erase<'a>(&'a self, owner: Pseudonym) -> StorageFuture<'a, ()> {
+        if self.strikes(Fault::Erase) { Box::pin(async { lost() }) } else { self.inner.erase(owner) }
+    }
+
+    fn owners<'a>(&'a self, after: Option<Pseudonym>, limit: usize) -> StorageFuture<'a, Vec<Pseudonym>> {
+        self.inner.owners(after, limit)
+    }
+
+    fn take_due<'a>(&'a self, now_ms: u64, again_ms: u64, limit: usize) -> StorageFuture<'a, Vec<DueJob>> {
+        self.inner.take_due(now_ms, again_ms, limit)
+    }
+
+    fn take_nonce<'a>(&'a self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> StorageFuture<'a, bool> {
+        self.inner.take_nonce(nonce, now_ms, until_ms)
+    }
+
+    fn scan<'a>(&'a self, owner: Pseudonym, query: ScanQuery) -> StorageFuture<'a, Option<Scan>> {
+        self.inner.scan(owner, query)
+    }
+
+    fn searches(&self) -> bool {
+        self.inner.searches()
+    }
+}
+
+/// A storage, its folder of keys, and where its bytes lie.
+struct Place {
+    storage: Arc<Faulty>,
+    folder: tempfile::TempDir,
+    data: std::path::PathBuf,
+}
+
+/// The embedded storage, and Postgres where there is a server to test with.
+async fn places() -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut add = |inner: Arc<dyn Storage>, folder, data| {
+        let storage = Arc::new(Faulty { inner, fault: AtomicU8::new(Fault::None as u8) });
+        places.push(Place { storage, folder, data });
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("database");
+    add(Arc::new(EmbeddedStorage::open(&EmbeddedConfig::new(data.clone())).unwrap()), folder, data);
+    if let (Ok(url), Ok(data)) =
+        (std::env::var("BATON_TEST_POSTGRES"), std::env::var("BATON_TEST_POSTGRES_FOLDER"))
+    {
+        let storage = PostgresStorage::open(&PostgresConfig::new(url)).await.unwrap();
+        add(Arc::new(storage), tempfile::tempdir().unwrap(), Path::new(&data).join("data"));
+    }
+    places
+}
+
+impl Place {
+    fn keys(&self) -> std::path::PathBuf {
+        self.folder.path().join("keys")
+    }
+
+    async fn vault(&self) -> Vault {
+        self.vault_of(5).await.unwrap()
+    }
+
+    async fn vault_of(&self, master: u8) -> Result<Vault> {
+        Vault::new(self.storage.clone(), &self.keys(), MasterKey::from_bytes([master; 32])).await
+    }
+
+    /// What whoever has all bytes of the disks can open of old records, with every key of the owner's file.
+    fn attack(&self, owner: OwnerId, old: &[(Space, u64, Vec<u8>)]) -> Vec<(Space, u64)> {
+        let folder = KeyFolder::open(&self.keys(), MasterKey::from_bytes([5; 32])).unwrap();
+        let Some(ring) = folder.load(folder.pseudonym(owner)).unwrap() else { return Vec::new() };
+        let mut opened = Vec::new();
+        for (space, number, bytes) in old {
+            if ring.all_keys().any(|key| seal::try_key(owner, key, *space, *number, bytes).is_some()) {
+                opened.push((*space, *number));
+            }
+        }
+        opened
+    }
+
+    /// All sealed records of an owner as they lie in the database.
+    async fn sealed(&self, owner: Pseudonym) -> Vec<(Space, u64, Vec<u8>)> {
+        let mut all = Vec::new();
+        for space in SPACES {
+            let mut from = 0;
+            loop {
+                let page = self.storage.read(owner, space, from, 1 << 20).await.unwrap();
+                let Some((last, _)) = page.last() else { break };
+                from = last + 1;
+                all.extend(page.into_iter().map(|(number, bytes)| (space, number, bytes)));
+            }
+        }
+        all
+    }
+
+    /// Files that hold some bytes, of keys and database, logs included.
+    fn files_with(&self, needle: &[u8]) -> Vec<std::path::PathBuf> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.keys(), self.data.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Ok(bytes) = std::fs::read(&path)
+                    && bytes.windows(needle.len()).any(|window| window == needle)
+                {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+}
+
+fn put(records: &[(Space, u64, &[u8])]) -> Changes {
+    let put = records
+        .iter()
+        .map(|(space, number, text)| (*space, *number, Zeroizing::new(text.to_vec())))
+        .collect();
+    Changes { put, ..Changes::default() }
+}
+
+fn someone() -> OwnerId {
+    OwnerId(random_bytes())
+}
+
+async fn texts(owner: &OwnerVault, space: Space) -> Vec<(u64, Vec<u8>)> {
+    let page = owner.read(space, 0).await.unwrap();
+    page.into_iter().map(|(number, text)| (number, text.to_vec())).collect()
+}
+
+/// An owner with 300 events, the canary in some records of every space, and harmless ones beside them.
+async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
+    let owner = vault.open(who).await.unwrap();
+    let events: Vec<_> = (0..300).map(|number| (Space::Log, number, &b"harmless"[..])).collect();
+    owner.commit(put(&events)).await.unwrap();
+    owner.commit(put(&[(Space::Snapshot, 0, CANARY)])).await.unwrap();
+    owner
+        .commit(put(&[
+            (Space::Log, 7, CANARY),
+            (Space::Features, 7, CANARY),
+            (Space::Features, 8, b"harmless"),
+            (Space::Sessions, 1 << 60, CANARY),
+            // A later snapshot, which has nothing of it.
+            (Space::Snapshot, 0, b"harmless"),
+        ]))
+        .await
+        .unwrap();
+    owner
+}
+
+fn deletion() -> Changes {
+    Changes {
+        remove: vec![(Space::Features, 7), (Space::Sessions, 1 << 60)],
+        ..put(&[(Space::Log, 7, b"deleted")])
+    }
+}
+
+#[tokio::test]
+async fn f1_a_canary_is_in_no_byte_at_rest() {
+    for place in places().await {
+        let who = someone();
+        let owner = with_canary(&place.vault().await, who).await;
+        assert_eq!(place.files_with(CANARY), Vec::<std::path::PathBuf>::new());
+        assert!(place.files_with(&who.0).is_empty());
+        // The search finds what is there.
+        assert!(!place.files_with(&owner.pseudonym().0).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn f1_after_a_redaction_old_copies_of_the_database_are_noise_under_every_key_that_is_left() {
+    for place in places().await {
+        let who = someone();
+        let vault = place.vault().await;
+        let owner = with_canary(&vault, who).await;
+        let old = place.sealed(owner.pseudonym()).await;
+        // The attack works as long as the keys are there.
+        assert_eq!(place.attack(who, &old).len(), old.len());
+        owner.redact(deletion()).await.unwrap();
+        let opened = place.attack(who, &old);
+        // Only untouched segments are left: events 256 to 299.
+        assert!(opened.iter().all(|(space, number)| *space == Space::Log && *number >= 256), "{opened:?}");
+        assert_eq!(opened.len(), 44);
+        // What stays is read as before.
+        let owner = place.vault().await.open(who).await.unwrap();
+        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+        assert_eq!(texts(&owner, Space::Features).await, [(8, b"harmless".to_vec())]);
+        assert!(texts(&owner, Space::Snapshot).await.is_empty());
+        assert!(texts(&owner, Space::Sessions).await.is_empty());
+        let new = place.sealed(owner.pseudonym()).await;
+        assert_eq!(place.attack(who, &new).len(), new.len());
+        assert!(place.files_with(CANARY).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn f1_after_an_erasure_nothing_opens_and_nothing_is_left() {
+    for place in places().await {
+        let (who, other) = (someone(), someone());
+        let vault = place.vault().await;
+        let owner = with_canary(&vault, who).await;
+        with_canary(&vault, other).await;
+        let old = place.sealed(owner.pseudonym()).await;
+        owner.erase().await.unwrap();
+        assert!(place.attack(who, &old).is_empty());
+        assert!(place.sealed(owner.pseudonym()).await.is_empty());
+        assert_eq!(vault.folder.erased().unwrap(), []);
+        // The same person later: new keys, which open nothing old.
+        let owner = place.vault().await.open(who).await.unwrap();
+        owner.commit(put(&[(Space::Log, 7, b"new")])).await.unwrap();
+        assert!(place.attack(who, &old).is_empty());
+        assert_eq!(texts(&vault.open(other).await.unwrap(), Space::Log).await.len(), 300);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_before_the_commit_of_a_redaction_leaves_it_undone_and_nothing_lost() {
+    for place in places().await {
+        let who = someone();
+        let owner = with_canary(&place.vault().await, who).await;
+        let keys_before = owner.shared.ring().keys.all_keys().count();
+        place.storage.next(Fault::BeforeCommit);
+        assert!(owner.redact(deletion()).await.is_err());
+        assert!(owner.shared.ring().keys.all_keys().count() > keys_before);
+        drop(owner);
+        let owner = place.vault().await.open(who).await.unwrap();
+        assert!(owner.shared.ring().keys.redactions().is_empty());
+        assert_eq!(owner.shared.ring().keys.all_keys().count(), keys_before);
+        assert_eq!(owner.get(Space::Log, 7).await.unwrap().unwrap().as_slice(), CANARY);
+        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+        // And it can be done now.
+        let old = place.sealed(owner.pseudonym()).await;
+        owner.redact(deletion()).await.unwrap();
+        assert_eq!(place.attack(who, &old).len(), 44);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_after_the_commit_of_a_redaction_is_completed_at_the_next_open() {
+    for place in places().await {
+        let who = someone();
+        let owner = with_canary(&place.vault().await, who).await;
+        let old = place.sealed(owner.pseudonym()).await;
+        place.storage.next(Fault::AfterCommit);
+        assert!(owner.redact(deletion()).await.is_err());
+        assert_eq!(place.attack(who, &old).len(), old.len(), "the old keys are still there");
+        drop(owner);
+        let owner = place.vault().await.open(who).await.unwrap();
+        assert_eq!(place.attack(who, &old).len(), 44);
+        assert_eq!(owner.get(Space::Log, 7).await.unwrap().unwrap().as_slice(), b"deleted");
+        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+    }
+}
+
+#[tokio::test]
+async fn a_redaction_of_unknown_outcome_is_settled_without_a_restart() {
+    for (fault, done) in [(Fault::BeforeCommit, false), (Fault::AfterCommit, true)] {
+        for place in places().await {
+            let who = someone();
+            let owner = with_canary(&place.vault().await, who).await;
+            let old = place.sealed(owner.pseudonym()).await;
+            place.storage.next(fault);
+            assert!(!owner.redact(deletion()).await.unwrap_err().is_conflict());
+            if done {
+                // The version has moved on, so the repetition is refused until the owner is looked at again.
+                assert!(owner.redact(deletion()).await.unwrap_err().is_conflict());
+                owner.refresh().await.unwrap();
+            }
+            owner.redact(deletion()).await.unwrap();
+            assert_eq!(place.attack(who, &old).len(), 44);
+            assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+            owner.commit(put(&[(Space::Log, 300, b"more")])).await.unwrap();
+            assert_eq!(texts(&owner, Space::Log).await.len(), 301);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_around_an_owners_first_write_loses_nothing() {
+    for place in places().await {
+        for (fault, left) in [(Fault::BeforeCommit, 0), (Fault::AfterCommit, 1)] {
+            let who = someone();
+            let owner = place.vault().await.open(who).await.unwrap();
+            place.storage.next(fault);
+            assert!(owner.commit(put(&[(Space::Log, 0, b"first")])).await.is_err());
+            drop(owner);
+            let owner = place.vault().await.open(who).await.unwrap();
+            assert_eq!(texts(&owner, Space::Log).await.len(), left);
+            owner.commit(put(&[(Space::Log, 1, b"second")])).await.unwrap();
+            assert_eq!(texts(&owner, Space::Log).await.len(), left + 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_erasure_is_finished_at_the_next_start() {
+    for place in places().await {
+        let who = someone();
+        let vault = place.vault().await;
+        let owner = with_canary(&vault, who).await;
+        let old = place.sealed(owner.pseudonym()).await;
+        place.storage.next(Fault::Erase);
+        assert!(owner.erase().await.is_err());
+        assert!(place.attack(who, &old).is_empty(), "the keys go first");
+        assert!(!place.sealed(owner.pseudonym()).await.is_empty());
+        let vault = place.vault().await;
+        assert!(place.sealed(owner.pseudonym()).await.is_empty());
+        assert_eq!(vault.open(who).await.unwrap().version(), 0);
+        assert_eq!(vault.folder.erased().unwrap(), []);
+        // A crash between the mark and the end of the keys.
+        let owner = with_canary(&vault, who).await;
+        std::fs::write(place.keys().join(format!("{}.erased", hex::encode(owner.pseudonym().0))), b"")
+            .unwrap();
+        drop(owner);
+        let owner = vault.open(who).await.unwrap();
+        assert_eq!(owner.version(), 0);
+        assert!(place.sealed(owner.pseudonym()).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_missing_or_foreign_key_file_is_an_error_and_nothing_is_destroyed() {
+    for place in places().await {
+        let (who, other) = (someone(), someone());
+        let vault = place.vault().await;
+        let pseudonym = with_canary(&vault, who).await.pseudonym();
+        let foreign = with_canary(&vault, other).await.pseudonym();
+        drop(vault);
+        let path = vault_file(&place, pseudonym);
+        let right = std::fs::read(&path).unwrap();
+        let sealed = place.sealed(pseudonym).await;
+        let fails = async |wanted: fn(&KeyringError) -> bool| {
+            let failed = place.vault().await.open(who).await.err().expect("it must not open");
+            assert!(matches!(&failed, VaultError::Keys(error) if wanted(error)), "{failed}");
+            assert_eq!(place.sealed(pseudonym).await, sealed);
+        };
+        for byte in (0..right.len()).step_by(right.len() / 20) {
+            let mut changed = right.clone();
+            changed[byte] ^= 1;
+            std::fs::write(&path, &changed).unwrap();
+            fails(|error| matches!(error, KeyringError::Damaged { .. })).await;
+            assert_eq!(std::fs::read(&path).unwrap(), changed);
+        }
+        std::fs::write(&path, std::fs::read(vault_file(&place, foreign)).unwrap()).unwrap();
+        fails(|error| matches!(error, KeyringError::Damaged { .. })).await;
+        std::fs::remove_file(&path).unwrap();
+        fails(|error| matches!(error, KeyringError::Missing { .. })).await;
+        assert_eq!(place.vault().await.resolve(pseudonym).await.unwrap(), None);
+        baton_keys::files::write_private(&path, &right).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        fails(|error| matches!(error, KeyringError::File(_))).await;
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let wrong = place.vault_of(6).await.err().expect("another master key is refused");
+        assert!(matches!(wrong, VaultError::Keys(KeyringError::WrongMaster { .. })));
+        // What a crash left half-written beside it is removed, and all is well.
+        std::fs::write(path.with_extension("keys.new"), b"half").unwrap();
+        let owner = place.vault().await.open(who).await.unwrap();
+        assert_eq!(texts(&owner, Space::Log).await.len(), 300);
+        assert!(!path.with_extension("keys.new").exists());
+        // Without its keys an owner can still be erased, but nothing else.
+        drop(owner);
+        let owner = place.vault().await.open(who).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        owner.erase().await.unwrap();
+        assert!(place.sealed(pseudonym).await.is_empty());
+    }
+}
+
+fn vault_file(place: &Place, owner: Pseudonym) -> std::path::PathBuf {
+    place.keys().join(format!("{}.keys", hex::encode(owner.0)))
+}
+
+#[tokio::test]
+async fn a_record_moved_by_whoever_holds_the_database_is_refused() {
+    for place in places().await {
+        let (who, other) = (someone(), someone());
+        let vault = place.vault().await;
+        let (owner, victim) = (with_canary(&vault, who).await, vault.open(other).await.unwrap());
+        victim.commit(put(&[(Space::Log, 0, b"mine")])).await.unwrap();
+        let sealed = place.sealed(owner.pseudonym()).await;
+        let (_, _, bytes) =
+            sealed.iter().find(|(space, number, _)| (*space, *number) == (Space::Log, 7)).unwrap();
+        let record = |number| crate::storage::Record { space: Space::Log, number, bytes: bytes.clone() };
+        let batch = |number| Batch { put: vec![record(number)], ..Batch::default() };
+        place.storage.commit(owner.pseudonym(), owner.version(), batch(8)).await.unwrap();
+        let moved = owner.get(Space::Log, 8).await.unwrap_err();
+        assert!(matches!(moved, VaultError::Storage(StorageError::Damaged(_))), "{moved}");
+        place.storage.commit(victim.pseudonym(), victim.version(), batch(7)).await.unwrap();
+        assert!(matches!(
+            victim.get(Space::Log, 7).await,
+            Err(VaultError::Storage(StorageError::Damaged(_)))
+        ));
+    }
+}
+
+/// Two relayers with the same folder of keys, each redacting and writing what it can, and telling what was acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_relayers_on_one_owner_lose_nothing_and_leave_one_key_for_each_segment() {
+    const EACH: u64 = 25;
+    for place in places().await {
+        let who = someone();
+        place.vault().await.open(who).await.unwrap().commit(put(&[(Space::Log, 5000, b"x")])).await.unwrap();
+        let mut relayers = tokio::task::JoinSet::new();
+        for relayer in 0..2u64 {
+            let vault = place.vault().await;
+            relayers.spawn(async move {
+                let owner = vault.open(who).await.unwrap();
+                for index in 0..EACH {
+                    let number = index * 2 + relayer;
+                    loop {
+                        let mut changes =
+                            put(&[(Space::Log, number, b"event"), (Space::Sessions, index << 59, b"s")]);
+                        let done = if index % 3 == 0 {
+                            changes.remove.push((Space::Features, 1));
+                            owner.redact(changes).await
+                        } else {
+                            changes.put.push((Space::Features, 1, Zeroizing::new(b"f".to_vec())));
+                            owner.commit(changes).await
+                        };
+                        match done {
+                            Ok(_) => break,
+                            Err(error) if error.is_conflict() => {
+                                owner
+                                    .refresh()
+                                    .await
+                                    .map(drop)
+                                    .or_else(|error| if error.is_conflict() { Ok(()) } else { Err(error) })
+                                    .unwrap();
+                                // Reads go on whatever the other one re-seals.
+                                owner.read(Space::Log, 0).await.unwrap();
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            });
+        }
+        relayers.join_all().await;
+        let owner = place.vault().await.open(who).await.unwrap();
+        let numbers: Vec<_> = texts(&owner, Space::Log).await.into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, (0..2 * EACH).chain([5000]).collect::<Vec<_>>());
+        assert!(owner.shared.ring().keys.redactions().is_empty());
+        let sealed = place.sealed(owner.pseudonym()).await;
+        assert_eq!(place.attack(who, &sealed).len(), sealed.len());
+    }
+}
+
+#[tokio::test]
+async fn another_relayers_erasure_is_noticed_and_the_owner_begins_anew() {
+    for place in places().await {
+        let who = someone();
+        let (here, there) = (place.vault().await, place.vault().await);
+        let ours = with_canary(&here, who).await;
+        let theirs = there.open(who).await.unwrap();
+        let keys = theirs.keys().content_hash(b"x");
+        ours.erase().await.unwrap();
+        assert!(theirs.commit(put(&[(Space::Log, 1, b"late")])).await.unwrap_err().is_conflict());
+        assert_eq!(theirs.refresh().await.unwrap(), 0);
+        assert_ne!(theirs.keys().content_hash(b"x"), keys);
+        ours.commit(put(&[(Space::Log, 1, b"anew")])).await.unwrap();
+        // Its keys were made up before the other one saved some: they are not used.
+        assert!(theirs.commit(put(&[(Space::Log, 1, b"late")])).await.unwrap_err().is_conflict());
+        theirs.refresh().await.unwrap();
+        assert_eq!(texts(&theirs, Space::Log).await, [(1, b"anew".to_vec())]);
+        assert_eq!(theirs.keys().content_hash(b"x"), ours.keys().content_hash(b"x"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Writing, redacting and erasing; see the rules in the parent.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::{
+    ATTEMPTS, Changes, PAGE_BYTES, Result, Ring, Secret, Shared, VaultError, blocking, finish_erasure,
+    seal::{key_of, seal_all},
+};
+use crate::{
+    keyring::{Keyring, Redaction, Segment, SegmentKey},
+    storage::{Batch, MAX_BATCH_BYTES, MAX_RECORD_BYTES, Space, StorageError},
+};
+
+/// What a sealed record is longer than its text.
+const OVERHEAD: usize = crate::keyring::KEY_ID_LEN + baton_keys::master::DATA_OVERHEAD;
+
+impl Shared {
+    pub(super) async fn commit(&self, expected: u64, changes: Changes) -> Result<u64> {
+        check_sizes(&changes.put)?;
+        let _alone = self.writing.lock().await;
+        let segments: BTreeSet<_> =
+            changes.put.iter().map(|(space, number, _)| Segment::of(*space, *number)).collect();
+        self.make_keys(segments).await?;
+        let batch = self.seal(changes, BTreeMap::new(), Vec::new()).await?;
+        Ok(self.storage.commit(self.pseudonym, expected, batch).await?)
+    }
+
+    pub(super) async fn redact(&self, expected: u64, mut changes: Changes) -> Result<u64> {
+        check_sizes(&changes.put)?;
+        let _alone = self.writing.lock().await;
+        let expected = self.settle_before(expected).await?;
+        if !changes.put.iter().any(|(space, ..)| *space == Space::Snapshot) {
+            changes.remove.push((Space::Snapshot, 0));
+        }
+        let replaced: HashSet<(Space, u64)> = changes
+            .put
+            .iter()
+            .map(|(space, number, _)| (*space, *number))
+            .chain(changes.remove.iter().copied())
+            .collect();
+        let touched: BTreeSet<_> =
+            replaced.iter().map(|(space, number)| Segment::of(*space, *number)).collect();
+        let filled: BTreeSet<_> =
+            changes.put.iter().map(|(space, number, _)| Segment::of(*space, *number)).collect();
+        let rest = self.rest_of(&touched, &replaced).await?;
+        let mut empty = touched.clone();
+        empty.retain(|segment| {
+            !filled.contains(segment)
+                && !rest.iter().any(|(space, number, _)| Segment::of(*space, *number) == *segment)
+        });
+        self.make_keys(filled).await?;
+        let redactions = self.change_ring(move |ring| Ok(ring.begin(&touched, &empty))).await?;
+        let fresh: BTreeMap<_, _> =
+            redactions.iter().filter_map(|open| Some((open.segment, open.new.clone()?))).collect();
+        let batch = self.seal(changes, fresh, rest).await?;
+        let committed = self.storage.commit(self.pseudonym, expected, batch).await;
+        match committed {
+            Ok(_) => self.end(redactions.into_iter().map(|open| (open, true)).collect()).await?,
+            Err(StorageError::Conflict | StorageError::TooLarge { .. }) => {
+                self.end(redactions.into_iter().map(|open| (open, false)).collect()).await?;
+            }
+            // It may have taken place: that is found out by whoever comes next.
+            Err(_) => {}
+        }
+        Ok(committed?)
+    }
+
+    pub(super) async fn erase(&self) -> Result<()> {
+        let _alone = self.writing.lock().await;
+        let (folder, pseudonym) = (self.folder.clone(), self.pseudonym);
+        blocking(move || Ok(folder.destroy(&folder.lock(pseudonym)?, pseudonym)?)).await?;
+        self.set_ring(Ring::new(Keyring::generate(self.owner), false));
+        finish_erasure(&self.storage, &self.folder, self.pseudonym).await
+    }
+
+    /// What stays of segments beside the records that are replaced.
+    async fn rest_of(
+        &self,
+        touched: &BTreeSet<Segment>,
+        replaced: &HashSet<(Space, u64)>,
+    ) -> Result<Vec<(Space, u64, Secret)>> {
+        let mut rest = Vec::new();
+        for segment in touched {
+            let (mut from, last) = segment.range();
+            loop {
+                let page = self.read(segment.space, from, PAGE_BYTES).await?;
+                let Some((end, _)) = page.last() else { break };
+                let end = *end;
+                let inside = page.into_iter().filter(|(number, _)| *number <= last);
+                rest.extend(
+                    inside
+                        .filter(|(number, _)| !replaced.contains(&(segment.space, *number)))
+                        .map(|(number, text)| (segment.space, number, text)),
+                );
+                if end >= last {
+                    break;
+                }
+                from = end + 1;
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Makes sure that segments have keys, on disk.
+    async fn make_keys(&self, segments: BTreeSet<Segment>) -> Result<()> {
+        let ring = self.ring();
+        if ring.saved && segments.iter().all(|segment| ring.keys.current(*segment).is_some()) {
+            return Ok(());
+        }
+        self.change_ring(move |ring| Ok(ring.extend(&segments)?)).await.map(drop)
+    }
+
+    /// Changes the owner's key file, beginning with what is in it now; on disk when it returns.
+    ///
+    /// # Errors
+    /// A conflict, when another relayer made or destroyed the file since it was read here.
+    async fn change_ring<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Keyring) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (folder, pseudonym, known) = (self.folder.clone(), self.pseudonym, self.ring());
+        let (ring, changed) = blocking(move || {
+            let locked = folder.lock(pseudonym)?;
+            let file = folder.load_locked(&locked, pseudonym)?;
+            let mut ring = match file {
+                Some(ring) if known.saved && known.keys.same_secret(&ring) => ring,
+                None if !known.saved && !folder.is_erased(pseudonym) => (*known.keys).clone(),
+                _ => return Err(StorageError::Conflict.into()),
+            };
+            let changed = change(&mut ring)?;
+            folder.save(&locked, &ring)?;
+            Ok((ring, changed))
+        })
+        .await?;
+        self.adopt(ring);
+        Ok(changed)
+    }
+
+    /// Seals changes and what else is to be sealed anew.
+    async fn seal(
+        &self,
+        changes: Changes,
+        fresh: BTreeMap<Segment, SegmentKey>,
+        rest: Vec<(Space, u64, Secret)>,
+    ) -> Result<Batch> {
+        let ring = self.ring().keys;
+        blocking(move || {
+            let mut put = seal_all(&ring, &fresh, &changes.put);
+            put.extend(seal_all(&ring, &fresh, &rest));
+            let length: usize = put.iter().map(|record| record.bytes.len()).sum();
+            if length > MAX_BATCH_BYTES {
+                return Err(too_large(length, MAX_BATCH_BYTES));
+            }
+            let Changes { remove, index, unindex, jobs, done, .. } = changes;
+            Ok(Batch { put, remove, index, unindex, jobs, done })
+        })
+        .await
+    }
+
+    /// Ends redactions, those that took place and those that did not.
+    async fn end(&self, judged: Vec<(Redaction, bool)>) -> Result<()> {
+        if judged.is_empty() {
+            return Ok(());
+        }
+        let ended = self
+            .change_ring(move |ring| {
+                for (redaction, took_place) in &judged {
+                    if *took_place { ring.complete(redaction) } else { ring.cancel(redaction) }
+                }
+                Ok(())
+            })
+            .await;
+        match ended {
+            // The owner was erased meanwhile: no key is left.
+            Err(error) if error.is_conflict() => Ok(()),
+            ended => ended,
+        }
+    }
+
+    /// Settles what is unfinished before a redaction. The version to build on: one more, if the caller's was the newest.
+    async fn settle_before(&self, expected: u64) -> Result<u64> {
+        if self.ring().keys.redactions().is_empty() {
+            return Ok(expected);
+        }
+        if self.storage.version(self.pseudonym).await? != expected {
+            return Err(StorageError::Conflict.into());
+        }
+        let settled = self.settle().await?;
+        // Others may have written before the version was raised; theirs would be overlooked.
+        if settled == expected + 1 { Ok(settled) } else { Err(StorageError::Conflict.into()) }
+    }
+
+    /// Finds out which open redactions took place, and ends them. Returns the version, raised by one.
+    pub(super) async fn settle(&self) -> Result<u64> {
+        for _ in 0..ATTEMPTS {
+            let before = self.storage.version(self.pseudonym).await?;
+            let version = match self.storage.commit(self.pseudonym, before, Batch::default()).await {
+                Ok(version) => version,
+                Err(StorageError::Conflict) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut judged = Vec::new();
+            for redaction in self.ring().keys.redactions() {
+                let (first, last) = redaction.segment.range();
+                let page = self.storage.read(self.pseudonym, redaction.segment.space, first, 1).await?;
+                let found = page.first().filter(|(number, _)| *number <= last);
+                let names_old = found.is_some_and(|(_, bytes)| key_of(bytes) == Some(redaction.old));
+                judged.push((redaction.clone(), !names_old));
+            }
+            self.end(judged).await?;
+            return Ok(version);
+        }
+        Err(StorageError::Conflict.into())
+    }
+}
+
+fn check_sizes(put: &[(Space, u64, Secret)]) -> Result<()> {
+    match put.iter().map(|(.., text)| text.len() + OVERHEAD).find(|length| *length > MAX_RECORD_BYTES) {
+        Some(length) => Err(too_large(length, MAX_RECORD_BYTES)),
+        None => Ok(()),
+    }
+}
+
+fn too_large(length: usize, limit: usize) -> VaultError {
+    StorageError::TooLarge { length: length as u64, limit: limit as u64 }.into()
+}

@@ -1,0 +1,214 @@
+//! A model behind any OpenAI-compatible `/v1/chat/completions`. Bounded in time, size and number at once; follows no redirects,
+//! since the key goes with the request; says nothing of what it sent in errors.
+
+use std::{io::Read as _, path::Path, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use reqwest::{StatusCode, header};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use zeroize::Zeroizing;
+
+use super::model::{Complete, ModelError, PromptMessage};
+use crate::model::Text;
+
+/// Bytes of an answer's body: many times what [`super::model`] asks for in tokens.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// Bytes of a key file: no service's key is longer.
+const MAX_KEY_BYTES: u64 = 4 * 1024;
+/// Time to reach the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest `Retry-After` that is believed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
+
+/// Where a model is.
+#[derive(Clone)]
+pub struct EndpointConfig {
+    /// For example `https://models.example/v1`; `/chat/completions` is added.
+    pub base_url: String,
+    /// The model's name there.
+    pub model: String,
+    /// The key, if it wants one; see [`read_key`].
+    pub key: Option<Zeroizing<String>>,
+    /// Time for a whole answer, waiting for a place included.
+    pub timeout: Duration,
+    /// Questions at once.
+    pub concurrency: usize,
+}
+
+impl std::fmt::Debug for EndpointConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndpointConfig")
+            .field("base_url", &self.base_url)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a key cannot be read from its file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// The file system's reason.
+    #[error("cannot read the key file {0}")]
+    Io(String, #[source] std::io::Error),
+    /// Others may read it.
+    #[error("the key file {0} may be read by others (mode {1:o}): chmod 600 it")]
+    Permissions(String, u32),
+    /// It is empty, too long, or not one line of text.
+    #[error("the key file {0} does not hold one key in one line")]
+    Format(String),
+}
+
+/// Reads a key from a file that only its owner may read: one line.
+///
+/// # Errors
+/// [`KeyFileError`], by cause.
+pub fn read_key(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    let name = || path.display().to_string();
+    let file = std::fs::File::open(path).map_err(|error| KeyFileError::Io(name(), error))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let metadata = file.metadata().map_err(|error| KeyFileError::Io(name(), error))?;
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(KeyFileError::Permissions(name(), mode));
+        }
+    }
+    // With room for the longest: a buffer that grew would leave copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(usize::try_from(MAX_KEY_BYTES).unwrap_or(0) + 1));
+    file.take(MAX_KEY_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| KeyFileError::Io(name(), error))?;
+    let key = text.trim();
+    let fits =
+        !key.is_empty() && text.len() as u64 <= MAX_KEY_BYTES && key.chars().all(|c| c.is_ascii_graphic());
+    if fits { Ok(Zeroizing::new(key.to_owned())) } else { Err(KeyFileError::Format(name())) }
+}
+
+/// A model behind an OpenAI-compatible endpoint. Clones share connections and places.
+#[derive(Clone)]
+pub struct Endpoint {
+    client: reqwest::Client,
+    url: String,
+    model: String,
+    timeout: Duration,
+    places: Arc<Semaphore>,
+}
+
+impl Endpoint {
+    /// A client for an endpoint; does not reach out yet.
+    ///
+    /// # Errors
+    /// [`ModelError::Unavailable`] when the address or the key cannot be used.
+    pub fn new(config: &EndpointConfig) -> Result<Self, ModelError> {
+        let unusable = |what: &str| ModelError::Unavailable(format!("{what} of the model cannot be used"));
+        let url = format!("{}/chat/completions", config.base_url.trim_end_matches('/'));
+        let parsed = reqwest::Url::parse(&url).map_err(|_| unusable("the address"))?;
+        if !matches!(parsed.scheme(), "http" | "https")
+            || !parsed.username().is_empty()
+            || parsed.password().is_some()
+        {
+            return Err(unusable("the address"));
+        }
+        let mut headers = header::HeaderMap::new();
+        if let Some(key) = &config.key {
+            let bearer = Zeroizing::new(format!("Bearer {}", key.as_str()));
+            let mut value = header::HeaderValue::from_str(&bearer).map_err(|_| unusable("the key"))?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .default_headers(headers)
+            .build()
+            .map_err(|_| unusable("the client"))?;
+        let places = Arc::new(Semaphore::new(config.concurrency.clamp(1, 64)));
+        Ok(Self { client, url, model: config.model.clone(), timeout: config.timeout, places })
+    }
+
+    async fn ask(&self, messages: &[PromptMessage], max_tokens: u32) -> Result<Text, ModelError> {
+        let _place =
+            self.places.acquire().await.map_err(|_| ModelError::Unavailable("it is closed".into()))?;
+        let told: Vec<Value> =
+            messages.iter().map(|one| json!({"role": one.role.name(), "content": one.text.0})).collect();
+        let body = json!({
+            "model": self.model, "messages": told, "max_tokens": max_tokens, "temperature": 0, "stream": false,
+        });
+        let response =
+            self.client.post(&self.url).json(&body).send().await.map_err(|error| unreachable(&error))?;
+        check(&response)?;
+        let bytes = read_body(response).await?;
+        content(&bytes)
+    }
+}
+
+impl Complete for Endpoint {
+    fn complete<'a>(
+        &'a self,
+        messages: &'a [PromptMessage],
+        max_tokens: u32,
+    ) -> BoxFuture<'a, Result<Text, ModelError>> {
+        Box::pin(async move {
+            tokio::time::timeout(self.timeout, self.ask(messages, max_tokens))
+                .await
+                .map_err(|_| ModelError::TimedOut)?
+        })
+    }
+}
+
+/// The kind of failure, without addresses or texts.
+fn unreachable(error: &reqwest::Error) -> ModelError {
+    let kind = match () {
+        () if error.is_timeout() => return ModelError::TimedOut,
+        () if error.is_connect() => "no connection",
+        () if error.is_body() || error.is_decode() => "the answer broke off",
+        () => "the request failed",
+    };
+    ModelError::Unavailable(kind.to_owned())
+}
+
+fn check(response: &reqwest::Response) -> Result<(), ModelError> {
+    let status = response.status();
+    let patience = || {
+        let seconds: u64 = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+        Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+    };
+    match status {
+        StatusCode::OK => Ok(()),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Err(ModelError::Busy { retry_after: patience() })
+        }
+        StatusCode::REQUEST_TIMEOUT => Err(ModelError::TimedOut),
+        refused if refused.is_client_error() => Err(ModelError::Refused(refused.as_u16())),
+        other => Err(ModelError::Unavailable(format!("status {}", other.as_u16()))),
+    }
+}
+
+async fn read_body(mut response: reqwest::Response) -> Result<Zeroizing<Vec<u8>>, ModelError> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&error))? {
+        if bytes.len() + chunk.len() > MAX_BODY_BYTES {
+            return Err(ModelError::TooLong);
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// The text of the first choice; some servers send it in parts.
+fn content(bytes: &[u8]) -> Result<Text, ModelError> {
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|_| ModelError::Malformed("the body is not JSON"))?;
+    let content =
+        value.pointer("/choices/0/message/content").ok_or(ModelError::Malformed("the body has no choice"))?;
+    match content {
+        Value::String(text) => Ok(Text(text.clone())),
+        Value::Array(parts) => {
+            Ok(Text(parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect()))
+        }
+        _ => Err(ModelError::Malformed("the choice has no text")),
+    }
+}

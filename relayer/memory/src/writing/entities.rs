@@ -1,0 +1,160 @@
+//! What a text names: people, animals, places, organisations, days. By rule, and rather too few than wrong ones.
+
+use std::sync::LazyLock;
+
+use super::{
+    EntityKind, EntityMention,
+    text::{Pattern, Word, name_end, sentences, span},
+    words::DAYS,
+};
+
+/// Entities of one text at most: a text that names more is a list.
+pub const MAX_ENTITIES: usize = 16;
+
+const PATTERNS: &[(&str, EntityKind)] = &[
+    ("my|our .. @pet @be? called|named|is? <X>", EntityKind::Pet),
+    ("my|our .. @pet 's name is <X>", EntityKind::Pet),
+    ("a|an|the|two|our .. @pet called|named <X>", EntityKind::Pet),
+    ("my|our .. @pet <X>", EntityKind::Pet),
+    ("my|our|his|her .. @relation @be? called|named|is? <X>", EntityKind::Person),
+    ("my|our .. @relation 's name is <X>", EntityKind::Person),
+    ("my|our|his|her .. @relation <X>", EntityKind::Person),
+    ("a|an|my .. @relation called|named <X>", EntityKind::Person),
+    ("<X> @be my|our .. @relation", EntityKind::Person),
+    ("<X> @be my|our .. @pet", EntityKind::Pet),
+    ("my name is <X>", EntityKind::Person),
+    ("call|calls me <X>", EntityKind::Person),
+    ("dr|mr|mrs|ms|prof|professor|doctor|uncle|aunt|grandma|grandpa <X>", EntityKind::Person),
+    (
+        "met|married|dating|called|visiting|visited|saw|miss|with|and <X> and|who|is|was|at|for|from|yesterday|last",
+        EntityKind::Person,
+    ),
+    (
+        "work|works|working|worked|job|intern|interned|position|offer|hired|employed at|for|by|with <X>",
+        EntityKind::Organisation,
+    ),
+    ("joined|founded|left <X>", EntityKind::Organisation),
+    (
+        "study|studying|studied|student|graduated|degree|phd|master|enrolled at|from|in <X>",
+        EntityKind::Organisation,
+    ),
+    (
+        "live|lives|living|lived|based|born|grew|located|staying|stayed|settled|residing up? in|near|at|outside <X>",
+        EntityKind::Place,
+    ),
+    (
+        "moved|moving|move|relocated|relocating|flying|fly|flew|travelling|traveling|travelled|traveled|travel|trip|drive|driving|drove|went|going|go|flight|train|moved back|to|over? to|from|through <X>",
+        EntityKind::Place,
+    ),
+    ("visited|visiting|visit|toured|touring <X>", EntityKind::Place),
+    ("in <X> $", EntityKind::Place),
+    ("from <X> to <X>", EntityKind::Place),
+    ("i am from <X>", EntityKind::Place),
+];
+
+static COMPILED: LazyLock<Vec<(Pattern, EntityKind)>> =
+    LazyLock::new(|| PATTERNS.iter().map(|(pattern, kind)| (Pattern::new(pattern), *kind)).collect());
+
+/// What a text names, in the order of the rules that saw it first: each thing once.
+#[must_use]
+pub fn entities(text: &str) -> Vec<EntityMention> {
+    let mut found: Vec<EntityMention> = Vec::new();
+    for sentence in sentences(text) {
+        by_pattern(text, &sentence.words, &mut found);
+        by_capital(text, &sentence.words, &mut found);
+        by_day(text, &sentence.words, &mut found);
+    }
+    found.truncate(MAX_ENTITIES);
+    found
+}
+
+fn add(found: &mut Vec<EntityMention>, name: &str, kind: EntityKind) {
+    let name = name.trim_end_matches("'s").trim_end_matches("’s").trim();
+    let name = name.strip_prefix("the ").unwrap_or(name);
+    let long_enough = name.chars().count() >= 2 || kind == EntityKind::Date;
+    let known = found.iter().any(|one| one.name.eq_ignore_ascii_case(name));
+    if long_enough && !known && name.len() <= 80 {
+        found.push(EntityMention::new(name, kind));
+    }
+}
+
+fn by_pattern(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
+    for (pattern, kind) in COMPILED.iter() {
+        let mut from = 0;
+        while let Some(hit) = pattern.find(words, from..words.len()) {
+            for (begin, end) in &hit.captures {
+                // A day or a language is no place, whatever stands before it.
+                let day = words.get(*begin).is_some_and(|word| DAYS.contains(&word.lower));
+                if !day {
+                    add(found, span(text, words, *begin, *end), *kind);
+                }
+            }
+            from = hit.from + 1;
+        }
+    }
+}
+
+/// Names by their capitals alone: two or more capitals in a row away from the beginning of the sentence.
+fn by_capital(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
+    let mut at = 1;
+    while at < words.len() {
+        let Some(end) = name_end(words, at) else {
+            at += 1;
+            continue;
+        };
+        let several = end > at + 1;
+        let day = words.get(at).is_some_and(|word| DAYS.contains(&word.lower));
+        let inside = found.iter().any(|one| one.name.contains(span(text, words, at, end)));
+        if several && !day && !inside {
+            add(found, span(text, words, at, end), EntityKind::Thing);
+        }
+        at = end;
+    }
+}
+
+/// Days by name and dates in digits: "March 3rd", "3 March", "2024-05-01", "on Tuesday".
+fn by_day(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
+    const MONTHS: &[&str] = &[
+        "january",
+        "february",
+        "march",
+        "april",
+        "may",
+        "june",
+        "july",
+        "august",
+        "september",
+        "october",
+        "november",
+        "december",
+    ];
+    let digits = |word: &Word| word.lower.starts_with(|c: char| c.is_ascii_digit()) && word.lower.len() <= 4;
+    for (at, word) in words.iter().enumerate() {
+        let lower = word.lower.as_str();
+        if MONTHS.contains(&lower) && word.capital {
+            let before = at.checked_sub(1).filter(|prior| words.get(*prior).is_some_and(digits));
+            let after = words.get(at + 1).is_some_and(digits);
+            let year = words.get(at + 2).is_some_and(|word| digits(word) && word.lower.len() == 4);
+            let end = at + 1 + usize::from(after) + usize::from(after && year);
+            let alone = before.is_none() && !after;
+            if !alone || lower != "may" {
+                add(found, span(text, words, before.unwrap_or(at), end), EntityKind::Date);
+            }
+        } else if DAYS.contains(lower) && word.capital && at > 0 {
+            let known = found.iter().any(|one| one.name.contains(span(text, words, at, at + 1)));
+            if !known {
+                add(found, span(text, words, at, at + 1), EntityKind::Date);
+            }
+        }
+    }
+    for piece in text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '(' | ')')) {
+        let piece = piece.trim_matches(['.', ';', ':', '!', '?']);
+        let parts: Vec<&str> = piece.split(['-', '/', '.']).collect();
+        let numeric = parts
+            .iter()
+            .all(|part| !part.is_empty() && part.len() <= 4 && part.bytes().all(|b| b.is_ascii_digit()));
+        if parts.len() == 3 && numeric && parts.iter().any(|part| part.len() == 4) {
+            add(found, piece, EntityKind::Date);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What a new statement is to one that is known: the same, its successor, or nothing (F3).
+
+use super::{
+    Candidate, Slot, canonical,
+    extract::strong_rule,
+    text::{sentences, words},
+    words::{DAYS, STOP, is_number},
+};
+use crate::model::Author;
+
+/// A fact that is kept, as far as comparing needs it.
+#[derive(Clone, Copy)]
+pub struct ExistingFact<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// Whose words.
+    pub author: Author,
+    /// When it was said, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+}
+
+/// What a candidate is to a kept fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Nothing.
+    Unrelated,
+    /// It says the same: the kept one gains an access, nothing is added.
+    Same,
+    /// It says something else of the same thing, later: the kept one's validity ends.
+    Supersedes,
+}
+
+/// What a kept fact is about, by the same rules that extracted it; for an index by key, so that a candidate is compared with the
+/// few facts of its key and not with all.
+#[must_use]
+pub fn slot_of(text: &str) -> Option<Slot> {
+    sentences(text).iter().find_map(|sentence| {
+        let all = 0..sentence.words.len();
+        strong_rule(text, &sentence.words, all).and_then(|found| found.slot)
+    })
+}
+
+/// What a candidate of `time_ms` is to a kept fact.
+///
+/// The assistant's words never end what the user or the owner said, nor an older statement a newer one; what a user says ends what
+/// the assistant said of the same thing (F4).
+#[must_use]
+pub fn relation(candidate: &Candidate, time_ms: u64, existing: &ExistingFact<'_>) -> Relation {
+    if canonical(&candidate.text) == canonical(existing.text) {
+        return Relation::Same;
+    }
+    let trusted = |author: Author| author != Author::Assistant;
+    if time_ms < existing.time_ms || (!trusted(candidate.author) && trusted(existing.author)) {
+        return Relation::Unrelated;
+    }
+    match (&candidate.slot, slot_of(existing.text)) {
+        (Some(new), Some(old)) if new.key == old.key => {
+            // "I live in Oslo" and "I still live in Oslo these days" differ in words, not in what they say: the kept one stays.
+            if new.value == old.value { Relation::Same } else { Relation::Supersedes }
+        }
+        (Some(new), Some(old)) if contradicts(new, &old) => Relation::Supersedes,
+        (None, None) if another_value(&candidate.text, existing.text) => Relation::Supersedes,
+        _ => Relation::Unrelated,
+    }
+}
+
+/// Slots with different keys that cannot both hold: a diet of "vegan" ends "I eat meat".
+fn contradicts(new: &Slot, old: &Slot) -> bool {
+    let forbids = |diet: &Slot, eats: &Slot| {
+        diet.key == "user.diet"
+            && matches!(diet.value.as_str(), "vegan" | "vegetarian")
+            && eats.value == "yes"
+            && matches!(
+                eats.key.as_str(),
+                "user.eats:meat"
+                    | "user.eats:beef"
+                    | "user.eats:chicken"
+                    | "user.eats:steak"
+                    | "user.likes:steak"
+                    | "user.eats:pork"
+            )
+    };
+    forbids(new, old) || forbids(old, new)
+}
+
+/// Whether two statements are word for word the same but for a value at one place: a number, a day, a name after a verb of being,
+/// with enough before it to know what it is a value of ("the deadline for the report is 3 March" and "… is 10 March").
+fn another_value(new: &str, old: &str) -> bool {
+    const IS: &[&str] =
+        &["is", "are", "was", "'s", "costs", "starts", "ends", "at", "on", "in", "now", "to", "by"];
+    let (a, b) = (words(new, 0), words(old, 0));
+    let lower = |words: &[super::text::Word]| words.iter().map(|word| word.lower.clone()).collect::<Vec<_>>();
+    let (la, lb) = (lower(&a), lower(&b));
+    let before = la.iter().zip(&lb).take_while(|(x, y)| x == y).count();
+    let after = la.iter().rev().zip(lb.iter().rev()).take_while(|(x, y)| x == y).count();
+    let after = after.min(la.len().min(lb.len()).saturating_sub(before));
+    let (Some(va), Some(vb)) = (a.get(before..a.len() - after), b.get(before..b.len() - after)) else {
+        return false;
+    };
+    let Some(prefix) = la.get(..before) else { return false };
+    let is_value = |words: &[super::text::Word]| {
+        (1..=3).contains(&words.len())
+            && words.iter().any(|word| {
+                is_number(&word.lower) || DAYS.contains(&word.lower) || (word.capital && word.lower != "i")
+            })
+    };
+    let content = prefix.iter().filter(|word| !STOP.contains(word) && !IS.contains(&word.as_str())).count();
+    let states = prefix.iter().any(|word| {
+        matches!(word.as_str(), "is" | "are" | "was" | "'s" | "costs" | "starts" | "ends" | "due")
+    });
+    let placed = prefix.last().is_some_and(|word| IS.contains(&word.as_str()));
+    states && placed && content >= 1 && prefix.len() >= 3 && is_value(va) && is_value(vb)
+}

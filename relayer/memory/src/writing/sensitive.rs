@@ -1,0 +1,271 @@
+//! What is intimate, what is a secret, what reads like an injection, and what a statement is worth.
+
+use std::sync::LazyLock;
+
+use super::{
+    rules::{STRONG_RULES, WEAK_RULES},
+    text::{Pattern, Word, prefix, sentences, words},
+    words::{DAYS, INTIMATE_STEMS, MEDICINES, STOP, TELLS_NOTHING, is_number},
+};
+
+/// Bytes of a text that are looked at here.
+const LOOKED_AT: usize = super::text::MAX_LOOKED_AT;
+
+/// Whole words and phrases of the same kind.
+const INTIMATE_PHRASES: &[&str] = &[
+    "anxiety|ocd|std|sti|aids|gay|queer|trans|sex|sexual|sexuality|asexual|virgin|libido|affair|therapy|therapist|counselling|counseling|rehab|sober|cocaine|heroin|meth|overdose|gambling|xanax|prozac|zoloft|lithium|ssri|medication|medications|meds|pills|insulin|surgery|chronic|disease|illness|disorder|syndrome|symptoms|abortion|salary|debt|debts|mortgage|loan|loans|inheritance|arrested|prison|jail|probation|church|mosque|synagogue|temple|pray|praying|christian|jewish|jew|sikh|pagan|baptised|baptized|tory|labour|politically|immigration|grief|grieving|stillborn|menstrual|testosterone|estrogen|hormones|sterile|impotent|lump",
+    "i voted|vote .. for <x>",
+    "voting for <x>",
+    "came|come|coming out to|as",
+    "cheated|cheating on",
+    "self|self-harm harm|harming|harmed",
+    "cut|cutting|hurt|kill|killing myself",
+    "eating disorder",
+    "heart attack|failure|condition",
+    "blood pressure|sugar|test|type",
+    "had a stroke",
+    "credit score",
+    "net worth",
+    "i earn|make # <w>",
+    "i|we owe .. #",
+    "criminal record",
+    "restraining order",
+    "domestic violence",
+    "social security",
+    "passport number",
+    "one night stand",
+    "sleeping|slept|hooked up? with",
+    "my religion|faith|god|politics|income|savings|parole|visa|weight|ex",
+    "hiv positive",
+    "left wing|right wing",
+    "i weigh <x>",
+    "i converted to <x>",
+];
+
+/// Words that announce a secret.
+const SECRET_PHRASES: &[&str] = &[
+    "password|passwords|passwort|kennwort|contraseña|senha|passcode|passphrase|cvv|cvc|otp|ssn|iban|pwd|wachtwoord",
+    "mot de passe",
+    "pin",
+    "pin code|number",
+    "seed|recovery|backup|secret phrase|words|code|key",
+    "private|secret|api|access|license|encryption|ssh|signing|account key|token|secret|number",
+    "bearer token",
+    "security|door|gate|alarm|safe|garage|entry|verification|one-time|unlock|locker|lock code|combination|number",
+    "card number",
+    "credit|debit card",
+    "routing|sort|account|passport number|code",
+    "social security",
+    "bank account",
+];
+
+static INTIMATE: LazyLock<Vec<Pattern>> =
+    LazyLock::new(|| INTIMATE_PHRASES.iter().map(|row| Pattern::new(row)).collect());
+static SECRET: LazyLock<Vec<Pattern>> =
+    LazyLock::new(|| SECRET_PHRASES.iter().map(|row| Pattern::new(row)).collect());
+static INJECTION: LazyLock<Vec<Pattern>> =
+    LazyLock::new(|| INJECTION_PHRASES.iter().map(|row| Pattern::new(row)).collect());
+
+const INJECTION_PHRASES: &[&str] = &[
+    "ignore|disregard|forget|override|bypass|discard .... previous|prior|above|earlier|preceding|existing|system|safety|your|all .. instructions|instruction|prompt|prompts|rules|guidelines|guardrails|restrictions|directives",
+    "ignore|disregard|override everything|anything|all above|before|you|previous|prior",
+    "system|developer|hidden|initial prompt|message|instructions",
+    "you are now <x>",
+    "your|following new|updated|real|true instructions|directive|directives",
+    "developer|dan|god|debug|jailbreak|unrestricted mode",
+    "do anything now",
+    "jailbreak|jailbroken",
+    "reveal|print|show|leak|repeat|output|exfiltrate .... system|hidden|initial|secret|your prompt|instructions|key|keys",
+    "begin|end system|instructions|memory|prompt",
+    "from now on you <x>",
+    "you must|shall always|never|obey|comply|answer|respond|reply|say|ignore <x>",
+    "im start|end",
+    "im_start|im_end",
+];
+
+/// Whether a text is about something that only scopes with intimate items may recall (D8).
+#[must_use]
+pub fn is_intimate(text: &str) -> bool {
+    sentences(text).iter().any(|sentence| words_are_intimate(&sentence.words))
+}
+
+/// The same of words.
+pub fn words_are_intimate(words: &[Word]) -> bool {
+    // What one cannot eat is for everybody who cooks: a coeliac's disease is a diet.
+    let diet = words.iter().any(|word| matches!(word.lower.as_str(), "coeliac" | "celiac"));
+    let kept: Vec<Word>;
+    let words = if diet {
+        kept = words.iter().filter(|word| word.lower != "disease").cloned().collect();
+        kept.as_slice()
+    } else {
+        words
+    };
+    let stem = words.iter().any(|word| INTIMATE_STEMS.all().iter().any(|stem| word.lower.starts_with(*stem)));
+    let medicine = words
+        .iter()
+        .any(|word| word.lower.len() >= 7 && MEDICINES.all().iter().any(|end| word.lower.ends_with(*end)));
+    stem || medicine || any(&INTIMATE, words)
+}
+
+fn any(patterns: &[Pattern], words: &[Word]) -> bool {
+    patterns.iter().any(|pattern| pattern.find(words, 0..words.len()).is_some())
+}
+
+/// Whether a text reads like an instruction to a model about its instructions, or like the marks of a chat template.
+pub fn is_injection(text: &str) -> bool {
+    const MARKS: &[&str] = &[
+        "<|",
+        "|>",
+        "[inst]",
+        "[/inst]",
+        "<<sys>>",
+        "<s>",
+        "</s>",
+        "<memory",
+        "</memory",
+        "### instruction",
+        "### system",
+        "<system",
+        "</system",
+    ];
+    let text = prefix(text, LOOKED_AT);
+    let lower = text.to_lowercase();
+    MARKS.iter().any(|mark| lower.contains(mark)) || any_sentence(&INJECTION, text)
+}
+
+fn any_sentence(patterns: &[Pattern], text: &str) -> bool {
+    // Not `sentences`, which leaves out quotes and code: here they count.
+    text.split(['\n', '.', '!', '?', ';']).any(|part| any(patterns, &words(part, 0)))
+}
+
+/// Whether a text holds a password, a key, the number of a card or an account, or the like. Such a text is never a fact.
+#[must_use]
+pub fn is_secret(text: &str) -> bool {
+    let text = prefix(text, LOOKED_AT);
+    if has_card_number(text) || text.split_whitespace().any(is_token) || text.contains("PRIVATE KEY-----") {
+        return true;
+    }
+    text.split(['\n', '!', '?', ';']).any(|part| {
+        let words = words(part, 0);
+        any(&SECRET, &words) && gives_a_value(part, &words)
+    })
+}
+
+/// Whether a text that speaks of a secret also tells one: "… is …", "…: …", or a word with digits in it.
+fn gives_a_value(part: &str, words: &[Word]) -> bool {
+    const TELLS: &[&str] = &["is", "are", "was", "ist", "lautet", "est", "es", "è", "é", "'s"];
+    let told = words.windows(2).any(|pair| match pair {
+        [verb, next] => TELLS.contains(&verb.lower.as_str()) && !TELLS_NOTHING.contains(&next.lower),
+        _ => false,
+    });
+    told || part.contains([':', '='])
+        || words.iter().any(|word| word.lower.chars().filter(char::is_ascii_digit).count() >= 3)
+}
+
+/// 13 to 19 digits that pass Luhn's check, in groups as people write them.
+fn has_card_number(text: &str) -> bool {
+    let mut digits: Vec<u32> = Vec::new();
+    let mut gap = 0;
+    let mut chars = text.chars();
+    loop {
+        let next = chars.next();
+        match next.and_then(|c| c.to_digit(10)) {
+            Some(digit) => {
+                digits.push(digit);
+                gap = 0;
+            }
+            None if next.is_some_and(|c| matches!(c, ' ' | '-' | '.' | '\u{a0}'))
+                && gap == 0
+                && !digits.is_empty() =>
+            {
+                gap += 1
+            }
+            None => {
+                if (13..=19).contains(&digits.len()) && luhn(&digits) {
+                    return true;
+                }
+                digits.clear();
+                gap = 0;
+            }
+        }
+        if next.is_none() {
+            return false;
+        }
+    }
+}
+
+fn luhn(digits: &[u32]) -> bool {
+    let sum: u32 = digits
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(at, digit)| match (at % 2 == 1, digit * 2) {
+            (false, _) => *digit,
+            (true, double) if double > 9 => double - 9,
+            (true, double) => double,
+        })
+        .sum();
+    sum.is_multiple_of(10) && digits.iter().any(|digit| *digit != 0)
+}
+
+/// Whether a word looks like a key or token of a service, or like an American social security number.
+fn is_token(word: &str) -> bool {
+    const PREFIXES: &[&str] = &[
+        "sk-",
+        "pk-",
+        "ghp_",
+        "gho_",
+        "github_pat_",
+        "xoxb-",
+        "xoxp-",
+        "AKIA",
+        "AIza",
+        "eyJ",
+        "glpat-",
+        "hf_",
+        "npm_",
+        "pypi-",
+        "suiprivkey",
+    ];
+    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let count = |test: fn(&char) -> bool| word.chars().filter(test).count();
+    let mixed = count(char::is_ascii_digit) >= 3
+        && count(char::is_ascii_uppercase) >= 2
+        && count(char::is_ascii_lowercase) >= 2;
+    let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '/' | '='));
+    let hex = word.len() >= 32 && word.trim_start_matches("0x").chars().all(|c| c.is_ascii_hexdigit());
+    let ssn = {
+        let parts: Vec<&str> = word.split('-').collect();
+        parts.iter().map(|part| part.len()).eq([3, 2, 4])
+            && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let prefixed = word.len() >= 16 && PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+    ssn || hex || prefixed || (word.len() >= 24 && plain && mixed)
+}
+
+/// What a text is worth remembering, 0 to 1, by the rules alone.
+#[must_use]
+pub fn salience(text: &str) -> f32 {
+    let sentences = sentences(text);
+    let best = sentences.iter().map(|sentence| {
+        let words = &sentence.words;
+        let ruled = STRONG_RULES
+            .iter()
+            .chain(WEAK_RULES.iter())
+            .filter(|rule| rule.pattern.find(words, 0..words.len()).is_some())
+            .map(|rule| rule.salience)
+            .fold(0.2, f32::max);
+        ruled + bonus(words)
+    });
+    best.fold(0.0, f32::max).clamp(0.0, 1.0)
+}
+
+/// What names, numbers and days add to the worth of a sentence, and what saying next to nothing takes away.
+pub fn bonus(words: &[Word]) -> f32 {
+    let content = words.iter().filter(|word| !STOP.contains(&word.lower)).count();
+    let exact = words.iter().skip(1).any(|word| {
+        is_number(&word.lower) || DAYS.contains(&word.lower) || (word.capital && word.lower != "i")
+    });
+    let exact = if exact { 0.05 } else { 0.0 };
+    if content < 2 { exact - 0.1 } else { exact }
+}

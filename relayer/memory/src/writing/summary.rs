@@ -1,0 +1,129 @@
+//! Older episodes in short, by rule: the sentences that say most, in their order, each with who said it and when (C13).
+
+use std::collections::HashMap;
+
+use super::{
+    sensitive::{bonus, is_injection, is_secret},
+    text::{prefix, sentences},
+    words::{SMALL_TALK, STOP},
+};
+use crate::model::Role;
+
+/// A message to be summarised.
+#[derive(Clone, Copy)]
+pub struct Spoken<'a> {
+    /// Who said it.
+    pub role: Role,
+    /// What.
+    pub text: &'a str,
+    /// When, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+}
+
+/// Sentences that are weighed at most: the sum over a block of episodes stays in milliseconds.
+const MAX_WEIGHED: usize = 4_096;
+/// Bytes of one sentence of a summary: a longer one is a paste.
+const MAX_SENTENCE_BYTES: usize = 400;
+
+struct Weighed<'a> {
+    at: usize,
+    role: Role,
+    time_ms: u64,
+    text: &'a str,
+    weight: f32,
+}
+
+/// The sentences of `messages` that say most, at most `max_bytes` of them with their labels, oldest first. Questions, small talk,
+/// secrets and what reads like an injection are left out; what the assistant said weighs half and is labelled. Empty where nothing
+/// is worth a line.
+#[must_use]
+pub fn summarise(messages: &[Spoken<'_>], max_bytes: usize) -> String {
+    let mut weighed = weigh(messages);
+    weighed.sort_by(|a, b| b.weight.total_cmp(&a.weight).then(a.at.cmp(&b.at)));
+    let mut chosen: Vec<&Weighed<'_>> = Vec::new();
+    let mut used = 0;
+    for one in &weighed {
+        let repeated = chosen.iter().any(|other| super::canonical(other.text) == super::canonical(one.text));
+        let line = line(one).len();
+        if !repeated && used + line <= max_bytes {
+            used += line;
+            chosen.push(one);
+        }
+    }
+    chosen.sort_by_key(|one| one.at);
+    chosen.into_iter().map(line).collect::<String>().trim_end().to_owned()
+}
+
+fn line(one: &Weighed<'_>) -> String {
+    let who = match one.role {
+        Role::User => "The user",
+        Role::Assistant => "The assistant",
+        Role::System => "Instructions",
+        Role::Summary => "Before",
+    };
+    format!("{} {who}: {}\n", date(one.time_ms), prefix(one.text, MAX_SENTENCE_BYTES))
+}
+
+fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
+    let mut counts: HashMap<String, f32> = HashMap::new();
+    let mut all = Vec::new();
+    for told in messages.iter().filter(|told| told.role != Role::System) {
+        for sentence in sentences(told.text) {
+            let small = sentence.words.iter().all(|word| SMALL_TALK.contains(&word.lower));
+            if sentence.asks()
+                || small
+                || sentence.words.len() < 3
+                || is_secret(sentence.text)
+                || is_injection(sentence.text)
+            {
+                continue;
+            }
+            for word in sentence.words.iter().filter(|word| !STOP.contains(&word.lower)) {
+                *counts.entry(word.lower.clone()).or_default() += 1.0;
+            }
+            all.push((told.role, told.time_ms, sentence));
+            if all.len() >= MAX_WEIGHED {
+                break;
+            }
+        }
+    }
+    let most = counts.values().copied().fold(1.0, f32::max);
+    let weight = |sentence: &super::text::Sentence<'_>, role: Role| {
+        let content: Vec<f32> = sentence
+            .words
+            .iter()
+            .filter_map(|word| counts.get(&word.lower).filter(|_| !STOP.contains(&word.lower)))
+            .map(|count| (1.0 + count).ln() / (1.0 + most).ln())
+            .collect();
+        // The mean of its words, so that a long sentence does not win by length, with what the rules think of it.
+        let topical = content.iter().sum::<f32>() / (content.len() as f32 + 2.0);
+        let worth = super::salience(sentence.text) + bonus(&sentence.words);
+        let trust = if role == Role::Assistant { 0.5 } else { 1.0 };
+        (topical + 2.0 * worth) * trust
+    };
+    all.iter()
+        .enumerate()
+        .map(|(at, (role, time_ms, sentence))| Weighed {
+            at,
+            role: *role,
+            time_ms: *time_ms,
+            text: sentence.text,
+            weight: weight(sentence, *role),
+        })
+        .collect()
+}
+
+/// The day of a time, as `2026-03-01` (UTC; civil-from-days after Howard Hinnant's public-domain "chrono-compatible low-level date
+/// algorithms").
+pub fn date(time_ms: u64) -> String {
+    let days = time_ms / 86_400_000 + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}

@@ -1,0 +1,335 @@
+//! The word lists that the rules share.
+
+use std::{collections::HashSet, sync::OnceLock};
+
+/// A set of words, written as one text with spaces between them.
+pub struct Words {
+    source: &'static str,
+    parsed: OnceLock<(Vec<&'static str>, HashSet<&'static str>)>,
+}
+
+impl Words {
+    const fn new(source: &'static str) -> Self {
+        Self { source, parsed: OnceLock::new() }
+    }
+
+    fn parsed(&self) -> &(Vec<&'static str>, HashSet<&'static str>) {
+        self.parsed.get_or_init(|| (self.source.split(' ').collect(), self.source.split(' ').collect()))
+    }
+
+    /// All of them, in their order.
+    pub fn all(&self) -> &[&'static str] {
+        &self.parsed().0
+    }
+
+    /// Whether a word, in lower case, is one of them.
+    pub fn contains(&self, word: &str) -> bool {
+        self.parsed().1.contains(word)
+    }
+}
+
+/// Members of a family, and others that a person has one or more of.
+pub static RELATIONS: Words = Words::new(
+    "eldest youngest oldest hubby folks gf bf bff sis bro wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend ex mother father \
+     parents sister brother siblings twin son daughter kid kids child children baby toddler stepson \
+     stepdaughter stepmother stepfather grandmother grandfather grandma grandpa granny grandson \
+     granddaughter grandparents grandkids aunt uncle cousin niece nephew godson goddaughter friend \
+     friends bestie roommate flatmate housemate neighbour neighbours boss manager colleague coworker \
+     supervisor advisor teacher tutor coach trainer therapist doctor dentist landlord landlady nanny \
+     babysitter accountant lawyer mentor mentee student team family in-laws",
+);
+
+/// Relations of whom there is one at a time.
+pub static SINGLE: Words = Words::new(
+    "wife husband spouse partner fiance fiancee fiancé fiancée girlfriend boyfriend mother father boss \
+     manager supervisor advisor therapist dentist landlord landlady",
+);
+
+/// Animals that are kept.
+pub static PETS: Words = Words::new(
+    "dog puppy pup cat kitten kitty hamster rabbit bunny parrot bird budgie canary horse pony goldfish \
+     fish turtle tortoise snake lizard gecko ferret chicken chickens goat pig corgi poodle labrador \
+     beagle dachshund terrier retriever shepherd pet",
+);
+
+/// Ways of eating.
+pub static DIETS: Words = Words::new(
+    "vegan vegetarian pescatarian pescetarian flexitarian omnivore carnivore keto paleo kosher halal \
+     gluten-free celiac coeliac",
+);
+
+/// What a person does for a living, where nothing else says that it is a job.
+pub static JOBS: Words = Words::new(
+    "accountant actor actress analyst architect artist astronomer attorney baker barber barista bartender \
+     biologist bookkeeper botanist builder butcher carpenter cartographer cashier chef chemist cleaner \
+     coach composer consultant cook counselor dancer dentist designer developer director doctor driver \
+     economist editor electrician engineer farmer firefighter fisherman florist freelancer gardener \
+     geologist hairdresser historian journalist judge lawyer lecturer librarian lifeguard locksmith \
+     machinist manager mechanic midwife model musician nanny nurse optician painter paralegal paramedic \
+     pharmacist photographer physicist physiotherapist pilot plumber poet policeman postman potter \
+     producer professor programmer psychologist publisher receptionist reporter researcher sailor \
+     salesman scientist sculptor secretary singer soldier statistician student surgeon surveyor tailor \
+     teacher therapist translator trucker tutor vet veterinarian waiter waitress welder writer zoologist \
+     entrepreneur freshman sophomore undergrad",
+);
+
+/// Days and parts of time that a plan or an event has.
+pub static DAYS: Words = Words::new(
+    "monday tuesday wednesday thursday friday saturday sunday tomorrow tonight yesterday weekend january \
+     february march april june july august september october november december christmas easter summer \
+     winter spring autumn fall month week year noon midnight morning evening afternoon birthday \
+     anniversary thanksgiving semester mondays tuesdays wednesdays thursdays fridays saturdays sundays \
+     weekends",
+);
+
+/// Things said of "my …" that hold one value at a time.
+pub static ATTRIBUTES: Words = Words::new(
+    "name nickname surname birthday birthplace address hometown nationality job occupation profession \
+     employer age height weight timezone email mail phone number flight train appointment exam interview \
+     deadline meeting wedding anniversary budget goal dream major degree university school car bike size \
+     colour color star sign language hobby salary rent thesis dissertation due pronouns username handle \
+     website company startup team band specialty office desk shift dose",
+);
+
+/// Words that begin with a capital for other reasons than being a name.
+pub static NOT_A_NAME: Words = Words::new(
+    "i the a an my your our his her their it he she we you they this that these those and but or so if \
+     when what who where why how which is are was were do does did can could will would should yes no ok \
+     okay please thanks thank hi hello hey monday tuesday wednesday thursday friday saturday sunday \
+     january february march april may june july august september october november december not just also \
+     in on at to for from with by of as am pm there here then now today tomorrow yesterday well actually \
+     because after before since while let us me be been have has had remember don ai english lol omg btw \
+     fyi very really still never always last next every some any all one two three good great nice sorry \
+     oh god sure maybe",
+);
+
+/// Words that open small talk and carry nothing.
+pub static SMALL_TALK: Words = Words::new(
+    "'s not do can will am been how would hi hello hey heya hiya yo howdy greetings good morning evening afternoon night day thanks thank thx \
+     ty cheers you so very much a lot bunch ton million ok okay k cool great nice awesome perfect \
+     excellent wonderful fantastic brilliant amazing lovely yes no yeah yep yup nope nah sure got it i \
+     see understood understand sounds lol haha hahaha hehe wow oh ah aha hmm mhm bye goodbye later cya \
+     ciao there again that is was all right alright fine indeed exactly true agreed for your help the \
+     this really appreciate appreciated helpful makes sense fair enough of course problem welcome are and \
+     to meet well done job works worked too my friend buddy mate pal dear everyone interesting info \
+     answer explanation quick question sorry oops please go on continue next more take care sweet dreams \
+     tomorrow soon talk catch up have one same what hallo danke bonjour merci salut hola gracias grazie \
+     obrigado obrigada olá hei tak guten tag morgen abend schön vielen dank bitte ja nein oui non si sí \
+     tschüss bis bald au revoir beaucoup muchas buenos días adios adiós prego tudo bem genau klar super",
+);
+
+/// Verbs that open a request.
+pub static REQUESTS: Words = Words::new(
+    "write translate tell explain give show make create help find list suggest recommend describe \
+     generate draft rewrite rephrase paraphrase fix compare calculate compute solve summarise summarize \
+     recap define convert search check review edit improve proofread pretend imagine suppose assume act \
+     play sing say repeat continue try add remove change use read analyse analyze plan book set open run \
+     print send answer remind teach walk name classify extract correct refactor implement debug shorten \
+     expand simplify draw outline brainstorm complete finish pick choose guess look think consider keep \
+     stop start quiz ask evaluate rate rank sort count code design build provide elaborate let roleplay \
+     turn respond reply speak spell pronounce role include insert replace delete ignore grade",
+);
+
+/// Words that open a question.
+pub static ASKING: Words = Words::new(
+    "what who whom whose where when why how which wer wie wo wann warum welche welcher welches qui quoi \
+     où quand pourquoi comment quel quelle qué quién dónde cuándo cómo cuál chi cosa dove quando perché \
+     qual quem onde",
+);
+
+/// Auxiliaries that open a question when a subject follows.
+pub static AUXILIARY: Words = Words::new(
+    "is are am was were do does did can could would will should shall may might have has had must",
+);
+
+/// Subjects that follow an auxiliary in a question.
+pub static SUBJECTS: Words = Words::new(
+    "i you he she it we they this that there the a an my your our his her their these those not any \
+     anyone someone everyone people what all one",
+);
+
+/// Words that stand before what a sentence says.
+pub static FILLERS: Words = Words::new(
+    "pls plz scratch that hey hi hello ok okay so well and but also btw oh yes yeah no actually please just anyway look \
+     honestly fyi um hmm right sure great cool now then plus haha lol alright nope yep kindly could can \
+     would will you ah sorry wow listen to be clear again always",
+);
+
+/// Words that carry no content of their own.
+pub static STOP: Words = Words::new(
+    "a an the i me my mine we us our ours you your yours he him his she her hers it its they them their \
+     theirs this that these those is am are was were be been being have has had do does did will would \
+     can could shall should may might must and or but if then so because as of at by for with about to \
+     from in on into onto over under up down out off than too very just also there here when where who \
+     whom whose which what why how all any some such own same other more most much many now really one \
+     get got going go like not no",
+);
+
+/// Words that a model may put around what was said, in an extraction or a summary.
+pub static SCAFFOLD: Words = Words::new(
+    "user users user's assistant assistant's persona person speaker they said says say mentioned mentions \
+     told tells stated states reported reports shared shares name named called currently lives living \
+     works working has likes enjoys wants prefers plans fact conversation talked discussed asked asks \
+     explained answered summary during later",
+);
+
+/// What a person did, as a past form.
+pub static PAST: Words = Words::new(
+    "set went visited bought sold graduated finished started quit broke lost adopted married met moved passed \
+     failed ran won had made built wrote published watched saw cooked baked planted learned learnt signed \
+     enrolled joined left resigned retired grew took flew drove hiked climbed travelled traveled booked \
+     painted attended celebrated injured sprained divorced named received applied interviewed donated \
+     volunteered completed picked dreamed dreamt spent hosted invited accepted studied worked lived \
+     served competed performed recovered caught got read became stopped switched changed ordered \
+     inherited founded launched raised swam cycled trained taught played sang danced renovated crashed \
+     fell gave turned gained saved registered proposed organised organized discovered restored repaired \
+     knitted brought decided told cried reconnected earned tore burned been known gone seen taken written \
+     done owned loved wanted dropped qualified landed rescheduled postponed cancelled canceled",
+);
+
+/// What a person is doing or going to do.
+pub static DOING: Words = Words::new(
+    "planning traveling travelling flying moving starting getting visiting taking training studying \
+     learning writing reading saving expecting working building renovating preparing recovering dating \
+     seeing raising growing teaching hosting buying selling going leaving retiring applying interviewing \
+     competing running organising organizing volunteering rehearsing knitting painting watching playing \
+     restoring practicing practising hoping considering celebrating driving hiking camping finishing \
+     quitting joining enrolling launching adopting marrying divorcing switching cooking baking \
+     translating composing directing attending meeting spending sleeping suffering struggling caring \
+     fostering collecting redecorating designing transferring listening drinking eating",
+);
+
+/// What a person does as a habit, a skill or an occupation.
+pub static HABITUAL: Words = Words::new(
+    "speak play teach study collect swim bake knit paint garden volunteer coach practice practise compose \
+     draw sing dance ski surf hike climb cycle commute own rent drive ride major minor program sew fish \
+     camp brew meditate cook smoke sleep breed raise tutor manage lead work wake foster row skate sail \
+     jog box wear grow subscribe share attend run train walk take keep care make drink eat listen",
+);
+
+/// What stands before a request or a question and changes nothing.
+pub static OPENERS: Words =
+    Words::new("pls plz heyy please hey hi ok okay so and but also well hello now then");
+
+/// Words of the command to keep something, up to what is to be kept.
+pub static COMMAND: Words = Words::new(
+    "remember that this forget do not please keep in mind bear note make a mental of save store record never for \
+     future reference the to can could you fact hey ok also and i want would like need know memorise memorize always \
+     just so denk daran dass merk merke dir bitte recuerda que souviens toi retiens ricorda che lembre se de onthoud \
+     dat down then well oh your records log next time it memory about me add write take put another information",
+);
+
+/// Verbs and nouns of keeping, after one of which comes what is to be kept.
+pub static KEEPING: Words = Words::new(
+    "remember forget mind note save store record memorise memorize reference records know log keep information merk \
+     merke daran recuerda souviens retiens ricorda lembre onthoud",
+);
+
+/// Words that begin what is to be kept, though they may stand in a command too.
+pub static OWN: Words =
+    Words::new("i my we our ich mein meine je mon ma mi soy eu meu minha ik mijn j'ai the");
+
+/// Beginnings of words that speak of the body and mind (beyond what people tell each other for safety: allergies and diets
+/// are not intimate), love life, faith, politics, money, crime and violence.
+pub static INTIMATE_STEMS: Words = Words::new(
+    "diagnos depress bipolar schizo anorexi bulimi suicid antidepress prescri chemo tumor tumour diabet \
+     epilep hepatit miscarr pregnan infertil menopaus alzheimer parkinson arthrit alcoholi relaps addict \
+     bankrupt abus assault rape trauma bisexual homosexual heterosexual transgender lesbian autis \
+     dementia psychiatr psychothera hysterectom vasectom endometrio cancer gonorrh chlamyd fetish porn \
+     erotic orgasm nonbinary catholic muslim protestant buddhis hindu atheis agnosti judaism islam \
+     jehovah mormon republican democrat communis socialis conservativ anarchis insomni migrain schwanger \
+     krebs enceinte embaraza cáncer krank schwul lesbisch gehalt salaire sueldo stipendio divorc convict \
+     imprison colonoscop biops psoria asthma hiv ivf ptsd adhd incontinen erectile contracept undocument \
+     asylum dyslexi",
+);
+
+/// What follows "the password is" where none is told.
+pub static TELLS_NOTHING: Words = Words::new(
+    "not wrong too weak strong a so expired broken safe secure important hard easy difficult often \
+     annoying usually about for in on",
+);
+
+/// Verbs of talk and thought, of machines and texts: what a person does with them is about the conversation.
+pub static CHATTER: Words = Words::new(
+    "wish think thought mean meant see saw guess know knew hope want wanted need wonder wondered understand understood agree \
+     say said ask asked try tried feel felt suppose figure figured reckon doubt notice noticed realise realised realize \
+     realized bet swear check checked find found look looked read heard hear copy copied paste pasted update updated \
+     change changed add added remove removed typed type click clicked press pressed run ran install installed get got \
+     expect expected assume assumed forget forgot remember recall appreciate recommend suggest misread missed apologise \
+     apologize regret imagine believe care concur object repeat tell told keep use used work am are is was were have had \
+     has can could would should will might may must do did does not love like hate prefer enjoy thank thanks give come \
+     go start stop take make let set put",
+);
+
+/// Endings of the names of medicines.
+pub static MEDICINES: Words = Words::new(
+    "farin parin pril olol statin prazole conazole zumab ximab tinib azepam azolam oxetine pramine triptyline formin \
+     cillin mycin sartan zepine thyroxine sertraline citalopram codone codeine gliptin setron vudine",
+);
+
+/// What a request hands over.
+pub static TEXTS: Words = Words::new(
+    "text paragraph sentence sentences email mail letter message passage article essay poem story note dialogue transcript",
+);
+
+/// Words of tasks and machines: a weak statement with one of them is about the task at hand.
+pub static TASK_WORDS: Words = Words::new(
+    "file files folder pdf link website app error errors bug exception traceback function query compile compiler prompt answer response question \
+     paragraph sentence regex json loop variable output input command button yaml csv stacktrace syntax \
+     endpoint localhost terminal dataframe formula spreadsheet column api sql html essay homework \
+     assignment outline docs documentation setting settings script package version tutorial chapter draft \
+     translation article css dockerfile kubernetes segfault null dependency dependencies library \
+     screenshot",
+);
+
+/// Conjunctions that begin a clause.
+pub static JOINING: Words = Words::new("and but so because since as plus though although while yet");
+
+/// Small numbers in words.
+static NUMBERS: Words = Words::new(
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen \
+     eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred",
+);
+
+/// States of marriage.
+static MARITAL: Words = Words::new("married engaged divorced single widowed separated");
+
+/// What stands between a subject and its verb and changes nothing.
+pub static ADVERBS: Words = Words::new(
+    "really absolutely also still always so just do totally truly usually often mostly definitely generally \
+     especially particularly personally secretly quite now currently even mainly actually only already recently \
+     finally sometimes never kind of sort both have all once honestly typically normally kinda simply deeply \
+     regularly apparently",
+);
+
+/// Forms of being.
+static BE: Words = Words::new("is are 's was am");
+
+/// Whether a word is a number, in digits or as a small number word.
+pub fn is_number(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) || NUMBERS.contains(word)
+}
+
+/// A set by the name that patterns use.
+///
+/// # Panics
+/// On a name that is none: the patterns are constants of this crate, and a test compiles them all.
+pub fn set(name: &str) -> &'static [&'static str] {
+    let words = match name {
+        "relation" => &RELATIONS,
+        "single" => &SINGLE,
+        "pet" => &PETS,
+        "diet" => &DIETS,
+        "job" => &JOBS,
+        "day" => &DAYS,
+        "attribute" => &ATTRIBUTES,
+        "marital" => &MARITAL,
+        "past" => &PAST,
+        "doing" => &DOING,
+        "habitual" => &HABITUAL,
+        "be" => &BE,
+        "adverb" => &ADVERBS,
+        other => unreachable!("no set of words is called {other}"),
+    };
+    words.all()
+}

@@ -1,0 +1,12 @@
+//! The rows of what memory must do, each shown by a test of its name, on every store.
+
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+mod conversation;
+mod layers;
+mod leaks;
+mod ownership;
+mod projects;
+mod recall;
+mod world;
+mod writing;
