@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     config::Timeouts,
-    event::{Relayer, TurnEvent},
+    event::{MemoryHint, Relayer, TurnEvent},
     exchange::{self, ExchangeError},
     nodes::Directory,
     request::Prepared,
@@ -75,6 +75,10 @@ pub(crate) struct Context<'a> {
     pub(crate) directory: &'a Arc<Directory>,
     pub(crate) timeouts: Timeouts,
     pub(crate) relayer: Option<&'a Relayer>,
+    /// What the relayer is to recall.
+    pub(crate) hint: Option<&'a MemoryHint>,
+    /// Memory that the request carries already.
+    pub(crate) own: Vec<MemoryItem>,
 }
 
 /// Sends a prepared and journaled attempt, follows the reply and rebuilds the turn.
@@ -87,10 +91,18 @@ pub(crate) async fn run(
     let Prepared { auth, request, secret, record_key } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
     let mut reply = Reply::new(start, auth.max_output_tokens);
-    let (target, frame) = match context.relayer {
-        Some(relayer) => (relayer.node, ClientFrame::Relay(request)),
-        None => (auth.audience, ClientFrame::Turn(request)),
+    let (target, frame) = match (context.relayer, context.hint) {
+        (Some(relayer), Some(hint)) => {
+            let hint = hint.sign(&auth).bytes().clone();
+            (relayer.node, ClientFrame::RelayRecall { request, hint })
+        }
+        (Some(relayer), None) => (relayer.node, ClientFrame::Relay(request)),
+        (None, _) => (auth.audience, ClientFrame::Turn(request)),
     };
+    if !context.own.is_empty() {
+        events(TurnEvent::Memory(context.own.clone()));
+        reply.memory.clone_from(&context.own);
+    }
     let addrs = match context.relayer {
         Some(relayer) => relayer.addrs.clone(),
         None => context.directory.addrs(target),

@@ -1,11 +1,15 @@
 //! What the command does, on top of the library: flags, settings, output, and one module per subcommand.
 
+mod account;
 pub mod args;
 pub mod blob;
 mod chat;
+mod desk;
+mod memory;
 mod nodes;
 pub mod out;
 mod passphrase;
+mod remembering;
 mod repl;
 mod session;
 pub mod settings;
@@ -35,6 +39,15 @@ pub enum Failure {
     Unverified,
     /// A verification that found nothing wrong, but blobs that the store does not have; they are shown already.
     NotStored,
+    /// A relayer refused, failed, or could not be asked.
+    Relayer {
+        /// A stable name.
+        name: String,
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
     /// Interrupted by the user.
     Interrupted,
     /// Input or output.
@@ -65,6 +78,10 @@ impl Failure {
                 out.error("Usage", text, Some("baton --help"));
                 2
             }
+            Self::Relayer { name, message, hint } => {
+                out.error(name, message, hint.as_deref());
+                9
+            }
             Self::Unverified => 5,
             Self::NotStored => 6,
             Self::Interrupted => 130,
@@ -84,6 +101,8 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
     match arguments.command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Session { command } => session::run(&settings, command, out).await,
+        Command::Account { command } => account::run(&settings, &command, out),
+        Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes => nodes::run(&settings, out).await,
         Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {

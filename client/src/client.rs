@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 use crate::{
     config::ClientConfig,
     error::ClientError,
-    journal::{self, EXTENSION, file_error},
+    journal::{self, EXTENSION, JournalLog, Keeper, file_error},
     lifetime::{self, Terms},
     nodes::{Directory, NodeInfo},
     session::Session,
@@ -44,8 +44,8 @@ pub(crate) struct Inner {
     pub(crate) config: ClientConfig,
     /// Seals the session roots on the disk.
     pub(crate) secret: FileSecret,
-    /// Folder of the journals; none for a client in memory.
-    pub(crate) folder: Option<PathBuf>,
+    /// Where the journals are.
+    pub(crate) keeper: Keeper,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) tasks: TaskTracker,
@@ -124,8 +124,8 @@ impl Client {
     /// [`ClientError::File`], [`ClientError::Mesh`].
     pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
         let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
-        let (secret, folder) = match home {
-            None => (FileSecret::generate(), None),
+        let (secret, keeper) = match home {
+            None => (FileSecret::generate(), Keeper::Nowhere),
             Some(home) => tokio::task::spawn_blocking(move || home::open(&home, passphrase))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
@@ -141,7 +141,7 @@ impl Client {
             inner: Arc::new(Inner {
                 config,
                 secret,
-                folder,
+                keeper,
                 open: Mutex::new(HashMap::new()),
                 directory: Arc::new(directory),
                 tasks: TaskTracker::new(),
@@ -149,6 +149,50 @@ impl Client {
                 owns_mesh,
             }),
         })
+    }
+
+    /// A client of its own on the same network and with the same knowledge of nodes, for one session whose journal is in
+    /// a log: what a relayer needs that drives a session for the length of a request. Ending it with
+    /// [`Client::shutdown`] wipes its session's keys and leaves the network and this client as they are.
+    #[must_use]
+    pub fn guest(&self, log: Arc<dyn JournalLog>) -> Self {
+        let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.inner.config.clone() };
+        Self {
+            inner: Arc::new(Inner {
+                config,
+                secret: FileSecret::generate(),
+                keeper: Keeper::Log(log),
+                open: Mutex::new(HashMap::new()),
+                directory: self.inner.directory.clone(),
+                tasks: TaskTracker::new(),
+                cancel: CancellationToken::new(),
+                owns_mesh: false,
+            }),
+        }
+    }
+
+    /// Opens the session of a guest's log, and takes up what was left undone; none where the log is empty.
+    ///
+    /// # Errors
+    /// [`ClientError::Log`]; [`ClientError::JournalDamaged`], also for another session's log.
+    pub async fn open_log(&self, root: &SessionRoot) -> Result<Option<SessionId>, ClientError> {
+        let Keeper::Log(log) = &self.inner.keeper else { return Ok(None) };
+        let (log, root) = (log.clone(), root.clone());
+        let opened = tokio::task::spawn_blocking(move || Session::open_log(&log, &root));
+        let Some(session) = opened.await.map_err(|_| ClientError::TaskEnded)?? else { return Ok(None) };
+        let session = Arc::new(session);
+        self.lock().insert(session.id, session.clone());
+        self.spawn_duties(session.clone());
+        Ok(Some(session.id))
+    }
+
+    /// The messages of the turn that was begun and not finished, if there is one.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn pending_messages(&self, id: SessionId) -> Result<Option<Vec<Message>>, ClientError> {
+        let session = self.opened(id).await?;
+        Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.messages.clone())))
     }
 
     /// Waits up to `grace` for what is under way in the background (acknowledgements, blob IDs, head records, stores),
@@ -217,12 +261,13 @@ impl Client {
                 Some(path) if replace_damaged => Some(client.set_damaged_aside(id, path)?),
                 Some(_) => return Err(ClientError::SessionExists(id)),
             };
-            let folder = client.inner.folder.as_deref().map(|folder| (folder, &client.inner.secret));
-            Session::create(folder, root, opened, entries).inspect_err(|_| {
-                if let Some(replaced) = &replaced {
-                    replaced.put_back();
-                }
-            })
+            Session::create((&client.inner.keeper, &client.inner.secret), root, opened, entries).inspect_err(
+                |_| {
+                    if let Some(replaced) = &replaced {
+                        replaced.put_back();
+                    }
+                },
+            )
         });
         let session = created.await.map_err(|_| ClientError::TaskEnded)??;
         self.lock().insert(id, Arc::new(session));
@@ -307,7 +352,7 @@ impl Client {
     /// The journal of a session. Blocking.
     pub(crate) fn find(&self, id: &SessionId) -> Result<Option<PathBuf>, ClientError> {
         if let Some(session) = self.lock().get(id)
-            && self.inner.folder.is_none()
+            && self.inner.keeper.folder().is_none()
         {
             // A session in memory is found by being open.
             return Ok(Some(PathBuf::from(session.id.to_string())));
@@ -323,7 +368,7 @@ impl Client {
     }
 
     pub(crate) fn journals(&self) -> Result<Vec<PathBuf>, ClientError> {
-        let Some(folder) = &self.inner.folder else { return Ok(Vec::new()) };
+        let Some(folder) = self.inner.keeper.folder() else { return Ok(Vec::new()) };
         let listing = std::fs::read_dir(folder).map_err(|source| file_error("list", folder, source))?;
         let mut paths: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));

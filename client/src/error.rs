@@ -29,6 +29,14 @@ pub enum ClientError {
         /// The cause.
         source: io::Error,
     },
+    /// The log of a session that is in no folder.
+    #[error("the session's log cannot be {action}: {source}")]
+    Log {
+        /// What was tried.
+        action: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
     /// A passphrase was given, but the device key is not under one.
     #[error("a passphrase was given, but the device key {0} is not under one")]
     PassphraseUnused(PathBuf),
@@ -152,6 +160,7 @@ impl ClientError {
         match self {
             Self::KeyFile(_) => "KeyFile",
             Self::File { .. } => "File",
+            Self::Log { .. } => "Log",
             Self::PassphraseUnused(_) => "PassphraseUnused",
             Self::JournalDamaged { .. } => "JournalDamaged",
             Self::InUse(_) => "InUse",
@@ -188,6 +197,7 @@ impl ClientError {
             Self::KeyFile(KeyFileError::PassphraseNeeded { .. } | KeyFileError::WrongPassphrase { .. }) => {
                 "give the passphrase with --passphrase-file or at the prompt"
             }
+            Self::Log { .. } => "try again; the message is kept where the log is",
             Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
             Self::PassphraseUnused(_) => {
                 "put the key under it with baton passphrase, or leave --passphrase-file away"
@@ -255,6 +265,7 @@ impl ClientError {
             | Self::Deleted => 7,
             Self::KeyFile(_)
             | Self::File { .. }
+            | Self::Log { .. }
             | Self::PassphraseUnused(_)
             | Self::JournalDamaged { .. } => 8,
             Self::Mesh(_) | Self::TaskEnded => 1,

@@ -1,13 +1,15 @@
 //! What a caller asks for in a turn, and what it is told while the turn runs and afterwards.
 
+use baton_keys::{SecretSigningKey, account::AccountKey, owner::sui_address};
 use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, Signed,
-    ids::{BlobDigest, LinkHash, NodeId, SessionId, TurnId},
-    memory::MemoryItem,
+    ids::{BlobDigest, LinkHash, NodeId, SessionId, SuiAddress, TurnId},
+    limits::VERSION,
+    memory::{MemoryItem, RecallHint, RecallScope},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Message, RecordKind, Role},
-    turn::Sampling,
+    turn::{Sampling, TurnAuth},
 };
 
 pub use crate::request::InlinePolicy;
@@ -24,6 +26,65 @@ pub struct Relayer {
     pub node: NodeId,
     /// Where it is.
     pub addrs: Vec<Multiaddr>,
+}
+
+/// What a relayer is asked to recall for a turn that it cannot read. Nothing of the turn itself goes along.
+#[derive(Debug, Clone)]
+pub struct MemoryHint {
+    /// Signs the hint: the owner's key, or a delegate's.
+    pub key: AccountKey,
+    /// Whose memory.
+    pub owner: SuiAddress,
+    /// Words to search by, at most [`MAX_HINT_BYTES`](baton_proto::limits::MAX_HINT_BYTES); empty for none.
+    pub words: String,
+    /// The session's name in memory.
+    pub session: Option<String>,
+    /// The project that the session is in.
+    pub project: Option<String>,
+    /// The persona that is spoken to.
+    pub persona: Option<String>,
+    /// What may be used.
+    pub scope: RecallScope,
+}
+
+impl MemoryHint {
+    /// A hint for the owner's own memory, outside any project.
+    #[must_use]
+    pub fn new(key: AccountKey, words: impl Into<String>) -> Self {
+        Self {
+            owner: SuiAddress(sui_address(&key.public_key())),
+            key,
+            words: words.into(),
+            session: None,
+            project: None,
+            persona: None,
+            scope: RecallScope::default(),
+        }
+    }
+
+    pub(crate) fn sign(&self, auth: &Signed<TurnAuth>) -> Signed<RecallHint> {
+        let hint = RecallHint {
+            version: VERSION,
+            auth_hash: auth.auth_hash(),
+            owner: self.owner,
+            key: self.key.public_key(),
+            hint: self.words.clone(),
+            session: self.session.clone(),
+            project: self.project.clone(),
+            persona: self.persona.clone(),
+            scope: self.scope,
+        };
+        Signed::sign(hint, self.key.signing_key())
+    }
+}
+
+/// Memory that the caller adds itself, as a relayer does that is the client too.
+#[derive(Debug, Clone)]
+pub struct OwnMemory {
+    /// Signs the envelopes.
+    pub signer: SecretSigningKey,
+    /// The items, best first.
+    pub items: Vec<MemoryItem>,
 }
 
 /// A turn as the caller asks for it. `TurnInput::user("text")` is an ordinary one.
@@ -48,6 +109,10 @@ pub struct TurnInput {
     pub allow_echo: bool,
     /// The relayer that the turn goes through.
     pub relayer: Option<Relayer>,
+    /// What the relayer is to recall; without it, it recalls nothing.
+    pub hint: Option<MemoryHint>,
+    /// Memory that goes along without a relayer; unused with one.
+    pub memory: Option<OwnMemory>,
     /// Most tokens of memory that the relayer may add.
     pub memory_tokens: u32,
     /// Whether the request says where the history is; if not, the node finds it by the session id.
@@ -72,6 +137,8 @@ impl TurnInput {
             node: None,
             allow_echo: false,
             relayer: None,
+            hint: None,
+            memory: None,
             memory_tokens: DEFAULT_MEMORY_TOKENS,
             with_locator: true,
             inline: InlinePolicy::default(),
@@ -98,6 +165,10 @@ pub struct ResumeOptions {
     /// As in [`TurnInput`].
     pub relayer: Option<Relayer>,
     /// As in [`TurnInput`].
+    pub hint: Option<MemoryHint>,
+    /// As in [`TurnInput`].
+    pub memory: Option<OwnMemory>,
+    /// As in [`TurnInput`].
     pub memory_tokens: u32,
     /// As in [`TurnInput`].
     pub with_locator: bool,
@@ -122,6 +193,8 @@ impl ResumeOptions {
             node: input.node,
             allow_echo: input.allow_echo,
             relayer: input.relayer.clone(),
+            hint: input.hint.clone(),
+            memory: input.memory.clone(),
             memory_tokens: input.memory_tokens,
             with_locator: input.with_locator,
             inline: input.inline,

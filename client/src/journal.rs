@@ -21,6 +21,7 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use baton_keys::{
@@ -36,6 +37,10 @@ use crate::error::ClientError;
 const MAGIC: &[u8; 16] = b"baton-journal-2\n";
 /// First bytes of the format before, whose lengths were not sealed.
 const OLD_MAGIC: &[u8; 16] = b"baton-journal-1\n";
+/// First bytes of a log: frames as in a file follow, and no root.
+const LOG_MAGIC: &[u8; 16] = b"baton-chat-log1\n";
+/// Bytes that may wait to be written to a log: it is written in larger pieces than a file.
+const MAX_WAITING_BYTES: usize = 256 * 1024;
 /// The root as sealed under the device key: nonce, root and tag.
 const ROOT_BYTES: usize = 24 + 32 + 16;
 /// A frame's length as sealed: nonce, `u32le` and tag.
@@ -49,10 +54,53 @@ const ROOT_PURPOSE: &[u8] = b"baton client session root";
 /// Extension of journals.
 pub(crate) const EXTENSION: &str = "journal";
 
+/// A session's journal that is in no folder: one log of bytes, sealed already. Its methods may block.
+pub trait JournalLog: Send + Sync {
+    /// All of it; empty where there is nothing.
+    ///
+    /// # Errors
+    /// The keeper's.
+    fn read(&self) -> io::Result<Vec<u8>>;
+
+    /// Puts bytes at this offset, in place of whatever was there or behind it. When it returns they are kept; after an
+    /// error any beginning of them may be.
+    ///
+    /// # Errors
+    /// The keeper's.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Where journals are.
+#[derive(Clone)]
+pub(crate) enum Keeper {
+    /// Nowhere: sessions live in memory only.
+    Nowhere,
+    /// A folder of files.
+    Folder(PathBuf),
+    /// A log for one session.
+    Log(Arc<dyn JournalLog>),
+}
+
+impl Keeper {
+    /// The folder, if it is one.
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Folder(folder) => Some(folder),
+            Self::Nowhere | Self::Log(_) => None,
+        }
+    }
+}
+
+/// What an open journal is written to.
+enum Place {
+    Nowhere,
+    File(OpenFile),
+    Log(OpenLog),
+}
+
 /// An open journal.
 pub(crate) struct Journal {
-    /// None for a session that lives in memory only.
-    file: Option<OpenFile>,
+    place: Place,
     key: JournalKey,
     session: SessionId,
     /// Entries written, the root not counted.
@@ -68,44 +116,91 @@ struct OpenFile {
     broken: bool,
 }
 
+struct OpenLog {
+    log: Arc<dyn JournalLog>,
+    /// Length up to which everything is whole.
+    length: u64,
+    /// Frames that may be lost, and go with the next ones that may not.
+    waiting: Vec<u8>,
+}
+
+/// Entries of a journal, opened.
+type Entries = Vec<Zeroizing<Vec<u8>>>;
+
 /// What a journal held.
 pub(crate) struct Contents {
     /// The session's root.
     pub(crate) root: SessionRoot,
     /// The entries, oldest first.
-    pub(crate) entries: Vec<Zeroizing<Vec<u8>>>,
+    pub(crate) entries: Entries,
     /// Bytes that are whole; what follows is torn.
     whole: usize,
 }
 
 impl Journal {
-    /// Starts a journal: the file appears whole, with its first entries, or not at all. Without a folder it
-    /// is in memory only. The file's name is random, so that it tells nothing of the session.
+    /// Starts a journal: a file appears whole, with its first entries, or not at all; its name is random, so that it
+    /// tells nothing of the session. A log is written anew.
     pub(crate) fn create(
-        folder: Option<(&Path, &FileSecret)>,
+        keeper: &Keeper,
+        secret: &FileSecret,
         root: &SessionRoot,
         first: &[Zeroizing<Vec<u8>>],
     ) -> Result<Self, ClientError> {
         let session = root.session_id();
         let key = root.journal_key();
-        let mut journal = Self { file: None, key, session, entries: 0 };
-        let Some((folder, secret)) = folder else {
-            journal.entries = first.len() as u64;
-            return Ok(journal);
+        let mut journal = Self { place: Place::Nowhere, key, session, entries: 0 };
+        let mut bytes = match keeper {
+            Keeper::Nowhere => Vec::new(),
+            Keeper::Folder(_) => [&MAGIC[..], &secret.seal(ROOT_PURPOSE, root.expose())].concat(),
+            Keeper::Log(_) => LOG_MAGIC.to_vec(),
         };
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&secret.seal(ROOT_PURPOSE, root.expose()));
         for entry in first {
             journal.push_frame(&mut bytes, journal.entries, entry);
             journal.entries += 1;
         }
+        let folder = match keeper {
+            Keeper::Nowhere => return Ok(journal),
+            Keeper::Log(log) => {
+                log.write(0, &bytes).map_err(|source| log_error("written", source))?;
+                let length = bytes.len() as u64;
+                journal.place = Place::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() });
+                return Ok(journal);
+            }
+            Keeper::Folder(folder) => folder,
+        };
         let name = hex::encode(baton_keys::secret::random_bytes::<16>());
         let path = folder.join(name).with_extension(EXTENSION);
         replace_private(&path, &bytes).map_err(|source| file_error("create", &path, source))?;
         let file = lock(&path, &session)?;
-        journal.file = Some(OpenFile { file, path, length: bytes.len() as u64, broken: false });
+        journal.place = Place::File(OpenFile { file, path, length: bytes.len() as u64, broken: false });
         journal.seek_end()?;
         Ok(journal)
+    }
+
+    /// Opens a log, and cuts off what a crash tore; none where nothing is kept.
+    pub(crate) fn open_log(
+        log: &Arc<dyn JournalLog>,
+        root: &SessionRoot,
+    ) -> Result<Option<(Self, Contents)>, ClientError> {
+        let bytes = log.read().map_err(|source| log_error("read", source))?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let damaged = |entry| ClientError::JournalDamaged { path: PathBuf::from("log"), entry };
+        let frames = bytes.strip_prefix(LOG_MAGIC).ok_or_else(|| damaged(0))?;
+        let (entries, whole) = parse_frames(frames, root).map_err(damaged)?;
+        let length = (LOG_MAGIC.len() + whole) as u64;
+        if whole < frames.len() {
+            tracing::warn!(bytes = frames.len() - whole, "a write that a crash cut off is taken from a log");
+            log.write(length, &[]).map_err(|source| log_error("repaired", source))?;
+        }
+        let journal = Self {
+            place: Place::Log(OpenLog { log: log.clone(), length, waiting: Vec::new() }),
+            key: root.journal_key(),
+            session: root.session_id(),
+            entries: entries.len() as u64,
+        };
+        Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len() })))
     }
 
     /// Opens a journal for writing, and cuts off what a crash tore; it is kept beside the journal.
@@ -125,7 +220,7 @@ impl Journal {
                 .map_err(|source| file_error("repair", path, source))?;
         }
         let mut journal = Self {
-            file: Some(OpenFile { file, path: path.to_owned(), length, broken: false }),
+            place: Place::File(OpenFile { file, path: path.to_owned(), length, broken: false }),
             key: contents.root.journal_key(),
             session,
             entries: contents.entries.len() as u64,
@@ -145,7 +240,7 @@ impl Journal {
     }
 
     fn seek_end(&mut self) -> Result<(), ClientError> {
-        let Some(open) = &mut self.file else { return Ok(()) };
+        let Place::File(open) = &mut self.place else { return Ok(()) };
         let sought = open.file.seek(SeekFrom::Start(open.length));
         sought.map(|_| ()).map_err(|source| file_error("open", &open.path, source))
     }
@@ -157,8 +252,10 @@ impl Journal {
         for (position, entry) in (self.entries..).zip(entries) {
             self.push_frame(&mut bytes, position, entry);
         }
-        if let Some(open) = &mut self.file {
-            open.append(&bytes, flush)?;
+        match &mut self.place {
+            Place::Nowhere => {}
+            Place::File(open) => open.append(&bytes, flush)?,
+            Place::Log(open) => open.append(&bytes, flush)?,
         }
         self.entries += entries.len() as u64;
         Ok(())
@@ -166,7 +263,13 @@ impl Journal {
 
     /// Removes the file and what was kept beside it; when it returns they are gone from the disk's folder too.
     pub(crate) fn remove(self) -> Result<(), ClientError> {
-        let Some(open) = self.file else { return Ok(()) };
+        let open = match self.place {
+            Place::Nowhere => return Ok(()),
+            Place::Log(open) => {
+                return open.log.write(0, &[]).map_err(|source| log_error("removed", source));
+            }
+            Place::File(open) => open,
+        };
         aside::remove(&open.path).map_err(|source| file_error("remove", &open.path, source))
     }
 }
@@ -190,6 +293,28 @@ impl OpenFile {
         self.length += bytes.len() as u64;
         Ok(())
     }
+}
+
+impl OpenLog {
+    fn append(&mut self, bytes: &[u8], flush: bool) -> Result<(), ClientError> {
+        let before = self.waiting.len();
+        self.waiting.extend_from_slice(bytes);
+        if !flush && self.waiting.len() < MAX_WAITING_BYTES {
+            return Ok(());
+        }
+        if let Err(source) = self.log.write(self.length, &self.waiting) {
+            // What was partly kept is written over by the next write, at the same offset.
+            self.waiting.truncate(before);
+            return Err(log_error("written", source));
+        }
+        self.length += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+}
+
+fn log_error(action: &'static str, source: io::Error) -> ClientError {
+    ClientError::Log { action, source }
 }
 
 /// Reads a journal without locking or changing it.
@@ -230,10 +355,17 @@ pub(crate) fn read_root(path: &Path, secret: &FileSecret) -> Result<SessionRoot,
 /// The whole entries, or the position of the damaged one (0 is the beginning of the file with the root).
 fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(0u64)?;
-    let (sealed, mut rest) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
+    let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
     let root = open_root(sealed, secret).ok_or(0u64)?;
+    let (entries, whole) = parse_frames(frames, &root)?;
+    let whole = bytes.len() - frames.len() + whole;
+    Ok(Contents { root, entries, whole })
+}
+
+/// The entries of whole frames and how many bytes these are, or the position of the damaged one.
+fn parse_frames(frames: &[u8], root: &SessionRoot) -> Result<(Entries, usize), u64> {
     let (session, key) = (root.session_id(), root.journal_key());
-    let mut entries = Vec::new();
+    let (mut entries, mut rest) = (Vec::new(), frames);
     while !rest.is_empty() {
         let position = entries.len() as u64;
         match next_frame(rest, &key, &session, position) {
@@ -245,7 +377,7 @@ fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
             Frame::Damaged => return Err(position + 1),
         }
     }
-    Ok(Contents { root, entries, whole: bytes.len() - rest.len() })
+    Ok((entries, frames.len() - rest.len()))
 }
 
 /// What the rest of a file begins with.

@@ -32,7 +32,7 @@ mod turn;
 mod wait;
 mod walk;
 
-pub use baton_keys::{session::SessionRoot, words::WordsError};
+pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{
     Client, NewSession, SessionInfo, TurnView,
@@ -45,10 +45,11 @@ pub use config::{
 pub use duty::renewal::RenewReport;
 pub use error::ClientError;
 pub use event::{
-    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, Relayer, ResumeOptions, TurnEvent, TurnInput,
-    TurnOutcome,
+    DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, MemoryHint, OwnMemory, Relayer,
+    ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
+pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
 pub use nodes::NodeInfo;
 pub use sessions::{Deletion, Listing, UnreadableSession};

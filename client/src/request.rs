@@ -11,6 +11,7 @@ use baton_proto::{
     ids::PublicKey,
     limits::{MAX_AUTH_LIFETIME_MS, MAX_INLINE_BLOBS, MAX_READ_BLOBS, VERSION},
     link::BlobRef,
+    memory::MemEnvelope,
     record::RecordKind,
     segment::Segment,
     turn::{Grant, GrantedKey, Payload, ReadBlob, ReadRecord, SealedPayload, StoragePolicy, TurnAuth},
@@ -19,6 +20,7 @@ use baton_proto::{
 
 use crate::{
     choose::{Choice, highest_price, output_cap},
+    event::OwnMemory,
     state::{PendingTurn, State},
 };
 
@@ -39,9 +41,11 @@ pub enum InlinePolicy {
 
 /// What an attempt asks for beside the turn itself.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Terms<'a> {
     /// The relayer that may add memory.
     pub(crate) memory_from: Option<PublicKey>,
+    /// Memory that goes along.
+    pub(crate) memory: Option<&'a OwnMemory>,
     /// Most tokens of added memory.
     pub(crate) memory_tokens: u32,
     /// Whether the request says where the blobs are.
@@ -68,7 +72,7 @@ pub(crate) fn prepare(
     turn: &PendingTurn,
     attempt: u32,
     choice: &Choice,
-    terms: &Terms,
+    terms: &Terms<'_>,
     now_ms: u64,
 ) -> Result<Prepared, ErrorCode> {
     let base = state.base();
@@ -124,7 +128,14 @@ pub(crate) fn prepare(
         SealedPayload::seal(&payload, &ExchangeSecret::generate(), &choice.key, &auth.binding())?;
     auth.payload_hash = sealed.hash();
     let auth = Signed::sign(auth, &signing);
-    let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory: None };
+    let memory = match terms.memory {
+        Some(OwnMemory { signer, items }) => {
+            let envelope = MemEnvelope::seal(items, &auth, signer, &ExchangeSecret::generate(), now_ms)?;
+            Some(envelope.bytes().clone())
+        }
+        None => None,
+    };
+    let request = TurnRequest { auth: auth.bytes().clone(), payload: sealed, inline, memory };
     Ok(Prepared { auth, request, secret, record_key })
 }
 

@@ -1,10 +1,10 @@
-//! One open session: its journal and its state under one short lock, and the permits that keep turns in order.
+//! One open session: its journal and its state, each under a lock, and the permits that keep turns in order.
 //!
-//! The lock is held for a journal append at the most and never across an await; appends run on a blocking thread.
+//! No lock is held across an await. The journal's is held for an append, on a blocking thread; the state's for moments.
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
@@ -13,20 +13,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     error::ClientError,
-    journal::{self, Journal},
+    journal::{self, Journal, JournalLog, Keeper},
     state::{Entry, Opened, State},
 };
-
-struct Shelf {
-    journal: Option<Journal>,
-    state: State,
-}
 
 /// An open session.
 pub(crate) struct Session {
     /// Its id.
     pub(crate) id: SessionId,
-    shelf: Mutex<Shelf>,
+    /// Held for a whole write, by blocking threads alone.
+    journal: Mutex<Option<Journal>>,
+    /// Held for moments. Readers never wait for a journal, whose keeper may need the reactor's threads to go on.
+    state: Mutex<State>,
     turns: Arc<Semaphore>,
     /// One computation of a blob ID at a time, so that a turn waits for the one under way instead of a second.
     pub(crate) ids: Semaphore,
@@ -42,7 +40,7 @@ pub(crate) struct Session {
 impl Session {
     /// Starts a session with these first entries after its opening.
     pub(crate) fn create(
-        folder: Option<(&Path, &FileSecret)>,
+        (keeper, secret): (&Keeper, &FileSecret),
         root: SessionRoot,
         opened: Opened,
         entries: Vec<Entry>,
@@ -53,8 +51,17 @@ impl Session {
         for entry in entries {
             state.apply(entry)?;
         }
-        let journal = Journal::create(folder, &root, &first)?;
+        let journal = Journal::create(keeper, secret, &root, &first)?;
         Ok(Self::with(journal, state))
+    }
+
+    /// Opens a session's log; none where nothing is kept.
+    pub(crate) fn open_log(
+        log: &Arc<dyn JournalLog>,
+        root: &SessionRoot,
+    ) -> Result<Option<Self>, ClientError> {
+        let Some((journal, contents)) = Journal::open_log(log, root)? else { return Ok(None) };
+        Ok(Some(Self::with(journal, replay(Path::new("log"), contents)?)))
     }
 
     /// Opens a session's file for writing.
@@ -66,7 +73,8 @@ impl Session {
     fn with(journal: Journal, state: State) -> Self {
         Self {
             id: state.session_id,
-            shelf: Mutex::new(Shelf { journal: Some(journal), state }),
+            journal: Mutex::new(Some(journal)),
+            state: Mutex::new(state),
             turns: Arc::new(Semaphore::new(1)),
             ids: Semaphore::new(1),
             heads: Semaphore::new(1),
@@ -93,12 +101,16 @@ impl Session {
 
     /// Looks at the state.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.lock().state)
+        look(&self.lock())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Shelf> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // State changes only after a successful append, in steps that cannot panic midway.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes entries, flushed, and applies them. When it returns an error none of them counts.
@@ -122,23 +134,24 @@ impl Session {
 
     fn write_blocking(&self, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
-        let mut shelf = self.lock();
-        let journal = shelf.journal.as_mut().ok_or(ClientError::Closed)?;
-        journal.append(&encoded, flush)?;
+        let mut kept = self.lock_journal();
+        kept.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
+        // Still under the journal's lock: the state takes entries in the order in which they were written.
+        let mut state = self.lock();
         for entry in entries {
-            shelf.state.apply(entry)?;
+            state.apply(entry)?;
         }
         Ok(())
     }
 
     /// Lets go of the file, after a write under way; later ones are refused. Blocking.
     pub(crate) fn close(&self) {
-        drop(self.lock().journal.take());
+        drop(self.lock_journal().take());
     }
 
     /// Removes the session's file; nothing can be written any more.
     pub(crate) fn remove(&self) -> Result<(), ClientError> {
-        let journal = self.lock().journal.take();
+        let journal = self.lock_journal().take();
         journal.map_or(Ok(()), Journal::remove)
     }
 }

@@ -201,7 +201,7 @@ impl Client {
 
     /// Removes the damaged journals of a session that were set aside earlier.
     fn remove_set_aside(&self, id: SessionId) -> Result<(), ClientError> {
-        let Some(folder) = &self.inner.folder else { return Ok(()) };
+        let Some(folder) = self.inner.keeper.folder() else { return Ok(()) };
         for path in aside::damaged_files(folder).map_err(|source| file_error("list", folder, source))? {
             if journal::read_root(&path, &self.inner.secret).is_ok_and(|root| root.session_id() == id) {
                 aside::remove(&path).map_err(|source| file_error("remove", &path, source))?;

@@ -100,10 +100,8 @@ impl Client {
             match Box::pin(self.settle(&session, &auth)).await {
                 Ok(Some((finished, memory))) => {
                     on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
-                    return self
-                        .finish(&session, &auth, finished, memory, None, &mut on_event)
-                        .await
-                        .map(Some);
+                    let finish = self.finish(&session, &auth, finished, memory, None, &mut on_event);
+                    return Box::pin(finish).await.map(Some);
                 }
                 Ok(None) => {}
                 Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
@@ -208,8 +206,12 @@ impl Client {
             let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
             tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
         }
+        // A relayer's memory and the caller's own exclude each other: an authorisation names one source.
+        let own = options.memory.as_ref().filter(|own| options.relayer.is_none() && !own.items.is_empty());
+        let memory_from = options.relayer.as_ref().map(|relayer| relayer.node.public_key());
         let terms = Terms {
-            memory_from: options.relayer.as_ref().map(|relayer| relayer.node.public_key()),
+            memory_from: memory_from.or_else(|| own.map(|own| own.signer.public_key())),
+            memory: own,
             memory_tokens: options.memory_tokens,
             with_locator: progress.with_locator,
             inline: progress.inline,
@@ -224,7 +226,13 @@ impl Client {
         })?;
         let auth = prepared.auth.clone();
         let entry = AttemptEntry { attempt: auth.attempt, auth: auth.bytes().clone() };
-        session.record(vec![Entry::Attempt(entry)]).await?;
+        let mut entries = vec![Entry::Attempt(entry)];
+        // Without it, what became of the attempt could not be compared with its receipt after a crash.
+        let items = own.map(|own| own.items.clone()).unwrap_or_default();
+        if !items.is_empty() {
+            entries.push(Entry::Memory { attempt: auth.attempt, items: items.clone() });
+        }
+        session.record(entries).await?;
         events(TurnEvent::Attempt {
             attempt: auth.attempt,
             node: choice.node,
@@ -236,6 +244,8 @@ impl Client {
             directory,
             timeouts: self.inner.config.timeouts,
             relayer: options.relayer.as_ref(),
+            hint: options.hint.as_ref(),
+            own: items,
         };
         let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
         Ok((auth, result))

@@ -69,6 +69,34 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Waits until the head of a session is published and its last turn's author has the acknowledgement; false when that
+    /// was not so within `timeout`. What is not done then is in the journal.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn wait_told(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
+        let session = self.opened(id).await?;
+        let mut changes = session.read(|state| state.signals.changed.subscribe());
+        let told = |session: &Session| {
+            session.read(|state| {
+                let last = state.next_seq().checked_sub(1);
+                state.is_published() && last.is_none_or(|last| !state.unacked.contains(&last))
+            })
+        };
+        let done = async {
+            while !told(&session) {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        Ok(tokio::time::timeout(timeout, done).await.is_ok())
+    }
+}
+
 /// Whether nothing is left to store or to publish.
 pub(crate) fn is_caught_up(session: &Session) -> bool {
     session.read(|state| state.is_published() && state.unstored.is_empty())

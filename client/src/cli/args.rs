@@ -22,15 +22,19 @@ Examples:
   baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
   baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
   baton blob quilt put notes/*.txt                 many small files as one blob
+  baton account new --passphrase-file p.txt        the key that owns memories
+  baton chat --memory --relayer /ip4/192.0.2.1/tcp/4101/p2p/ID
+  baton memory list --all --relayer-url https://relayer.example
+  baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher and aggregator (a URL or a
 list), publisher_token_file, publisher_secret_file, heads, shards, mdns, open_epochs, closed_epochs, epoch_hours,
-renew, max_price, model, system, relayer. Flags go before the environment (BATON_*), and
+renew, max_price, model, system, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
 that before the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
 not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
-home folder, its key or a damaged journal; 130 interrupted.";
+home folder, its key or a damaged journal; 9 the relayer refused or failed; 130 interrupted.";
 
 /// Talk to language models over nodes that keep nothing: the conversation is yours, sealed and verifiable.
 #[derive(Debug, Parser)]
@@ -93,6 +97,15 @@ pub struct Arguments {
     /// File with the passphrase of the device key; a new key is sealed under it (an existing one: baton passphrase).
     #[arg(long, global = true, env = "BATON_PASSPHRASE_FILE", value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
+    /// Base URL of the relayer that keeps memories.
+    #[arg(long, global = true, env = "BATON_RELAYER_URL", value_name = "URL")]
+    pub relayer_url: Option<String>,
+    /// File of the account key, which owns memories [default: account.key in the home folder].
+    #[arg(long, global = true, env = "BATON_ACCOUNT", value_name = "FILE")]
+    pub account: Option<PathBuf>,
+    /// Act for this account, whose owner made this key its delegate [default: the key's own account].
+    #[arg(long, global = true, env = "BATON_OWNER", value_name = "ADDRESS")]
+    pub owner: Option<String>,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -108,6 +121,18 @@ pub enum Command {
         /// What to do with sessions.
         #[command(subcommand)]
         command: SessionCommand,
+    },
+    /// Make, show, back up and bring back the account key, which owns memories.
+    Account {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: AccountCommand,
+    },
+    /// See and change what a relayer remembers (needs --relayer-url and an account key).
+    Memory {
+        /// What to do with memories.
+        #[command(subcommand)]
+        command: MemoryCommand,
     },
     /// List the nodes that are found, with their models.
     Nodes,
@@ -147,6 +172,21 @@ pub struct ChatArguments {
     /// A relayer that adds memory, such as /ip4/192.0.2.1/tcp/4002/p2p/ID.
     #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
     pub relayer: Option<String>,
+    /// Have the relayer recall memories of your account. It cannot read the turn: it is told a hint to search by.
+    #[arg(long, env = "BATON_MEMORY")]
+    pub memory: bool,
+    /// What the relayer is told to search by.
+    #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT", env = "BATON_MEMORY_HINT")]
+    pub memory_hint: HintMode,
+    /// Send each exchange to the relayer afterwards, to be remembered (needs --relayer-url). It then reads it.
+    #[arg(long, requires = "memory", env = "BATON_MEMORY_WRITE")]
+    pub memory_write: bool,
+    /// The project whose memories count.
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// The persona that is spoken to.
+    #[arg(long, value_name = "NAME")]
+    pub persona: Option<String>,
     /// Ask this node and no other (its id in hex, as `baton nodes` shows it).
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
@@ -165,6 +205,149 @@ pub struct ChatArguments {
     /// Give up a message that was not answered earlier, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,
+}
+
+/// What to do with the account key.
+#[derive(Debug, Subcommand)]
+pub enum AccountCommand {
+    /// Make a key, under the passphrase of --passphrase-file if one is given.
+    New,
+    /// Show the account's address and public key.
+    Show,
+    /// Show the 24 words that are the key, or write them to a file.
+    Backup {
+        /// The file (made with mode 0600).
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Bring the key back from its 24 words.
+    Restore {
+        /// File with the words.
+        #[arg(long, value_name = "FILE")]
+        words_file: Option<PathBuf>,
+    },
+}
+
+/// Where in memory.
+#[derive(Debug, Default, Clone, Args)]
+pub struct PlaceArguments {
+    /// The project [default: the shared pool of no project].
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// The session.
+    #[arg(long, value_name = "NAME")]
+    pub session: Option<String>,
+    /// The persona.
+    #[arg(long, value_name = "NAME")]
+    pub persona: Option<String>,
+}
+
+/// What to do with memories. ID is one that `baton memory list` shows.
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// List memories, newest first.
+    List {
+        /// Only those with all these words.
+        words: Vec<String>,
+        #[command(flatten)]
+        place: PlaceArguments,
+        /// Of all projects and sessions.
+        #[arg(long)]
+        all: bool,
+        /// Only those that wait for consent.
+        #[arg(long)]
+        pending: bool,
+        /// Most of them.
+        #[arg(long, value_name = "NUMBER", default_value_t = 50)]
+        limit: u32,
+    },
+    /// Search as a turn would, with scores.
+    Search {
+        /// What to look for.
+        query: String,
+        #[command(flatten)]
+        place: PlaceArguments,
+        /// full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
+        #[arg(long, value_name = "NAME")]
+        scope: Option<String>,
+        /// Most of them.
+        #[arg(long, value_name = "NUMBER", default_value_t = 6)]
+        limit: u32,
+    },
+    /// Remember a fact.
+    Add {
+        /// The fact, in one sentence.
+        text: String,
+        #[command(flatten)]
+        place: PlaceArguments,
+        /// Between you and the persona, instead of known to all of them.
+        #[arg(long)]
+        relationship: bool,
+    },
+    /// Change a memory's text.
+    Edit {
+        /// The memory.
+        id: String,
+        /// The new text.
+        text: String,
+        /// Keep the old text as history.
+        #[arg(long)]
+        keep_old: bool,
+    },
+    /// Delete memories for good.
+    Forget {
+        /// The memories.
+        #[arg(required_unless_present = "everything")]
+        ids: Vec<String>,
+        /// All of the account's, with their keys.
+        #[arg(long, conflicts_with = "ids")]
+        everything: bool,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Write all memories to a file, in the clear and signed.
+    Export {
+        /// The file (made with mode 0600); `-` is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        #[command(flatten)]
+        place: PlaceArguments,
+    },
+    /// Take in an export.
+    Import {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Show what waits for your consent, or decide.
+    Consent {
+        /// Keep this one; may be repeated.
+        #[arg(long, value_name = "ID")]
+        grant: Vec<String>,
+        /// Delete this one; may be repeated.
+        #[arg(long, value_name = "ID")]
+        deny: Vec<String>,
+    },
+    /// Show what has been learned about you.
+    Profile {
+        #[command(flatten)]
+        place: PlaceArguments,
+    },
+    /// List the projects.
+    Projects,
+    /// List the sessions that memory knows.
+    Sessions,
+}
+
+/// What a relayer is told to search by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum HintMode {
+    /// The message itself: the relayer reads it.
+    Message,
+    /// A few words of it, chosen here.
+    Keywords,
+    /// Nothing: only what it knows of you in general is recalled.
+    None,
 }
 
 /// What to do with sessions. SESSION is an id, the beginning of one, or `last`.

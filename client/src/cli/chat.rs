@@ -5,6 +5,7 @@ use std::io::Read as _;
 use baton_client::{Client, ClientError, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{
     ids::{NodeId, SessionId},
+    memory::MemoryItem,
     record::{Message, Role},
     turn::Sampling,
 };
@@ -15,19 +16,24 @@ use super::{
     args::ChatArguments,
     find_session, leave_at_second_interrupt,
     out::{Out, short},
-    random_seed, repl,
+    random_seed,
+    remembering::Remembering,
+    repl,
     settings::{self, Settings},
     with_client,
 };
 
 /// Most bytes read from standard input as one message; the library names the exact limit.
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
+/// Characters of a memory that are shown.
+const SHOWN_CHARS: usize = 120;
 /// Lively, and still on the subject.
 const DEFAULT_TEMPERATURE: f32 = 0.7;
 
 /// How turns are asked for in this call.
 pub struct Talk {
     template: TurnInput,
+    memory: Option<Remembering>,
     seed: Option<u64>,
     /// System text of new sessions.
     pub system: Option<String>,
@@ -55,14 +61,32 @@ impl Talk {
             return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
         }
         let system = arguments.system.clone().or_else(|| settings.system.clone());
-        Ok(Self { template, seed: arguments.seed, system })
+        let memory = Remembering::from(settings, arguments)?;
+        if memory.is_some() && template.relayer.is_none() {
+            return Err(Failure::Usage(
+                "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+            ));
+        }
+        Ok(Self { template, memory, seed: arguments.seed, system })
     }
 
     /// An ordinary turn.
-    pub fn input(&self, messages: Vec<Message>) -> TurnInput {
-        let mut input = TurnInput { messages, ..self.template.clone() };
+    pub fn input(&self, session: SessionId, messages: Vec<Message>, out: &Out) -> TurnInput {
+        let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
+        let mut input = TurnInput { messages, hint, ..self.template.clone() };
         input.sampling.seed = self.seed.unwrap_or_else(random_seed);
         input
+    }
+
+    /// Sends an exchange to be remembered, if the user asked for that. A relayer that is away costs a warning.
+    pub async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
+        let Some(memory) = &self.memory else { return };
+        if let Some(desk) = &memory.write
+            && let Err(failure) = memory.send(desk, messages, outcome).await
+        {
+            out.warn("the exchange was not remembered:");
+            failure.report(out);
+        }
     }
 
     /// How a pending turn is finished.
@@ -116,7 +140,8 @@ async fn one_shot(
     {
         client.set_system(session, vec![Message::new(Role::System, system)]).await?;
     }
-    let input = talk.input(vec![Message::new(Role::User, text)]);
+    let messages = vec![Message::new(Role::User, text)];
+    let input = talk.input(session, messages.clone(), out);
     let result = cancellable(client.turn(session, input, |event| view.show(event))).await;
     if result.is_err() {
         view.end_line();
@@ -127,6 +152,7 @@ async fn one_shot(
     }
     let outcome = result?;
     view.finish(&outcome);
+    talk.remember(&messages, &outcome, out).await;
     if out.json() {
         out.value(&summary(&outcome, &view.model))?;
     }
@@ -178,7 +204,7 @@ impl<'a> View<'a> {
                 self.out.note(&format!("node {} · {model}", short(&node)));
                 self.model = model;
             }
-            TurnEvent::Memory(items) => self.out.note(&format!("{} memories added", items.len())),
+            TurnEvent::Memory(items) => show_memory(&items, self.out),
             TurnEvent::Waiting(ahead) => self.out.note(&format!("waiting; {ahead} ahead")),
             TurnEvent::Text(text) if !self.out.json() => {
                 self.shown = true;
@@ -215,6 +241,18 @@ impl<'a> View<'a> {
     }
 }
 
+/// What was recalled, as a dim line each.
+pub fn show_memory(items: &[MemoryItem], out: &Out) {
+    out.note(&format!("{} memories added", items.len()));
+    for item in items {
+        let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
+        if text.len() < item.text.len() {
+            text.push('…');
+        }
+        out.note(&format!("  · {} ({})", text.replace('\n', " "), item.source));
+    }
+}
+
 /// The JSON of a finished turn.
 fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
     let receipt = &outcome.receipt;
@@ -227,6 +265,8 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
         "verified": true,
         "finish": format!("{:?}", outcome.finish),
         "attempt": outcome.attempt,
+        "recalled_facts": outcome.memory.iter().map(|item| json!({ "text": item.text, "source": item.source }))
+            .collect::<Vec<_>>(),
         "receipt": {
             "hash": receipt.receipt_hash().to_string(),
             "model": receipt.model.to_string(),
@@ -235,6 +275,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,
             "memory_tokens": receipt.tokens.memory,
+            "memory_items": receipt.memory_items,
             "seed": receipt.seed,
             "price": receipt.price,
             "first_token_ms": receipt.timings.first_token_ms,

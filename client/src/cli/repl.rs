@@ -12,7 +12,7 @@ use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 use super::{
     Failure,
     args::ChatArguments,
-    chat::{Talk, View, cancellable, open_session},
+    chat::{Talk, View, cancellable, open_session, show_memory},
     find_session,
     out::{Out, count},
     session::{show_list, show_report},
@@ -27,6 +27,7 @@ const HELP: &str = "\
 /retry          finish a message that was not answered
 /drop           give up a message that was not answered
 /verify [full]  check the session against the store
+/memory         what was recalled for the last turn
 /help           this list
 /quit           leave (also Ctrl-D); Ctrl-C ends a running answer";
 
@@ -42,6 +43,7 @@ enum Line<'a> {
     Retry,
     Drop,
     Verify { full: bool },
+    Memory,
     Help,
     Quit,
     Nothing,
@@ -64,6 +66,7 @@ fn parse(line: &str) -> Line<'_> {
         ("drop", "") => Line::Drop,
         ("verify", "") => Line::Verify { full: false },
         ("verify", "full") => Line::Verify { full: true },
+        ("memory", "") => Line::Memory,
         ("help", _) => Line::Help,
         ("quit" | "exit", "") => Line::Quit,
         // A message may begin with two slashes to begin with one.
@@ -188,7 +191,8 @@ impl Repl<'_> {
             Line::Quit => return Ok(false),
             Line::Help => self.out.line(HELP)?,
             Line::Unknown(text) => self.out.warn(&format!("there is no {text}; /help lists the commands")),
-            Line::Say(text) => self.turn(self.talk.input(vec![Message::new(Role::User, text)])).await?,
+            Line::Say(text) => self.turn(vec![Message::new(Role::User, text)], None).await?,
+            Line::Memory => self.memory().await?,
             Line::Edit(text) => self.replace(Some(text)).await?,
             Line::Regenerate => self.replace(None).await?,
             Line::Retry => self.retry().await?,
@@ -224,14 +228,31 @@ impl Repl<'_> {
         Box::pin(self.greet()).await
     }
 
-    async fn turn(&mut self, input: TurnInput) -> Result<(), Failure> {
+    /// Says something; with a seq, in the place of what was said from there on.
+    async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
+        let mut input = self.talk.input(self.session, messages.clone(), self.out);
+        if replaced.is_some() {
+            input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
+        }
         if let Some(system) = &self.system {
             self.client.set_system(self.session, vec![Message::new(Role::System, system)]).await?;
             self.system = None;
         }
         let mut view = View::new(self.out);
         let result = cancellable(self.client.turn(self.session, input, |event| view.show(event))).await;
+        if let Ok(outcome) = &result {
+            self.talk.remember(&messages, outcome, self.out).await;
+        }
         self.ended(result.map(Some), &mut view).await
+    }
+
+    /// Shows what was recalled for the last turn.
+    async fn memory(&self) -> Result<(), Failure> {
+        match self.client.last_turn(self.session).await? {
+            Some(last) => show_memory(&last.memory, self.out),
+            None => self.out.note("nothing was said yet"),
+        }
+        Ok(())
     }
 
     async fn retry(&self) -> Result<(), Failure> {
@@ -276,10 +297,8 @@ impl Repl<'_> {
         if let Some(text) = text {
             messages = vec![Message::new(Role::User, text)];
         }
-        let mut input = self.talk.input(messages);
-        input.kind = RecordKind::Edit;
-        input.supersedes_from = Some(replaced_from(seq, record));
-        self.turn(input).await
+        let from = replaced_from(seq, record);
+        self.turn(messages, Some(from)).await
     }
 }
 

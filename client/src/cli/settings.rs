@@ -83,6 +83,8 @@ struct File {
     model: Option<String>,
     system: Option<String>,
     relayer: Option<String>,
+    relayer_url: Option<String>,
+    account: Option<PathBuf>,
 }
 
 /// One URL, or a list.
@@ -132,6 +134,11 @@ pub struct Settings {
     pub system: Option<String>,
     /// Default relayer.
     pub relayer: Option<String>,
+    /// The relayer's HTTP door.
+    pub relayer_url: Option<String>,
+    /// The account that is acted for, if not the key's own.
+    pub owner: Option<String>,
+    account: PathBuf,
 }
 
 impl Settings {
@@ -169,6 +176,9 @@ impl Settings {
             renew: !arguments.no_renew && file.renew.unwrap_or(true),
             max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
+            account: arguments.account.clone().or(file.account).unwrap_or_else(|| home.join("account.key")),
+            relayer_url: arguments.relayer_url.clone().or(file.relayer_url),
+            owner: arguments.owner.clone(),
             home,
             nodes,
             mdns,
@@ -181,6 +191,11 @@ impl Settings {
             system: file.system,
             relayer: file.relayer,
         })
+    }
+
+    /// The file of the account key.
+    pub fn account_file(&self) -> PathBuf {
+        self.account.clone()
     }
 
     /// The home folder.

@@ -2,13 +2,16 @@
 
 use std::{
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use baton_keys::files::{self, FileSecret};
 use zeroize::Zeroizing;
 
-use crate::{error::ClientError, journal::file_error};
+use crate::{
+    error::ClientError,
+    journal::{Keeper, file_error},
+};
 
 /// Name of the device key in the home folder.
 const DEVICE_KEY: &str = "device.key";
@@ -21,7 +24,7 @@ const SESSIONS: &str = "sessions";
 pub(crate) fn open(
     home: &Path,
     passphrase: Option<Zeroizing<String>>,
-) -> Result<(FileSecret, Option<PathBuf>), ClientError> {
+) -> Result<(FileSecret, Keeper), ClientError> {
     let passphrase = passphrase.as_deref().map(String::as_str);
     files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
     let folder = home.join(SESSIONS);
@@ -35,7 +38,7 @@ pub(crate) fn open(
         return Err(ClientError::PassphraseUnused(path));
     }
     // Also right after creation: what counts is what the disk says.
-    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Some(folder)))
+    Ok((files::load(&path, DEVICE_KEY_KIND, passphrase)?, Keeper::Folder(folder)))
 }
 
 /// Whether the device key of a home asks for a passphrase; false where there is none yet.

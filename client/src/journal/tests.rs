@@ -15,9 +15,10 @@ fn texts(contents: &Contents) -> Vec<String> {
 /// A journal with three entries: its bytes and the offset where the last one begins.
 fn written(folder: &Path, secret: &FileSecret) -> (PathBuf, Vec<u8>, usize) {
     let root = SessionRoot::generate();
-    let mut journal = Journal::create(Some((folder, secret)), &root, &[entry("opened")]).unwrap();
+    let mut journal =
+        Journal::create(&Keeper::Folder(folder.to_owned()), secret, &root, &[entry("opened")]).unwrap();
     journal.append(&[entry("second")], true).unwrap();
-    let path = journal.file.as_ref().unwrap().path.clone();
+    let path = path_of(&journal);
     let before = fs::read(&path).unwrap().len();
     journal.append(&[entry("the last one")], true).unwrap();
     drop(journal);
@@ -152,9 +153,10 @@ fn nothing_of_an_entry_or_the_root_is_on_the_disk_in_the_clear() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
-    let mut journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
+    let mut journal =
+        Journal::create(&Keeper::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
     journal.append(&[entry("a very private sentence")], true).unwrap();
-    let path = journal.file.as_ref().unwrap().path.clone();
+    let path = path_of(&journal);
     let bytes = fs::read(&path).unwrap();
     let holds = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
     assert!(!holds(b"private") && !holds(root.expose()) && !holds(&root.session_id().0));
@@ -168,8 +170,8 @@ fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let secret = FileSecret::generate();
     let root = SessionRoot::generate();
-    let journal = Journal::create(Some((folder.path(), &secret)), &root, &[]).unwrap();
-    let path = journal.file.as_ref().unwrap().path.clone();
+    let journal = Journal::create(&Keeper::Folder(folder.path().to_owned()), &secret, &root, &[]).unwrap();
+    let path = path_of(&journal);
     assert!(matches!(Journal::open(&path, &secret), Err(ClientError::InUse(_))));
     drop(journal);
     assert!(Journal::open(&path, &secret).is_ok());
@@ -188,4 +190,68 @@ fn a_journal_of_the_format_before_is_not_called_damaged() {
         assert!(refused.to_string().contains("older format"), "{refused}");
     }
     assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+fn path_of(journal: &Journal) -> PathBuf {
+    let Place::File(open) = &journal.place else { panic!("the journal is in no file") };
+    open.path.clone()
+}
+
+#[derive(Default)]
+struct Bytes {
+    bytes: std::sync::Mutex<Vec<u8>>,
+    fail: std::sync::atomic::AtomicBool,
+}
+
+impl JournalLog for Bytes {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        Ok(self.bytes.lock().unwrap().clone())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut kept = self.bytes.lock().unwrap();
+        kept.truncate(usize::try_from(offset).unwrap());
+        if self.fail.load(std::sync::atomic::Ordering::SeqCst) {
+            // As a keeper that dies midway.
+            kept.extend_from_slice(&bytes[..bytes.len() / 2]);
+            return Err(io::Error::other("full"));
+        }
+        kept.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_log_holds_what_was_flushed_and_is_cut_where_it_was_torn() {
+    let kept = Arc::new(Bytes::default());
+    let log: Arc<dyn JournalLog> = kept.clone();
+    let (root, secret) = (SessionRoot::generate(), FileSecret::generate());
+    assert!(Journal::open_log(&log, &root).unwrap().is_none());
+    let mut journal = Journal::create(&Keeper::Log(log.clone()), &secret, &root, &[entry("opened")]).unwrap();
+    journal.append(&[entry("noted")], false).unwrap();
+    let read = || {
+        let (_, contents) = Journal::open_log(&log, &root).unwrap().unwrap();
+        contents.entries.iter().map(|entry| String::from_utf8(entry.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(read(), ["opened"], "what may be lost waits");
+    journal.append(&[entry("recorded")], true).unwrap();
+    assert_eq!(read(), ["opened", "noted", "recorded"]);
+
+    kept.fail.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(matches!(journal.append(&[entry("lost")], true), Err(ClientError::Log { .. })));
+    kept.fail.store(false, std::sync::atomic::Ordering::SeqCst);
+    journal.append(&[entry("again")], true).unwrap();
+    assert_eq!(read(), ["opened", "noted", "recorded", "again"]);
+
+    // Torn by the end of the one who wrote it; then of another session, or changed.
+    let whole = kept.bytes.lock().unwrap().len();
+    kept.bytes.lock().unwrap().truncate(whole - 1);
+    assert_eq!(read().len(), 3);
+    assert!(kept.bytes.lock().unwrap().len() < whole - 1, "the torn end is gone");
+    assert!(matches!(
+        Journal::open_log(&log, &SessionRoot::generate()),
+        Err(ClientError::JournalDamaged { .. })
+    ));
+    *kept.bytes.lock().unwrap().last_mut().unwrap() ^= 1;
+    assert!(matches!(Journal::open_log(&log, &root), Err(ClientError::JournalDamaged { entry: 3, .. })));
 }

@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
+pub fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)
         .env_clear()

@@ -168,8 +168,13 @@ impl FakeNode {
 
     /// Waits until a turn hangs.
     pub async fn hangs(&self) {
+        self.hung(1).await;
+    }
+
+    /// Waits until so many turns hung.
+    pub async fn hung(&self, turns: u32) {
         let mut hanging = self.shared.hanging.subscribe();
-        hanging.wait_for(|count| *count > 0).await.unwrap();
+        hanging.wait_for(|count| *count >= turns).await.unwrap();
     }
 
     pub async fn stop(&self) {
@@ -187,7 +192,9 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
-        ClientFrame::Relay(_) => NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 },
+        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } => {
+            NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
+        }
         ClientFrame::Status(bytes) => status(&shared, &Signed::verify(bytes).unwrap()),
         ClientFrame::Ack(bytes) => {
             let ack = Signed::<TurnAck>::verify(bytes).unwrap();

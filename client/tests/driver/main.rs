@@ -11,6 +11,7 @@ mod heads;
 mod home;
 mod keeping;
 mod limits;
+mod memory;
 mod relayer;
 mod renewal;
 mod store;

@@ -1,12 +1,15 @@
 //! A turn in sealed mode: through a relayer that adds memory and passes on what it cannot read.
 
-use baton_client::{Relayer, TurnEvent, TurnInput};
-use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use std::sync::{Arc, Mutex};
+
+use baton_client::{AccountKey, MemoryHint, Relayer, TurnEvent, TurnInput};
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, owner::sui_address};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
     ErrorCode, Signed, codec,
+    ids::SuiAddress,
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
-    memory::{MemEnvelope, MemoryItem},
+    memory::{MemEnvelope, MemoryItem, RecallHint},
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame},
 };
@@ -37,8 +40,11 @@ enum Trick {
     Refuse,
 }
 
+type Hints = Arc<Mutex<Vec<Signed<RecallHint>>>>;
+
 struct FakeRelayer {
     mesh: MeshHandle,
+    hints: Hints,
 }
 
 impl FakeRelayer {
@@ -47,12 +53,21 @@ impl FakeRelayer {
         let config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
         let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
         let (dialer, addrs) = (mesh.clone(), node.addrs());
+        let hints = Hints::default();
+        let heard = hints.clone();
         tokio::spawn(async move {
             while let Some((_, stream)) = incoming.next().await {
-                tokio::spawn(relay(signing.clone(), dialer.clone(), addrs.clone(), stream, trick));
+                tokio::spawn(relay(
+                    signing.clone(),
+                    dialer.clone(),
+                    addrs.clone(),
+                    stream,
+                    trick,
+                    heard.clone(),
+                ));
             }
         });
-        Self { mesh }
+        Self { mesh, hints }
     }
 
     fn named(&self) -> Relayer {
@@ -66,10 +81,20 @@ async fn relay(
     addrs: Vec<baton_client::Multiaddr>,
     mut client: TurnStream,
     trick: Trick,
+    hints: Hints,
 ) {
     let bytes = client.recv(MAX_FRAME_BYTES).await.unwrap().unwrap();
-    let Ok(ClientFrame::Relay(mut request)) = codec::decode(&bytes, MAX_FRAME_BYTES) else { return };
+    let (mut request, hint) = match codec::decode(&bytes, MAX_FRAME_BYTES) {
+        Ok(ClientFrame::Relay(request)) => (request, None),
+        Ok(ClientFrame::RelayRecall { request, hint }) => (request, Some(hint)),
+        _ => return,
+    };
     let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    if let Some(hint) = hint {
+        let hint = Signed::<RecallHint>::verify(hint).unwrap();
+        hint.check_for(&auth, &signing.public_key()).unwrap();
+        hints.lock().unwrap().push(hint);
+    }
     let envelope =
         MemEnvelope::seal(&items(), &auth, &signing, &ExchangeSecret::generate(), now_ms()).unwrap();
     request.memory = Some(envelope.bytes().clone());
@@ -158,4 +183,45 @@ async fn an_attempt_that_only_a_relayer_says_was_refused_is_aborted() {
     client.shutdown(GRACE).await;
     let (turns, aborts) = world.nodes[0].seen(|seen| (seen.turns.clone(), seen.aborts.clone()));
     assert_eq!(aborts, [(turns[0].turn_id, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_is_for_its_own_attempt_and_carries_only_the_words_chosen_for_it() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let account = AccountKey::generate();
+    let hint =
+        MemoryHint { project: Some("boats".to_owned()), ..MemoryHint::new(account.clone(), "harbour") };
+    // The first attempt fails at the node, so that there are two.
+    world.nodes[0].script([crate::fake::Act::Truncate]);
+    let input =
+        TurnInput { relayer: Some(relayer.named()), hint: Some(hint), ..TurnInput::user("the prompt") };
+    let (result, _) = events_of(&client, session, input).await;
+    assert_eq!(result.unwrap().memory, items());
+    let hints = relayer.hints.lock().unwrap().clone();
+    let [first, second] = &hints[..] else { panic!("{hints:?}") };
+    assert_ne!(first.auth_hash, second.auth_hash);
+    for hint in &hints {
+        assert_eq!((hint.hint.as_str(), hint.project.as_deref()), ("harbour", Some("boats")));
+        assert_eq!(hint.owner, SuiAddress(sui_address(&account.public_key())));
+        assert!(!String::from_utf8_lossy(&hint.encode()).contains("prompt"));
+    }
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recalled_items_that_the_relayer_changed_are_a_receipt_mismatch() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::Lie).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let hint = Some(MemoryHint::new(AccountKey::generate(), "tea"));
+    let input =
+        TurnInput { relayer: Some(relayer.named()), hint, max_attempts: 1, ..TurnInput::user("hello") };
+    let (result, events) = events_of(&client, session, input).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch));
+    assert!(!events.contains(&TurnEvent::Accepted));
+    client.shutdown(GRACE).await;
 }

@@ -1,0 +1,111 @@
+//! `baton account`: the key that owns memories.
+
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    path::Path,
+};
+
+use baton_client::{AccountKey, ClientError};
+use baton_keys::files;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{
+    Failure,
+    args::AccountCommand,
+    out::Out,
+    settings::{Settings, read_bounded},
+    write_private,
+};
+
+pub fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
+    match command {
+        AccountCommand::New => make(settings, &AccountKey::generate(), out),
+        AccountCommand::Show => show(settings, &load(settings)?, out),
+        AccountCommand::Backup { out: file } => backup(settings, file.as_deref(), out),
+        AccountCommand::Restore { words_file } => {
+            let words = words(words_file.as_deref())?;
+            make(settings, &AccountKey::from_words(&words).map_err(ClientError::from)?, out)
+        }
+    }
+}
+
+/// The account key of this machine.
+pub fn load(settings: &Settings) -> Result<AccountKey, Failure> {
+    let path = settings.account_file();
+    if !AccountKey::exists(&path) {
+        return Err(Failure::Usage(format!(
+            "there is no account key at {}; make one with baton account new, or bring it back with baton account restore",
+            path.display()
+        )));
+    }
+    let needed = files::needs_passphrase(&path).map_err(ClientError::from)?;
+    let asked = match settings.passphrase() {
+        Some(given) if needed => Some(Zeroizing::new(given.to_owned())),
+        None if needed && std::io::stdin().is_terminal() => {
+            Some(Zeroizing::new(rpassword::prompt_password("Passphrase of the account key: ")?))
+        }
+        _ => None,
+    };
+    let passphrase = asked.as_deref().map(String::as_str);
+    Ok(AccountKey::load(&path, passphrase).map_err(ClientError::from)?)
+}
+
+fn make(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
+    let path = settings.account_file();
+    if AccountKey::exists(&path) {
+        return Err(Failure::Usage(format!(
+            "there is an account key at {} already; it is never overwritten (another place: --account FILE)",
+            path.display()
+        )));
+    }
+    key.create(&path, settings.passphrase()).map_err(ClientError::from)?;
+    if settings.passphrase().is_none() {
+        out.note("the key is under no passphrase; with --passphrase-file it would be");
+    }
+    out.note("without this key nobody can see these memories again: baton account backup --out words.txt");
+    show(settings, key, out)
+}
+
+fn show(settings: &Settings, key: &AccountKey, out: &Out) -> Result<(), Failure> {
+    let path = settings.account_file();
+    if out.json() {
+        return Ok(out.value(&json!({
+            "account": key.account_id(), "public_key": key.public_key().to_string(), "file": path,
+        }))?);
+    }
+    out.line(&format!("account     {}", key.account_id()))?;
+    out.line(&format!("public key  {}", key.public_key()))?;
+    Ok(out.line(&format!("file        {}", path.display()))?)
+}
+
+fn backup(settings: &Settings, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+    let words = load(settings)?.to_words();
+    match file {
+        Some(file) => {
+            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
+            out.note(&format!("written to {}; whoever has it has the account", file.display()));
+        }
+        None if std::io::stdout().is_terminal() => {
+            out.warn("whoever has these words has the account; write them down and clear the screen");
+            out.line(&words)?;
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
+    }
+    Ok(())
+}
+
+fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    if let Some(file) = file {
+        let read = read_bounded(file, 4096);
+        return read
+            .map_err(|source| ClientError::File { action: "read", path: file.to_owned(), source }.into());
+    }
+    if std::io::stdin().is_terminal() {
+        return Ok(Zeroizing::new(rpassword::prompt_password("The 24 words (not shown): ")?));
+    }
+    let mut text = Zeroizing::new(String::new());
+    std::io::stdin().lock().read_line(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,300 @@
+//! `baton memory`: what a relayer remembers of the account, seen and changed by its owner.
+
+use std::{io::IsTerminal as _, path::Path};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{
+    Failure,
+    args::{MemoryCommand, PlaceArguments},
+    desk::Desk,
+    out::{Out, clean, count},
+    settings::{Settings, read_bounded},
+    write_private,
+};
+
+/// Largest export that is sent back.
+const MAX_IMPORT_BYTES: u64 = 64 * 1024 * 1024;
+/// Characters of a text in a table.
+const SHOWN_CHARS: usize = 100;
+
+pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Result<(), Failure> {
+    let desk = Desk::open(settings)?;
+    match command {
+        MemoryCommand::List { place, all, words, pending, limit } => {
+            let mut body = place_json(place);
+            body["everything"] = (*all).into();
+            body["limit"] = (*limit).into();
+            if !words.is_empty() {
+                body["words"] = words.join(" ").into();
+            }
+            if *pending {
+                body["consent"] = "pending".into();
+            }
+            items(&desk.json(Method::POST, "/v1/memory/list", Some(&body)).await?, out)
+        }
+        MemoryCommand::Search { query, place, scope, limit } => {
+            let mut body = place_json(place);
+            body["query"] = query.as_str().into();
+            body["limit"] = (*limit).into();
+            if let Some(scope) = scope {
+                body["memory_scope"] = scope.as_str().into();
+            }
+            found(&desk.json(Method::POST, "/v1/memory/recall", Some(&body)).await?, out)
+        }
+        MemoryCommand::Add { text, place, relationship } => {
+            let mut fact = place_json(place);
+            fact["text"] = text.as_str().into();
+            fact["layer"] = if *relationship { "relationship" } else { "profile" }.into();
+            let body = json!({ "facts": [fact] });
+            added(&desk.json(Method::POST, "/v1/memory/remember", Some(&body)).await?, out)
+        }
+        MemoryCommand::Edit { id, text, keep_old } => {
+            let body = json!({ "text": text });
+            let answer = if *keep_old {
+                desk.json(Method::POST, &item_path(id, "/supersede")?, Some(&body)).await?
+            } else {
+                desk.json(Method::PATCH, &item_path(id, "")?, Some(&body)).await?
+            };
+            one(&answer, out)
+        }
+        MemoryCommand::Forget { ids, everything, yes } => forget(&desk, ids, *everything, *yes, out).await,
+        MemoryCommand::Export { out: file, place } => export(&desk, file, place, out).await,
+        MemoryCommand::Import { file } => {
+            let text = read_bounded(file, MAX_IMPORT_BYTES)?;
+            let answer = desk.text(Method::POST, "/v1/memory/import", text.to_string()).await?;
+            let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+            told(&answer, &format!("{} added, {} known already", answer["added"], answer["skipped"]), out)
+        }
+        MemoryCommand::Consent { grant, deny } => consent(&desk, grant, deny, out).await,
+        MemoryCommand::Profile { place } => {
+            let path = format!("/v1/memory/profile{}", place_query(place));
+            items(&desk.json(Method::GET, &path, None).await?, out)
+        }
+        MemoryCommand::Projects => places(&desk.json(Method::GET, "/v1/memory/projects", None).await?, out),
+        MemoryCommand::Sessions => places(&desk.json(Method::GET, "/v1/memory/sessions", None).await?, out),
+    }
+}
+
+fn place_json(place: &PlaceArguments) -> Value {
+    let mut value = json!({});
+    let parts = [("project", &place.project), ("session", &place.session), ("persona", &place.persona)];
+    for (name, part) in parts {
+        if let Some(part) = part {
+            value[name] = part.as_str().into();
+        }
+    }
+    value
+}
+
+fn place_query(place: &PlaceArguments) -> String {
+    let parts = [("project", &place.project), ("session", &place.session), ("persona", &place.persona)];
+    let given = parts.iter().filter_map(|(name, part)| Some(format!("{name}={}", escaped(part.as_ref()?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    if query.is_empty() { query } else { format!("?{query}") }
+}
+
+/// Text as a part of a URL.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn item_path(id: &str, action: &str) -> Result<String, Failure> {
+    if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Failure::Usage(format!("{id} is no memory's id; baton memory list shows them")));
+    }
+    Ok(format!("/v1/memory/items/{}{action}", id.to_lowercase()))
+}
+
+async fn forget(desk: &Desk, ids: &[String], everything: bool, yes: bool, out: &Out) -> Result<(), Failure> {
+    if everything {
+        let question = "Delete all memories of this account, with their keys, for good?";
+        if !yes && !confirmed(question)? {
+            return Err(Failure::Usage(
+                "nothing was deleted; say --yes where nobody can be asked".to_owned(),
+            ));
+        }
+        desk.text(Method::DELETE, "/v1/memory/owner", String::new()).await?;
+        return told(&json!({ "deleted": "everything" }), "everything is deleted", out);
+    }
+    for id in ids {
+        item_path(id, "")?;
+    }
+    let answer = desk.json(Method::POST, "/v1/memory/delete", Some(&json!({ "ids": ids }))).await?;
+    let deleted = answer["count"].as_u64().unwrap_or_default();
+    told(&answer, &format!("{} deleted for good", memories(deleted)), out)
+}
+
+fn memories(number: u64) -> String {
+    if number == 1 { "1 memory".to_owned() } else { format!("{number} memories") }
+}
+
+fn confirmed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    super::out::Out::new(false, true).warn(&format!("{question} Type yes:"));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(line.trim() == "yes")
+}
+
+async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> Result<(), Failure> {
+    let path = format!("/v1/memory/export{}", place_query(place));
+    let text = desk.text(Method::GET, &path, String::new()).await?;
+    if file.as_os_str() == "-" {
+        for line in text.lines() {
+            out.line(line)?;
+        }
+        return Ok(());
+    }
+    write_private(file, text.as_bytes())?;
+    let lines = (text.lines().count() as u64).saturating_sub(2);
+    let written = format!("{} written to {}; they are in the clear", memories(lines), file.display());
+    told(&json!({ "items": lines, "file": file }), &written, out)
+}
+
+async fn consent(desk: &Desk, grant: &[String], deny: &[String], out: &Out) -> Result<(), Failure> {
+    if grant.is_empty() && deny.is_empty() {
+        return items(&desk.json(Method::GET, "/v1/memory/consent", None).await?, out);
+    }
+    for (decision, ids) in [("grant", grant), ("deny", deny)] {
+        if ids.is_empty() {
+            continue;
+        }
+        let body = json!({ "ids": ids, "decision": decision });
+        let answer = desk.json(Method::POST, "/v1/memory/consent", Some(&body)).await?;
+        let number = answer["count"].as_u64().unwrap_or_default();
+        let done = if decision == "grant" { "kept" } else { "denied and deleted" };
+        told(&answer, &format!("{} {done}", memories(number)), out)?;
+    }
+    Ok(())
+}
+
+fn told(answer: &Value, text: &str, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        out.value(answer)?
+    } else {
+        out.line(text)?
+    }
+    Ok(())
+}
+
+fn items(answer: &Value, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        return Ok(out.value(answer)?);
+    }
+    let listed = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if listed.is_empty() {
+        out.note("nothing is remembered here (all places: --all)");
+    }
+    for item in listed {
+        out.line(&row(item))?;
+    }
+    if answer["next"].is_string() {
+        out.note("there are more; ask for them with a higher --limit, or narrow it with words");
+    }
+    Ok(())
+}
+
+/// One line of a table.
+fn row(item: &Value) -> String {
+    let text = |field: &str| item[field].as_str().unwrap_or_default();
+    let day: String = text("time").chars().take(10).collect();
+    let mut shown: String = text("text").chars().take(SHOWN_CHARS).collect();
+    if shown.len() < text("text").len() {
+        shown.push('…');
+    }
+    let asks = if text("consent") == "pending" { "  [asks for consent]" } else { "" };
+    clean(&format!("{}  {day}  {:<8} {:<9} {}{asks}", text("id"), text("kind"), text("author"), shown))
+        .replace('\n', " ")
+}
+
+fn one(item: &Value, out: &Out) -> Result<(), Failure> {
+    told(item, &row(item), out)
+}
+
+fn added(answer: &Value, out: &Out) -> Result<(), Failure> {
+    let first = &answer["remembered"][0];
+    let id = first["id"].as_str().unwrap_or_default();
+    let text = match (first["existed"].as_bool(), first["superseded"].as_str()) {
+        (Some(true), _) => format!("{id}  was known already"),
+        (_, Some(old)) => format!("{id}  remembered, in the place of {old}"),
+        _ => format!("{id}  remembered"),
+    };
+    told(answer, &text, out)
+}
+
+fn found(answer: &Value, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        return Ok(out.value(answer)?);
+    }
+    let hits = answer["hits"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if hits.is_empty() {
+        out.note("no match");
+    }
+    for hit in hits {
+        out.line(&format!("{:.2}  {}", hit["score"].as_f64().unwrap_or_default(), row(&hit["item"])))?;
+    }
+    if let Some(degraded) = answer["degraded"].as_str() {
+        out.warn(degraded);
+    }
+    Ok(())
+}
+
+fn places(answer: &Value, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        return Ok(out.value(answer)?);
+    }
+    let lists = answer.as_object().into_iter().flat_map(|object| object.values());
+    let listed: Vec<&Value> = lists.filter_map(Value::as_array).flatten().collect();
+    if listed.is_empty() {
+        out.note("there are none yet");
+    }
+    for place in listed {
+        let text = |field: &str| place[field].as_str().unwrap_or_default();
+        let items = count(place["items"].as_u64().unwrap_or_default(), "item");
+        let within =
+            if text("project").is_empty() { String::new() } else { format!("  in {}", text("project")) };
+        out.line(&clean(&format!("{}  {items}{within}", text("name"))))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_in_a_query() {
+        let place = PlaceArguments {
+            project: Some("a b&c".to_owned()),
+            session: None,
+            persona: Some("é".to_owned()),
+        };
+        assert_eq!(place_query(&place), "?project=a%20b%26c&persona=%C3%A9");
+        assert_eq!(place_query(&PlaceArguments::default()), "");
+    }
+
+    #[test]
+    fn an_id_from_outside_is_no_path() {
+        assert!(item_path("../../owner", "").is_err());
+        assert_eq!(
+            item_path(&"AB".repeat(16), "/x").unwrap(),
+            format!("/v1/memory/items/{}/x", "ab".repeat(16))
+        );
+    }
+
+    #[test]
+    fn a_row_is_one_line_without_control_characters() {
+        let item = json!({
+            "id": "ab", "time": "2026-11-21T10:00:00Z", "kind": "fact", "author": "user", "consent": "pending",
+            "text": format!("likes\n\u{1b}[31mtea{}", "!".repeat(200)),
+        });
+        let row = row(&item);
+        assert!(row.starts_with("ab  2026-11-21  fact     user      likes [31mtea!"), "{row}");
+        assert!(row.ends_with("…  [asks for consent]") && !row.contains('\n'));
+    }
+}

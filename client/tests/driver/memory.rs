@@ -1,0 +1,149 @@
+//! `baton account` and `baton memory`, against a relayer's HTTP door that checks every signature.
+
+use std::path::Path;
+
+use baton_keys::{
+    account::{RequestParts, account_id, body_sha256, verify_request},
+    ids::PublicKey,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use wiremock::{
+    Match, Mock, MockServer, Request, ResponseTemplate,
+    matchers::{body_json, method, path},
+};
+
+use crate::command::{code, err, last, out, run};
+
+/// A request that its account signed, as it was sent.
+struct Signed;
+
+impl Match for Signed {
+    fn matches(&self, request: &Request) -> bool {
+        let header = |name: &str| request.headers.get(name).unwrap().to_str().unwrap();
+        let query = request.url.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let parts = RequestParts {
+            timestamp: header("x-timestamp"),
+            method: request.method.as_str(),
+            path_and_query: &format!("{}{query}", request.url.path()),
+            body_sha256: &body_sha256(&request.body),
+            nonce: header("x-nonce"),
+            account_id: header("x-account-id"),
+        };
+        let key = PublicKey::parse_hex(header("x-public-key")).unwrap();
+        let mut signature = [0; 64];
+        hex::decode_to_slice(header("x-signature"), &mut signature).unwrap();
+        account_id(&key) == parts.account_id && verify_request(&key, &parts, &signature).is_ok()
+    }
+}
+
+async fn baton(folder: &Path, arguments: &[&str], stdin: &str) -> std::process::Output {
+    let home = folder.join("home").display().to_string();
+    let all: Vec<String> = arguments.iter().chain(&["--home", &home]).map(ToString::to_string).collect();
+    let (folder, stdin) = (folder.to_owned(), stdin.to_owned());
+    tokio::task::spawn_blocking(move || run(&folder, &all, &stdin)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_made_shown_backed_up_and_restored_and_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = baton(folder.path(), &["account", "show"], "").await;
+    assert_eq!(code(&none), 2);
+    assert!(err(&none).contains("baton account new"), "{}", err(&none));
+    let made = last(&baton(folder.path(), &["account", "new", "--json"], "").await);
+    assert!(made["account"].as_str().unwrap().starts_with("0x"));
+    assert_eq!(code(&baton(folder.path(), &["account", "new"], "").await), 2, "there is one");
+    let shown = out(&baton(folder.path(), &["account", "show"], "").await);
+    assert!(shown.contains(made["account"].as_str().unwrap()), "{shown}");
+    assert_eq!(
+        code(&baton(folder.path(), &["account", "backup"], "").await),
+        2,
+        "words do not go into a pipe"
+    );
+    assert_eq!(code(&baton(folder.path(), &["account", "backup", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(folder.path().join("words")).unwrap();
+    assert_eq!(words.split_whitespace().count(), 24);
+
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("passphrase"), "correct horse\n").unwrap();
+    let account = other.path().join("my.key").display().to_string();
+    let restored =
+        baton(other.path(), &["account", "restore", "--account", &account, "--json"], &words).await;
+    assert_eq!(last(&restored)["account"], made["account"], "{}", err(&restored));
+    let wrong = words.replacen(words.split_whitespace().next().unwrap(), "xyzzy", 1);
+    assert_eq!(code(&baton(other.path(), &["account", "restore"], &wrong).await), 2);
+}
+
+async fn door(folder: &TempDir) -> MockServer {
+    assert_eq!(code(&baton(folder.path(), &["account", "new"], "").await), 0);
+    MockServer::start().await
+}
+
+async fn answers(server: &MockServer, verb: &str, at: &str, body: Option<Value>, answer: Value) {
+    let mut mock = Mock::given(Signed).and(method(verb)).and(path(at));
+    if let Some(body) = body {
+        mock = mock.and(body_json(body));
+    }
+    mock.respond_with(ResponseTemplate::new(200).set_body_json(answer)).mount(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = door(&folder).await;
+    let url = server.uri();
+    let baton = async |arguments: &[&str]| {
+        let all = [&["memory"], arguments, &["--relayer-url", &url]].concat();
+        baton(folder.path(), &all, "").await
+    };
+    let id = "ab".repeat(16);
+    let item = json!({
+        "id": id, "kind": "fact", "author": "user", "time": "2026-11-21T10:00:00Z", "text": "likes tea",
+        "consent": "granted",
+    });
+    let list = json!({ "everything": true, "limit": 50, "words": "tea" });
+    answers(&server, "POST", "/v1/memory/list", Some(list), json!({ "items": [item], "next": null })).await;
+    let listed = baton(&["list", "tea", "--all"]).await;
+    assert_eq!(out(&listed), format!("{id}  2026-11-21  fact     user      likes tea\n"), "{}", err(&listed));
+
+    let query = json!({ "query": "drinks", "limit": 6, "project": "p" });
+    let hits = json!({ "hits": [{ "item": item, "score": 0.75 }], "degraded": null });
+    answers(&server, "POST", "/v1/memory/recall", Some(query), hits).await;
+    let found = baton(&["search", "drinks", "--project", "p"]).await;
+    assert!(out(&found).starts_with("0.75  abab"), "{} {}", out(&found), err(&found));
+
+    let fact = json!({ "facts": [{ "text": "likes tea", "layer": "profile" }] });
+    let remembered = json!({ "remembered": [{ "id": id, "existed": false, "superseded": null }] });
+    answers(&server, "POST", "/v1/memory/remember", Some(fact), remembered).await;
+    assert_eq!(out(&baton(&["add", "likes tea"]).await), format!("{id}  remembered\n"));
+
+    let edited = json!({ "text": "likes coffee" });
+    answers(&server, "PATCH", &format!("/v1/memory/items/{id}"), Some(edited), item.clone()).await;
+    assert_eq!(code(&baton(&["edit", &id, "likes coffee"]).await), 0);
+    answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [id] })), json!({ "count": 1 })).await;
+    assert_eq!(out(&baton(&["forget", &id]).await), "1 memory deleted for good\n");
+    assert_eq!(code(&baton(&["forget", "--everything"]).await), 2, "nobody to ask");
+    assert_eq!(code(&baton(&["forget", "../owner"]).await), 2);
+    answers(&server, "GET", "/v1/memory/profile", None, json!({ "items": [] })).await;
+    assert_eq!(code(&baton(&["profile", "--persona", "a b"]).await), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_relayer_refuses_has_its_code_hint_and_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = door(&folder).await;
+    let refusal = json!({ "code": "scope_missing", "message": "not allowed", "hint": "ask the owner" });
+    let answer = ResponseTemplate::new(403).set_body_json(refusal);
+    Mock::given(Signed).respond_with(answer).mount(&server).await;
+    let refused = ["memory", "projects", "--json", "--relayer-url", &server.uri()];
+    let refused = baton(folder.path(), &refused, "").await;
+    assert_eq!((code(&refused), last(&refused)["error"]["name"].as_str()), (9, Some("scope_missing")));
+    assert!(err(&refused).contains("ask the owner"));
+    let away = baton(folder.path(), &["memory", "list", "--relayer-url", "http://127.0.0.1:9"], "").await;
+    assert_eq!(code(&away), 9);
+    assert!(err(&away).contains("--relayer-url"), "{}", err(&away));
+    assert_eq!(code(&baton(folder.path(), &["memory", "list"], "").await), 2, "no relayer is named");
+    let deaf = baton(folder.path(), &["chat", "--memory", "--message", "x"], "").await;
+    assert_eq!(code(&deaf), 2);
+    assert!(err(&deaf).contains("--relayer"), "{}", err(&deaf));
+}
