@@ -2,22 +2,27 @@
 
 use std::path::PathBuf;
 
-use baton_mesh::Multiaddr;
+use baton_relayer::config::Options;
 use clap::{Args, Parser, Subcommand};
 
-/// Adds memory to conversations it cannot read.
+/// Memory across conversations, for nodes that know nothing of it.
 #[derive(Debug, Parser)]
 #[command(
     name = "baton-relayer",
     version,
-    after_help = "Examples:\n  baton-relayer init\n  baton-relayer facts add \"I am allergic to peanuts\" --source \"told in May\"\n  \
-                  baton-relayer run --listen /ip4/127.0.0.1/tcp/4101 --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n\n\
+    after_help = "Examples:\n  baton-relayer init\n  baton-relayer models pull potion-base-8m\n  \
+                  baton-relayer run --http 127.0.0.1:8000 --publisher http://127.0.0.1:31415 --aggregator http://127.0.0.1:31415\n  \
+                  baton-relayer mcp --account-key ~/.local/share/baton/account.key --url http://127.0.0.1:8000\n  \
+                  baton-relayer delegate --account-key account.key --key <64 hex> --scopes read,write --days 30\n\n\
                   Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage."
 )]
 pub(crate) struct Cli {
-    /// Folder with the relayer's key and facts [default: ~/.local/share/baton-relayer]
+    /// Folder with the relayer's keys and memory [default: ~/.local/share/baton-relayer]
     #[arg(long, global = true, env = "BATON_RELAYER_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration file [default: config.toml in the data folder]
+    #[arg(long, global = true, env = "BATON_RELAYER_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
     /// Log level, or a tracing filter
     #[arg(long, global = true, env = "BATON_RELAYER_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -27,13 +32,37 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make the key and an empty, signed facts file
+    /// Make the keys, an empty, signed facts file, and a commented configuration
     Init,
-    /// Look at and change the facts
+    /// Look at and change the facts of sealed mode
     #[command(subcommand)]
     Facts(FactsCommand),
     /// Serve
+    #[command(
+        after_help = "Examples:\n  baton-relayer run\n  baton-relayer run --http off --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n  \
+                      baton-relayer run --storage postgres --postgres-url-file /etc/baton/postgres-url"
+    )]
     Run(RunArgs),
+    /// Serve memory's tools to an agent on standard input and output (MCP)
+    #[command(after_help = "Example, in an agent's configuration:\n  \
+                            {\"command\": \"baton-relayer\", \"args\": [\"mcp\", \"--account-key\", \"/home/me/account.key\", \"--url\", \"http://127.0.0.1:8000\"]}")]
+    Mcp(McpArgs),
+    /// Sign a delegation of an account's memory to another key
+    #[command(
+        after_help = "The JSON that is printed goes to POST /api/delegations; the header form goes into x-delegation."
+    )]
+    Delegate(DelegateArgs),
+    /// Look after embedding models
+    #[command(subcommand)]
+    Models(ModelsCommand),
+    /// Measure recall
+    #[command(subcommand)]
+    Eval(EvalCommand),
+    /// Print the OpenAPI document of the HTTP door
+    Openapi,
+    /// Look after owners; the relayer must not run on the same embedded storage
+    #[command(subcommand)]
+    Owners(OwnersCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,27 +83,103 @@ pub(crate) enum FactsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Addresses to listen on
-    #[arg(
-        long,
-        env = "BATON_RELAYER_LISTEN",
-        value_delimiter = ',',
-        default_value = "/ip4/0.0.0.0/tcp/4101"
-    )]
-    pub(crate) listen: Vec<Multiaddr>,
-    /// Addresses of nodes to know from the start
-    #[arg(long, env = "BATON_RELAYER_BOOTSTRAP", value_delimiter = ',')]
-    pub(crate) bootstrap: Vec<Multiaddr>,
-    /// Find nodes on the local network
-    #[arg(long, env = "BATON_RELAYER_MDNS", default_value_t = true, action = clap::ArgAction::Set)]
-    pub(crate) mdns: bool,
-    /// Facts file [default: facts.json in the data folder]
-    #[arg(long, env = "BATON_RELAYER_FACTS")]
-    pub(crate) facts: Option<PathBuf>,
-    /// Seconds that running turns get to end at shutdown
-    #[arg(long, env = "BATON_RELAYER_DRAIN_SECONDS", default_value_t = 30)]
-    pub(crate) drain_seconds: u64,
+    #[command(flatten)]
+    pub(crate) options: Options,
     /// Print one JSON line on standard output when ready
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    /// File of the key to sign with: the account's own, or a delegate's
+    #[arg(long, env = "BATON_ACCOUNT_KEY")]
+    pub(crate) account_key: PathBuf,
+    /// File with the key file's passphrase
+    #[arg(long, env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// URL of the relayer
+    #[arg(long, env = "BATON_RELAYER_URL", default_value = "http://127.0.0.1:8000")]
+    pub(crate) url: String,
+    /// Account to act for [default: the key's own]
+    #[arg(long, env = "BATON_ACCOUNT")]
+    pub(crate) account: Option<String>,
+    /// File with a delegation in its header form, if it is not registered
+    #[arg(long)]
+    pub(crate) delegation: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DelegateArgs {
+    /// File of the account key
+    #[arg(long, env = "BATON_ACCOUNT_KEY")]
+    pub(crate) account_key: PathBuf,
+    /// File with the key file's passphrase
+    #[arg(long, env = "BATON_ACCOUNT_PASSPHRASE_FILE")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// Public key of the delegate, 64 hex characters
+    #[arg(long)]
+    pub(crate) key: String,
+    /// What it may do, of read, write, chat and admin
+    #[arg(long, value_delimiter = ',', default_value = "read")]
+    pub(crate) scopes: Vec<String>,
+    /// The one project that it may do it in
+    #[arg(long)]
+    pub(crate) project: Option<String>,
+    /// Days until it expires, at most 366
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=366))]
+    pub(crate) days: u64,
+    /// Print the form of the x-delegation header instead of JSON
+    #[arg(long)]
+    pub(crate) header: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelsCommand {
+    /// Fetch a model into the model folder, and check it
+    Pull {
+        /// Its name, such as potion-base-8m
+        name: String,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Show the models that there are, and which were fetched
+    List {
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    /// On dialogues in LoCoMo's shape
+    Locomo {
+        /// The JSON file
+        #[arg(long)]
+        data: PathBuf,
+        /// Print JSON, the last line being the figures of all configurations
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OwnersCommand {
+    /// Show all owners, by account id
+    List {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Delete an owner with everything and its keys, for good
+    Erase {
+        /// The account id, 0x and 64 hex characters
+        account: String,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        options: Options,
+    },
 }

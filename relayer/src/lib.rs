@@ -1,8 +1,15 @@
-//! The Baton relayer: memory at dispatch, on turns it cannot read.
+//! The Baton relayer: memory across conversations, and memory at dispatch on turns it cannot read.
 //!
-//! In this form it holds a signed file of facts. A client that allows it hands it a sealed turn; the relayer adds a
-//! memory envelope for exactly that turn, passes it to the node that the client chose, and passes the node's
-//! sealed frames back. It never holds a session key, and links no inference code.
+//! The doors: HTTP with signed requests ([`http`], [`auth`], [`delegation`]), tools for agents ([`mcp`]), and sealed mode
+//! over libp2p ([`service`]), where a client hands over a turn that the relayer cannot read. Memory itself is
+//! [`baton_memory`]'s. No inference code is linked.
 
+pub mod auth;
+pub mod chat;
+pub mod config;
+pub mod delegation;
 pub mod facts;
+pub mod http;
+pub mod injection;
+pub mod mcp;
 pub mod service;

@@ -1,26 +1,29 @@
 //! The `baton-relayer` command.
 
 mod cli;
+mod commands;
+mod models;
+mod serve;
+mod setup;
 
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
 };
-use baton_mesh::{Mesh, MeshConfig};
-use baton_relayer::{facts::Facts, service::Relayer};
+use baton_relayer::{
+    config::{CONFIG_FILE, Options, Settings, TEMPLATE},
+    facts::Facts,
+};
 use clap::Parser as _;
-use tokio_util::sync::CancellationToken;
-use zeroize::Zeroizing;
 
-use crate::cli::{Cli, Command, FactsCommand, RunArgs};
+use crate::cli::{Cli, Command, EvalCommand, FactsCommand, ModelsCommand, OwnersCommand};
 
 const KEY_KIND: &str = "relayer";
 /// Exit code of a process that ended by a panic: a fault in the program.
@@ -31,27 +34,62 @@ fn main() -> ExitCode {
     init_logging(&cli.log);
     forbid_memory_dumps();
     end_on_panic();
-    let folder = cli.data_dir.unwrap_or_else(default_folder);
-    let result = match cli.command {
-        Command::Init => init(&folder).map(|key| {
-            println(&format!("relayer key {}", key.public_key()));
-            println(&format!("data in {}", folder.display()));
-            println("next: baton-relayer facts add \"...\", then baton-relayer run");
-        }),
-        Command::Facts(command) => facts(&folder, command),
-        Command::Run(args) => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the async runtime")
-            .and_then(|runtime| runtime.block_on(run(&folder, args))),
-    };
-    match result {
+    match command(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut stderr = std::io::stderr();
             let _ = std::io::Write::write_fmt(&mut stderr, format_args!("error: {error:#}\n"));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn command(cli: Cli) -> anyhow::Result<()> {
+    let folder = cli.data_dir.unwrap_or_else(default_folder);
+    let settings = |options: Options| Settings::load(&folder, cli.config.as_deref(), options);
+    match cli.command {
+        Command::Init => {
+            let key = init(&folder)?;
+            write_template(&folder)?;
+            println(&format!("relayer key {}", key.public_key()));
+            println(&format!("data in {}, configuration in {CONFIG_FILE} there", folder.display()));
+            println("next: baton-relayer models pull potion-base-8m, then baton-relayer run");
+            Ok(())
+        }
+        Command::Facts(command) => facts(&folder, command),
+        Command::Run(args) => {
+            let settings = settings(args.options)?;
+            let key = init(&folder)?;
+            block_on(serve::run(settings, key, args.json))
+        }
+        Command::Mcp(args) => block_on(commands::mcp(args)),
+        Command::Delegate(args) => commands::delegate(&args),
+        Command::Openapi => commands::openapi(),
+        Command::Owners(OwnersCommand::List { options }) => {
+            block_on(commands::list_owners(&settings(options)?))
+        }
+        Command::Owners(OwnersCommand::Erase { account, yes, options }) => {
+            block_on(commands::erase_owner(&settings(options)?, &account, yes))
+        }
+        Command::Models(ModelsCommand::Pull { name, options }) => models::pull(&settings(options)?, &name),
+        Command::Models(ModelsCommand::List { options }) => models::list(&settings(options)?),
+        Command::Eval(EvalCommand::Locomo { data, json, options }) => {
+            block_on(models::locomo(&settings(options)?, &data, json))
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("cannot start the async runtime")?.block_on(work)
+}
+
+/// Writes the commented configuration, unless there is one.
+fn write_template(folder: &Path) -> anyhow::Result<()> {
+    let path = folder.join(CONFIG_FILE);
+    match files::write_private(&path, TEMPLATE.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        written => written.with_context(|| format!("cannot write {}", path.display())),
     }
 }
 
@@ -97,66 +135,6 @@ fn facts(folder: &Path, command: FactsCommand) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run(folder: &Path, args: RunArgs) -> anyhow::Result<()> {
-    let key = init(folder)?;
-    let path = args.facts.unwrap_or_else(|| folder.join("facts.json"));
-    let facts = Facts::load(&path, &key.public_key())?;
-    if args.bootstrap.is_empty() && !args.mdns {
-        bail!("no node can be found: give --bootstrap with a node's address, or leave mDNS on");
-    }
-    let mut config =
-        MeshConfig::server(concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer)"), args.listen);
-    config.bootstrap = args.bootstrap;
-    config.mdns = args.mdns;
-    let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
-    announce(&mesh, &key, facts.items().len(), args.json);
-    let shutdown = CancellationToken::new();
-    let relayer = Relayer::new(key, facts, mesh.clone(), Arc::new(now_ms));
-    let serving = relayer.run(incoming, shutdown.clone(), Duration::from_secs(args.drain_seconds));
-    let stopping = async {
-        wait_for_signal().await;
-        tracing::info!("stopping: running turns may end");
-        shutdown.cancel();
-    };
-    tokio::join!(serving, stopping);
-    mesh.shutdown().await;
-    Ok(())
-}
-
-/// Says where the relayer is, once it listens: for a person, or one JSON line for a program.
-fn announce(mesh: &baton_mesh::MeshHandle, key: &SecretSigningKey, facts: usize, json: bool) {
-    let peer = baton_mesh::peer_id_of(mesh.node_id()).map(|peer| peer.to_string()).unwrap_or_default();
-    let listen: Vec<String> =
-        mesh.listen_addrs().iter().map(|address| format!("{address}/p2p/{peer}")).collect();
-    if json {
-        let ready = serde_json::json!({
-            "event": "ready", "relayer": key.public_key().to_string(), "peer_id": peer, "listen": listen,
-            "facts": facts,
-        });
-        println(&ready.to_string());
-        return;
-    }
-    println(&format!("relayer {} with {facts} facts", key.public_key()));
-    for address in listen {
-        println(&format!("  listening on {address}"));
-    }
-    println("clients allow memory with: baton chat --relayer ADDRESS");
-}
-
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        },
-        Err(error) => {
-            tracing::warn!(%error, "cannot listen for SIGTERM");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-}
-
 fn default_folder() -> PathBuf {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("."), PathBuf::from);
     home.join(".local/share/baton-relayer")
@@ -195,7 +173,9 @@ fn end_on_panic() {
 
 fn init_logging(level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_new(level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
+        // What it logs of a refused request may quote its arguments, which are memories.
+        .add_directive("rmcp=off".parse().expect("the directive has the form of one"));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
 }

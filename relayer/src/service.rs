@@ -9,10 +9,10 @@ use std::{
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
 use baton_mesh::{Incoming, MeshHandle, Rates, TurnReceiver, TurnSender, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed, codec,
+    ErrorCode, Signed, SignedBytes, codec,
     ids::NodeId,
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
-    memory::{MemEnvelope, MemoryItem},
+    memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, TurnRequest},
 };
@@ -23,7 +23,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::facts::Facts;
+use baton_memory::{
+    api::{Filters, Place, RecallRequest},
+    ids::OwnerId,
+    model::{MemoryScope, Text},
+};
+
+use crate::{
+    delegation::{Scope, registry::Registry},
+    facts::Facts,
+    injection::{Recollection, items_of, profile_hits},
+};
+
+/// Most items of memory for one turn.
+const RECALL_ITEMS: usize = 12;
 
 /// Turns relayed at once; each holds at most two frames. Further ones are refused with `Busy`.
 pub const MAX_RELAYED_TURNS: usize = 256;
@@ -40,9 +53,18 @@ pub const TURNS_PER_MINUTE: u32 = 60;
 pub struct Relayer {
     key: SecretSigningKey,
     facts: Facts,
+    memory: Option<(Arc<dyn Recollection>, Registry)>,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     rates: Mutex<Rates<NodeId>>,
+}
+
+/// A turn to be passed on.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    request: TurnRequest,
+    /// What is to be recalled for it; it goes no further.
+    hint: Option<SignedBytes>,
 }
 
 /// Why a turn was not relayed to its end.
@@ -62,7 +84,14 @@ impl Relayer {
         mesh: MeshHandle,
         now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     ) -> Self {
-        Self { key, facts, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
+        Self { key, facts, memory: None, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
+    }
+
+    /// With the memory of its owners, for turns that come with a hint.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Arc<dyn Recollection>) -> Self {
+        self.memory = Some((memory.clone(), Registry::new(memory)));
+        self
     }
 
     /// Serves until shutdown, then lets running turns end within `grace`.
@@ -102,12 +131,12 @@ impl Relayer {
             Some(permit) => self.take_rate(from).map(|()| permit),
         };
         let request = match admitted {
-            Ok(permit) => read_request(&mut stream).await.map(|request| (request, permit)),
+            Ok(permit) => read_request(&mut stream).await.map(|asked| (asked, permit)),
             Err(broken) => Err(broken),
         };
         let (mut sender, receiver) = stream.split();
         let result = match request {
-            Ok((request, _permit)) => self.relay(request, &mut sender, receiver).await,
+            Ok((asked, _permit)) => self.relay(asked, &mut sender, receiver).await,
             Err(broken) => Err(broken),
         };
         match result {
@@ -132,13 +161,17 @@ impl Relayer {
     /// Passes one turn through; returns the number of frames passed back.
     async fn relay(
         &self,
-        mut request: TurnRequest,
+        Asked { mut request, hint }: Asked,
         client: &mut TurnSender,
         watch: TurnReceiver,
     ) -> Result<u64, Broken> {
         let auth = Signed::<TurnAuth>::verify(request.auth.clone()).map_err(refuse)?;
         auth.check_time((self.now_ms)()).map_err(refuse)?;
-        let items = self.add_memory(&mut request, &auth).map_err(refuse)?;
+        let items = match hint {
+            Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
+            None => self.facts.within(auth.memory_tokens),
+        };
+        let items = self.add_memory(&mut request, &auth, items).map_err(refuse)?;
         let deadline = Instant::now() + OPEN_TIMEOUT;
         let mut node = self.mesh.open(auth.audience, &[], deadline).await.map_err(|error| {
             tracing::warn!(node = %short(&auth.audience), %error, "cannot reach the node of a turn");
@@ -154,6 +187,7 @@ impl Relayer {
         &self,
         request: &mut TurnRequest,
         auth: &Signed<TurnAuth>,
+        items: Vec<MemoryItem>,
     ) -> Result<Vec<MemoryItem>, ErrorCode> {
         if request.memory.is_some() {
             return Err(ErrorCode::MemUnauthorized);
@@ -161,7 +195,6 @@ impl Relayer {
         if auth.memory_from != Some(self.key.public_key()) {
             return Ok(Vec::new());
         }
-        let items = self.facts.within(auth.memory_tokens);
         if items.is_empty() {
             return Ok(items);
         }
@@ -169,6 +202,81 @@ impl Relayer {
         let envelope = MemEnvelope::seal(&items, auth, &self.key, &ephemeral, (self.now_ms)())?;
         request.memory = Some(envelope.bytes().clone());
         Ok(items)
+    }
+}
+
+impl Relayer {
+    /// What memory has for a hint. Whose memory, and who asks, is checked; what memory cannot do costs the turn nothing.
+    async fn recall(&self, hint: SignedBytes, auth: &Signed<TurnAuth>) -> Result<Vec<MemoryItem>, ErrorCode> {
+        let hint = Signed::<RecallHint>::verify(hint)?;
+        hint.check_for(auth, &self.key.public_key())?;
+        let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
+        let owner = OwnerId(hint.owner.0);
+        let project = self.may_read(registry, owner, &hint).await?;
+        let (session, persona) = (hint.session.clone(), hint.persona.clone());
+        // Of a session that is known its own project counts. One that is not is not made known by a turn that leaves
+        // nothing here, and stands where the hint says.
+        let known = match &session {
+            Some(name) => memory.knows_session(owner, name.clone()).await.unwrap_or(true),
+            None => false,
+        };
+        let place = Place { session: session.clone().filter(|_| known), project, persona };
+        let scope = scope_of(hint.scope);
+        let hits = if hint.hint.trim().is_empty() {
+            let views = memory.profile(owner, place).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "no memory for a turn");
+                Vec::new()
+            });
+            profile_hits(views, scope, auth.memory_tokens)
+        } else {
+            let request = RecallRequest {
+                place,
+                scope,
+                query: Text(hint.hint.clone()),
+                limit: RECALL_ITEMS,
+                threshold: None,
+                budget_tokens: Some(auth.memory_tokens),
+                filters: Filters { not_session: session.filter(|_| known), ..Filters::default() },
+                weights: None,
+            };
+            let recall = memory.recall(owner, request).await;
+            if recall.degraded.is_some() {
+                tracing::info!(mode = ?recall.mode, "memory did less than a full search");
+            }
+            recall.hits
+        };
+        Ok(items_of(hits).1)
+    }
+
+    /// Whether the hint's signer may see the owner's memory, and the project that it is about.
+    async fn may_read(
+        &self,
+        registry: &Registry,
+        owner: OwnerId,
+        hint: &RecallHint,
+    ) -> Result<Option<String>, ErrorCode> {
+        if OwnerId::of(&hint.key) == owner {
+            return Ok(hint.project.clone());
+        }
+        let found = registry.find(owner, &hint.key, None, (self.now_ms)() / 1000).await;
+        let delegation = found.ok().flatten().filter(|delegation| delegation.scopes.allow(Scope::Read));
+        let delegation = delegation.ok_or(ErrorCode::MemUnauthorized)?;
+        match (delegation.project, &hint.project) {
+            (None, named) => Ok(named.clone()),
+            (Some(bound), Some(named)) if bound != *named => Err(ErrorCode::MemUnauthorized),
+            (Some(bound), _) => Ok(Some(bound)),
+        }
+    }
+}
+
+fn scope_of(scope: RecallScope) -> MemoryScope {
+    match scope {
+        RecallScope::Full => MemoryScope::Full,
+        RecallScope::NeutralAndRelationship => MemoryScope::NeutralAndRelationship,
+        RecallScope::RelationshipOnly => MemoryScope::RelationshipOnly,
+        RecallScope::NeutralOnly => MemoryScope::NeutralOnly,
+        RecallScope::InsightsOnly => MemoryScope::InsightsOnly,
+        RecallScope::None => MemoryScope::None,
     }
 }
 
@@ -191,7 +299,7 @@ fn is_memory(frame: &[u8]) -> bool {
     !frame.is_empty() && frame.first() == kind.first()
 }
 
-async fn read_request(stream: &mut TurnStream) -> Result<TurnRequest, Broken> {
+async fn read_request(stream: &mut TurnStream) -> Result<Asked, Broken> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     let frame = match stream.recv_by(MAX_FRAME_BYTES, deadline).await {
         Ok(Some(frame)) => frame,
@@ -202,9 +310,12 @@ async fn read_request(stream: &mut TurnStream) -> Result<TurnRequest, Broken> {
 }
 
 /// Decodes a request to relay. What no node would take goes no further than here.
-fn relay_request(frame: &[u8]) -> Result<TurnRequest, ErrorCode> {
+fn relay_request(frame: &[u8]) -> Result<Asked, ErrorCode> {
     match codec::decode(frame, MAX_FRAME_BYTES)? {
-        ClientFrame::Relay(request) => request.check().map(|()| request),
+        ClientFrame::Relay(request) => request.check().map(|()| Asked { request, hint: None }),
+        ClientFrame::RelayRecall { request, hint } => {
+            request.check().map(|()| Asked { request, hint: Some(hint) })
+        }
         // A relayer serves no turns itself; a client that asks so has the wrong address.
         _ => Err(ErrorCode::WrongAudience),
     }
@@ -267,7 +378,7 @@ fn short(node: &NodeId) -> String {
 #[cfg(test)]
 mod tests {
     use baton_proto::{
-        SignedBytes, limits::MAX_BLOB_BYTES, signed::SignatureBytes, turn::SealedPayload, wire::InlineBlob,
+        limits::MAX_BLOB_BYTES, signed::SignatureBytes, turn::SealedPayload, wire::InlineBlob,
     };
 
     use super::*;
@@ -301,7 +412,11 @@ mod tests {
         };
         let read = |frame: &ClientFrame| relay_request(&codec::encode(frame));
         let good = request(vec![InlineBlob(vec![4]), InlineBlob(vec![5])]);
-        assert_eq!(read(&ClientFrame::Relay(good.clone())), Ok(good.clone()));
+        let asked = |hint| Ok(Asked { request: good.clone(), hint });
+        assert_eq!(read(&ClientFrame::Relay(good.clone())), asked(None));
+        let hint = SignedBytes { body: vec![9], signature: SignatureBytes([8; 64]) };
+        let recall = ClientFrame::RelayRecall { request: good.clone(), hint: hint.clone() };
+        assert_eq!(read(&recall), asked(Some(hint)));
         assert_eq!(read(&ClientFrame::Turn(good)), Err(ErrorCode::WrongAudience));
         assert_eq!(read(&ClientFrame::NodeRecord), Err(ErrorCode::WrongAudience));
         assert_eq!(relay_request(&[0xff; 9]), Err(ErrorCode::NonCanonical));

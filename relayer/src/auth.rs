@@ -1,0 +1,416 @@
+//! Who asks: one scheme for every route, Ed25519 over the request's canonical bytes.
+//!
+//! The account id is the address of the owner's key, so a request that the owner signed needs nothing else; another key
+//! needs a delegation. Whatever is wrong with a signature, there is one answer, so that nobody learns which part was
+//! right. Called by the gate of the HTTP door before anything else sees a request.
+
+use axum::http::{HeaderMap, Method};
+use baton_keys::{
+    SIGNATURE_LEN,
+    account::{
+        HEADER_ACCOUNT_ID, HEADER_NONCE, HEADER_PUBLIC_KEY, HEADER_SIGNATURE, HEADER_TIMESTAMP,
+        MAX_REQUEST_AGE_SECONDS, RequestParts, body_sha256, verify_request,
+    },
+    ids::PublicKey,
+};
+use baton_memory::{api::MemoryError, ids::OwnerId};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::delegation::{
+    Delegation, DelegationJson, Scope,
+    registry::{Records, Registry},
+};
+
+/// Longest nonce: a UUID, or as many random bytes as anybody needs in hex.
+const MAX_NONCE_BYTES: usize = 128;
+
+/// Who asks, after its signature held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Whose memory it is about.
+    pub owner: OwnerId,
+    /// The key that signed.
+    pub key: PublicKey,
+    /// What the owner let the key do; none for the owner's own key.
+    pub delegation: Option<Delegation>,
+}
+
+impl Caller {
+    /// Whether it is the owner's own key.
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.delegation.is_none()
+    }
+
+    /// Whether it may do a thing.
+    #[must_use]
+    pub fn may(&self, scope: Scope) -> bool {
+        self.delegation.as_ref().is_none_or(|delegation| delegation.scopes.allow(scope))
+    }
+
+    /// The one project that it is bound to.
+    #[must_use]
+    pub fn bound_to(&self) -> Option<&str> {
+        self.delegation.as_ref().and_then(|delegation| delegation.project.as_deref())
+    }
+}
+
+/// Why a request is nobody's.
+#[derive(Debug)]
+pub enum Unknown {
+    /// A header is missing or malformed, the signature does not hold, the key may not act for the account, or the nonce
+    /// was used before. Which of them is not said.
+    Signature,
+    /// The signature holds, but its time is too far from ours.
+    Clock,
+    /// Memory could not say.
+    Memory(MemoryError),
+}
+
+/// A request whose signature, time and right hold; only its nonce has not been taken yet.
+#[derive(Debug)]
+pub struct Identified {
+    /// Who asks.
+    pub caller: Caller,
+    nonce: [u8; 32],
+    until_ms: u64,
+}
+
+/// Headers of a signed request, decoded.
+struct Signed<'a> {
+    key: PublicKey,
+    signature: [u8; SIGNATURE_LEN],
+    timestamp: &'a str,
+    seconds: u64,
+    nonce: &'a str,
+    account_text: &'a str,
+    account: OwnerId,
+}
+
+impl<'a> Signed<'a> {
+    fn read(headers: &'a HeaderMap) -> Option<Self> {
+        let timestamp = single(headers, HEADER_TIMESTAMP)?;
+        let account_text = single(headers, HEADER_ACCOUNT_ID)?;
+        let nonce = single(headers, HEADER_NONCE)?;
+        // Only the path may hold dots, so that the signed text can be read as one request only.
+        let is_nonce = (1..=MAX_NONCE_BYTES).contains(&nonce.len())
+            && nonce.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !is_nonce || !timestamp.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let mut signature = [0; SIGNATURE_LEN];
+        hex::decode_to_slice(single(headers, HEADER_SIGNATURE)?, &mut signature).ok()?;
+        Some(Self {
+            key: PublicKey::parse_hex(single(headers, HEADER_PUBLIC_KEY)?).ok()?,
+            signature,
+            timestamp,
+            seconds: timestamp.parse().ok()?,
+            nonce,
+            account_text,
+            account: account_text.parse().ok()?,
+        })
+    }
+}
+
+/// A header that is there exactly once.
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// A request whose signature and time hold. What its key may do is not known yet.
+pub struct Verified<'a> {
+    signed: Signed<'a>,
+    headers: &'a HeaderMap,
+}
+
+/// Checks a request's signature and time.
+///
+/// # Errors
+/// [`Unknown::Signature`], [`Unknown::Clock`].
+pub fn verify<'a>(
+    method: &Method,
+    path_and_query: &str,
+    headers: &'a HeaderMap,
+    body: &[u8],
+    now_ms: u64,
+) -> Result<Verified<'a>, Unknown> {
+    let signed = Signed::read(headers).ok_or(Unknown::Signature)?;
+    let body_sha256 = body_sha256(body);
+    let request = RequestParts {
+        timestamp: signed.timestamp,
+        method: method.as_str(),
+        path_and_query,
+        body_sha256: &body_sha256,
+        nonce: signed.nonce,
+        account_id: signed.account_text,
+    };
+    verify_request(&signed.key, &request, &signed.signature).map_err(|_| Unknown::Signature)?;
+    if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
+        return Err(Unknown::Clock);
+    }
+    Ok(Verified { signed, headers })
+}
+
+impl Verified<'_> {
+    /// The key that signed.
+    #[must_use]
+    pub fn key(&self) -> PublicKey {
+        self.signed.key
+    }
+
+    /// Finds out what the key may do.
+    ///
+    /// # Errors
+    /// [`Unknown`].
+    pub async fn identify(self, registry: &Registry, now_ms: u64) -> Result<Identified, Unknown> {
+        let Self { signed, headers } = self;
+        let delegation = delegation_of(registry, &signed, headers, now_ms).await?;
+        let caller = Caller { owner: signed.account, key: signed.key, delegation };
+        let nonce = Sha256::new()
+            .chain_update(b"baton request nonce")
+            .chain_update(signed.key.0)
+            .chain_update(signed.nonce.as_bytes())
+            .finalize()
+            .into();
+        // One second more than the request could count for: clocks are read in seconds.
+        let until_ms = signed.seconds.saturating_add(MAX_REQUEST_AGE_SECONDS + 1).saturating_mul(1_000);
+        Ok(Identified { caller, nonce, until_ms })
+    }
+}
+
+/// What lets the signer act for the account: nothing for the account's own key.
+async fn delegation_of(
+    registry: &Registry,
+    signed: &Signed<'_>,
+    headers: &HeaderMap,
+    now_ms: u64,
+) -> Result<Option<Delegation>, Unknown> {
+    if bool::from(OwnerId::of(&signed.key).0.ct_eq(&signed.account.0)) {
+        return Ok(None);
+    }
+    let presented = match headers.contains_key("x-delegation") {
+        false => None,
+        true => {
+            let text = single(headers, "x-delegation").ok_or(Unknown::Signature)?;
+            let json = DelegationJson::from_header(text).map_err(|_| Unknown::Signature)?;
+            Some(json.verify().map_err(|_| Unknown::Signature)?)
+        }
+    };
+    let found = registry.find(signed.account, &signed.key, presented.as_ref(), now_ms / 1_000).await;
+    match found {
+        Ok(Some(delegation)) => Ok(Some(delegation)),
+        Ok(None) => Err(Unknown::Signature),
+        Err(error) => Err(Unknown::Memory(error)),
+    }
+}
+
+impl Identified {
+    /// Takes the request's nonce: of two requests with one nonce, one counts.
+    ///
+    /// # Errors
+    /// [`Unknown::Signature`] for a nonce that was used, and memory's.
+    pub async fn admit(self, records: &dyn Records, now_ms: u64) -> Result<Caller, Unknown> {
+        match records.take_nonce(self.nonce, now_ms, self.until_ms).await {
+            Ok(true) => Ok(self.caller),
+            Ok(false) => Err(Unknown::Signature),
+            Err(error) => Err(Unknown::Memory(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::http::{HeaderName, HeaderValue};
+    use baton_keys::{
+        SecretSigningKey,
+        account::{AccountKey, account_id},
+    };
+
+    use super::*;
+    use crate::delegation::{Scopes, SignedDelegation, registry::tests::Shelf};
+
+    const NOW_S: u64 = 1_795_302_840;
+
+    struct Door {
+        registry: Registry,
+    }
+
+    impl Door {
+        fn new() -> Self {
+            Self { registry: Registry::new(Arc::new(Shelf::default())) }
+        }
+
+        async fn ask(
+            &self,
+            method: &Method,
+            path: &str,
+            headers: &HeaderMap,
+            body: &[u8],
+        ) -> Result<Caller, Unknown> {
+            let now_ms = NOW_S * 1_000 + 500;
+            let verified = verify(method, path, headers, body, now_ms)?;
+            let identified = verified.identify(&self.registry, now_ms).await?;
+            identified.admit(self.registry.records(), now_ms).await
+        }
+
+        #[track_caller]
+        fn expect_refusal(result: &Result<Caller, Unknown>, why: &str) {
+            assert!(matches!(result, Err(Unknown::Signature)), "{why}: {result:?}");
+        }
+    }
+
+    fn owner_key() -> SecretSigningKey {
+        SecretSigningKey::from_seed(&[7; 32])
+    }
+
+    fn owner() -> OwnerId {
+        OwnerId::of(&owner_key().public_key())
+    }
+
+    fn signed_at(key: &SecretSigningKey, account: Option<OwnerId>, seconds: u64) -> HeaderMap {
+        let account = account.map_or_else(|| account_id(&key.public_key()), |owner| owner.to_string());
+        let headers = AccountKey::from_seed(&key.expose_seed()).request_headers(
+            &account,
+            "POST",
+            "/api/recall?a=1",
+            b"{}",
+            seconds,
+        );
+        let pair = |(name, value): (_, String)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(&value).unwrap())
+        };
+        headers.into_iter().map(pair).collect()
+    }
+
+    fn with_delegation(mut headers: HeaderMap, signed: &SignedDelegation) -> HeaderMap {
+        let text = DelegationJson::from(signed).to_header();
+        headers.insert("x-delegation", HeaderValue::from_str(&text).unwrap());
+        headers
+    }
+
+    fn delegation(delegate: &SecretSigningKey, from_s: u64, until_s: u64) -> SignedDelegation {
+        let scopes = Scopes::named(["read"]).unwrap();
+        Delegation::new(owner(), delegate.public_key(), scopes, from_s, until_s).sign(&owner_key())
+    }
+
+    #[tokio::test]
+    async fn a6_requests_are_signed_over_their_canonical_bytes() {
+        let door = Door::new();
+        let headers = || signed_at(&owner_key(), None, NOW_S);
+        let caller = door.ask(&Method::POST, "/api/recall?a=1", &headers(), b"{}").await.unwrap();
+        assert_eq!(caller, Caller { owner: owner(), key: owner_key().public_key(), delegation: None });
+        let (post, path) = (Method::POST, "/api/recall?a=1");
+        Door::expect_refusal(&door.ask(&Method::PUT, path, &headers(), b"{}").await, "another method");
+        Door::expect_refusal(&door.ask(&post, "/api/recall?a=2", &headers(), b"{}").await, "another query");
+        Door::expect_refusal(&door.ask(&post, "/api/forget?a=1", &headers(), b"{}").await, "another path");
+        Door::expect_refusal(&door.ask(&post, path, &headers(), b"{ }").await, "another body");
+        for name in ["x-public-key", "x-signature", "x-timestamp", "x-nonce", "x-account-id"] {
+            let mut missing = headers();
+            missing.remove(name);
+            Door::expect_refusal(&door.ask(&post, path, &missing, b"{}").await, name);
+            let mut twice = headers();
+            let value = twice[name].clone();
+            twice.append(name, value);
+            Door::expect_refusal(&door.ask(&post, path, &twice, b"{}").await, name);
+            let mut changed = headers();
+            changed.insert(name, HeaderValue::from_static("0"));
+            Door::expect_refusal(&door.ask(&post, path, &changed, b"{}").await, name);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_nonce_has_no_dots() {
+        let door = Door::new();
+        for nonce in ["", "a.b", "a b", &"a".repeat(MAX_NONCE_BYTES + 1)] {
+            let key = AccountKey::from_seed(&[7; 32]);
+            let (account, digest, timestamp) = (key.account_id(), body_sha256(b"{}"), NOW_S.to_string());
+            let parts = RequestParts {
+                timestamp: &timestamp,
+                method: "POST",
+                path_and_query: "/api/recall?a=1",
+                body_sha256: &digest,
+                nonce,
+                account_id: &account,
+            };
+            let mut headers = signed_at(&owner_key(), None, NOW_S);
+            let signature = hex::encode(key.sign_request(&parts));
+            headers.insert(HEADER_NONCE, HeaderValue::from_str(nonce).unwrap());
+            headers.insert(HEADER_SIGNATURE, HeaderValue::from_str(&signature).unwrap());
+            Door::expect_refusal(&door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await, nonce);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_nonce_counts_once() {
+        let door = Door::new();
+        let headers = signed_at(&owner_key(), None, NOW_S);
+        let ask = || door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}");
+        assert!(ask().await.is_ok());
+        Door::expect_refusal(&ask().await, "a replay");
+    }
+
+    #[tokio::test]
+    async fn a_clock_may_differ_by_five_minutes() {
+        let door = Door::new();
+        for (seconds, good) in [
+            (NOW_S - MAX_REQUEST_AGE_SECONDS, true),
+            (NOW_S + MAX_REQUEST_AGE_SECONDS, true),
+            (NOW_S - MAX_REQUEST_AGE_SECONDS - 1, false),
+            (NOW_S + MAX_REQUEST_AGE_SECONDS + 1, false),
+            (u64::MAX, false),
+            (0, false),
+        ] {
+            let headers = signed_at(&owner_key(), None, seconds);
+            let answer = door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await;
+            assert_eq!(answer.is_ok(), good, "{seconds}");
+            assert!(good || matches!(answer, Err(Unknown::Clock)));
+        }
+    }
+
+    #[tokio::test]
+    async fn another_key_needs_a_delegation_of_the_account() {
+        let door = Door::new();
+        let friend = SecretSigningKey::generate();
+        let headers = || signed_at(&friend, Some(owner()), NOW_S);
+        let ask =
+            async |headers: HeaderMap| door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await;
+        Door::expect_refusal(&ask(headers()).await, "no delegation");
+        let good = delegation(&friend, NOW_S - 10, NOW_S + 10);
+        let caller = ask(with_delegation(headers(), &good)).await.unwrap();
+        assert_eq!(caller.owner, owner());
+        assert!(caller.may(Scope::Read) && !caller.may(Scope::Write) && !caller.is_owner());
+        let late = delegation(&friend, NOW_S - 10, NOW_S);
+        Door::expect_refusal(&ask(with_delegation(headers(), &late)).await, "expired");
+        let early = delegation(&friend, NOW_S + 1, NOW_S + 10);
+        Door::expect_refusal(&ask(with_delegation(headers(), &early)).await, "not yet");
+        let others = delegation(&SecretSigningKey::generate(), NOW_S - 10, NOW_S + 10);
+        Door::expect_refusal(&ask(with_delegation(headers(), &others)).await, "another's");
+        let mut own = good.delegation.clone();
+        own.owner = OwnerId::of(&friend.public_key());
+        Door::expect_refusal(&ask(with_delegation(headers(), &own.sign(&friend))).await, "signed by itself");
+        let mut garbled = headers();
+        garbled.insert("x-delegation", HeaderValue::from_static("garbled"));
+        Door::expect_refusal(&ask(garbled).await, "garbled");
+    }
+
+    #[tokio::test]
+    async fn a_registered_delegation_is_found_by_account_and_key_until_taken_back() {
+        let door = Door::new();
+        let friend = SecretSigningKey::generate();
+        let ask = async || {
+            let headers = signed_at(&friend, Some(owner()), NOW_S);
+            door.ask(&Method::POST, "/api/recall?a=1", &headers, b"{}").await
+        };
+        let good = delegation(&friend, NOW_S - 10, NOW_S + 10);
+        let id = good.delegation.id;
+        door.registry.register(good, NOW_S * 1_000).await.unwrap();
+        assert!(ask().await.is_ok());
+        door.registry.revoke(owner(), id, None, NOW_S * 1_000).await.unwrap();
+        Door::expect_refusal(&ask().await, "taken back");
+    }
+}

@@ -1,0 +1,559 @@
+//! One turn at the plain door, from the request to the answer.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use baton_client::{
+    Client, ClientError, NewSession, OwnMemory, ResumeOptions, SessionRoot, TurnEvent, TurnInput,
+    TurnOutcome, TurnView,
+};
+use baton_memory::{
+    api::{Filters, Hit, Place, Recall, RecallMode, RecallRequest, TurnRecord},
+    ids::OwnerId,
+    model::{MemoryScope, Text},
+};
+use baton_proto::{
+    ids::SessionId,
+    record::{Message, Role},
+    turn::Sampling,
+};
+use tokio::{runtime::Handle, sync::mpsc};
+
+use super::{
+    Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, Latency, MemoryReport, RecalledFact,
+    head::{ChatHead, Standing},
+    keep::{Lease, RecordLog, Shelf},
+};
+use crate::injection::items_of;
+
+/// How long the end of a request waits for the acknowledgement and the head's publication. What is not done then is in the
+/// sealed journal, for the next request: no answer waits for a slow store.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Text of the session's latest turns that is surely in the window: those are not recalled again.
+const WINDOW_BYTES: usize = 8 * 1024;
+/// Lively, and still on the subject.
+const DEFAULT_TEMPERATURE: f32 = 0.7;
+
+/// Checks what can be checked before anything is opened.
+pub(super) fn check(request: &ChatRequest) -> Result<(), ChatError> {
+    let bad = |text: &str| Err(ChatError::Bad(text.to_owned()));
+    if !request.messages.iter().any(|message| message.role == Role::User && !message.text.trim().is_empty()) {
+        return bad("the messages end with what the user says");
+    }
+    if request.messages.iter().any(|message| matches!(message.role, Role::Assistant | Role::System)) {
+        return bad("only messages of the user and of tools begin a turn");
+    }
+    match (&request.session_key, request.session_id) {
+        (None, Some(_)) => bad("the session's key is needed: the relayer keeps none"),
+        (None, None) if request.head.is_some() => bad("a head belongs to a session, whose key is missing"),
+        (Some(key), Some(id)) if key.session_id() != id => bad("the session's id is not of this key"),
+        _ => Ok(()),
+    }
+}
+
+/// What a turn is driven with.
+struct Drive<'a> {
+    chat: &'a Chat,
+    guest: &'a Client,
+    owner: OwnerId,
+    request: &'a ChatRequest,
+    place: Place,
+    events: &'a mpsc::Sender<ChatEvent>,
+    began: Instant,
+    /// No request of this session ended here before.
+    first_here: bool,
+}
+
+/// A session as it was found.
+struct Opened {
+    id: SessionId,
+    /// Turns that this door's own journal had.
+    journaled: u64,
+}
+
+impl Chat {
+    pub(super) async fn drive(
+        &self,
+        owner: OwnerId,
+        request: ChatRequest,
+        events: &mpsc::Sender<ChatEvent>,
+    ) -> Result<ChatAnswer, ChatError> {
+        let began = Instant::now();
+        let root = request.session_key.clone().unwrap_or_else(SessionRoot::generate);
+        let session = root.session_id();
+        let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
+        let mut lease = Lease::take(shelf.clone(), self.inner.now_ms.clone()).await?;
+        let guest = self.inner.client.guest(Arc::new(RecordLog::new(shelf, Handle::current())));
+        let place = Place {
+            session: Some(session.to_string()),
+            project: request.project.clone(),
+            persona: request.persona.clone(),
+        };
+        let drive = Drive {
+            chat: self,
+            guest: &guest,
+            owner,
+            request: &request,
+            place,
+            events,
+            began,
+            first_here: !lease.known,
+        };
+        let (mut progress, known) = (lease.progress, lease.known);
+        let result = lease.while_held(Box::pin(drive.run(&root, &mut progress, known))).await;
+        // From here on nothing of the session is in memory: its keys end with the guest.
+        guest.shutdown(Duration::ZERO).await;
+        lease.progress = progress;
+        if let Err(error) = lease.release().await {
+            tracing::warn!(%error, "a session's lease was not given back; it runs out by itself");
+        }
+        result
+    }
+}
+
+impl Drive<'_> {
+    async fn run(
+        &self,
+        root: &SessionRoot,
+        progress: &mut super::keep::Progress,
+        known: bool,
+    ) -> Result<ChatAnswer, ChatError> {
+        let opened = self.open(root).await?;
+        let id = opened.id;
+        let last = self.guest.last_turn(id).await?;
+        let turns = last.as_ref().map_or(0, |last| last.turn.link.seq + 1);
+        if !known {
+            // What was said elsewhere before is not this relayer's to record, and was delivered by whoever served it.
+            (progress.recorded, progress.delivered) = (turns, turns);
+        }
+        let undelivered = opened.journaled > progress.delivered && turns == opened.journaled;
+        self.check_head(id, last.as_ref(), undelivered).await?;
+        self.record_missing(id, progress, opened.journaled).await?;
+        progress.recorded = progress.recorded.max(turns);
+
+        // A turn that was accepted when its request died is answered now, not made twice.
+        if let (true, Some(last)) = (undelivered && self.is_asked(last.as_ref()), last) {
+            progress.delivered = turns;
+            return self.again(root, last).await;
+        }
+        let (recalled, report, recall) = self.recall(id).await?;
+        let memory = self.memory_of(&recalled);
+        let (facts, recall_time) = (facts_of(&recalled), recall);
+        self.tell(ChatEvent::Started { session_id: id, recalled: facts.clone(), memory: report.clone() });
+        let mut seen = Seen::default();
+        let mut earlier = None;
+        let pending = self.guest.pending_messages(id).await?;
+        let resumes = pending.as_ref().is_some_and(|messages| same(messages, &self.request.messages));
+        let mut outcome = None;
+        if pending.is_some() {
+            let options = ResumeOptions { memory: memory.clone(), ..self.options() };
+            let on_event = |event| seen.take(event, self, resumes);
+            let resumed = Box::pin(self.guest.resume(id, options, on_event)).await?;
+            match resumed {
+                Some(resumed) if resumes => outcome = Some(resumed),
+                Some(resumed) => {
+                    self.record(&resumed, progress, pending.as_deref().unwrap_or_default()).await;
+                    earlier = Some((resumed.seq, resumed.text));
+                }
+                None => {}
+            }
+        }
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                self.set_system(id).await?;
+                let input = TurnInput { memory, ..self.input() };
+                let on_event = |event| seen.take(event, self, true);
+                Box::pin(self.guest.turn(id, input, on_event)).await?
+            }
+        };
+        // Both sides of the exchange are durable before anybody is told that it is done; what follows from them is queued.
+        let (recorded, told) = tokio::join!(
+            self.record(&outcome, progress, &self.request.messages),
+            self.guest.wait_told(id, TELL_TIMEOUT)
+        );
+        if !told? {
+            tracing::debug!("a head or an acknowledgement waits for the session's next request");
+        }
+        progress.delivered = outcome.seq + 1;
+        let latency =
+            Latency { recall: recall_time, first_token: seen.first_token, total: self.began.elapsed() };
+        let used = outcome.memory.len();
+        let facts = facts.into_iter().enumerate();
+        Ok(ChatAnswer {
+            content: outcome.text.clone(),
+            finish: outcome.finish,
+            session_id: id,
+            session_key: root.clone(),
+            head: self.head(id, (outcome.seq, outcome.link_hash)),
+            seq: outcome.seq,
+            node: outcome.node,
+            model: seen.model,
+            receipt: Some(outcome.receipt),
+            recalled: facts.map(|(index, fact)| RecalledFact { used: Some(index < used), ..fact }).collect(),
+            memory: MemoryReport { recorded: Some(recorded), ..report },
+            earlier,
+            latency,
+        })
+    }
+
+    /// Opens the session: from this door's journal, brought up to the head index; or from the index and the store by the
+    /// root alone; or anew.
+    async fn open(&self, root: &SessionRoot) -> Result<Opened, ChatError> {
+        let guest = self.guest;
+        let found = match guest.open_log(root).await {
+            // The store has what was accepted; only a message that was not answered is lost with the journal.
+            Err(ClientError::JournalDamaged { .. }) => {
+                tracing::warn!("a session's journal is damaged; the session is taken from the store");
+                None
+            }
+            other => other?,
+        };
+        if let Some(id) = found {
+            let journaled = guest.session(id).await?.turns;
+            match guest.check_head(id).await {
+                Err(ClientError::Behind { .. }) => {
+                    // Whatever was begun here has its place taken.
+                    guest.abandon(id).await?;
+                    guest.recover(root).await?;
+                }
+                Err(
+                    error @ (ClientError::Deleted
+                    | ClientError::Protocol(baton_proto::ErrorCode::ForkDetected)),
+                ) => {
+                    return Err(error.into());
+                }
+                // An index that is away, or shows less than is known here, costs nothing but itself.
+                Err(error) => tracing::debug!(%error, "the head index does not confirm a session"),
+                Ok(_) => {}
+            }
+            return Ok(Opened { id, journaled });
+        }
+        if self.request.session_key.is_some() {
+            match guest.recover(root).await {
+                Ok(id) => return Ok(Opened { id, journaled: 0 }),
+                Err(ClientError::HeadMissing) if self.request.head.is_some() => {
+                    return Err(ChatError::Rollback("nobody here knows the session that the head is of"));
+                }
+                Err(ClientError::HeadMissing) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let system = self.request.system.clone().unwrap_or_default();
+        let new = NewSession { system, root: Some(root.clone()), ..NewSession::default() };
+        Ok(Opened { id: guest.new_session(new).await?, journaled: 0 })
+    }
+
+    /// Compares the head that the user brought with what is known. One turn that the user was never told of is no
+    /// rollback.
+    async fn check_head(
+        &self,
+        id: SessionId,
+        last: Option<&TurnView>,
+        undelivered: bool,
+    ) -> Result<(), ChatError> {
+        let Some(text) = &self.request.head else { return Ok(()) };
+        let head = ChatHead::read(text, self.owner, id)
+            .ok_or_else(|| ChatError::Bad("the head is not one of this session and owner".to_owned()))?;
+        let known = last.map(|last| last.turn.link.seq);
+        let named = match head.standing(known) {
+            Standing::Ahead => {
+                return Err(ChatError::Rollback(
+                    "the head names a later turn than the store and the index show",
+                ));
+            }
+            Standing::Last => last.map(|last| last.turn.link.link_hash()),
+            Standing::Stale(1) if undelivered => last.map(|last| last.turn.link.prev_link),
+            Standing::Stale(_) => {
+                return Err(ChatError::Rollback(
+                    "the session went on since; leave the head out to go on from where it is",
+                ));
+            }
+        };
+        if named == Some(head.link_hash) { Ok(()) } else { Err(ChatError::Fork) }
+    }
+
+    /// Records turns that were accepted when their request, or memory, died.
+    async fn record_missing(
+        &self,
+        id: SessionId,
+        progress: &mut super::keep::Progress,
+        journaled: u64,
+    ) -> Result<(), ChatError> {
+        if progress.recorded >= journaled {
+            return Ok(());
+        }
+        for view in self.guest.history(id).await? {
+            let (seq, Some(record)) = (view.turn.link.seq, &view.turn.record) else { continue };
+            if seq < progress.recorded || seq >= journaled {
+                continue;
+            }
+            let answer = record.answer().unwrap_or_default();
+            if !self.record_texts(seq, &record.messages, answer, view.turn.link.time_ms).await {
+                // Memory is still away; the next request tries again.
+                return Ok(());
+            }
+            progress.recorded = seq + 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the last turn is what is asked for now.
+    fn is_asked(&self, last: Option<&TurnView>) -> bool {
+        let record = last.and_then(|last| last.turn.record.as_ref());
+        record.is_some_and(|record| {
+            let said: Vec<Message> =
+                record.messages.iter().filter(|message| message.role != Role::Assistant).cloned().collect();
+            same(&said, &self.request.messages)
+        })
+    }
+
+    /// The answer of a turn that was accepted before its request ended.
+    async fn again(&self, root: &SessionRoot, last: TurnView) -> Result<ChatAnswer, ChatError> {
+        let id = root.session_id();
+        let link = &last.turn.link;
+        let record = last.turn.record.as_ref();
+        let content = record.and_then(|record| record.answer()).unwrap_or_default().to_owned();
+        let _ = self.guest.wait_told(id, TELL_TIMEOUT).await?;
+        let memory = MemoryReport {
+            mode: RecallMode::None,
+            degraded: None,
+            dropped: Vec::new(),
+            recorded: Some(true),
+        };
+        self.tell(ChatEvent::Started { session_id: id, recalled: Vec::new(), memory: memory.clone() });
+        self.tell(ChatEvent::Text(content.clone()));
+        Ok(ChatAnswer {
+            content,
+            finish: record.map_or(baton_proto::record::FinishReason::None, |record| record.finish),
+            session_id: id,
+            session_key: root.clone(),
+            head: self.head(id, (link.seq, link.link_hash())),
+            seq: link.seq,
+            node: link.author,
+            model: None,
+            receipt: last.receipt,
+            recalled: Vec::new(),
+            memory: MemoryReport {
+                degraded: Some("this turn was answered before; its memories were sent then".to_owned()),
+                ..memory
+            },
+            earlier: None,
+            latency: Latency { total: self.began.elapsed(), ..Latency::default() },
+        })
+    }
+
+    /// What memory has for the turn, cut to what an envelope holds.
+    async fn recall(&self, id: SessionId) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
+        let asked = Instant::now();
+        let request = self.request;
+        if request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0 {
+            let report =
+                MemoryReport { mode: RecallMode::None, degraded: None, dropped: Vec::new(), recorded: None };
+            return Ok((Vec::new(), report, asked.elapsed()));
+        }
+        if self.first_here
+            && let Err(error) = self.chat.inner.memory.begin_session(self.owner, self.place.clone()).await
+        {
+            // One that is in another project than the request claims sees nothing; the turn goes on.
+            tracing::warn!(%error, "a session was not made known to memory");
+        }
+        let window_from = self.window_from(id).await?;
+        let said = request.messages.iter().filter(|message| message.role == Role::User);
+        let query = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
+        let session = id.to_string();
+        // All of a short session is in its window anyway; of a long one the older part may be what is asked for.
+        let filters =
+            Filters { not_session: (window_from == 0).then(|| session.clone()), ..Filters::default() };
+        let Recall { hits, dropped, mode, degraded, .. } = self
+            .chat
+            .inner
+            .memory
+            .recall(
+                self.owner,
+                RecallRequest {
+                    place: self.place.clone(),
+                    scope: request.scope,
+                    query: Text(query),
+                    limit: request.recall_items,
+                    threshold: None,
+                    budget_tokens: Some(request.memory_tokens),
+                    filters,
+                    weights: None,
+                },
+            )
+            .await;
+        let in_window = |hit: &Hit| {
+            hit.view.session.as_deref() == Some(session.as_str())
+                && hit.view.turn.is_some_and(|turn| turn >= window_from)
+        };
+        let (hits, _) = items_of(hits.into_iter().filter(|hit| !in_window(hit)).collect());
+        Ok((hits, MemoryReport { mode, degraded, dropped, recorded: None }, asked.elapsed()))
+    }
+
+    /// The first turn that is surely in the window of the session itself.
+    async fn window_from(&self, id: SessionId) -> Result<u64, ChatError> {
+        let mut left = WINDOW_BYTES;
+        let mut from = self.guest.session(id).await?.turns;
+        for view in self.guest.history(id).await?.iter().rev() {
+            let messages = view.turn.record.iter().flat_map(|record| &record.messages);
+            let bytes: usize = messages.map(|message| message.text.len()).sum();
+            if bytes > left {
+                break;
+            }
+            left -= bytes;
+            from = view.turn.link.seq;
+        }
+        Ok(from)
+    }
+
+    fn memory_of(&self, hits: &[Hit]) -> Option<OwnMemory> {
+        let (_, items) = items_of(hits.to_vec());
+        (!items.is_empty()).then(|| OwnMemory { signer: self.chat.inner.key.clone(), items })
+    }
+
+    fn input(&self) -> TurnInput {
+        let mut input = TurnInput::new(self.request.messages.clone());
+        input.model.clone_from(&self.request.model);
+        input.allow_echo = self.chat.inner.config.allow_echo;
+        input.memory_tokens = self.request.memory_tokens;
+        if let Some(tokens) = self.request.max_tokens {
+            input.max_output_tokens = tokens;
+        }
+        input.sampling = Sampling {
+            temperature: self.request.temperature.unwrap_or(DEFAULT_TEMPERATURE),
+            seed: self.request.seed.unwrap_or_else(|| u64::from_le_bytes(baton_keys::secret::random_bytes())),
+            ..Sampling::default()
+        };
+        input
+    }
+
+    fn options(&self) -> ResumeOptions {
+        ResumeOptions::of(&self.input())
+    }
+
+    async fn set_system(&self, id: SessionId) -> Result<(), ChatError> {
+        if let Some(system) = &self.request.system {
+            self.guest.set_system(id, system.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Records a turn; whether it worked.
+    async fn record(
+        &self,
+        outcome: &TurnOutcome,
+        progress: &mut super::keep::Progress,
+        messages: &[Message],
+    ) -> bool {
+        let time_ms = (self.chat.inner.now_ms)();
+        let recorded = self.record_texts(outcome.seq, messages, &outcome.text, time_ms).await;
+        // Only in order: what is missing before it is recorded first, by the next request.
+        if recorded && progress.recorded == outcome.seq {
+            progress.recorded = outcome.seq + 1;
+        }
+        recorded
+    }
+
+    async fn record_texts(&self, turn: u64, messages: &[Message], answer: &str, time_ms: u64) -> bool {
+        let said = messages.iter().filter(|message| message.role == Role::User);
+        let user = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
+        let record = TurnRecord {
+            place: self.place.clone(),
+            turn,
+            user: Text(user),
+            assistant: Text(answer.to_owned()),
+            time_ms,
+        };
+        let recorded = self.chat.inner.memory.record_turn(self.owner, record).await;
+        recorded.inspect_err(|error| tracing::warn!(%error, "a turn was not recorded yet")).is_ok()
+    }
+
+    fn head(&self, id: SessionId, last: (u64, baton_proto::ids::LinkHash)) -> String {
+        let inner = &self.chat.inner;
+        ChatHead::issue(&inner.key, self.owner, id, last, (inner.now_ms)())
+    }
+
+    /// Tells whoever reads; a full queue loses what is display only.
+    fn tell(&self, event: ChatEvent) {
+        let _ = self.events.try_send(event);
+    }
+}
+
+/// What the events of a turn left.
+#[derive(Default)]
+struct Seen {
+    model: Option<String>,
+    first_token: Option<Duration>,
+}
+
+impl Seen {
+    fn take(&mut self, event: TurnEvent, drive: &Drive<'_>, shown: bool) {
+        match event {
+            TurnEvent::Attempt { model, .. } => self.model = Some(model),
+            TurnEvent::Text(text) if shown => {
+                self.first_token.get_or_insert_with(|| drive.began.elapsed());
+                drive.tell(ChatEvent::Text(text));
+            }
+            TurnEvent::Restarted if shown => drive.tell(ChatEvent::Restarted),
+            _ => {}
+        }
+    }
+}
+
+fn facts_of(hits: &[Hit]) -> Vec<RecalledFact> {
+    hits.iter().map(|hit| RecalledFact { hit: hit.clone(), used: None }).collect()
+}
+
+/// Whether two lists say the same.
+fn same(left: &[Message], right: &[Message]) -> bool {
+    let said = |message: &Message| (message.role, message.text.clone());
+    left.iter().map(said).eq(right.iter().map(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(messages: Vec<Message>) -> ChatRequest {
+        ChatRequest {
+            messages,
+            system: None,
+            session_id: None,
+            session_key: None,
+            head: None,
+            project: None,
+            persona: None,
+            scope: MemoryScope::NeutralAndRelationship,
+            model: None,
+            max_tokens: None,
+            temperature: None,
+            seed: None,
+            recall_items: 6,
+            memory_tokens: 512,
+        }
+    }
+
+    #[test]
+    fn a_request_needs_words_of_the_user_and_the_key_of_its_session() {
+        let user = || vec![Message::new(Role::User, "hello")];
+        let (root, other) = (SessionRoot::generate(), SessionRoot::generate());
+        assert!(check(&request(user())).is_ok());
+        let id = Some(root.session_id());
+        let cases = [
+            request(Vec::new()),
+            request(vec![Message::new(Role::User, "  ")]),
+            request(vec![Message::new(Role::Tool, "hello")]),
+            request(vec![Message::new(Role::User, "hello"), Message::new(Role::Assistant, "hi")]),
+            ChatRequest { session_id: id, ..request(user()) },
+            ChatRequest { head: Some("x".to_owned()), ..request(user()) },
+            ChatRequest { session_id: id, session_key: Some(other), ..request(user()) },
+        ];
+        for case in cases {
+            assert!(matches!(check(&case), Err(ChatError::Bad(_))), "{case:?}");
+        }
+        assert!(check(&ChatRequest { session_id: id, session_key: Some(root), ..request(user()) }).is_ok());
+    }
+}

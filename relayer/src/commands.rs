@@ -1,0 +1,100 @@
+//! The commands that do not serve.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context as _, anyhow, bail};
+use baton_keys::{account::AccountKey, ids::PublicKey};
+use baton_memory::ids::OwnerId;
+use baton_relayer::{
+    config::Settings,
+    delegation::{Delegation, DelegationJson, Scopes},
+    http,
+    mcp::remote::{self, Remote},
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    cli::{DelegateArgs, McpArgs},
+    now_ms, println, setup,
+};
+
+/// Owners read at once from the storage.
+const OWNERS_PAGE: usize = 1_000;
+/// Largest passphrase or delegation file.
+const MAX_SMALL_FILE: u64 = 8 * 1024;
+
+fn small_file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+    use std::io::Read as _;
+    let mut text = Zeroizing::new(String::new());
+    let read = std::fs::File::open(path).and_then(|file| file.take(MAX_SMALL_FILE).read_to_string(&mut text));
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    let line = text.lines().next().unwrap_or_default().trim();
+    Ok(Zeroizing::new(line.to_owned()))
+}
+
+fn account_key(path: &Path, passphrase_file: Option<&Path>) -> anyhow::Result<AccountKey> {
+    let passphrase = passphrase_file.map(small_file).transpose()?;
+    let loaded = AccountKey::load(path, passphrase.as_ref().map(|text| text.as_str()));
+    loaded.with_context(|| format!("the account key {} cannot be used", path.display()))
+}
+
+/// Serves the tools to an agent.
+pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
+    let key = account_key(&args.account_key, args.passphrase_file.as_deref())?;
+    let account: Option<OwnerId> = args
+        .account
+        .map(|account| account.parse().context("--account is 0x and 64 hex characters"))
+        .transpose()?;
+    let delegation = args.delegation.as_deref().map(small_file).transpose()?.map(|text| text.to_string());
+    let account = account.map(|owner| owner.to_string());
+    let remote =
+        Remote::new(&args.url, key, account, delegation, Arc::new(now_ms)).map_err(|text| anyhow!(text))?;
+    remote::serve(remote).await
+}
+
+/// Prints a signed delegation.
+pub(crate) fn delegate(args: &DelegateArgs) -> anyhow::Result<()> {
+    let account = account_key(&args.account_key, args.passphrase_file.as_deref())?;
+    let delegate = PublicKey::parse_hex(&args.key).context("--key is the delegate's public key")?;
+    let scopes = Scopes::named(args.scopes.iter().map(String::as_str))
+        .context("--scopes are of read, write, chat and admin")?;
+    let now_s = now_ms() / 1_000;
+    let owner = OwnerId::of(&account.public_key());
+    let mut delegation = Delegation::new(owner, delegate, scopes, now_s, now_s + args.days * 86_400);
+    delegation.project.clone_from(&args.project);
+    let json = DelegationJson::from(&delegation.sign(account.signing_key()));
+    json.verify()?;
+    println(&if args.header { json.to_header() } else { serde_json::to_string_pretty(&json)? });
+    Ok(())
+}
+
+/// Prints the OpenAPI document.
+pub(crate) fn openapi() -> anyhow::Result<()> {
+    println(&http::document(http::chat::documented()).to_pretty_json()?);
+    Ok(())
+}
+
+/// Prints all owners.
+pub(crate) async fn list_owners(settings: &Settings) -> anyhow::Result<()> {
+    let vault = setup::vault(settings).await?;
+    let mut after = None;
+    loop {
+        let (owners, last) = vault.owners(after, OWNERS_PAGE).await?;
+        owners.iter().for_each(|owner| println(&owner.to_string()));
+        if last.is_none() {
+            return Ok(());
+        }
+        after = last;
+    }
+}
+
+/// Deletes an owner.
+pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -> anyhow::Result<()> {
+    let owner: OwnerId = account.parse().context("an account is 0x and 64 hex characters")?;
+    if !yes {
+        bail!("this deletes all memory of {owner} and its keys, for good; add --yes to do it");
+    }
+    setup::open(settings).await?.memory.erase_owner(owner).await?;
+    println(&format!("erased {owner}"));
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The commented file that `init` writes.
+
+/// Every option as a comment with its default; those without one have `""` or an example.
+pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin with # are the defaults.
+# Flags (--max-items 1000) and environment variables (BATON_RELAYER_MAX_ITEMS=1000) go before this file.
+
+# ---- HTTP ----
+
+# Address of the HTTP door, or "off". Put a TLS proxy in front before you open it to others.
+#http = "127.0.0.1:8000"
+
+# URL under which clients reach it; left out, what they name in Host.
+#public_url = ""
+
+# Requests a minute of one owner, and of one key.
+#requests_per_minute = 600
+#key_requests_per_minute = 300
+
+# Requests in hand at once.
+#max_requests = 256
+
+# ---- Memory ----
+
+# Where sealed records lie: "embedded" (in the data folder, one relayer) or "postgres" (with pgvector, several relayers).
+#storage = "embedded"
+
+# File (chmod 600) with postgres://user:password@host/database.
+#postgres_url_file = ""
+
+# Folder of the owners' key files, never inside the database; left out, keys in the data folder.
+# Whoever has this folder, the master key and the database can read everything: back it up apart from the database.
+#keys_dir = ""
+
+# Most items of an owner: some 2 KB each while the owner is open.
+#max_items = 250000
+
+# What embeds: "auto" ("static" once it was pulled, else "hashing"), "hashing", "static", "minilm" or "endpoint".
+# Pull a model with: baton-relayer models pull potion-base-8m
+#embedder = "auto"
+
+# Folder of pulled models; left out, models in the data folder.
+#model_dir = ""
+
+# An OpenAI-compatible embedding endpoint. The owners' texts are sent to it: never a third party's without their consent.
+#embedder_url = ""
+#embedder_model = ""
+#embedder_dimensions = "" # a number, such as 768
+#embedder_key_file = ""
+
+# How that endpoint tells queries from documents: "none", "prefix" (such as "query: ") or "input_type".
+#embedder_roles = "none"
+#embedder_query_role = ""
+#embedder_document_role = ""
+
+# A language model (OpenAI-compatible) that judges, extracts and answers /api/ask. Turns are sent to it.
+# Left out, rules decide what is worth keeping.
+#model_url = ""
+#model = ""
+#model_key_file = ""
+
+# ---- Walrus ----
+
+# Where the encrypted contents are kept, the preferred ones first; left out, they are kept here alone.
+#publishers = []
+#aggregators = []
+
+# Files (chmod 600) with the publishers' bearer token, or the secret that a token is made from for each PUT.
+#publisher_token_file = ""
+#publisher_secret_file = ""
+
+# Shards of the store's network (1000 on Walrus's mainnet and testnet), and epochs to buy.
+#shards = 1000
+#epochs = 53
+
+# Base URL where session heads are looked up, for conversations over HTTP (POST /v1/chat).
+#heads = ""
+
+# ---- Network ----
+
+# Addresses to listen on for sealed turns, and nodes to know from the start.
+#listen = ["/ip4/0.0.0.0/tcp/4101"]
+#bootstrap = []
+
+# Find nodes on the local network.
+#mdns = true
+
+# Let test engines that only repeat the message serve conversations over HTTP.
+#allow_echo = false
+
+# Facts file of sealed mode; left out, facts.json in the data folder.
+#facts = ""
+
+# Seconds that running turns and requests get to end at a stop.
+#drain_seconds = 30
+"#;

@@ -1,0 +1,370 @@
+//! Delegations: what an owner lets another key do with the owner's memory.
+//!
+//! A delegation is signed by the account key, names one key, what that key may do and until when, and can be taken back.
+//! It is presented with a request (header `x-delegation`) or registered by the owner, after which the key is known by
+//! itself: the `memwal` SDK sends only an account id and a public key. What is signed is a text, so that any language
+//! can make one:
+//!
+//! ```text
+//! baton delegation v1
+//! id 00112233445566778899aabbccddeeff
+//! owner 0x<64 hex characters>
+//! delegate <64 hex characters>
+//! scopes read,write
+//! project <name>          (this line only where it is bound to a project)
+//! from 1795302840
+//! until 1795389240
+//! ```
+//!
+//! Each line ends with a line feed; scopes stand in the order read, write, chat, admin; times are seconds since the Unix
+//! epoch. The signature is Ed25519 by the account key over the byte 19, `baton/v1/delegation`, and the text.
+
+pub mod registry;
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use baton_keys::{
+    SIGNATURE_LEN, SecretSigningKey, contexts::DELEGATION, ids::PublicKey, secret::random_bytes, sign,
+};
+use baton_memory::{ids::OwnerId, limits::MAX_NAME_BYTES};
+use baton_proto::signed::SignatureBytes;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::http::time;
+
+/// Longest `x-delegation` header: ids, keys, a signature and a project's name, in base64 of JSON with escapes.
+pub const MAX_HEADER_BYTES: usize = 4 * 1024;
+/// Longest life of a delegation: whoever needs it for longer signs another.
+pub const MAX_LIFETIME_SECONDS: u64 = 366 * 86_400;
+
+/// One thing that a key may be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Scope {
+    /// See memories.
+    Read = 1,
+    /// Add, change and delete memories.
+    Write = 2,
+    /// Hold conversations, for which memory is recalled and to which it is added.
+    Chat = 4,
+    /// Delegations, export and import, and deleting whole projects.
+    Admin = 8,
+}
+
+impl Scope {
+    /// All of them, in the order in which they are signed.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Chat, Self::Admin];
+
+    /// Its name in texts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Chat => "chat",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A set of scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    /// Those named; none for an unknown name or for no name at all.
+    #[must_use]
+    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let mut set = 0;
+        for name in names {
+            set |= Scope::ALL.into_iter().find(|scope| scope.name() == name)? as u8;
+        }
+        (set != 0).then_some(Self(set))
+    }
+
+    /// Whether a scope is among them.
+    #[must_use]
+    pub const fn allow(self, scope: Scope) -> bool {
+        self.0 & scope as u8 != 0
+    }
+
+    /// Their names, in the order in which they are signed.
+    #[must_use]
+    pub fn names(self) -> Vec<&'static str> {
+        Scope::ALL.into_iter().filter(|scope| self.allow(*scope)).map(Scope::name).collect()
+    }
+}
+
+/// Why something is not a delegation that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DelegationError {
+    /// It does not have the form of one.
+    #[error("this is not a delegation: {0}")]
+    Form(&'static str),
+    /// The owner did not sign it, or not this.
+    #[error("the owner's signature does not verify")]
+    Signature,
+}
+
+/// What an owner lets a key do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    /// Random; by which it is taken back.
+    pub id: [u8; 16],
+    /// Whose memory.
+    pub owner: OwnerId,
+    /// Which key.
+    pub delegate: PublicKey,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// The one project that it may do it in; none for everything.
+    pub project: Option<String>,
+    /// From when it counts, in seconds since the Unix epoch.
+    pub not_before_s: u64,
+    /// Until when.
+    pub expires_s: u64,
+}
+
+impl Delegation {
+    /// A delegation with a fresh id.
+    #[must_use]
+    pub fn new(
+        owner: OwnerId,
+        delegate: PublicKey,
+        scopes: Scopes,
+        not_before_s: u64,
+        expires_s: u64,
+    ) -> Self {
+        Self { id: random_bytes(), owner, delegate, scopes, project: None, not_before_s, expires_s }
+    }
+
+    /// The text that is signed.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let project = self.project.as_ref().map(|name| format!("project {name}\n")).unwrap_or_default();
+        format!(
+            "baton delegation v1\nid {}\nowner {}\ndelegate {}\nscopes {}\n{project}from {}\nuntil {}\n",
+            hex::encode(self.id),
+            self.owner,
+            self.delegate,
+            self.scopes.names().join(","),
+            self.not_before_s,
+            self.expires_s,
+        )
+    }
+
+    /// Signs it with the owner's account key.
+    #[must_use]
+    pub fn sign(self, account: &SecretSigningKey) -> SignedDelegation {
+        let signature = SignatureBytes(account.sign(DELEGATION, self.text().as_bytes()));
+        SignedDelegation { delegation: self, owner_key: account.public_key(), signature }
+    }
+
+    /// Whether it counts at a time.
+    #[must_use]
+    pub fn holds_at(&self, now_s: u64) -> bool {
+        (self.not_before_s..self.expires_s).contains(&now_s)
+    }
+
+    fn check_form(&self) -> Result<(), DelegationError> {
+        if let Some(name) = &self.project {
+            let fits = (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control);
+            if !fits {
+                return Err(DelegationError::Form(
+                    "a project's name has 1 to 256 bytes and no control characters",
+                ));
+            }
+        }
+        match self.expires_s.checked_sub(self.not_before_s) {
+            None | Some(0) => Err(DelegationError::Form("it expires before it begins")),
+            Some(seconds) if seconds > MAX_LIFETIME_SECONDS => {
+                Err(DelegationError::Form("it would count for more than 366 days"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// A delegation with the owner's signature, checked where it was made from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedDelegation {
+    /// What it says.
+    pub delegation: Delegation,
+    /// The owner's key, whose address the owner is.
+    pub owner_key: PublicKey,
+    /// Over [`Delegation::text`].
+    pub signature: SignatureBytes,
+}
+
+/// A delegation in JSON, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DelegationJson {
+    /// 32 hex characters, random.
+    pub id: String,
+    /// The owner's Ed25519 public key, 64 hex characters.
+    pub owner_key: String,
+    /// The key that may act for the owner, 64 hex characters.
+    pub delegate_key: String,
+    /// Of `read`, `write`, `chat` and `admin`.
+    pub scopes: Vec<String>,
+    /// The one project that it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// From when it counts, RFC 3339, whole seconds.
+    pub not_before: String,
+    /// Until when, RFC 3339, whole seconds.
+    pub expires: String,
+    /// Ed25519 over the canonical text, 128 hex characters.
+    pub signature: String,
+}
+
+impl From<&SignedDelegation> for DelegationJson {
+    fn from(signed: &SignedDelegation) -> Self {
+        let SignedDelegation { delegation, owner_key, signature } = signed;
+        Self {
+            id: hex::encode(delegation.id),
+            owner_key: owner_key.to_string(),
+            delegate_key: delegation.delegate.to_string(),
+            scopes: delegation.scopes.names().into_iter().map(str::to_owned).collect(),
+            project: delegation.project.clone(),
+            not_before: time::format(delegation.not_before_s.saturating_mul(1_000)),
+            expires: time::format(delegation.expires_s.saturating_mul(1_000)),
+            signature: hex::encode(signature.0),
+        }
+    }
+}
+
+impl DelegationJson {
+    /// Reads and checks one: its form and the owner's signature. Not whether it counts now.
+    ///
+    /// # Errors
+    /// [`DelegationError`].
+    pub fn verify(&self) -> Result<SignedDelegation, DelegationError> {
+        let form = DelegationError::Form;
+        let mut id = [0; 16];
+        hex::decode_to_slice(&self.id, &mut id).map_err(|_| form("`id` has 32 hex characters"))?;
+        let key = |text: &str| PublicKey::parse_hex(text).map_err(|_| form("a key has 64 hex characters"));
+        let (owner_key, delegate) = (key(&self.owner_key)?, key(&self.delegate_key)?);
+        let scopes = Scopes::named(self.scopes.iter().take(16).map(String::as_str))
+            .ok_or(form("`scopes` are of read, write, chat and admin"))?;
+        let seconds = |text: &str| {
+            let ms = time::parse(text).filter(|ms| ms % 1_000 == 0);
+            ms.map(|ms| ms / 1_000).ok_or(form("times are RFC 3339 with whole seconds"))
+        };
+        let mut signature = [0; SIGNATURE_LEN];
+        hex::decode_to_slice(&self.signature, &mut signature)
+            .map_err(|_| form("`signature` has 128 hex characters"))?;
+        let delegation = Delegation {
+            id,
+            owner: OwnerId::of(&owner_key),
+            delegate,
+            scopes,
+            project: self.project.clone(),
+            not_before_s: seconds(&self.not_before)?,
+            expires_s: seconds(&self.expires)?,
+        };
+        delegation.check_form()?;
+        sign::verify(DELEGATION, &owner_key, delegation.text().as_bytes(), &signature)
+            .map_err(|_| DelegationError::Signature)?;
+        Ok(SignedDelegation { delegation, owner_key, signature: SignatureBytes(signature) })
+    }
+
+    /// As it stands in the `x-delegation` header: base64url without padding of the JSON.
+    #[must_use]
+    pub fn to_header(&self) -> String {
+        let json = serde_json::to_vec(self).expect("strings always have a JSON form");
+        BASE64_URL_SAFE_NO_PAD.encode(json)
+    }
+
+    /// Reads such a header.
+    ///
+    /// # Errors
+    /// [`DelegationError::Form`].
+    pub fn from_header(text: &str) -> Result<Self, DelegationError> {
+        let wrong = DelegationError::Form("`x-delegation` is base64url of its JSON, at most 4 KiB");
+        if text.len() > MAX_HEADER_BYTES {
+            return Err(wrong);
+        }
+        let json = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong)?;
+        serde_json::from_slice(&json).map_err(|_| wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(account: &SecretSigningKey) -> Delegation {
+        let scopes = Scopes::named(["write", "read"]).unwrap();
+        let owner = OwnerId::of(&account.public_key());
+        let delegation = Delegation::new(owner, PublicKey([2; 32]), scopes, 1_000, 2_000);
+        Delegation { id: [1; 16], project: Some("garden shed".to_owned()), ..delegation }
+    }
+
+    #[test]
+    fn the_text_is_what_the_documentation_says() {
+        let account = SecretSigningKey::from_seed(&[7; 32]);
+        let owner = OwnerId::of(&account.public_key());
+        let expected = format!(
+            "baton delegation v1\nid {}\nowner {owner}\ndelegate {}\nscopes read,write\nproject garden shed\n\
+             from 1000\nuntil 2000\n",
+            "01".repeat(16),
+            "02".repeat(32)
+        );
+        assert_eq!(sample(&account).text(), expected);
+        assert_eq!(DELEGATION.as_str().len(), 19);
+    }
+
+    #[test]
+    fn survives_json_and_header_with_its_signature() {
+        let account = SecretSigningKey::from_seed(&[7; 32]);
+        let signed = sample(&account).sign(&account);
+        let json = DelegationJson::from(&signed);
+        assert_eq!(json.verify(), Ok(signed));
+        assert_eq!(DelegationJson::from_header(&json.to_header()), Ok(json));
+        assert!(DelegationJson::from_header("!").is_err());
+        assert!(DelegationJson::from_header(&"A".repeat(MAX_HEADER_BYTES + 1)).is_err());
+    }
+
+    #[test]
+    fn refuses_any_change_and_another_signer() {
+        let account = SecretSigningKey::from_seed(&[7; 32]);
+        let good = DelegationJson::from(&sample(&account).sign(&account));
+        let changes: [fn(&mut DelegationJson); 7] = [
+            |json| json.id = "ff".repeat(16),
+            |json| json.delegate_key = "03".repeat(32),
+            |json| json.scopes.push("admin".to_owned()),
+            |json| json.project = None,
+            |json| json.not_before = time::format(999_000),
+            |json| json.expires = time::format(3_000_000),
+            |json| json.owner_key = SecretSigningKey::generate().public_key().to_string(),
+        ];
+        for change in changes {
+            let mut json = good.clone();
+            change(&mut json);
+            assert_eq!(json.verify(), Err(DelegationError::Signature), "{json:?}");
+        }
+        let mut delegation = sample(&account);
+        delegation.owner = OwnerId([9; 32]);
+        let foreign = DelegationJson::from(&delegation.sign(&account));
+        assert_eq!(foreign.verify(), Err(DelegationError::Signature), "the owner is the signer");
+    }
+
+    #[test]
+    fn refuses_what_has_no_form() {
+        let account = SecretSigningKey::from_seed(&[7; 32]);
+        let check = |change: fn(&mut Delegation)| {
+            let mut delegation = sample(&account);
+            change(&mut delegation);
+            let verified = DelegationJson::from(&delegation.sign(&account)).verify();
+            assert!(matches!(verified, Err(DelegationError::Form(_))), "{verified:?}");
+        };
+        check(|delegation| delegation.expires_s = delegation.not_before_s);
+        check(|delegation| delegation.expires_s = delegation.not_before_s + MAX_LIFETIME_SECONDS + 1);
+        check(|delegation| delegation.project = Some("a\nscopes admin".to_owned()));
+        check(|delegation| delegation.project = Some(String::new()));
+        assert_eq!(Scopes::named(["read", "fly"]), None);
+        assert_eq!(Scopes::named([]), None);
+    }
+}

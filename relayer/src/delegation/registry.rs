@@ -1,0 +1,364 @@
+//! Delegations that the relayer knows of: registered by the owner, or seen with a request, and those taken back.
+//!
+//! For each key there is one sealed record with its delegations, and one with all keys for the owner's list. A delegation
+//! that was taken back is kept until it would have expired, so that its bearer cannot present it again.
+
+use std::sync::Arc;
+
+use baton_keys::ids::PublicKey;
+use baton_memory::{
+    Memory,
+    api::{MemoryError, Result},
+    ids::OwnerId,
+};
+use baton_proto::codec;
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{Delegation, SignedDelegation};
+
+/// Delegations of one key: one for each of a few projects, with some that were replaced.
+pub const MAX_PER_KEY: usize = 16;
+/// Keys of one owner: devices and agents of a person.
+pub const MAX_KEYS: usize = 256;
+/// Longest record: [`MAX_KEYS`] keys, or [`MAX_PER_KEY`] delegations with names and signatures.
+const MAX_RECORD_BYTES: usize = 64 * 1024;
+const INDEX: &str = "delegates";
+
+/// What of memory authentication needs: nonces and small sealed records.
+pub trait Records: Send + Sync {
+    /// As [`Memory::take_nonce`].
+    fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>>;
+    /// As [`Memory::get_record`].
+    fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
+    /// As [`Memory::put_record`].
+    fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>>;
+}
+
+impl Records for Memory {
+    fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move { Memory::take_nonce(self, nonce, now_ms, until_ms).await })
+    }
+
+    fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
+        Box::pin(async move { self.get_record(owner, &name).await })
+    }
+
+    fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.put_record(owner, &name, bytes).await })
+    }
+}
+
+/// A delegation that the relayer knows of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The delegation; none of one that was taken back before it was ever seen.
+    pub signed: Option<SignedDelegation>,
+    /// Its id.
+    pub id: [u8; 16],
+    /// Whether the owner took it back.
+    pub revoked: bool,
+    /// When it became known, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Until when it has to be kept, in seconds since the Unix epoch.
+    pub until_s: u64,
+}
+
+impl Known {
+    fn counts_at(&self, now_s: u64) -> Option<&Delegation> {
+        let delegation = &self.signed.as_ref()?.delegation;
+        (!self.revoked && delegation.holds_at(now_s)).then_some(delegation)
+    }
+}
+
+/// The delegations of all owners.
+#[derive(Clone)]
+pub struct Registry {
+    records: Arc<dyn Records>,
+    /// One change at a time: each reads, changes and writes a record.
+    writer: Arc<Semaphore>,
+}
+
+impl Registry {
+    /// Over the records of a memory.
+    #[must_use]
+    pub fn new(records: Arc<dyn Records>) -> Self {
+        Self { records, writer: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The records it stands on.
+    pub fn records(&self) -> &dyn Records {
+        &*self.records
+    }
+
+    /// What a key may do with an owner's memory now: by a delegation presented, or else by the known ones, of which the
+    /// one that is bound to no project goes first, then the one that counts longest.
+    ///
+    /// # Errors
+    /// Memory's, when records cannot be read.
+    pub async fn find(
+        &self,
+        owner: OwnerId,
+        key: &PublicKey,
+        presented: Option<&SignedDelegation>,
+        now_s: u64,
+    ) -> Result<Option<Delegation>> {
+        let known = self.known(owner, key).await?;
+        let Some(signed) = presented else {
+            let counting = known.iter().filter_map(|known| known.counts_at(now_s));
+            let best = counting.max_by_key(|delegation| (delegation.project.is_none(), delegation.expires_s));
+            return Ok(best.cloned());
+        };
+        let delegation = &signed.delegation;
+        let fits = delegation.owner == owner && delegation.delegate == *key && delegation.holds_at(now_s);
+        let revoked = known.iter().any(|known| known.revoked && known.id == delegation.id);
+        Ok((fits && !revoked).then(|| delegation.clone()))
+    }
+
+    /// Makes a delegation known. One that is known already, or was taken back, stays as it is; returns whether it counts.
+    ///
+    /// # Errors
+    /// [`MemoryError::Full`] and memory's.
+    pub async fn register(&self, signed: SignedDelegation, now_ms: u64) -> Result<bool> {
+        let _writer = self.begin().await?;
+        let Delegation { owner, delegate, id, expires_s, .. } = signed.delegation;
+        let mut known = self.known(owner, &delegate).await?;
+        known.retain(|known| known.until_s > now_ms / 1_000);
+        if let Some(there) = known.iter().find(|known| known.id == id) {
+            return Ok(!there.revoked);
+        }
+        let entry = Known { signed: Some(signed), id, revoked: false, since_ms: now_ms, until_s: expires_s };
+        self.add(owner, &delegate, known, entry).await?;
+        Ok(true)
+    }
+
+    /// Takes a delegation back: of a key, or of whichever key has it. Returns whether anything changed; of a key, a
+    /// delegation may be taken back before the relayer has ever seen it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Full`] and memory's.
+    pub async fn revoke(
+        &self,
+        owner: OwnerId,
+        id: [u8; 16],
+        key: Option<PublicKey>,
+        now_ms: u64,
+    ) -> Result<bool> {
+        let _writer = self.begin().await?;
+        let keys = match key {
+            Some(key) => vec![key],
+            None => self.keys(owner).await?,
+        };
+        for delegate in keys {
+            let mut known = self.known(owner, &delegate).await?;
+            if let Some(there) = known.iter_mut().find(|known| known.id == id) {
+                let changed = !there.revoked;
+                there.revoked = true;
+                self.write(owner, &name_of(&delegate), &known).await?;
+                return Ok(changed);
+            }
+            if key.is_some() {
+                let until_s = (now_ms / 1_000).saturating_add(super::MAX_LIFETIME_SECONDS);
+                let entry = Known { signed: None, id, revoked: true, since_ms: now_ms, until_s };
+                known.retain(|known| known.until_s > now_ms / 1_000);
+                self.add(owner, &delegate, known, entry).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All delegations that the relayer knows of, oldest first.
+    ///
+    /// # Errors
+    /// Memory's.
+    pub async fn list(&self, owner: OwnerId) -> Result<Vec<Known>> {
+        let mut all = Vec::new();
+        for key in self.keys(owner).await? {
+            all.extend(self.known(owner, &key).await?);
+        }
+        all.sort_by_key(|known| known.since_ms);
+        Ok(all)
+    }
+
+    async fn begin(&self) -> Result<SemaphorePermit<'_>> {
+        self.writer.acquire().await.map_err(|_| MemoryError::Unavailable("shutting down".to_owned()))
+    }
+
+    async fn add(
+        &self,
+        owner: OwnerId,
+        delegate: &PublicKey,
+        mut known: Vec<Known>,
+        entry: Known,
+    ) -> Result<()> {
+        if known.len() >= MAX_PER_KEY {
+            return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
+        }
+        let mut keys = self.keys(owner).await?;
+        if !keys.contains(delegate) {
+            if keys.len() >= MAX_KEYS {
+                return Err(MemoryError::Full(format!("an owner delegates to at most {MAX_KEYS} keys")));
+            }
+            keys.push(*delegate);
+            self.write(owner, INDEX, &keys).await?;
+        }
+        known.push(entry);
+        self.write(owner, &name_of(delegate), &known).await
+    }
+
+    async fn keys(&self, owner: OwnerId) -> Result<Vec<PublicKey>> {
+        self.read(owner, INDEX.to_owned()).await
+    }
+
+    async fn known(&self, owner: OwnerId, key: &PublicKey) -> Result<Vec<Known>> {
+        self.read(owner, name_of(key)).await
+    }
+
+    async fn read<T: serde::de::DeserializeOwned>(&self, owner: OwnerId, name: String) -> Result<Vec<T>> {
+        let Some(bytes) = self.records.get(owner, name).await? else { return Ok(Vec::new()) };
+        codec::decode(&bytes, MAX_RECORD_BYTES)
+            .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))
+    }
+
+    async fn write<T: Serialize>(&self, owner: OwnerId, name: &str, value: &Vec<T>) -> Result<()> {
+        self.records.put(owner, name.to_owned(), Some(codec::encode(value))).await
+    }
+}
+
+fn name_of(key: &PublicKey) -> String {
+    format!("delegate/{key}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{
+        collections::{HashMap, HashSet},
+        sync::{Mutex, PoisonError},
+    };
+
+    use baton_keys::SecretSigningKey;
+
+    use super::*;
+    use crate::delegation::Scopes;
+
+    type Table = HashMap<(OwnerId, String), Vec<u8>>;
+
+    /// Records in memory.
+    #[derive(Default)]
+    pub(crate) struct Shelf {
+        nonces: Mutex<HashSet<[u8; 32]>>,
+        records: Mutex<Table>,
+    }
+
+    impl Records for Shelf {
+        fn take_nonce(&self, nonce: [u8; 32], _now_ms: u64, _until_ms: u64) -> BoxFuture<'_, Result<bool>> {
+            let fresh = self.nonces.lock().unwrap_or_else(PoisonError::into_inner).insert(nonce);
+            Box::pin(async move { Ok(fresh) })
+        }
+
+        fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
+            let found =
+                self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&(owner, name)).cloned();
+            Box::pin(async move { Ok(found) })
+        }
+
+        fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
+            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+            match bytes {
+                Some(bytes) => records.insert((owner, name), bytes),
+                None => records.remove(&(owner, name)),
+            };
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    fn account() -> SecretSigningKey {
+        SecretSigningKey::from_seed(&[7; 32])
+    }
+
+    fn owner() -> OwnerId {
+        OwnerId::of(&account().public_key())
+    }
+
+    fn signed(delegate: &PublicKey, from_s: u64, until_s: u64) -> SignedDelegation {
+        let scopes = Scopes::named(["read"]).unwrap();
+        Delegation::new(owner(), *delegate, scopes, from_s, until_s).sign(&account())
+    }
+
+    #[tokio::test]
+    async fn a_registered_delegation_counts_until_it_expires_or_is_taken_back() {
+        let registry = Registry::new(Arc::new(Shelf::default()));
+        let key = PublicKey([2; 32]);
+        let delegation = signed(&key, 100, 200);
+        assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
+        assert!(registry.register(delegation.clone(), 50_000).await.unwrap());
+        for (now, counts) in [(99, false), (100, true), (199, true), (200, false)] {
+            assert_eq!(registry.find(owner(), &key, None, now).await.unwrap().is_some(), counts, "{now}");
+        }
+        assert!(registry.find(OwnerId([1; 32]), &key, None, 150).await.unwrap().is_none());
+        assert!(registry.find(owner(), &PublicKey([3; 32]), None, 150).await.unwrap().is_none());
+        let id = delegation.delegation.id;
+        assert!(registry.revoke(owner(), id, None, 150_000).await.unwrap());
+        assert!(!registry.revoke(owner(), id, None, 150_000).await.unwrap(), "only once");
+        assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
+        assert!(registry.find(owner(), &key, Some(&delegation), 150).await.unwrap().is_none());
+        assert!(!registry.register(delegation, 150_000).await.unwrap(), "not even registered again");
+        assert!(registry.find(owner(), &key, None, 150).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_presented_delegation_counts_for_its_key_and_owner_only() {
+        let registry = Registry::new(Arc::new(Shelf::default()));
+        let key = PublicKey([2; 32]);
+        let delegation = signed(&key, 100, 200);
+        let find = |owner, key: PublicKey, now| {
+            let (registry, delegation) = (registry.clone(), delegation.clone());
+            async move { registry.find(owner, &key, Some(&delegation), now).await.unwrap().is_some() }
+        };
+        assert!(find(owner(), key, 150).await);
+        assert!(!find(owner(), key, 250).await);
+        assert!(!find(OwnerId([1; 32]), key, 150).await);
+        assert!(!find(owner(), PublicKey([3; 32]), 150).await);
+    }
+
+    #[tokio::test]
+    async fn an_unseen_delegation_can_be_taken_back_by_its_key() {
+        let registry = Registry::new(Arc::new(Shelf::default()));
+        let key = PublicKey([2; 32]);
+        let delegation = signed(&key, 100, 200);
+        assert!(!registry.revoke(owner(), delegation.delegation.id, None, 1).await.unwrap());
+        assert!(registry.revoke(owner(), delegation.delegation.id, Some(key), 1).await.unwrap());
+        assert!(registry.find(owner(), &key, Some(&delegation), 150).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn the_number_of_delegations_is_bounded_and_expired_ones_make_room() {
+        let registry = Registry::new(Arc::new(Shelf::default()));
+        let key = PublicKey([2; 32]);
+        for _ in 0..MAX_PER_KEY {
+            registry.register(signed(&key, 100, 200), 0).await.unwrap();
+        }
+        let refused = registry.register(signed(&key, 100, 200), 0).await;
+        assert!(matches!(refused, Err(MemoryError::Full(_))), "{refused:?}");
+        assert_eq!(registry.list(owner()).await.unwrap().len(), MAX_PER_KEY);
+        registry.register(signed(&key, 200, 300), 200_000).await.unwrap();
+        assert_eq!(registry.list(owner()).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_unbound_delegation_goes_before_one_for_a_project() {
+        let registry = Registry::new(Arc::new(Shelf::default()));
+        let key = PublicKey([2; 32]);
+        let mut bound = signed(&key, 100, 900).delegation;
+        bound.project = Some("garden".to_owned());
+        registry.register(bound.sign(&account()), 0).await.unwrap();
+        assert_eq!(
+            registry.find(owner(), &key, None, 150).await.unwrap().unwrap().project.as_deref(),
+            Some("garden")
+        );
+        registry.register(signed(&key, 100, 200), 0).await.unwrap();
+        assert_eq!(registry.find(owner(), &key, None, 150).await.unwrap().unwrap().project, None);
+    }
+}

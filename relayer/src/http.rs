@@ -1,0 +1,263 @@
+//! The HTTP door: routes, limits, errors. Everything but what a stranger may know (health, version, the OpenAPI document)
+//! passes the gate, which knows who asks; everything else is [`Memory`]'s.
+//!
+//! Nothing here decides what a caller may see beyond its scopes and its project; nothing here logs a path, a query, a
+//! body or a name.
+
+pub mod chat;
+mod delegations;
+mod extract;
+mod fault;
+mod gate;
+mod items;
+mod limits;
+mod open;
+mod places;
+mod portability;
+mod sdk;
+mod shapes;
+pub mod time;
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use axum::{Router, extract::DefaultBodyLimit, middleware};
+use baton_embed::Embedder;
+use baton_keys::ids::PublicKey;
+use baton_memory::{Memory, ids::OwnerId, writing};
+use baton_mesh::Rates;
+use baton_walrus_client::embedded::listen::{Activity, Limited, watched};
+use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::task::TaskTracker;
+use utoipa::openapi::{
+    HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, ResponseBuilder,
+    path::{Operation, OperationBuilder},
+    security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use extract::{Admin, Chatter, Input, Params, Reader, Writer};
+pub use fault::{Fault, FaultJson};
+pub use limits::Limits;
+
+use crate::delegation::registry::{Records, Registry};
+
+/// How long running requests get to end at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+
+/// What the routes stand on. Clones share everything.
+#[derive(Clone)]
+pub struct Doors {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    memory: Memory,
+    registry: Registry,
+    embedder: Arc<dyn Embedder>,
+    writer: Option<Arc<dyn writing::Writer>>,
+    limits: Limits,
+    public_url: Option<String>,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    owner_rates: Mutex<Rates<OwnerId>>,
+    key_rates: Mutex<Rates<PublicKey>>,
+    requests: Arc<Semaphore>,
+    large_bodies: Arc<Semaphore>,
+    tasks: TaskTracker,
+    document: OnceLock<OpenApi>,
+}
+
+/// What the HTTP door is made from.
+pub struct DoorsConfig {
+    /// Memory of all owners.
+    pub memory: Memory,
+    /// The embedder of `/api/embed`.
+    pub embedder: Arc<dyn Embedder>,
+    /// The model behind `/api/ask`.
+    pub writer: Option<Arc<dyn writing::Writer>>,
+    /// What may be asked, how often.
+    pub limits: Limits,
+    /// The URL under which clients reach this door, if it is not the one they name in `Host`.
+    pub public_url: Option<String>,
+    /// The wall clock, in milliseconds since the Unix epoch.
+    pub now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Doors {
+    /// Makes what the routes stand on.
+    #[must_use]
+    pub fn new(config: DoorsConfig) -> Self {
+        let DoorsConfig { memory, embedder, writer, limits, public_url, now_ms } = config;
+        let records: Arc<dyn Records> = Arc::new(memory.clone());
+        Self {
+            inner: Arc::new(Inner {
+                registry: Registry::new(records),
+                memory,
+                embedder,
+                writer,
+                public_url,
+                now_ms,
+                owner_rates: Mutex::new(Rates::new(limits.owner_per_minute)),
+                key_rates: Mutex::new(Rates::new(limits.key_per_minute)),
+                requests: Arc::new(Semaphore::new(limits.requests)),
+                large_bodies: Arc::new(Semaphore::new(limits.large_bodies)),
+                limits,
+                tasks: TaskTracker::new(),
+                document: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// The one way into memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.inner.memory
+    }
+
+    /// The wall clock, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        (self.inner.now_ms)()
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+}
+
+/// All routes behind the gate, with their documentation.
+fn gated_routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new()
+        .merge(sdk::routes())
+        .merge(items::routes())
+        .merge(places::routes())
+        .merge(portability::routes())
+        .merge(delegations::routes())
+}
+
+/// All routes that anybody may ask.
+fn open_routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new()
+        .routes(routes!(open::health))
+        .routes(routes!(open::version))
+        .routes(routes!(open::config))
+        .routes(routes!(open::sui))
+        .routes(routes!(open::document))
+}
+
+/// The OpenAPI document of all routes; `more` are routes of others, behind the gate too.
+#[must_use]
+pub fn document(more: OpenApiRouter<Doors>) -> OpenApi {
+    describe(gated_routes().merge(more).into_openapi(), open_routes().into_openapi())
+}
+
+fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
+    let mut document = OpenApiBuilder::new()
+        .info(
+            InfoBuilder::new()
+                .title("Baton relayer")
+                .version(env!("CARGO_PKG_VERSION"))
+                .description(Some(DESCRIPTION))
+                .build(),
+        )
+        .build();
+    let scheme = |header: &str, about: &str| {
+        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(header, about)))
+    };
+    let mut gated = gated;
+    gated.paths.add_path_operation("/mcp", vec![HttpMethod::Post], tools());
+    let components = gated.components.get_or_insert_default();
+    let mut all = SecurityRequirement::default();
+    for (header, about) in open::AUTH_HEADERS {
+        components.add_security_scheme(header, scheme(header, about));
+        all = all.add(header, Vec::<String>::new());
+    }
+    gated.security = None;
+    for item in gated.paths.paths.values_mut() {
+        for operation in open::operations(item) {
+            operation.security = Some(vec![all.clone()]);
+        }
+    }
+    document.merge(gated);
+    document.merge(open);
+    document
+}
+
+/// `/mcp`, which another crate serves.
+fn tools() -> Operation {
+    OperationBuilder::new()
+        .tag("agents")
+        .summary(Some("Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions)."))
+        .response("200", ResponseBuilder::new().description("the protocol's answer").build())
+        .response("401", ResponseBuilder::new().description("the request is not signed").build())
+        .build()
+}
+
+const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /version, /config, /sui \
+    and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
+    {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
+    x-account-id (the Sui address of the owner's key). A key that is not the owner's needs a delegation, registered or in \
+    the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
+    when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
+
+/// The whole door: open routes, gated ones, and `/mcp`. `more` are routes of others, put behind the gate too.
+pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
+    let (gated, gated_document) = gated_routes().merge(more).split_for_parts();
+    let (open, open_document) = open_routes().split_for_parts();
+    let _ = doors.inner.document.set(describe(gated_document, open_document));
+    let gated: Router = gated.with_state(doors.clone());
+    let gated = gated
+        .clone()
+        .merge(crate::mcp::http::router(gated))
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(doors.clone(), gate::gate));
+    let open = open.layer(DefaultBodyLimit::max(limits::OPEN_BODY_BYTES)).with_state(doors.clone());
+    open.merge(gated)
+        .fallback(async || Fault::new(fault::NO_ROUTE))
+        .method_not_allowed_fallback(async || Fault::new(fault::NO_METHOD))
+        .layer(middleware::from_fn(fault::finish))
+}
+
+/// Serves until `shutdown`, then lets running requests end.
+///
+/// # Errors
+/// The listener's.
+pub async fn serve(
+    doors: Doors,
+    router: Router,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    let service = watched(router).into_make_service_with_connect_info::<Activity>();
+    let server = axum::serve(Limited::new(listener), service).with_graceful_shutdown(async move {
+        shutdown.await;
+        // The receiver is gone only when the server has ended by itself.
+        let _ = stopping.send(());
+    });
+    tokio::select! {
+        biased;
+        ended = server.into_future() => ended?,
+        () = async {
+            // An error means that the shutdown future was dropped with the server: the other arm ends.
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
+        } => tracing::warn!("requests still running at the end of the grace period are cut off"),
+    }
+    // What was begun for a client that went away is finished all the same.
+    doors.inner.tasks.close();
+    if tokio::time::timeout(SHUTDOWN_GRACE, doors.inner.tasks.wait()).await.is_err() {
+        tracing::warn!("tasks of requests still run at the end of the grace period");
+    }
+    Ok(())
+}
+
+/// Locks what is never held across an await.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

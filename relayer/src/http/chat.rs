@@ -1,0 +1,442 @@
+//! `POST /v1/chat`: one turn of a conversation, answered whole or as server-sent events. The words and the key of the
+//! session pass through here and are kept nowhere.
+
+use std::convert::Infallible;
+
+use axum::{
+    Extension, Json,
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use baton_client::SessionRoot;
+use baton_memory::{api::RecallMode, limits::MAX_PAGE, model::MemoryScope};
+use baton_proto::{
+    ErrorCode,
+    ids::SessionId,
+    record::{FinishReason, Message, Role},
+};
+use futures::stream;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+use zeroize::Zeroizing;
+
+use super::{
+    Chatter, Doors, Fault, FaultJson, Input,
+    extract::scope_named,
+    fault::{BUSY, CHAT_FORKED, CHAT_GONE, CHAT_ROLLBACK, INTERNAL, MODEL, NO_NODE, RequestId, UNAVAILABLE},
+    shapes::Found,
+};
+use crate::chat::{
+    Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, DEFAULT_MEMORY_TOKENS, DEFAULT_RECALL_ITEMS,
+    MemoryReport, RecalledFact,
+};
+
+/// Most tokens of memories that a request may ask for.
+const MAX_MEMORY_TOKENS: u32 = 4096;
+
+/// The route, over these conversations; give it to [`super::router`] as one of its `more` routes.
+pub fn routes(chat: Chat) -> OpenApiRouter<Doors> {
+    OpenApiRouter::new().routes(routes!(turn)).layer(Extension(chat))
+}
+
+/// The route without conversations behind it, for its documentation.
+pub fn documented() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new().routes(routes!(turn))
+}
+
+/// A message.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct MessageInput {
+    /// `user`, `tool`, `system` or `assistant`.
+    role: String,
+    content: String,
+    /// The tool's name.
+    name: Option<String>,
+    /// The call that a tool answers.
+    tool_call_id: Option<String>,
+}
+
+/// A text that is wiped when it is dropped.
+struct SecretText(Zeroizing<String>);
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretText(..)")
+    }
+}
+
+/// One turn of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ChatInput {
+    /// What is said. System messages are pinned to the session from now on. Of the others those after the last one of the
+    /// assistant count: the session itself holds the earlier ones.
+    messages: Vec<MessageInput>,
+    /// Name or id of the model; any if left out.
+    model: Option<String>,
+    /// The session, 64 hex characters.
+    session_id: Option<String>,
+    /// The root of the session, as 64 hex characters or 24 words; a new session begins if it is left out. The relayer
+    /// has it in memory while the request lasts, and never otherwise.
+    #[schema(value_type = Option<String>)]
+    session_key: Option<SecretText>,
+    /// The `head` of the last answer. The turn is refused if the session is found anywhere else.
+    head: Option<String>,
+    /// The project that the session is in; the shared pool if left out.
+    project: Option<String>,
+    /// The persona that is spoken to.
+    persona: Option<String>,
+    /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or `none`.
+    memory_scope: Option<String>,
+    /// Whether to answer as server-sent events: `started`, `text`, `restarted`, then `done` or `error`.
+    #[serde(default)]
+    stream: bool,
+    /// Most tokens of the answer.
+    max_tokens: Option<u32>,
+    /// Randomness, 0 to 5; 0.7 if left out.
+    temperature: Option<f32>,
+    /// Seed of the randomness.
+    seed: Option<u64>,
+    /// Most memories; 6 if left out.
+    recall_limit: Option<usize>,
+    /// Most tokens of memories, up to 4096; 512 if left out.
+    memory_tokens: Option<u32>,
+}
+
+/// A memory that was sent to the node with the turn.
+#[derive(Debug, Serialize, ToSchema)]
+struct RecalledJson {
+    #[serde(flatten)]
+    found: Found,
+    /// Whether the node used it, by its signed receipt; none while it is not known.
+    used: Option<bool>,
+}
+
+/// What memory did.
+#[derive(Debug, Serialize, ToSchema)]
+struct MemoryJson {
+    /// `full`, `lexical` or `none`.
+    #[schema(value_type = String)]
+    mode: RecallMode,
+    /// Why less than fully.
+    degraded: Option<String>,
+    /// What matched and was left out.
+    dropped: usize,
+    /// Whether the turn is recorded, durably; if not, it will be with the next request of the session.
+    recorded: Option<bool>,
+}
+
+/// How long it took, in milliseconds.
+#[derive(Debug, Serialize, ToSchema)]
+struct LatencyJson {
+    recall_ms: u64,
+    first_token_ms: Option<u64>,
+    total_ms: u64,
+}
+
+/// What the node claims of the turn.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReceiptJson {
+    /// Its hash, in hex.
+    hash: String,
+    /// The model's id.
+    model: String,
+    /// `native`, `proxied` or `echo`.
+    engine: String,
+    input_tokens: u32,
+    output_tokens: u32,
+    memory_tokens: u32,
+    memory_items: u16,
+    price: u64,
+    /// The signed receipt as in docs/PROTOCOL.md, base64.
+    signed: String,
+}
+
+/// An earlier message that was finished first.
+#[derive(Debug, Serialize, ToSchema)]
+struct EarlierJson {
+    turn: u64,
+    content: String,
+}
+
+/// A finished turn.
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatOutput {
+    content: String,
+    /// `stop`, `length` or `tool_calls`.
+    finish_reason: String,
+    session_id: String,
+    /// What continues the session, here or in any client: as secret as the conversation.
+    session_key: String,
+    /// Where the session stands: give it with the next request.
+    head: String,
+    request_id: String,
+    /// The turn's number in the session, from 0.
+    turn: u64,
+    /// The node that served it.
+    node: String,
+    model: Option<String>,
+    recalled_facts: Vec<RecalledJson>,
+    memory: MemoryJson,
+    receipt: Option<ReceiptJson>,
+    earlier: Option<EarlierJson>,
+    latency: LatencyJson,
+}
+
+/// Says something in a session, with what memory has for it, and answers.
+#[utoipa::path(post, path = "/v1/chat", tag = "chat", request_body = ChatInput,
+    responses((status = 200, body = ChatOutput), (status = 400, body = FaultJson), (status = 409, body = FaultJson),
+        (status = 503, body = FaultJson)))]
+async fn turn(
+    Extension(chat): Extension<Chat>,
+    Extension(request_id): Extension<RequestId>,
+    Chatter(caller): Chatter,
+    Input(input): Input<ChatInput>,
+) -> Result<Response, Fault> {
+    let streamed = input.stream;
+    let place = caller.place(input.project.clone(), None, input.persona.clone())?;
+    let scope = scope_named(input.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
+    let mut request = read(input, scope)?;
+    (request.project, request.persona) = (place.project, place.persona);
+    let events = chat.turn(caller.owner, request).map_err(fault)?;
+    if streamed {
+        return Ok(sse(events, request_id).into_response());
+    }
+    let answer = whole(events).await?;
+    Ok(Json(output(answer, &request_id)).into_response())
+}
+
+fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, Fault> {
+    let session_id = input
+        .session_id
+        .map(|text| text.parse::<SessionId>().map_err(|error| Fault::bad(format!("`session_id`: {error}"))));
+    let (system, messages) = messages(input.messages)?;
+    Ok(ChatRequest {
+        messages,
+        system,
+        session_id: session_id.transpose()?,
+        session_key: input.session_key.map(|text| root(&text.0)).transpose()?,
+        head: input.head,
+        project: input.project,
+        persona: input.persona,
+        scope,
+        model: input.model,
+        max_tokens: input.max_tokens,
+        temperature: input.temperature,
+        seed: input.seed,
+        recall_items: input.recall_limit.unwrap_or(DEFAULT_RECALL_ITEMS).min(MAX_PAGE),
+        memory_tokens: input.memory_tokens.unwrap_or(DEFAULT_MEMORY_TOKENS).min(MAX_MEMORY_TOKENS),
+    })
+}
+
+/// A session's root from hex or words.
+fn root(text: &str) -> Result<SessionRoot, Fault> {
+    if text.contains(' ') {
+        return SessionRoot::from_words(text).map_err(|error| Fault::bad(format!("`session_key`: {error}")));
+    }
+    let mut bytes = Zeroizing::new([0u8; 32]);
+    hex::decode_to_slice(text, &mut bytes[..])
+        .map_err(|_| Fault::bad("`session_key` is 64 hex characters or 24 words"))?;
+    Ok(SessionRoot::from_bytes(*bytes))
+}
+
+/// The pinned text, if any is given, and the messages that begin the turn.
+fn messages(input: Vec<MessageInput>) -> Result<(Option<Vec<Message>>, Vec<Message>), Fault> {
+    let (mut system, mut said) = (Vec::new(), Vec::new());
+    for message in input {
+        let role = match message.role.as_str() {
+            "system" => Role::System,
+            "user" => Role::User,
+            "tool" => Role::Tool,
+            "assistant" => {
+                said.clear();
+                continue;
+            }
+            _ => return Err(Fault::bad("a message's role is user, tool, system or assistant")),
+        };
+        let mut read = Message::new(role, message.content);
+        (read.name, read.call_id) = (message.name, message.tool_call_id);
+        if role == Role::System { system.push(read) } else { said.push(read) }
+    }
+    Ok(((!system.is_empty()).then_some(system), said))
+}
+
+/// Waits for the end.
+async fn whole(mut events: mpsc::Receiver<ChatEvent>) -> Result<ChatAnswer, Fault> {
+    while let Some(event) = events.recv().await {
+        match event {
+            ChatEvent::Done(answer) => return Ok(*answer),
+            ChatEvent::Failed(error) => return Err(fault(error)),
+            ChatEvent::Started { .. } | ChatEvent::Text(_) | ChatEvent::Restarted => {}
+        }
+    }
+    Err(Fault::new(INTERNAL))
+}
+
+fn sse(
+    events: mpsc::Receiver<ChatEvent>,
+    request_id: RequestId,
+) -> Sse<impl futures::Stream<Item = Result<Event, Infallible>>> {
+    let stream = stream::unfold((events, request_id), |(mut events, request_id)| async move {
+        let event = events.recv().await?;
+        Some((Ok(sent(event, &request_id)), (events, request_id)))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::default())
+}
+
+fn sent(event: ChatEvent, request_id: &RequestId) -> Event {
+    let (name, value) = match event {
+        ChatEvent::Started { session_id, recalled, memory } => {
+            let recalled: Vec<RecalledJson> = recalled.into_iter().map(Into::into).collect();
+            let value = serde_json::json!({
+                "session_id": session_id.to_string(), "request_id": request_id.0, "recalled_facts": recalled,
+                "memory": MemoryJson::from(memory),
+            });
+            ("started", value)
+        }
+        ChatEvent::Text(text) => ("text", serde_json::json!({ "text": text })),
+        ChatEvent::Restarted => ("restarted", serde_json::json!({})),
+        ChatEvent::Done(answer) => {
+            ("done", serde_json::to_value(output(*answer, request_id)).unwrap_or_default())
+        }
+        ChatEvent::Failed(error) => {
+            ("error", serde_json::to_value(fault(error).json(&request_id.0)).unwrap_or_default())
+        }
+    };
+    // The value is text of ours in JSON: without the line ends that an event cannot carry.
+    Event::default().event(name).data(value.to_string())
+}
+
+impl From<RecalledFact> for RecalledJson {
+    fn from(fact: RecalledFact) -> Self {
+        Self { found: fact.hit.into(), used: fact.used }
+    }
+}
+
+impl From<MemoryReport> for MemoryJson {
+    fn from(report: MemoryReport) -> Self {
+        let MemoryReport { mode, degraded, dropped, recorded } = report;
+        Self { mode, degraded, dropped: dropped.len(), recorded }
+    }
+}
+
+fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let receipt = answer.receipt.map(|receipt| ReceiptJson {
+        hash: receipt.receipt_hash().to_string(),
+        model: receipt.model.to_string(),
+        engine: format!("{:?}", receipt.engine).to_lowercase(),
+        input_tokens: receipt.tokens.input,
+        output_tokens: receipt.tokens.output,
+        memory_tokens: receipt.tokens.memory,
+        memory_items: receipt.memory_items,
+        price: receipt.price,
+        signed: BASE64_STANDARD.encode(receipt.encode()),
+    });
+    let finish = match answer.finish {
+        FinishReason::Length => "length",
+        FinishReason::ToolCall => "tool_calls",
+        FinishReason::Stop | FinishReason::StopString | FinishReason::None => "stop",
+    };
+    ChatOutput {
+        content: answer.content,
+        finish_reason: finish.to_owned(),
+        session_id: answer.session_id.to_string(),
+        session_key: hex::encode(answer.session_key.expose()),
+        head: answer.head,
+        request_id: request_id.0.clone(),
+        turn: answer.seq,
+        node: answer.node.to_string(),
+        model: answer.model,
+        recalled_facts: answer.recalled.into_iter().map(Into::into).collect(),
+        memory: answer.memory.into(),
+        receipt,
+        earlier: answer.earlier.map(|(turn, content)| EarlierJson { turn, content }),
+        latency: LatencyJson {
+            recall_ms: ms(answer.latency.recall),
+            first_token_ms: answer.latency.first_token.map(ms),
+            total_ms: ms(answer.latency.total),
+        },
+    }
+}
+
+/// How a failed turn is told.
+fn fault(error: ChatError) -> Fault {
+    match error {
+        ChatError::Bad(why) => Fault::bad(why),
+        ChatError::Rollback(why) => Fault::new(CHAT_ROLLBACK)
+            .saying(format!("{}: {why}", ErrorCode::RollbackDetected))
+            .with("error", ErrorCode::RollbackDetected.name().into()),
+        ChatError::Fork => Fault::new(CHAT_FORKED).with("error", ErrorCode::ForkDetected.name().into()),
+        ChatError::Busy { retry_after_ms } => {
+            Fault::new(BUSY).saying("another turn of this session is under way").after_ms(retry_after_ms)
+        }
+        ChatError::Memory(error) => {
+            tracing::warn!(%error, "a session's records are unavailable");
+            Fault::new(UNAVAILABLE).after_ms(2_000)
+        }
+        ChatError::Client { name, message, code, kept } => {
+            let kind = match (name, code) {
+                ("Deleted", _) => CHAT_GONE,
+                ("NoNode", _) => NO_NODE,
+                ("Log" | "Store", _) => UNAVAILABLE,
+                ("MessageTooLong" | "EmptyMessage", _) => return Fault::bad(message),
+                (_, Some(ErrorCode::PayloadRejected | ErrorCode::ContextOverflow)) => {
+                    return Fault::bad(message).with("error", name.into());
+                }
+                _ => MODEL,
+            };
+            Fault::new(kind).saying(message).with("error", name.into()).with("message_kept", kept.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(role: &str, content: &str) -> MessageInput {
+        MessageInput { role: role.to_owned(), content: content.to_owned(), name: None, tool_call_id: None }
+    }
+
+    #[test]
+    fn a_turn_begins_after_the_last_answer_and_pins_system_text() {
+        let (system, said) = messages(vec![
+            message("system", "be brief"),
+            message("user", "one"),
+            message("assistant", "1"),
+            message("user", "two"),
+        ])
+        .unwrap();
+        assert_eq!(system.unwrap()[0].text, "be brief");
+        assert_eq!(said.iter().map(|message| message.text.as_str()).collect::<Vec<_>>(), ["two"]);
+        assert!(messages(vec![message("robot", "x")]).is_err());
+        assert!(
+            messages(vec![message("user", "x")]).unwrap().0.is_none(),
+            "none leaves the pinned text as it is"
+        );
+    }
+
+    #[test]
+    fn a_session_key_is_hex_or_words_and_never_shown() {
+        let key = SessionRoot::generate();
+        assert_eq!(root(&hex::encode(key.expose())).unwrap(), key);
+        assert_eq!(root(&key.to_words()).unwrap(), key);
+        let refused = root("secretsecret").unwrap_err().json("r");
+        assert!(!format!("{refused:?}").contains("secretsecret"));
+        let input: ChatInput = serde_json::from_str(r#"{"messages":[],"session_key":"abc"}"#).unwrap();
+        assert!(!format!("{input:?}").contains("abc"));
+    }
+}

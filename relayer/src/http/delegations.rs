@@ -1,0 +1,108 @@
+//! Delegations of the owner: register, list, take back.
+
+use axum::{Json, extract::State};
+use baton_keys::ids::PublicKey;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Admin, Doors, Fault, FaultJson, Input, Params, extract::Named, fault::CONFLICT, shapes::Count, time,
+};
+use crate::delegation::{DelegationJson, registry::Known};
+
+pub(super) fn routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new().routes(routes!(register, list)).routes(routes!(revoke))
+}
+
+/// A delegation that the relayer knows of.
+#[derive(Debug, Serialize, ToSchema)]
+struct KnownJson {
+    id: String,
+    /// The delegation; none of one that was taken back before it was ever seen.
+    delegation: Option<DelegationJson>,
+    revoked: bool,
+    /// When the relayer came to know of it, RFC 3339.
+    since: String,
+}
+
+impl From<Known> for KnownJson {
+    fn from(known: Known) -> Self {
+        Self {
+            id: hex::encode(known.id),
+            delegation: known.signed.as_ref().map(DelegationJson::from),
+            revoked: known.revoked,
+            since: time::format(known.since_ms),
+        }
+    }
+}
+
+/// Delegations.
+#[derive(Debug, Serialize, ToSchema)]
+struct KnownList {
+    /// Oldest first.
+    delegations: Vec<KnownJson>,
+}
+
+/// Registers a delegation that the owner signed; from then on its key is known by itself.
+#[utoipa::path(post, path = "/api/delegations", tag = "delegations", request_body = DelegationJson,
+    responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+async fn register(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Input(json): Input<DelegationJson>,
+) -> Result<Json<Count>, Fault> {
+    caller.unbound()?;
+    let signed = json.verify().map_err(|error| Fault::bad(error.to_string()))?;
+    if signed.delegation.owner != caller.owner {
+        return Err(Fault::bad("the delegation is another owner's"));
+    }
+    let now_ms = doors.now_ms();
+    if signed.delegation.expires_s <= now_ms / 1_000 {
+        return Err(Fault::bad("the delegation has expired"));
+    }
+    match doors.registry().register(signed, now_ms).await? {
+        true => Ok(Json(Count { count: 1 })),
+        false => {
+            Err(Fault::new(CONFLICT).saying("the delegation was taken back").hinting("sign another one"))
+        }
+    }
+}
+
+/// Lists the delegations that the relayer knows of.
+#[utoipa::path(get, path = "/api/delegations", tag = "delegations", responses((status = 200, body = KnownList)))]
+async fn list(State(doors): State<Doors>, Admin(caller): Admin) -> Result<Json<KnownList>, Fault> {
+    caller.unbound()?;
+    let known = doors.registry().list(caller.owner).await?;
+    Ok(Json(KnownList { delegations: known.into_iter().map(KnownJson::from).collect() }))
+}
+
+/// Which key has the delegation.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RevokeQuery {
+    /// The delegate's public key. With it, a delegation can be taken back that the relayer has never seen.
+    key: Option<String>,
+}
+
+/// Takes a delegation back, at once and for good.
+#[utoipa::path(delete, path = "/api/delegations/{id}", tag = "delegations",
+    params(("id" = String, Path), RevokeQuery),
+    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+async fn revoke(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Named(id): Named<String>,
+    Params(query): Params<RevokeQuery>,
+) -> Result<Json<Count>, Fault> {
+    caller.unbound()?;
+    let mut bytes = [0; 16];
+    hex::decode_to_slice(&id, &mut bytes).map_err(|_| Fault::missing("delegation"))?;
+    let key = query.key.as_deref().map(PublicKey::parse_hex).transpose();
+    let key = key.map_err(|_| Fault::bad("`key` has 64 hex characters"))?;
+    match doors.registry().revoke(caller.owner, bytes, key, doors.now_ms()).await? {
+        true => Ok(Json(Count { count: 1 })),
+        false => Err(Fault::missing("delegation")),
+    }
+}

@@ -1,0 +1,105 @@
+//! What a stranger may ask: health, version, and what the `memwal` SDK reads at its start. Constants, and nothing about
+//! any owner.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use serde_json::{Value, json};
+use utoipa::openapi::{OpenApi, PathItem, path::Operation};
+
+use super::{Doors, Fault, FaultJson, Input};
+
+/// Version of the HTTP interface that the `memwal` SDK knows; it demands major version 1.
+const API_VERSION: &str = "1.0.0";
+/// Oldest SDK interface that works here: the compatibility baseline that 0.2.1 states of itself.
+const MIN_SDK: &str = "0.1.0";
+
+/// Headers of a signed request, with what is in them.
+pub(super) const AUTH_HEADERS: [(&str, &str); 5] = [
+    ("x-public-key", "The signer's Ed25519 public key, hex."),
+    ("x-signature", "Ed25519 over the request's canonical bytes, hex."),
+    ("x-timestamp", "Seconds since the Unix epoch, within 300 of the relayer's clock."),
+    ("x-nonce", "A UUID that the key has never used."),
+    ("x-account-id", "The Sui address of the owner's key: 0x and 64 hex characters."),
+];
+
+/// All operations of a path.
+pub(super) fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten()
+}
+
+fn about() -> Value {
+    json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "relayerVersion": env!("CARGO_PKG_VERSION"),
+        "apiVersion": API_VERSION,
+        "minSupportedSdk": { "python": MIN_SDK, "typescript": MIN_SDK, "mcp": MIN_SDK },
+        "featureFlags": {
+            "asyncRemember": true, "bulkRemember": true, "namespaces": true, "restore": true, "manual": false,
+            "seal": false,
+        },
+        "deprecations": [],
+        "build": { "name": "baton-relayer" },
+        "mode": "baton",
+        "write_ready": true,
+    })
+}
+
+/// Whether the relayer is up.
+#[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
+pub(super) async fn health() -> Json<Value> {
+    Json(about())
+}
+
+/// Which interface it speaks.
+#[utoipa::path(get, path = "/version", tag = "open", responses((status = 200, body = Object)))]
+pub(super) async fn version() -> Json<Value> {
+    Json(about())
+}
+
+/// What the `memwal` SDK builds its SEAL session from. This relayer uses no SEAL: it names a network without a public Sui
+/// endpoint and itself as the place to ask, so that the unmodified SDK asks nobody else. The session that the SDK then
+/// sends in `x-seal-session` is neither read nor kept.
+#[utoipa::path(get, path = "/config", tag = "open", responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
+pub(super) async fn config(State(doors): State<Doors>, headers: HeaderMap) -> Result<Json<Value>, Fault> {
+    let base = match &doors.inner.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => {
+            format!("http://{}", authority(&headers).ok_or_else(|| Fault::bad("the Host header is missing"))?)
+        }
+    };
+    Ok(Json(json!({
+        "packageId": format!("0x{}", "0".repeat(63) + "1"),
+        "network": "baton",
+        "suiRpcUrl": format!("{base}/sui"),
+    })))
+}
+
+/// The name under which the client reached us, if it looks like one.
+fn authority(headers: &HeaderMap) -> Option<&str> {
+    let host = headers.get("host")?.to_str().ok()?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
+    ((1..=255).contains(&host.len()) && host.bytes().all(allowed)).then_some(host)
+}
+
+/// The one question that the `memwal` SDK asks of Sui (`sui_getObject`, for the version of the package in `/config`),
+/// answered with version 1. Nothing else is.
+#[utoipa::path(post, path = "/sui", tag = "open", request_body = Object, responses((status = 200, body = Object), (status = 400, body = FaultJson)))]
+pub(super) async fn sui(Input(request): Input<Value>) -> Response {
+    let id = request.get("id").filter(|id| id.is_number()).cloned().unwrap_or(Value::Null);
+    if request.get("method").and_then(Value::as_str) != Some("sui_getObject") {
+        let error = json!({ "code": -32601, "message": "this relayer is no Sui node" });
+        return Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response();
+    }
+    Json(json!({ "jsonrpc": "2.0", "id": id, "result": { "data": { "version": "1" } } })).into_response()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "open", responses((status = 200, body = Object)))]
+pub(super) async fn document(State(doors): State<Doors>) -> Result<Json<OpenApi>, StatusCode> {
+    doors.inner.document.get().cloned().map(Json).ok_or(StatusCode::NOT_FOUND)
+}

@@ -1,0 +1,280 @@
+//! Our own routes about places: projects, sessions and their forks, personas, the profile, the graph.
+
+use axum::{Json, extract::State};
+use baton_memory::api::{Place, PlaceView};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
+    extract::{Named, SHARED, checked},
+    fault::BOUND,
+    shapes::{Count, EdgeJson, Item, PlaceJson},
+};
+use crate::auth::Caller;
+
+pub(super) fn routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new()
+        .routes(routes!(projects, create_project))
+        .routes(routes!(delete_project))
+        .routes(routes!(sessions, create_session))
+        .routes(routes!(delete_session))
+        .routes(routes!(move_session))
+        .routes(routes!(fork_session))
+        .routes(routes!(personas, create_persona))
+        .routes(routes!(delete_persona))
+        .routes(routes!(profile))
+        .routes(routes!(graph))
+}
+
+/// Places of one kind.
+#[derive(Debug, Serialize, ToSchema)]
+struct Places {
+    places: Vec<PlaceJson>,
+}
+
+impl From<Vec<PlaceView>> for Places {
+    fn from(places: Vec<PlaceView>) -> Self {
+        Self { places: places.into_iter().map(PlaceJson::from).collect() }
+    }
+}
+
+/// A name for something new.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NameInput {
+    /// 1 to 256 bytes, no control characters.
+    name: String,
+}
+
+fn named(what: &str, name: String) -> Result<String, Fault> {
+    checked(what, Some(name))?.ok_or_else(|| Fault::bad("a name is missing"))
+}
+
+/// All projects.
+#[utoipa::path(get, path = "/v1/memory/projects", tag = "places", responses((status = 200, body = Places)))]
+async fn projects(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
+    let mut all = doors.memory().projects(caller.owner).await?;
+    all.retain(|project| caller.bound_to().is_none_or(|bound| project.name == bound));
+    Ok(Json(all.into()))
+}
+
+/// Makes a project; one that is there stays as it is.
+#[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = NameInput,
+    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson)))]
+async fn create_project(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(input): Input<NameInput>,
+) -> Result<Json<PlaceJson>, Fault> {
+    let name = caller.project(Some(input.name))?;
+    let name = name.ok_or_else(|| Fault::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
+    Ok(Json(doors.memory().create_project(caller.owner, name).await?.into()))
+}
+
+/// Deletes a project with everything in it, for good.
+#[utoipa::path(delete, path = "/v1/memory/projects/{name}", tag = "places", params(("name" = String, Path)),
+    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+async fn delete_project(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Named(name): Named<String>,
+) -> Result<Json<Count>, Fault> {
+    let name = caller.project(Some(name))?.ok_or_else(|| Fault::missing("project"))?;
+    Ok(Json(Count { count: doors.memory().delete_project(caller.owner, name).await? }))
+}
+
+/// All sessions.
+#[utoipa::path(get, path = "/v1/memory/sessions", tag = "places", responses((status = 200, body = Places)))]
+async fn sessions(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
+    let mut all = doors.memory().sessions(caller.owner).await?;
+    all.retain(|session| caller.bound_to().is_none_or(|bound| session.project.as_deref() == Some(bound)));
+    Ok(Json(all.into()))
+}
+
+/// A new session.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SessionInput {
+    name: String,
+    project: Option<String>,
+    persona: Option<String>,
+}
+
+/// Makes a session in its project, before its first turn.
+#[utoipa::path(post, path = "/v1/memory/sessions", tag = "places", request_body = SessionInput,
+    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+async fn create_session(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(input): Input<SessionInput>,
+) -> Result<Json<PlaceJson>, Fault> {
+    let place = caller.place(input.project, Some(input.name), input.persona)?;
+    Ok(Json(doors.memory().create_session(caller.owner, place).await?.into()))
+}
+
+/// The session of a path, if the caller may touch it.
+async fn session(doors: &Doors, caller: &Caller, name: String) -> Result<String, Fault> {
+    let name = named("session", name)?;
+    if let Some(bound) = caller.bound_to() {
+        let sessions = doors.memory().sessions(caller.owner).await?;
+        let own = |session: &PlaceView| session.name == name && session.project.as_deref() == Some(bound);
+        if !sessions.iter().any(own) {
+            return Err(Fault::missing("session"));
+        }
+    }
+    Ok(name)
+}
+
+/// Deletes a session with its episodes and relationship memories; what it told of the user stays in the profile.
+#[utoipa::path(delete, path = "/v1/memory/sessions/{name}", tag = "places", params(("name" = String, Path)),
+    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+async fn delete_session(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Named(name): Named<String>,
+) -> Result<Json<Count>, Fault> {
+    let name = session(&doors, &caller, name).await?;
+    Ok(Json(Count { count: doors.memory().delete_session(caller.owner, name).await? }))
+}
+
+/// Where to move a session.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct MoveInput {
+    /// Into this project; none takes it out of any.
+    project: Option<String>,
+}
+
+/// Moves a session into a project or out of any, from its next message on.
+#[utoipa::path(post, path = "/v1/memory/sessions/{name}/move", tag = "places", params(("name" = String, Path)),
+    request_body = MoveInput, responses((status = 200, body = PlaceJson), (status = 404, body = FaultJson)))]
+async fn move_session(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Named(name): Named<String>,
+    Input(input): Input<MoveInput>,
+) -> Result<Json<PlaceJson>, Fault> {
+    // It would leave the project that the delegate is bound to, or come into it from outside.
+    if caller.bound_to().is_some() {
+        return Err(Fault::new(BOUND).saying("a delegate of one project moves no sessions"));
+    }
+    let project = caller.project(input.project)?;
+    Ok(Json(doors.memory().move_session(caller.owner, named("session", name)?, project).await?.into()))
+}
+
+/// A fork of a session.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ForkInput {
+    /// Name of the new session.
+    name: String,
+    /// How many turns of its parent it sees; all of them if left out.
+    turns: Option<u64>,
+}
+
+/// Forks a session: the new one sees its parent's past, and writes nothing to it.
+#[utoipa::path(post, path = "/v1/memory/sessions/{name}/fork", tag = "places", params(("name" = String, Path)),
+    request_body = ForkInput, responses((status = 200, body = PlaceJson), (status = 404, body = FaultJson)))]
+async fn fork_session(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Named(name): Named<String>,
+    Input(input): Input<ForkInput>,
+) -> Result<Json<PlaceJson>, Fault> {
+    let (parent, fork) = (session(&doors, &caller, name).await?, named("session", input.name)?);
+    Ok(Json(doors.memory().fork_session(caller.owner, parent, fork, input.turns).await?.into()))
+}
+
+/// All personas.
+#[utoipa::path(get, path = "/v1/memory/personas", tag = "places", responses((status = 200, body = Places)))]
+async fn personas(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Places>, Fault> {
+    caller.unbound()?;
+    Ok(Json(doors.memory().personas(caller.owner).await?.into()))
+}
+
+/// Makes a persona.
+#[utoipa::path(post, path = "/v1/memory/personas", tag = "places", request_body = NameInput,
+    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson)))]
+async fn create_persona(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(input): Input<NameInput>,
+) -> Result<Json<PlaceJson>, Fault> {
+    caller.unbound()?;
+    Ok(Json(doors.memory().create_persona(caller.owner, named("persona", input.name)?).await?.into()))
+}
+
+/// Deletes a persona with its relationship memories and episodes.
+#[utoipa::path(delete, path = "/v1/memory/personas/{name}", tag = "places", params(("name" = String, Path)),
+    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+async fn delete_persona(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Named(name): Named<String>,
+) -> Result<Json<Count>, Fault> {
+    caller.unbound()?;
+    Ok(Json(Count { count: doors.memory().delete_persona(caller.owner, named("persona", name)?).await? }))
+}
+
+/// Where to look.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PlaceQuery {
+    /// The project; the shared pool if left out.
+    project: Option<String>,
+    /// The session, whose project counts.
+    session: Option<String>,
+    /// The persona; the default one if left out.
+    persona: Option<String>,
+}
+
+impl PlaceQuery {
+    pub(super) fn is_empty(&self) -> bool {
+        self.project.is_none() && self.session.is_none() && self.persona.is_none()
+    }
+
+    pub(super) fn read(self, caller: &Caller) -> Result<Place, Fault> {
+        caller.place(self.project, self.session, self.persona)
+    }
+}
+
+/// Items.
+#[derive(Debug, Serialize, ToSchema)]
+struct Items {
+    items: Vec<Item>,
+}
+
+/// What has been collected about the user.
+#[utoipa::path(get, path = "/v1/memory/profile", tag = "places", params(PlaceQuery),
+    responses((status = 200, body = Items)))]
+async fn profile(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Params(query): Params<PlaceQuery>,
+) -> Result<Json<Items>, Fault> {
+    let items = doors.memory().profile(caller.owner, query.read(&caller)?).await?;
+    Ok(Json(Items { items: items.into_iter().map(Item::from).collect() }))
+}
+
+/// Entities and facts, and what connects them.
+#[derive(Debug, Serialize, ToSchema)]
+struct Graph {
+    nodes: Vec<Item>,
+    edges: Vec<EdgeJson>,
+}
+
+/// The graph of a place.
+#[utoipa::path(get, path = "/v1/memory/graph", tag = "places", params(PlaceQuery),
+    responses((status = 200, body = Graph)))]
+async fn graph(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Params(query): Params<PlaceQuery>,
+) -> Result<Json<Graph>, Fault> {
+    let graph = doors.memory().graph(caller.owner, query.read(&caller)?).await?;
+    let nodes = graph.nodes.into_iter().map(Item::from).collect();
+    Ok(Json(Graph { nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() }))
+}

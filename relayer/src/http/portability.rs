@@ -1,0 +1,114 @@
+//! Taking memory along and leaving nothing behind: export, import, quota, erasing an owner.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::header::{CONTENT_DISPOSITION, CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+};
+use baton_memory::model::Text;
+use bytes::Bytes;
+use futures::stream;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    Admin, Doors, Fault, FaultJson, Input, Params, Reader, places::PlaceQuery, sdk::Quota, shapes::Count,
+};
+
+/// Longest line of an import: an item of the longest text, with JSON's escapes and what is said about it.
+const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
+
+pub(super) fn routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new()
+        .routes(routes!(export))
+        .routes(routes!(import))
+        .routes(routes!(quota))
+        .routes(routes!(erase))
+}
+
+/// Everything of the owner, or of one project or session, as JSON lines: a header, the items, and a signature over all
+/// lines before it.
+#[utoipa::path(get, path = "/v1/memory/export", tag = "owner", params(PlaceQuery),
+    responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = FaultJson)))]
+async fn export(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Params(query): Params<PlaceQuery>,
+) -> Result<Response, Fault> {
+    let everything = query.is_empty() && caller.bound_to().is_none();
+    let place = if everything { None } else { Some(query.read(&caller)?) };
+    let export = doors.memory().export(caller.owner, place).await?;
+    let lines = export.lines.into_iter().map(|mut line| {
+        let mut line = std::mem::take(&mut line.0);
+        line.push('\n');
+        Ok::<_, std::convert::Infallible>(Bytes::from(line))
+    });
+    let headers = [
+        (CONTENT_TYPE, "application/x-ndjson"),
+        (CONTENT_DISPOSITION, "attachment; filename=\"memory.jsonl\""),
+    ];
+    Ok((headers, Body::from_stream(stream::iter(lines))).into_response())
+}
+
+/// What an import did.
+#[derive(Debug, Serialize, ToSchema)]
+struct ImportedJson {
+    added: u64,
+    skipped: u64,
+}
+
+/// Takes in the lines of an export; what is here already is passed over.
+#[utoipa::path(post, path = "/v1/memory/import", tag = "owner",
+    request_body(content = String, content_type = "application/x-ndjson"),
+    responses((status = 200, body = ImportedJson), (status = 400, body = FaultJson)))]
+async fn import(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    body: Bytes,
+) -> Result<Json<ImportedJson>, Fault> {
+    caller.unbound()?;
+    let text = std::str::from_utf8(&body).map_err(|_| Fault::bad("the body is not UTF-8"))?;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.iter().any(|line| line.len() > MAX_LINE_BYTES) {
+        return Err(Fault::bad(format!("a line of an import has at most {MAX_LINE_BYTES} bytes")));
+    }
+    let lines: Vec<Text> = lines.into_iter().map(Text::from).collect();
+    let imported = doors.memory().import(caller.owner, lines).await?;
+    Ok(Json(ImportedJson { added: imported.added, skipped: imported.skipped }))
+}
+
+/// What the owner may have and ask for, and how much of it is left.
+#[utoipa::path(get, path = "/v1/memory/quota", tag = "owner", responses((status = 200, body = Quota)))]
+async fn quota(State(doors): State<Doors>, Reader(caller): Reader) -> Result<Json<Quota>, Fault> {
+    Ok(Json(Quota::of(&doors, &doors.memory().stats(caller.owner).await?)))
+}
+
+/// The owner's own word.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EraseInput {
+    /// The account id once more.
+    confirm: String,
+}
+
+/// Deletes the owner with everything and its keys, so that no copy of the database can be read any more. Only the
+/// account key itself may do it.
+#[utoipa::path(delete, path = "/v1/memory/owner", tag = "owner", request_body = EraseInput,
+    responses((status = 200, body = Count), (status = 403, body = FaultJson)))]
+async fn erase(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Input(input): Input<EraseInput>,
+) -> Result<Json<Count>, Fault> {
+    if !caller.is_owner() {
+        return Err(Fault::owner_only());
+    }
+    if input.confirm.parse() != Ok(caller.owner) {
+        return Err(Fault::bad("`confirm` is the account id whose memory is to be erased"));
+    }
+    doors.memory().erase_owner(caller.owner).await?;
+    Ok(Json(Count { count: 1 }))
+}

@@ -1,0 +1,101 @@
+//! The routes of the published `memwal` SDK, with the shapes that it sends and reads. Namespaces are projects; `default`
+//! is the shared pool of no project. A job of a memory is named by the item's id.
+
+mod asking;
+mod jobs;
+mod namespaces;
+
+pub(super) use namespaces::Quota;
+
+use axum::http::StatusCode;
+use baton_memory::{
+    api::{Remember, Remembered},
+    ids::OwnerId,
+    model::{Author, Text},
+};
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named};
+use crate::auth::Caller;
+
+/// The SDK's routes.
+pub(super) fn routes() -> OpenApiRouter<Doors> {
+    OpenApiRouter::new()
+        .routes(routes!(jobs::remember))
+        .routes(routes!(jobs::status))
+        .routes(routes!(jobs::remember_bulk))
+        .routes(routes!(jobs::bulk_status))
+        .routes(routes!(jobs::analyze))
+        .routes(routes!(asking::recall))
+        .routes(routes!(asking::ask))
+        .routes(routes!(asking::embed))
+        .routes(routes!(asking::remember_manual))
+        .routes(routes!(asking::recall_manual))
+        .routes(routes!(namespaces::restore))
+        .routes(routes!(namespaces::forget))
+        .routes(routes!(namespaces::stats))
+        .routes(routes!(namespaces::list))
+}
+
+/// The namespace of a project.
+fn namespace(project: Option<&str>) -> String {
+    project.unwrap_or(SHARED).to_owned()
+}
+
+/// One text to remember.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct Fact {
+    /// The text, not blank.
+    text: String,
+    /// Its namespace; `default` if left out.
+    namespace: Option<String>,
+    /// `profile` (default) or `relationship`.
+    layer: Option<String>,
+    /// The persona that it is shared with.
+    persona: Option<String>,
+    /// Taken and not needed: the same text in the same namespace is one memory however often it is sent.
+    #[serde(default, rename = "idempotency_key")]
+    _idempotency_key: Option<String>,
+}
+
+impl Fact {
+    fn read(self, caller: &Caller) -> Result<Remember, Fault> {
+        not_blank("text", &self.text)?;
+        Ok(Remember {
+            place: caller.place(self.namespace, None, self.persona)?,
+            text: self.text.into(),
+            layer: layer_named(self.layer.as_deref())?,
+            author: Author::Owner,
+            time_ms: None,
+            intimate: None,
+            salience: None,
+        })
+    }
+}
+
+fn not_blank(field: &str, text: &str) -> Result<(), Fault> {
+    match text.trim().is_empty() {
+        true => Err(Fault::bad(format!("`{field}` is empty"))),
+        false => Ok(()),
+    }
+}
+
+async fn remember(doors: &Doors, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>, Fault> {
+    if facts.is_empty() || facts.len() > MAX_FACTS {
+        return Err(Fault::bad(format!("1 to {MAX_FACTS} memories at a time")));
+    }
+    let count = facts.len();
+    let remembered = doors.memory().remember(owner, facts).await?;
+    debug_assert_eq!(remembered.len(), count, "one answer for each fact");
+    Ok(remembered)
+}
+
+/// A text of a request.
+fn text(text: String) -> Text {
+    Text(text)
+}
+
+/// What an accepted write is answered with.
+const ACCEPTED: StatusCode = StatusCode::ACCEPTED;

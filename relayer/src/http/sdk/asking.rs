@@ -1,0 +1,363 @@
+//! Recall in the SDK's shape, answers from memories, embeddings, and the manual mode that there is none of.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use baton_embed::{EmbedError, EmbedRole};
+use baton_memory::{
+    api::{Filters, Hit, RecallRequest},
+    limits::{MAX_PAGE, MAX_QUERY_BYTES},
+    model::MemoryScope,
+    search::Weights,
+    writing::{ModelError, Recalled},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{not_blank, text};
+use crate::{
+    auth::Caller,
+    http::{
+        Doors, Fault, FaultJson, Input, Reader, Writer,
+        extract::scope_named,
+        fault::{MODEL, NO_MODEL, UNAVAILABLE, UNSUPPORTED},
+        limits::MAX_ANALYZE_BYTES,
+        shapes::distance,
+        time,
+    },
+};
+
+/// When to ask a language model again that did not answer.
+const RETRY_MODEL: Duration = Duration::from_secs(5);
+
+/// What counts how much. Left out, the relayer's own order is kept.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct ScoringWeights {
+    /// Of the relayer's score; 1 if left out.
+    semantic: Option<f32>,
+    /// Of how new it is; 0 if left out.
+    recency: Option<f32>,
+    /// Days after which a memory is half as new; 30 if left out.
+    recency_half_life_days: Option<f32>,
+    /// Of its salience; 0 if left out.
+    importance: Option<f32>,
+}
+
+impl ScoringWeights {
+    fn check(&self) -> Result<(), Fault> {
+        let weights = [self.semantic, self.recency, self.importance].into_iter().flatten();
+        let good = weights.into_iter().all(|weight| (0.0..=1_000.0).contains(&weight));
+        let half_life = self.recency_half_life_days.is_none_or(|days| days > 0.0 && days <= 36_500.0);
+        if good && half_life && self.sum() > 0.0 {
+            return Ok(());
+        }
+        Err(Fault::bad(
+            "`scoring_weights` are from 0 to 1000, not all 0, with a half-life of up to 36500 days",
+        ))
+    }
+
+    fn sum(&self) -> f32 {
+        self.semantic.unwrap_or(1.0) + self.recency.unwrap_or(0.0) + self.importance.unwrap_or(0.0)
+    }
+
+    fn read(self) -> Weights {
+        let default = Weights::default();
+        Weights {
+            semantic: self.semantic.unwrap_or(default.semantic),
+            recency: self.recency.unwrap_or(default.recency),
+            recency_half_life_days: self.recency_half_life_days.unwrap_or(default.recency_half_life_days),
+            importance: self.importance.unwrap_or(default.importance),
+        }
+    }
+}
+
+/// A question to memory.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Recall {
+    query: String,
+    /// At most 200; 10 if left out.
+    limit: Option<usize>,
+    namespace: Option<String>,
+    /// Only memories nearer than this.
+    max_distance: Option<f32>,
+    scoring_weights: Option<ScoringWeights>,
+    /// `relevance` (default), or `recent`: the most relevant ones, newest first.
+    sort: Option<String>,
+    /// What of memory to look at; `full` if left out, as the owner's own key asks.
+    memory_scope: Option<String>,
+    persona: Option<String>,
+}
+
+/// A memory in the SDK's shape.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Memory {
+    id: String,
+    /// Empty until the content is on Walrus.
+    blob_id: String,
+    text: String,
+    /// 1 - similarity.
+    distance: f32,
+    score: f32,
+    created_at: String,
+    kind: &'static str,
+}
+
+impl From<Hit> for Memory {
+    fn from(mut hit: Hit) -> Self {
+        Self {
+            id: hit.view.id.to_string(),
+            distance: distance(&hit),
+            score: hit.score,
+            created_at: time::format(hit.view.time_ms),
+            kind: hit.view.kind.name(),
+            blob_id: hit.view.blob_id.take().unwrap_or_default(),
+            text: std::mem::take(&mut hit.view.text.0),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct RecallAnswer {
+    results: Vec<Memory>,
+    total: usize,
+    /// Memories that could not be read: always 0, since all are here.
+    dropped_count: u64,
+    /// `full`, `lexical` or `none`.
+    #[schema(value_type = String)]
+    mode: Value,
+    /// Why it did less than a full search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+}
+
+/// Finds memories.
+#[utoipa::path(post, path = "/api/recall", tag = "sdk", request_body = Recall,
+    responses((status = 200, body = RecallAnswer), (status = 400, body = FaultJson), (status = 401, body = FaultJson)))]
+pub(in crate::http) async fn recall(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Input(request): Input<Recall>,
+) -> Result<Json<RecallAnswer>, Fault> {
+    let by_time = match request.sort.as_deref() {
+        None | Some("relevance") => false,
+        Some("recent") => true,
+        Some(_) => return Err(Fault::bad("`sort` is `relevance` or `recent`")),
+    };
+    if let Some(weights) = &request.scoring_weights {
+        weights.check()?;
+    }
+    let limit = limit(request.limit, 10)?;
+    let scope = scope_named(request.memory_scope.as_deref(), MemoryScope::Full)?;
+    let asked = Asked {
+        query: request.query,
+        namespace: request.namespace,
+        persona: request.persona,
+        scope,
+        weights: request.scoring_weights.map(ScoringWeights::read),
+    };
+    let found = search(&doors, &caller, asked, limit).await?;
+    let mut hits = found.hits;
+    if let Some(most) = request.max_distance {
+        hits.retain(|hit| distance(hit) < most);
+    }
+    if by_time {
+        hits.sort_by_key(|hit| std::cmp::Reverse(hit.view.time_ms));
+    }
+    let results: Vec<Memory> = hits.into_iter().map(Memory::from).collect();
+    let mode = serde_json::to_value(found.mode).unwrap_or_default();
+    Ok(Json(RecallAnswer { total: results.len(), results, dropped_count: 0, mode, degraded: found.degraded }))
+}
+
+struct Asked {
+    query: String,
+    namespace: Option<String>,
+    persona: Option<String>,
+    scope: MemoryScope,
+    weights: Option<Weights>,
+}
+
+async fn search(
+    doors: &Doors,
+    caller: &Caller,
+    asked: Asked,
+    limit: usize,
+) -> Result<baton_memory::api::Recall, Fault> {
+    not_blank("query", &asked.query)?;
+    if asked.query.len() > MAX_QUERY_BYTES {
+        return Err(Fault::bad(format!("a query has at most {MAX_QUERY_BYTES} bytes")));
+    }
+    let request = RecallRequest {
+        place: caller.place(asked.namespace, None, asked.persona)?,
+        scope: asked.scope,
+        query: text(asked.query),
+        limit,
+        threshold: None,
+        budget_tokens: None,
+        filters: Filters::default(),
+        weights: asked.weights,
+    };
+    Ok(doors.memory().recall(caller.owner, request).await)
+}
+
+fn limit(asked: Option<usize>, default: usize) -> Result<usize, Fault> {
+    match asked.unwrap_or(default) {
+        0 => Err(Fault::bad("`limit` is at least 1")),
+        limit => Ok(limit.min(MAX_PAGE)),
+    }
+}
+
+/// A question to answer.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Ask {
+    question: String,
+    /// Most memories to answer from; 5 if left out.
+    limit: Option<usize>,
+    namespace: Option<String>,
+}
+
+/// An answer with what it was made from.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Answer {
+    answer: String,
+    memories_used: usize,
+    memories: Vec<Memory>,
+}
+
+/// Answers a question from memories, by the language model that the operator configured. Without one the answer is a
+/// 503 that carries the memories.
+#[utoipa::path(post, path = "/api/ask", tag = "sdk", request_body = Ask,
+    responses((status = 200, body = Answer), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
+pub(in crate::http) async fn ask(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Input(request): Input<Ask>,
+) -> Result<Json<Answer>, Fault> {
+    let limit = limit(request.limit, 5)?;
+    let question = text(request.question);
+    let asked = Asked {
+        query: question.to_string(),
+        namespace: request.namespace,
+        persona: None,
+        scope: MemoryScope::Full,
+        weights: None,
+    };
+    let found = search(&doors, &caller, asked, limit).await?;
+    let recalled: Vec<Recalled> = found
+        .hits
+        .iter()
+        .map(|hit| Recalled { from: hit.view.source(), text: hit.view.text.clone() })
+        .collect();
+    let memories: Vec<Memory> = found.hits.into_iter().map(Memory::from).collect();
+    let with_memories = |fault: Fault, memories: &[Memory]| fault.with("memories", json!(memories));
+    let Some(writer) = &doors.inner.writer else {
+        return Err(with_memories(Fault::new(NO_MODEL), &memories));
+    };
+    match writer.answer(&question, &recalled).await {
+        Ok(mut answer) => Ok(Json(Answer {
+            answer: std::mem::take(&mut answer.0),
+            memories_used: memories.len(),
+            memories,
+        })),
+        Err(error) => {
+            tracing::warn!(%error, "a question was not answered");
+            let wait = match error {
+                ModelError::Busy { retry_after: Some(wait) } => wait,
+                _ => RETRY_MODEL,
+            };
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            Err(with_memories(Fault::new(MODEL).after_ms(wait_ms), &memories))
+        }
+    }
+}
+
+/// A text to embed.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Embed {
+    /// At most 64 KiB.
+    text: String,
+}
+
+/// A vector.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Embedded {
+    vector: Vec<f32>,
+    /// Names the model.
+    model: String,
+}
+
+/// Embeds a text, and keeps nothing.
+#[utoipa::path(post, path = "/api/embed", tag = "sdk", request_body = Embed,
+    responses((status = 200, body = Embedded), (status = 400, body = FaultJson), (status = 503, body = FaultJson)))]
+pub(in crate::http) async fn embed(
+    State(doors): State<Doors>,
+    _caller: Reader,
+    Input(request): Input<Embed>,
+) -> Result<Json<Embedded>, Fault> {
+    not_blank("text", &request.text)?;
+    if request.text.len() > MAX_ANALYZE_BYTES {
+        return Err(Fault::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
+    }
+    let embedder = &doors.inner.embedder;
+    let unavailable = |error: Option<EmbedError>| {
+        tracing::warn!(error = error.map(|error| error.to_string()), "a text was not embedded");
+        Fault::new(UNAVAILABLE).saying("the embedder did not answer").after_ms(5_000)
+    };
+    let vectors = embedder.embed(EmbedRole::Document, &[&request.text]).await;
+    let vector = vectors.map_err(|error| unavailable(Some(error)))?.pop().ok_or_else(|| unavailable(None))?;
+    Ok(Json(Embedded { vector, model: embedder.id().to_owned() }))
+}
+
+/// Refused: a memory that the relayer cannot read has no keywords, no windows and no graph, and a vector that the client
+/// made with a model of its own cannot be compared with any other. What is to stay unreadable to the relayer goes over
+/// libp2p in sealed mode.
+#[utoipa::path(post, path = "/api/remember/manual", tag = "sdk", request_body = Object,
+    responses((status = 501, body = FaultJson)))]
+pub(in crate::http) async fn remember_manual(_caller: Writer) -> Fault {
+    no_manual()
+}
+
+/// Refused, as `/api/remember/manual` is.
+#[utoipa::path(post, path = "/api/recall/manual", tag = "sdk", request_body = Object,
+    responses((status = 501, body = FaultJson)))]
+pub(in crate::http) async fn recall_manual(_caller: Reader) -> Fault {
+    no_manual()
+}
+
+fn no_manual() -> Fault {
+    Fault::new(UNSUPPORTED)
+        .saying(
+            "there is no manual mode: a memory sealed by the client has no keywords and no graph, and a vector of the \
+             client's own model cannot be compared with the relayer's",
+        )
+        .hinting("use /api/remember and /api/recall; contents are sealed at rest under the owner's keys")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_checked() {
+        let weights = |semantic, recency, days| ScoringWeights {
+            semantic: Some(semantic),
+            recency: Some(recency),
+            recency_half_life_days: Some(days),
+            importance: None,
+        };
+        assert!(weights(1.0, 0.5, 30.0).check().is_ok());
+        for bad in [
+            weights(0.0, 0.0, 30.0),
+            weights(-1.0, 2.0, 30.0),
+            weights(f32::NAN, 1.0, 30.0),
+            weights(1.0, f32::INFINITY, 30.0),
+            weights(1.0, 1.0, 0.0),
+            weights(1.0, 1.0, f32::NAN),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        assert!(limit(Some(0), 10).is_err());
+        assert_eq!(limit(Some(usize::MAX), 10).unwrap(), MAX_PAGE);
+    }
+}

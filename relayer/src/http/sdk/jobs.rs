@@ -1,0 +1,253 @@
+//! Remembering, and how far it is. A memory is durable and searchable when the request is answered; the job is done once
+//! its content is on Walrus too.
+
+use axum::{Json, extract::State, http::StatusCode};
+use baton_memory::{
+    api::{JobState, JobView, MemoryError},
+    ids::{ItemId, OwnerId},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{ACCEPTED, Fact, namespace, not_blank, text};
+use crate::http::{
+    Doors, Fault, FaultJson, Input, Reader, Writer,
+    extract::Named,
+    limits::{MAX_ANALYZE_BYTES, MAX_FACTS},
+    shapes::item_id,
+    time,
+};
+
+/// A job that was begun.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Accepted {
+    job_id: String,
+    status: &'static str,
+    /// Whether the memory was there already.
+    existed: bool,
+}
+
+/// Remembers a text.
+#[utoipa::path(post, path = "/api/remember", tag = "sdk", request_body = Fact,
+    responses((status = 202, body = Accepted), (status = 400, body = FaultJson), (status = 401, body = FaultJson)))]
+pub(in crate::http) async fn remember(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(fact): Input<Fact>,
+) -> Result<(StatusCode, Json<Accepted>), Fault> {
+    let remembered = super::remember(&doors, caller.owner, vec![fact.read(&caller)?]).await?;
+    let first = remembered.first().ok_or_else(|| Fault::missing("item"))?;
+    let accepted = Accepted { job_id: first.id.to_string(), status: "pending", existed: first.existed };
+    Ok((ACCEPTED, Json(accepted)))
+}
+
+/// Where a job stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct JobStatus {
+    job_id: String,
+    /// `pending`, `done`, `failed` or `not_found`.
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    blob_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+/// Where one remembering stands.
+#[utoipa::path(get, path = "/api/remember/{job_id}", tag = "sdk", params(("job_id" = String, Path)),
+    responses((status = 200, body = JobStatus), (status = 404, body = FaultJson)))]
+pub(in crate::http) async fn status(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Named(job): Named<String>,
+) -> Result<Json<JobStatus>, Fault> {
+    let missing = || Fault::missing("job");
+    let id = item_id(&job).map_err(|_| missing())?;
+    let view = doors.memory().get(caller.owner, id).await.map_err(|error| match error {
+        MemoryError::NotFound(_) => missing(),
+        other => other.into(),
+    })?;
+    caller.sees(&view)?;
+    let state = state_of(&doors.memory().jobs_of(caller.owner, vec![id]).await?, id);
+    Ok(Json(JobStatus {
+        job_id: job,
+        status: state,
+        owner: Some(caller.owner.to_string()),
+        namespace: Some(namespace(view.project.as_deref())),
+        blob_id: view.blob_id.clone(),
+        error: (state == "failed").then_some("its content could not be stored; the memory itself is kept"),
+    }))
+}
+
+/// An item's state by its jobs: done when none is left.
+fn state_of(jobs: &[JobView], id: ItemId) -> &'static str {
+    let of_item = jobs.iter().filter(|job| job.item == Some(id));
+    of_item.fold("done", |worst, job| match (worst, job.state) {
+        (_, JobState::Pending) | ("pending", _) => "pending",
+        (_, JobState::Failed) | ("failed", _) => "failed",
+        _ => "done",
+    })
+}
+
+/// Texts to remember.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Bulk {
+    /// 1 to 100.
+    items: Vec<Fact>,
+}
+
+/// Jobs that were begun.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct BulkAccepted {
+    /// In the order of the request.
+    job_ids: Vec<String>,
+    total: usize,
+    status: &'static str,
+}
+
+/// Remembers texts, all or none.
+#[utoipa::path(post, path = "/api/remember/bulk", tag = "sdk", request_body = Bulk,
+    responses((status = 202, body = BulkAccepted), (status = 400, body = FaultJson)))]
+pub(in crate::http) async fn remember_bulk(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(bulk): Input<Bulk>,
+) -> Result<(StatusCode, Json<BulkAccepted>), Fault> {
+    let facts = bulk.items.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
+    let remembered = super::remember(&doors, caller.owner, facts).await?;
+    let job_ids: Vec<_> = remembered.iter().map(|one| one.id.to_string()).collect();
+    Ok((ACCEPTED, Json(BulkAccepted { total: job_ids.len(), job_ids, status: "pending" })))
+}
+
+/// Jobs to ask about.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct BulkQuery {
+    /// At most 100.
+    job_ids: Vec<String>,
+}
+
+/// Where jobs stand.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct BulkStatus {
+    results: Vec<JobStatus>,
+}
+
+/// Where several rememberings stand.
+#[utoipa::path(post, path = "/api/remember/bulk/status", tag = "sdk", request_body = BulkQuery,
+    responses((status = 200, body = BulkStatus), (status = 400, body = FaultJson)))]
+pub(in crate::http) async fn bulk_status(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Input(query): Input<BulkQuery>,
+) -> Result<Json<BulkStatus>, Fault> {
+    if query.job_ids.len() > MAX_FACTS {
+        return Err(Fault::bad(format!("at most {MAX_FACTS} jobs at a time")));
+    }
+    let ids: Vec<ItemId> = query.job_ids.iter().filter_map(|id| id.parse().ok()).collect();
+    let jobs = doors.memory().jobs_of(caller.owner, ids).await?;
+    let mut results = Vec::with_capacity(query.job_ids.len());
+    for job_id in query.job_ids {
+        results.push(status_in(&doors, &caller, caller.owner, job_id, &jobs).await?);
+    }
+    Ok(Json(BulkStatus { results }))
+}
+
+async fn status_in(
+    doors: &Doors,
+    caller: &crate::auth::Caller,
+    owner: OwnerId,
+    job_id: String,
+    jobs: &[JobView],
+) -> Result<JobStatus, Fault> {
+    let bare = |job_id, status, blob_id| JobStatus {
+        job_id,
+        status,
+        owner: None,
+        namespace: None,
+        blob_id,
+        error: None,
+    };
+    let Ok(id) = job_id.parse::<ItemId>() else { return Ok(bare(job_id, "not_found", None)) };
+    match doors.memory().get(owner, id).await {
+        Ok(view) if caller.sees(&view).is_ok() => Ok(bare(job_id, state_of(jobs, id), view.blob_id.clone())),
+        Ok(_) | Err(MemoryError::NotFound(_)) => Ok(bare(job_id, "not_found", None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A text to find facts in.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Analyze {
+    /// At most 64 KiB.
+    text: String,
+    namespace: Option<String>,
+    /// When it was said, RFC 3339. Checked; dates in the text are kept as they were written.
+    #[serde(default, deserialize_with = "time::optional", rename = "occurred_at")]
+    #[schema(value_type = Option<String>)]
+    _occurred_at: Option<u64>,
+}
+
+/// A fact that was found.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct AnalyzedFact {
+    text: String,
+    id: String,
+    job_id: String,
+    blob_id: String,
+}
+
+/// Facts that were found, and are remembered.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Analyzed {
+    facts: Vec<AnalyzedFact>,
+    fact_count: usize,
+    job_ids: Vec<String>,
+    status: &'static str,
+    owner: String,
+}
+
+/// Finds facts in a text and remembers them.
+#[utoipa::path(post, path = "/api/analyze", tag = "sdk", request_body = Analyze,
+    responses((status = 202, body = Analyzed), (status = 400, body = FaultJson)))]
+pub(in crate::http) async fn analyze(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(request): Input<Analyze>,
+) -> Result<(StatusCode, Json<Analyzed>), Fault> {
+    not_blank("text", &request.text)?;
+    if request.text.len() > MAX_ANALYZE_BYTES {
+        return Err(Fault::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
+    }
+    let place = caller.place(request.namespace, None, None)?;
+    let found = doors.memory().analyze(caller.owner, place, text(request.text)).await?;
+    let facts: Vec<_> = found
+        .into_iter()
+        .map(|(remembered, mut text)| AnalyzedFact {
+            text: std::mem::take(&mut text.0),
+            id: remembered.id.to_string(),
+            job_id: remembered.id.to_string(),
+            blob_id: remembered.blob_id.unwrap_or_default(),
+        })
+        .collect();
+    let job_ids = facts.iter().map(|fact| fact.job_id.clone()).collect();
+    let owner = caller.owner.to_string();
+    Ok((ACCEPTED, Json(Analyzed { fact_count: facts.len(), facts, job_ids, status: "pending", owner })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_done_when_none_of_its_jobs_is_left() {
+        let (id, other) = (ItemId([1; 16]), ItemId([2; 16]));
+        let job = |item, state| JobView { job: 1, item: Some(item), state, attempts: 1 };
+        assert_eq!(state_of(&[], id), "done");
+        assert_eq!(state_of(&[job(other, JobState::Pending)], id), "done");
+        assert_eq!(state_of(&[job(id, JobState::Done), job(id, JobState::Failed)], id), "failed");
+        assert_eq!(state_of(&[job(id, JobState::Failed), job(id, JobState::Pending)], id), "pending");
+    }
+}

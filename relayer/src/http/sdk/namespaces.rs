@@ -1,0 +1,287 @@
+//! Namespaces as a whole: what there is, restoring from Walrus, forgetting, numbers.
+
+use axum::{Json, extract::State};
+use baton_memory::api::{PlaceView, Stats};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use utoipa::{IntoParams, ToSchema};
+
+use super::namespace;
+use crate::{
+    auth::Caller,
+    http::{
+        Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
+        extract::{Named, SHARED},
+        limits::{MAX_NAMESPACES, MAX_RESTORE},
+        time,
+    },
+};
+
+/// A namespace to restore.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Restore {
+    namespace: Option<String>,
+    /// Most blobs to look at; 10 if left out.
+    limit: Option<usize>,
+}
+
+/// What a restore did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct RestoreAnswer {
+    restored: u64,
+    skipped: u64,
+    total: u64,
+    failed: u64,
+    truncated: bool,
+    namespace: String,
+    owner: String,
+}
+
+/// Reads a namespace's contents on Walrus again and brings back what is missing here.
+#[utoipa::path(post, path = "/api/restore", tag = "sdk", request_body = Restore,
+    responses((status = 200, body = RestoreAnswer), (status = 400, body = FaultJson)))]
+pub(in crate::http) async fn restore(
+    State(doors): State<Doors>,
+    Writer(caller): Writer,
+    Input(request): Input<Restore>,
+) -> Result<Json<RestoreAnswer>, Fault> {
+    let limit = match request.limit.unwrap_or(10) {
+        0 => return Err(Fault::bad("`limit` is at least 1")),
+        limit => limit.min(MAX_RESTORE),
+    };
+    let project = caller.project(request.namespace)?;
+    let restored = doors.memory().restore(caller.owner, project.clone(), limit).await?;
+    Ok(Json(RestoreAnswer {
+        restored: restored.restored,
+        skipped: restored.skipped,
+        total: restored.total,
+        failed: restored.failed,
+        truncated: restored.truncated,
+        namespace: namespace(project.as_deref()),
+        owner: caller.owner.to_string(),
+    }))
+}
+
+/// A namespace to forget. It has to be named: nothing is forgotten by default.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct Forget {
+    namespace: String,
+}
+
+/// What was forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Forgotten {
+    deleted: u64,
+    namespace: String,
+    owner: String,
+}
+
+/// Deletes everything in a namespace, for good.
+#[utoipa::path(post, path = "/api/forget", tag = "sdk", request_body = Forget,
+    responses((status = 200, body = Forgotten), (status = 400, body = FaultJson)))]
+pub(in crate::http) async fn forget(
+    State(doors): State<Doors>,
+    Admin(caller): Admin,
+    Input(request): Input<Forget>,
+) -> Result<Json<Forgotten>, Fault> {
+    let project = caller.project(Some(request.namespace))?;
+    let deleted = doors.memory().forget_project(caller.owner, project.clone()).await?;
+    let owner = caller.owner.to_string();
+    Ok(Json(Forgotten { deleted, namespace: namespace(project.as_deref()), owner }))
+}
+
+/// A namespace to count.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct StatsQuery {
+    namespace: Option<String>,
+}
+
+/// Numbers about an owner, and about one namespace.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct StatsAnswer {
+    owner: String,
+    namespace: String,
+    /// Items in the namespace.
+    memory_count: u64,
+    /// Bytes of text in the namespace.
+    storage_bytes: u64,
+    /// Numbers of all memory; left out for a delegate that is bound to a project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    all: Option<Stats>,
+    quota: Quota,
+}
+
+/// What the owner may have and ask for.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Quota {
+    /// Most items.
+    max_items: u64,
+    /// Items that there is room for.
+    items_left: u64,
+    /// Requests a minute of the owner.
+    requests_per_minute: u32,
+    /// Requests a minute of one key.
+    key_requests_per_minute: u32,
+}
+
+impl Quota {
+    pub(in crate::http) fn of(doors: &Doors, stats: &Stats) -> Self {
+        let limits = &doors.inner.limits;
+        Self {
+            max_items: stats.max_items,
+            items_left: stats.max_items.saturating_sub(stats.items),
+            requests_per_minute: limits.owner_per_minute,
+            key_requests_per_minute: limits.key_per_minute,
+        }
+    }
+}
+
+/// Numbers, and whose they are.
+#[utoipa::path(post, path = "/api/stats", tag = "sdk", request_body = StatsQuery,
+    responses((status = 200, body = StatsAnswer), (status = 401, body = FaultJson)))]
+pub(in crate::http) async fn stats(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Input(query): Input<StatsQuery>,
+) -> Result<Json<StatsAnswer>, Fault> {
+    let project = caller.project(query.namespace)?;
+    let stats = doors.memory().stats(caller.owner).await?;
+    let name = namespace(project.as_deref());
+    let (memory_count, storage_bytes) = match project {
+        None => Some(doors.memory().pool(caller.owner, SHARED).await?),
+        Some(_) => {
+            doors.memory().projects(caller.owner).await?.into_iter().find(|project| project.name == name)
+        }
+    }
+    .map_or((0, 0), |place| (place.items, place.bytes));
+    let quota = Quota::of(&doors, &stats);
+    Ok(Json(StatsAnswer {
+        owner: caller.owner.to_string(),
+        namespace: name,
+        memory_count,
+        storage_bytes,
+        all: caller.bound_to().is_none().then_some(stats),
+        quota,
+    }))
+}
+
+/// Which namespaces to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct NamespaceQuery {
+    /// The `next_cursor` of the page before.
+    updated_after: Option<String>,
+    /// At most 500; 100 if left out.
+    limit: Option<usize>,
+}
+
+/// A namespace.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Namespace {
+    /// Stays the same for a name of an owner.
+    id: String,
+    name: String,
+    memory_count: u64,
+    /// Bytes of text.
+    storage_used: u64,
+    /// RFC 3339.
+    updated_at: String,
+}
+
+/// A page of namespaces, by when they were last written to.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct Namespaces {
+    namespaces: Vec<Namespace>,
+    next_cursor: Option<String>,
+    has_more: bool,
+    snapshot_version: u64,
+}
+
+/// Lists namespaces, those that changed longest ago first, so that a walk can go on from its last cursor.
+#[utoipa::path(get, path = "/v1/owners/{owner}/namespaces", tag = "sdk",
+    params(("owner" = String, Path, description = "the account itself"), NamespaceQuery),
+    responses((status = 200, body = Namespaces), (status = 404, body = FaultJson)))]
+pub(in crate::http) async fn list(
+    State(doors): State<Doors>,
+    Reader(caller): Reader,
+    Named(owner): Named<String>,
+    Params(query): Params<NamespaceQuery>,
+) -> Result<Json<Namespaces>, Fault> {
+    // Another owner's look like none.
+    if owner.parse() != Ok(caller.owner) {
+        return Err(Fault::missing("owner"));
+    }
+    let limit = match query.limit.unwrap_or(100) {
+        0 => return Err(Fault::bad("`limit` is at least 1")),
+        limit => limit.min(MAX_NAMESPACES),
+    };
+    let all = changed(&doors, &caller).await?;
+    let after = query.updated_after.as_deref().map(cursor).transpose()?;
+    let rest: Vec<_> =
+        all.into_iter().filter(|place| after.as_ref().is_none_or(|after| key(place) > *after)).collect();
+    let has_more = rest.len() > limit;
+    let page: Vec<_> = rest.into_iter().take(limit).collect();
+    let next_cursor = page.last().map(|place| cursor_of(&key(place))).or(query.updated_after);
+    let snapshot_version = page.iter().map(|place| place.updated_ms).max().unwrap_or(0);
+    let namespaces = page.into_iter().map(|place| shape(&caller, place)).collect();
+    Ok(Json(Namespaces { namespaces, next_cursor, has_more, snapshot_version }))
+}
+
+/// All namespaces that the caller may see, those that changed longest ago first.
+async fn changed(doors: &Doors, caller: &Caller) -> Result<Vec<PlaceView>, Fault> {
+    let mut all = doors.memory().projects(caller.owner).await?;
+    if let Some(bound) = caller.bound_to() {
+        all.retain(|project| project.name == bound);
+    } else {
+        let pool = doors.memory().pool(caller.owner, SHARED).await?;
+        if pool.items > 0 {
+            all.push(pool);
+        }
+    }
+    all.sort_by_key(key);
+    Ok(all)
+}
+
+fn key(place: &PlaceView) -> (u64, String) {
+    (place.updated_ms, place.name.clone())
+}
+
+fn shape(caller: &Caller, place: PlaceView) -> Namespace {
+    let id = Sha256::new().chain_update(caller.owner.0).chain_update(place.name.as_bytes()).finalize();
+    Namespace {
+        id: hex::encode(id.get(..16).unwrap_or_default()),
+        name: place.name,
+        memory_count: place.items,
+        storage_used: place.bytes,
+        updated_at: time::format(place.updated_ms),
+    }
+}
+
+/// A cursor is the time and the name of the last namespace, so that several of one millisecond are not skipped.
+fn cursor_of((updated_ms, name): &(u64, String)) -> String {
+    format!("{updated_ms}.{}", hex::encode(name))
+}
+
+fn cursor(text: &str) -> Result<(u64, String), Fault> {
+    let read = || {
+        let (updated_ms, name) = text.split_once('.')?;
+        Some((updated_ms.parse().ok()?, String::from_utf8(hex::decode(name).ok()?).ok()?))
+    };
+    read().ok_or_else(|| Fault::bad("`updated_after` is a `next_cursor` of this route"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_survives_any_name() {
+        let key = (17, "a.b/ü".to_owned());
+        assert_eq!(cursor(&cursor_of(&key)).unwrap(), key);
+        for bad in ["", "x", "1.", "1.zz", "a.61", "1.ff"] {
+            // An empty name is a name of nothing, and comes before all others.
+            assert_eq!(cursor(bad).is_ok(), bad == "1.", "{bad}");
+        }
+    }
+}

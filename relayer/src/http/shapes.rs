@@ -1,0 +1,319 @@
+//! Shapes of the requests and answers that several routes share.
+
+use baton_memory::{
+    api::{Filters, Hit, ItemView, PlaceView, Recall},
+    ids::ItemId,
+    model::{Author, Consent, Edge, Kind, Layer},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Fault, time};
+
+/// An item of memory.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Item {
+    /// 32 hex characters.
+    pub id: String,
+    /// `episode`, `fact`, `entity` or `summary`.
+    pub kind: String,
+    /// `profile`, `relationship` or `episode`.
+    pub layer: String,
+    /// `system`, `user`, `assistant` or `summary`.
+    pub role: String,
+    /// The text.
+    pub text: String,
+    /// The project it counts as in; none for the shared pool.
+    pub project: Option<String>,
+    /// The session it was said in.
+    pub session: Option<String>,
+    /// The turn in the session, from 0.
+    pub turn: Option<u64>,
+    /// The persona that shared it; none is the default one.
+    pub persona: Option<String>,
+    /// Whose words: `user`, `assistant`, `owner` or `import`.
+    pub author: String,
+    /// When it was said, RFC 3339.
+    pub time: String,
+    /// From when it holds, RFC 3339.
+    pub valid_from: String,
+    /// Until when it held, RFC 3339; none while it holds.
+    pub valid_to: Option<String>,
+    /// The item that took its place.
+    pub superseded_by: Option<String>,
+    /// `granted` or `pending`.
+    pub consent: String,
+    /// Whether only scopes that include intimate items show it.
+    pub intimate: bool,
+    /// How much it is worth, 0 to 1.
+    pub salience: f32,
+    /// Whether it is kept and not recalled.
+    pub archived: bool,
+    /// The Walrus blob or patch with its content, once stored.
+    pub blob_id: Option<String>,
+    /// How often the same was said again.
+    pub accesses: u64,
+    /// Ids of the items that it was made from.
+    pub sources: Vec<String>,
+}
+
+impl From<ItemView> for Item {
+    fn from(mut view: ItemView) -> Self {
+        Self {
+            id: view.id.to_string(),
+            kind: view.kind.name().to_owned(),
+            layer: view.layer.name().to_owned(),
+            role: view.role.name().to_owned(),
+            text: std::mem::take(&mut view.text.0),
+            project: view.project,
+            session: view.session,
+            turn: view.turn,
+            persona: view.persona,
+            author: view.author.name().to_owned(),
+            time: time::format(view.time_ms),
+            valid_from: time::format(view.valid_from_ms),
+            valid_to: view.valid_to_ms.map(time::format),
+            superseded_by: view.superseded_by.map(|id| id.to_string()),
+            consent: view.consent.name().to_owned(),
+            intimate: view.intimate,
+            salience: view.salience,
+            archived: view.archived,
+            blob_id: view.blob_id,
+            accesses: view.accesses,
+            sources: view.sources.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// An item that a recall found.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// The item.
+    pub item: Item,
+    /// 0 to 1, by which hits are ordered.
+    pub score: f32,
+    /// Cosine similarity with the query, where both have vectors.
+    pub similarity: Option<f32>,
+    /// 1 - similarity, or 1 - score without vectors.
+    pub distance: f32,
+}
+
+/// How far a hit is from its query: 1 - similarity, or 1 - score where there are no vectors.
+pub(super) fn distance(hit: &Hit) -> f32 {
+    1.0 - hit.similarity.unwrap_or(hit.score)
+}
+
+impl From<Hit> for Found {
+    fn from(hit: Hit) -> Self {
+        Self { distance: distance(&hit), score: hit.score, similarity: hit.similarity, item: hit.view.into() }
+    }
+}
+
+/// An item that matched and was left out.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Dropped {
+    /// The item.
+    pub id: String,
+    /// Its score.
+    pub score: f32,
+    /// `threshold`, `limit`, `budget` or `duplicate`.
+    #[schema(value_type = String)]
+    pub reason: serde_json::Value,
+}
+
+/// What a recall found.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RecallAnswer {
+    /// Best first; none is an answer too.
+    pub hits: Vec<Found>,
+    /// What matched and was left out, best first.
+    pub dropped: Vec<Dropped>,
+    /// `full`, `lexical` or `none`.
+    #[schema(value_type = String)]
+    pub mode: serde_json::Value,
+    /// Why it did less than a full search.
+    pub degraded: Option<String>,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+}
+
+impl From<Recall> for RecallAnswer {
+    fn from(recall: Recall) -> Self {
+        let name = |value: &dyn erased::Named| value.name();
+        Self {
+            dropped: recall
+                .dropped
+                .iter()
+                .map(|(id, score, reason)| Dropped {
+                    id: id.to_string(),
+                    score: *score,
+                    reason: name(reason),
+                })
+                .collect(),
+            mode: name(&recall.mode),
+            degraded: recall.degraded,
+            took_us: recall.took_us,
+            hits: recall.hits.into_iter().map(Found::from).collect(),
+        }
+    }
+}
+
+mod erased {
+    use serde::Serialize;
+
+    /// A value whose JSON form is its name.
+    pub(super) trait Named {
+        fn name(&self) -> serde_json::Value;
+    }
+
+    impl<T: Serialize> Named for T {
+        fn name(&self) -> serde_json::Value {
+            serde_json::to_value(self).unwrap_or_default()
+        }
+    }
+}
+
+/// What to include; everything if a field is left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FilterInput {
+    /// Of `episode`, `fact`, `entity` and `summary`.
+    pub kinds: Vec<String>,
+    /// Of `profile`, `relationship` and `episode`.
+    pub layers: Vec<String>,
+    /// Of `user`, `assistant`, `owner` and `import`.
+    pub authors: Vec<String>,
+    /// Said at or after this time, RFC 3339.
+    #[serde(deserialize_with = "time::optional")]
+    #[schema(value_type = Option<String>)]
+    pub from: Option<u64>,
+    /// Said before this time, RFC 3339.
+    #[serde(deserialize_with = "time::optional")]
+    #[schema(value_type = Option<String>)]
+    pub before: Option<u64>,
+    /// Also what no longer holds.
+    pub history: bool,
+    /// Nothing of this session.
+    pub not_session: Option<String>,
+}
+
+impl FilterInput {
+    /// As memory takes it.
+    pub(super) fn read(self) -> Result<Filters, Fault> {
+        Ok(Filters {
+            kinds: named("kinds", &self.kinds, Kind::named)?,
+            layers: named("layers", &self.layers, Layer::named)?,
+            authors: named("authors", &self.authors, Author::named)?,
+            from_ms: self.from,
+            before_ms: self.before,
+            include_ended: self.history,
+            not_session: super::extract::checked("session", self.not_session)?,
+        })
+    }
+}
+
+fn named<T>(field: &str, names: &[String], of: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Fault> {
+    // No list of names is longer than the number of names.
+    if names.len() > 8 {
+        return Err(Fault::bad(format!("`filters.{field}` names too many")));
+    }
+    let read =
+        |name: &String| of(name).ok_or_else(|| Fault::bad(format!("`filters.{field}` has an unknown name")));
+    names.iter().map(read).collect()
+}
+
+/// The layer of something to remember.
+pub(super) fn layer_named(name: Option<&str>) -> Result<Layer, Fault> {
+    match name {
+        None | Some("profile") => Ok(Layer::Profile),
+        Some("relationship") => Ok(Layer::Relationship),
+        Some(_) => Err(Fault::bad("`layer` is `profile` or `relationship`")),
+    }
+}
+
+/// Consent by its name.
+pub(super) fn consent_named(name: Option<&str>) -> Result<Option<Consent>, Fault> {
+    let Some(name) = name else { return Ok(None) };
+    Consent::named(name).map(Some).ok_or_else(|| Fault::bad("`consent` is `granted` or `pending`"))
+}
+
+/// An item's id.
+pub(super) fn item_id(text: &str) -> Result<ItemId, Fault> {
+    text.parse().map_err(|_| Fault::missing("item").hinting("an item's id has 32 hex characters"))
+}
+
+/// A project, session or persona.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlaceJson {
+    /// Its name.
+    pub name: String,
+    /// Of a session: its project.
+    pub project: Option<String>,
+    /// Of a session: its persona.
+    pub persona: Option<String>,
+    /// Of a fork: the session it was made from.
+    pub parent: Option<String>,
+    /// Of a fork: how many turns of its parent it sees.
+    pub parent_turns: Option<u64>,
+    /// Items in it.
+    pub items: u64,
+    /// Bytes of text in it.
+    pub bytes: u64,
+    /// When it was made, RFC 3339.
+    pub created: String,
+    /// When it was last written to, RFC 3339.
+    pub updated: String,
+}
+
+impl From<PlaceView> for PlaceJson {
+    fn from(view: PlaceView) -> Self {
+        Self {
+            name: view.name,
+            project: view.project,
+            persona: view.persona,
+            parent: view.parent,
+            parent_turns: view.parent_turns,
+            items: view.items,
+            bytes: view.bytes,
+            created: time::format(view.created_ms),
+            updated: time::format(view.updated_ms),
+        }
+    }
+}
+
+/// A typed edge between two items.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EdgeJson {
+    /// From which item.
+    pub from: String,
+    /// To which.
+    pub to: String,
+    /// Its type.
+    pub label: String,
+    /// What it means here.
+    pub description: String,
+    /// The words it was read from.
+    pub evidence: String,
+    /// 0 to 1.
+    pub confidence: f32,
+}
+
+impl From<Edge> for EdgeJson {
+    fn from(mut edge: Edge) -> Self {
+        Self {
+            from: edge.from.to_string(),
+            to: edge.to.to_string(),
+            label: edge.label,
+            description: std::mem::take(&mut edge.description.0),
+            evidence: std::mem::take(&mut edge.evidence.0),
+            confidence: edge.confidence,
+        }
+    }
+}
+
+/// How many things were changed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Count {
+    /// How many.
+    pub count: u64,
+}

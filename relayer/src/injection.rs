@@ -1,0 +1,194 @@
+//! From what memory recalls to what a node is told: whole items within the envelope's limits, with their provenance.
+//!
+//! A node learns nothing of the user's other sessions but the items themselves: a source says who said it and on what
+//! day, never in which session, project or persona.
+
+use baton_memory::{
+    Memory,
+    api::{Hit, ItemView, Place, Recall, RecallRequest, Result, TurnRecord},
+    ids::OwnerId,
+    model::{Author, Consent, Layer, MemoryScope},
+};
+use baton_proto::{
+    limits::{MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
+    memory::MemoryItem,
+};
+use futures::future::BoxFuture;
+
+use crate::{delegation::registry::Records, http::time};
+
+/// Bytes of an envelope that its own fields and the items' lengths take at the most.
+const ENVELOPE_BYTES: usize = 2048 + MAX_MEMORY_ITEMS * 32;
+/// Bytes of text for a token of the budget: where no tokenizer is at hand, fewer than any usual text has.
+const BYTES_PER_TOKEN: usize = 6;
+
+/// What of memory a turn needs.
+pub trait Recollection: Records {
+    /// As [`Memory::recall`].
+    fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall>;
+    /// As [`Memory::profile`].
+    fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>>;
+    /// Makes a session known in its place before its first recall (B10), by [`Memory::create_session`].
+    fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>>;
+    /// Whether a session of this name is known: what is not known sees nothing (B11).
+    fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>>;
+    /// As [`Memory::record_turn`].
+    fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>>;
+}
+
+impl Recollection for Memory {
+    fn recall(&self, owner: OwnerId, request: RecallRequest) -> BoxFuture<'_, Recall> {
+        Box::pin(Memory::recall(self, owner, request))
+    }
+
+    fn profile(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        Box::pin(Memory::profile(self, owner, place))
+    }
+
+    fn begin_session(&self, owner: OwnerId, place: Place) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.create_session(owner, place).await.map(drop) })
+    }
+
+    fn knows_session(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move { Ok(self.sessions(owner).await?.iter().any(|session| session.name == name)) })
+    }
+
+    fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> BoxFuture<'_, Result<()>> {
+        Box::pin(Memory::record_turn(self, owner, turn))
+    }
+}
+
+/// The hits that fit an envelope, with their items; both best first, and the same number of each.
+pub(crate) fn items_of(hits: Vec<Hit>) -> (Vec<Hit>, Vec<MemoryItem>) {
+    let mut left = MAX_MEMORY_BYTES - ENVELOPE_BYTES;
+    let (mut kept, mut items) = (Vec::new(), Vec::new());
+    for hit in hits {
+        let item = item_of(&hit.view);
+        let bytes = item.text.len() + item.source.len();
+        if items.len() == MAX_MEMORY_ITEMS || item.text.len() > MAX_MEMORY_ITEM_BYTES || bytes > left {
+            continue;
+        }
+        left -= bytes;
+        items.push(item);
+        kept.push(hit);
+    }
+    (kept, items)
+}
+
+/// The profile as a scope shows it, as hits of equal worth within a budget of tokens, in their order.
+pub(crate) fn profile_hits(views: Vec<ItemView>, scope: MemoryScope, budget_tokens: u32) -> Vec<Hit> {
+    let (profile, intimate) = match scope {
+        MemoryScope::Full | MemoryScope::InsightsOnly => (true, true),
+        MemoryScope::NeutralAndRelationship | MemoryScope::NeutralOnly => (true, false),
+        MemoryScope::RelationshipOnly | MemoryScope::None => (false, false),
+    };
+    let shown = |view: &ItemView| {
+        profile
+            && view.layer == Layer::Profile
+            && view.consent == Consent::Granted
+            && view.valid_to_ms.is_none()
+            && !view.archived
+            && (intimate || !view.intimate)
+    };
+    let views: Vec<ItemView> = views.into_iter().filter(shown).collect();
+    let mut left = (budget_tokens as usize).saturating_mul(BYTES_PER_TOKEN);
+    let fits = |view: &ItemView| {
+        let bytes = view.text.len();
+        let fits = bytes <= left;
+        left -= if fits { bytes } else { 0 };
+        fits
+    };
+    views.into_iter().filter(fits).map(|view| Hit { view, score: 1.0, similarity: None }).collect()
+}
+
+fn item_of(view: &ItemView) -> MemoryItem {
+    let who = match view.author {
+        Author::User => "said by the user",
+        Author::Owner => "noted by the user",
+        Author::Assistant => "said by a model, not confirmed by the user",
+        Author::Import => "imported by the user",
+    };
+    let day: String = time::format(view.time_ms).chars().take("2026-11-21".len()).collect();
+    MemoryItem { text: view.text.to_string(), source: format!("{who} on {day}"), time_ms: view.time_ms }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use baton_memory::{
+        ids::ItemId,
+        model::{Kind, Role, Text},
+    };
+
+    use super::*;
+
+    pub(crate) fn view(id: u8, text: &str) -> ItemView {
+        ItemView {
+            id: ItemId([id; 16]),
+            kind: Kind::Fact,
+            layer: Layer::Profile,
+            role: Role::User,
+            text: Text::from(text),
+            project: Some("boats".to_owned()),
+            session: Some("the other session".to_owned()),
+            turn: Some(3),
+            persona: None,
+            author: Author::User,
+            time_ms: 1_795_219_200_000,
+            valid_from_ms: 0,
+            valid_to_ms: None,
+            superseded_by: None,
+            consent: Consent::Granted,
+            intimate: false,
+            salience: 0.5,
+            archived: false,
+            blob_id: None,
+            accesses: 0,
+            sources: Vec::new(),
+        }
+    }
+
+    pub(crate) fn hit(id: u8, text: &str) -> Hit {
+        Hit { view: view(id, text), score: 0.9, similarity: None }
+    }
+
+    #[test]
+    fn an_item_tells_who_and_when_and_not_where() {
+        let (_, items) = items_of(vec![hit(1, "likes tea")]);
+        assert_eq!(
+            (items[0].text.as_str(), items[0].source.as_str()),
+            ("likes tea", "said by the user on 2026-11-21")
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_an_envelope_is_left_out_whole() {
+        let long = "x".repeat(MAX_MEMORY_ITEM_BYTES + 1);
+        let (kept, items) = items_of(vec![hit(1, &long), hit(2, "short")]);
+        assert_eq!((kept.len(), items[0].text.as_str()), (1, "short"));
+        let many: Vec<Hit> = (0..=u8::MAX).map(|id| hit(id, &"y".repeat(4000))).collect();
+        let (kept, items) = items_of(many);
+        assert!(kept.len() == items.len() && (10..MAX_MEMORY_ITEMS).contains(&items.len()));
+    }
+
+    #[test]
+    fn the_profile_is_cut_by_scope_consent_and_budget() {
+        let shown = |scope, budget| {
+            let views = vec![
+                view(1, "short"),
+                ItemView { intimate: true, ..view(2, "intimate") },
+                ItemView { consent: Consent::Pending, ..view(3, "asked") },
+                ItemView { layer: Layer::Relationship, ..view(4, "between us") },
+                ItemView { valid_to_ms: Some(1), ..view(5, "over") },
+            ];
+            let hits = profile_hits(views, scope, budget);
+            hits.iter().map(|hit| hit.view.id.0[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(MemoryScope::Full, 512), [1, 2]);
+        assert_eq!(shown(MemoryScope::NeutralOnly, 512), [1]);
+        assert_eq!(shown(MemoryScope::NeutralAndRelationship, 512), [1]);
+        assert!(
+            shown(MemoryScope::RelationshipOnly, 512).is_empty() && shown(MemoryScope::None, 512).is_empty()
+        );
+        assert!(shown(MemoryScope::Full, 0).is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! The tools over standard input and output, as a signed client of a relayer elsewhere.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_keys::account::AccountKey;
+use futures::future::BoxFuture;
+use reqwest::{Client, Url};
+use rmcp::{ServiceExt as _, model::Extensions, transport::stdio};
+use serde_json::Value;
+
+use super::{Door, Errand, MemoryTools};
+
+/// How long a relayer may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// A relayer that requests are signed for.
+pub struct Remote {
+    client: Client,
+    base: Url,
+    key: AccountKey,
+    account: String,
+    delegation: Option<String>,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Remote {
+    /// A relayer at a URL, asked with a key: for its own account, or for another's by a delegation (in the form of the
+    /// `x-delegation` header, or registered).
+    ///
+    /// # Errors
+    /// A text for whoever started the program.
+    pub fn new(
+        url: &str,
+        key: AccountKey,
+        account: Option<String>,
+        delegation: Option<String>,
+        now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<Self, String> {
+        let base = Url::parse(url).map_err(|error| format!("the relayer's URL: {error}"))?;
+        if !matches!(base.scheme(), "http" | "https") || base.path() != "/" || base.query().is_some() {
+            return Err("the relayer's URL is like https://relayer.example".to_owned());
+        }
+        let client = Client::builder()
+            .timeout(TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| error.to_string())?;
+        let account = account.unwrap_or_else(|| key.account_id());
+        Ok(Self { client, base, key, account, delegation, now_ms })
+    }
+
+    /// Runs one errand.
+    ///
+    /// # Errors
+    /// The refusal's code, message and hint, or what is wrong with the connection.
+    pub async fn ask(&self, errand: Errand) -> Result<Value, String> {
+        let path = errand.path_and_query();
+        let body = errand.body.as_ref().map(ToString::to_string).unwrap_or_default();
+        let url = self.base.join(&path).map_err(|error| format!("bad_request: {error}"))?;
+        let seconds = (self.now_ms)() / 1_000;
+        let method = errand.method.as_str();
+        let headers = self.key.request_headers(&self.account, method, &path, body.as_bytes(), seconds);
+        let mut request = self.client.request(errand.method.clone(), url);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(delegation) = &self.delegation {
+            request = request.header("x-delegation", delegation);
+        }
+        if errand.body.is_some() {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let failed = |error: reqwest::Error| format!("unavailable: the relayer does not answer: {error}");
+        let mut response = request.send().await.map_err(failed)?;
+        let success = response.status().is_success();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err("too_large: the answer is too long; ask for less".to_owned());
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|_| "internal: the relayer's answer is not JSON".to_owned())?;
+        if success {
+            return Ok(value);
+        }
+        let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+        Err(format!("{}: {}; {}", field("code"), field("message"), field("hint")))
+    }
+}
+
+impl Door for Remote {
+    fn run<'a>(&'a self, _: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>> {
+        Box::pin(self.ask(errand))
+    }
+}
+
+/// Serves the tools on standard input and output until the agent closes it.
+///
+/// # Errors
+/// When the agent does not speak the protocol.
+pub async fn serve(remote: Remote) -> anyhow::Result<()> {
+    let running = MemoryTools::new(Arc::new(remote)).serve(stdio()).await?;
+    running.waiting().await?;
+    Ok(())
+}

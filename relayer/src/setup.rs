@@ -1,0 +1,163 @@
+//! From settings to a memory that works: keys, storage, embedder, model, Walrus. Every refusal says what to change.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use baton_client::{Client, ClientConfig};
+use baton_embed::{Embedder, EmbedderConfig, RemoteConfig, Roles, models};
+use baton_keys::master::MasterKey;
+use baton_memory::{
+    Memory, Parts,
+    content::WalrusContents,
+    storage::Storage,
+    vault::Vault,
+    writing::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
+};
+use baton_relayer::config::{
+    EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings, WalrusSettings,
+};
+use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
+
+/// How long a language model may take for one answer.
+const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Questions to a language model at once.
+const MODEL_CONCURRENCY: usize = 4;
+
+/// How long an embedding endpoint may take for one request, and how many texts one has.
+const EMBEDDER_TIMEOUT_MS: u64 = 10_000;
+const EMBEDDER_BATCH: usize = 64;
+
+/// Memory, and what the doors need beside it.
+pub(crate) struct Opened {
+    pub(crate) memory: Memory,
+    pub(crate) embedder: Arc<dyn Embedder>,
+    pub(crate) writer: Option<Arc<dyn Writer>>,
+}
+
+/// Opens memory.
+pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Opened> {
+    let vault = vault(settings).await?;
+    let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
+    tracing::info!(embedder = embedder.id(), "memory is open");
+    let writer = settings.model.as_ref().map(writer).transpose()?;
+    let mut parts = Parts::new(vault, embedder.clone(), Arc::new(crate::now_ms));
+    parts.writer.clone_from(&writer);
+    parts.max_items = settings.max_items;
+    if let Some(walrus) = &settings.walrus {
+        parts.contents = Some(Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs)));
+    }
+    let memory = Memory::open(parts).await.context("the embedder cannot work; set another `embedder`")?;
+    Ok(Opened { memory, embedder, writer })
+}
+
+/// Opens the sealed records with their keys.
+pub(crate) async fn vault(settings: &Settings) -> anyhow::Result<Vault> {
+    let folder = &settings.data_dir;
+    let master_path = folder.join("master.key");
+    let master = MasterKey::load_or_create(&master_path, None)
+        .with_context(|| format!("the master key {} cannot be used", master_path.display()))?;
+    let storage = storage(settings).await?;
+    Vault::new(storage, &settings.keys_dir, master).await.with_context(|| {
+        format!("the owners' keys in {} do not open this memory", settings.keys_dir.display())
+    })
+}
+
+async fn storage(settings: &Settings) -> anyhow::Result<Arc<dyn Storage>> {
+    use baton_memory::storage::embedded::{EmbeddedConfig, EmbeddedStorage};
+    if let Some(path) = &settings.postgres_url_file {
+        return postgres(path).await;
+    }
+    let config = EmbeddedConfig::new(settings.data_dir.join("memory"));
+    let path = config.path.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || EmbeddedStorage::open(&config)).await?;
+    let storage = opened.with_context(|| {
+        format!("the memory in {path} cannot be opened; another relayer may be running on it")
+    })?;
+    Ok(Arc::new(storage))
+}
+
+/// The language model behind an endpoint.
+fn writer(model: &ModelSettings) -> anyhow::Result<Arc<dyn Writer>> {
+    let key = model.key_file.as_deref().map(read_key).transpose()?;
+    let config = EndpointConfig {
+        base_url: model.url.clone(),
+        model: model.model.clone(),
+        key,
+        timeout: MODEL_TIMEOUT,
+        concurrency: MODEL_CONCURRENCY,
+    };
+    let endpoint = Endpoint::new(&config).map_err(|error| anyhow!("model_url: {error}"))?;
+    Ok(Arc::new(ModelWriter::new(Arc::new(endpoint))))
+}
+
+/// The Walrus-compatible stores of contents.
+fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
+    let shards = ShardCount::new(walrus.shards)?;
+    let publishers: Vec<&str> = walrus.publishers.iter().map(String::as_str).collect();
+    let aggregators: Vec<&str> = walrus.aggregators.iter().map(String::as_str).collect();
+    let mut builder = HttpStore::endpoints(&publishers, &aggregators, shards);
+    let token = match (&walrus.token_file, &walrus.secret_file) {
+        (Some(path), _) => Some(TokenFile::Bearer(path.clone())),
+        (None, Some(path)) => Some(TokenFile::Secret(path.clone())),
+        (None, None) => None,
+    };
+    if let Some(file) = token {
+        builder = builder.token(file.read()?);
+    }
+    if let Some(heads) = &walrus.heads {
+        builder = builder.heads(heads);
+    }
+    Ok(builder.build()?)
+}
+
+async fn postgres(path: &Path) -> anyhow::Result<Arc<dyn Storage>> {
+    use baton_memory::storage::postgres::{PostgresConfig, PostgresStorage};
+    let url = read_key(path).context("postgres_url_file")?;
+    let storage = PostgresStorage::open(&PostgresConfig::new(url.to_string())).await;
+    Ok(Arc::new(storage.context("the Postgres database cannot be used")?))
+}
+
+/// The client that drives conversations over HTTP: its sessions live in memory, for the length of a request.
+pub(crate) async fn client(settings: &Settings) -> anyhow::Result<Option<Client>> {
+    let Some(walrus) = &settings.walrus else { return Ok(None) };
+    let mut config = ClientConfig::with_store(None, store(walrus)?);
+    config.bootstrap.clone_from(&settings.bootstrap);
+    config.mdns = settings.mdns;
+    Ok(Some(Client::open(config).await.context("the network of conversations cannot be joined")?))
+}
+
+/// What the settings say of the embedder.
+pub(crate) fn embedder_config(settings: &Settings) -> EmbedderConfig {
+    match (settings.embedder, &settings.embedder_endpoint) {
+        (EmbedderSetting::Endpoint, Some(endpoint)) => EmbedderConfig::Remote(remote(endpoint)),
+        (EmbedderSetting::Static, _) => EmbedderConfig::Potion {},
+        (EmbedderSetting::MiniLm, _) => EmbedderConfig::Minilm {},
+        (EmbedderSetting::Auto, _) if models::POTION_BASE_8M.is_installed(&settings.model_dir) => {
+            EmbedderConfig::Potion {}
+        }
+        // An endpoint without an address is refused when the settings are read.
+        (EmbedderSetting::Auto | EmbedderSetting::Hashing | EmbedderSetting::Endpoint, _) => {
+            EmbedderConfig::Hashing {}
+        }
+    }
+}
+
+fn remote(settings: &EmbedderEndpoint) -> RemoteConfig {
+    let roles = match &settings.roles {
+        None => Roles::None,
+        Some((RolesSetting::InputType, query, document)) => {
+            Roles::InputType { query: query.clone(), document: document.clone() }
+        }
+        Some((_, query, document)) => Roles::Prefix { query: query.clone(), document: document.clone() },
+    };
+    RemoteConfig {
+        base_url: settings.endpoint.url.clone(),
+        model: settings.endpoint.model.clone(),
+        dimensions: settings.dimensions as usize,
+        send_dimensions: false,
+        api_key_file: settings.endpoint.key_file.clone(),
+        roles,
+        timeout_ms: EMBEDDER_TIMEOUT_MS,
+        batch: EMBEDDER_BATCH,
+    }
+}

@@ -1,0 +1,16 @@
+//! Turns with memory, through both of the relayer's ways: as the client at the plain door, and sealed. Real memory on a real
+//! disk, scripted nodes over a real mesh, a store in memory.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+#[path = "dispatch/chat.rs"]
+mod chat;
+#[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
+#[path = "../../client/tests/driver/fake.rs"]
+mod fake;
+#[path = "dispatch/sealed.rs"]
+mod sealed;
+#[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
+#[path = "../../client/tests/driver/store.rs"]
+mod store;
+#[path = "dispatch/world.rs"]
+mod world;
