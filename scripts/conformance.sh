@@ -22,8 +22,8 @@ need_python
 need_node
 
 bin=${CARGO_TARGET_DIR:-target}/debug
-cargo build --quiet --locked -p baton-walrus-client --example blob_ids
-cargo build --quiet --locked -p baton-testnet
+# The whole workspace: a part of it would build its dependencies anew, with other features.
+cargo build --quiet --locked --workspace --all-targets
 (cd scripts/conformance && npm ci --silent --no-audit --no-fund)
 node scripts/conformance/ids.mjs --count "$count" --seed "$seed" --ours "$bin/examples/blob_ids"
 

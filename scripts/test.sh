@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
-# independent verifier, the comparison with Mysten's encoder and a Walrus client of other people's, and a smoke run of each
-# fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where the time went.
+# independent verifier, the comparison with Mysten's encoder, a Walrus client and a memory client of other people's, and a
+# smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
+# the time went.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -50,13 +51,14 @@ step "install what is missing" need_tools
 step "python for the verifier" need_python
 step "build" cargo build --locked --workspace --all-targets
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
-step "tests" cargo test --locked --workspace
+step "tests, with a Postgres" scripts/postgres.sh run -- cargo test --locked --workspace
 step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo
 step "demo on a store that fails" demo_with_faults
 step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py "$work/demo/export.json"
 
 step "conformance with Walrus" scripts/conformance.sh
+step "the memwal client" scripts/memwal.sh
 step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
 
 printf '\n%-34s %8s\n' "where the time went" seconds

@@ -229,7 +229,10 @@ fn summarise(report: &Report, json: bool) -> anyhow::Result<()> {
         ("a flipped byte and an old blob in the store: refused, repaired", report.tamper_refused),
         ("an older head record: refused", report.rollback_refused),
         ("an old authorisation, late, elsewhere, twice: refused or answered alike", report.replay_refused),
-        ("memory through a relayer: used, stored nowhere", report.memory_injected),
+        (
+            "a fact told in one session: recalled in another by another node, and in sealed mode",
+            report.memory_injected,
+        ),
         ("the store down for two turns: survived, caught up", report.store_outage_survived),
         ("export verified from the file alone", report.export_verified),
     ];

@@ -1,54 +1,151 @@
-//! A fact given through the relayer: used in a turn, and afterwards nowhere on disk.
+//! Memory across conversations: a fact told in one session is recalled in another, by another node, through the relayer; and
+//! in sealed mode, in which the relayer cannot read the turn. Afterwards the fact is nowhere on a node or in the store, and
+//! what was said in sealed mode is nowhere at the relayer.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-use anyhow::{Context as _, ensure};
-use baton_client::{Relayer, TurnInput};
+use anyhow::{Context as _, bail, ensure};
+use baton_client::{MemoryHint, Relayer, TurnInput};
+use baton_keys::account::AccountKey;
 use baton_proto::record::Role;
+use serde_json::{Value, json};
 
 use super::Demo;
 use crate::{network::EngineChoice, output, process::Process};
 
-/// Marks in the fact's source and in its text, unlikely enough that finding one anywhere means that it was stored.
-const SOURCE_MARK: &str = "zx81-quagga-7719";
+/// A mark in the fact, unlikely enough that finding it anywhere means that it was stored.
 const FACT_MARK: &str = "vq46-okapi-3302";
-const MARKS: [&str; 2] = [SOURCE_MARK, FACT_MARK];
+/// A mark in what is said in sealed mode.
+const PROMPT_MARK: &str = "zx81-quagga-7719";
+/// Sessions that are begun until one is served by another node than the one that was told the fact: of three nodes the
+/// same one would have to be chosen that often in a row.
+const MAX_SESSIONS: usize = 12;
+
+/// A running relayer, and an account with memory there.
+struct Memories {
+    process: Process,
+    http: String,
+    relayer: Relayer,
+    account: AccountKey,
+    client: reqwest::Client,
+}
+
+impl Memories {
+    /// A signed request.
+    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let body = serde_json::to_vec(body)?;
+        let now_seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let account = self.account.account_id();
+        let mut request =
+            self.client.post(format!("{}{path}", self.http)).header("content-type", "application/json");
+        for (name, value) in self.account.request_headers(&account, "POST", path, &body, now_seconds) {
+            request = request.header(name, value);
+        }
+        let answer = request.body(body).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        ensure!(status.is_success(), "{path}: {status}: {text}");
+        serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
+    }
+
+    /// One turn of a new session, in which the relayer is the client for the length of the request.
+    async fn chat(&self, text: &str) -> anyhow::Result<Value> {
+        let body = json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 24, "seed": 7 });
+        self.post("/v1/chat", &body).await
+    }
+}
 
 impl Demo {
-    /// Starts a relayer with one fact, sends a turn through it, and looks for the fact everywhere.
+    /// Tells a fact in one session, recalls it in others, and looks for it everywhere it should not be.
     pub(super) async fn memory_through_relayer(&mut self) -> anyhow::Result<()> {
-        output::note("a fact given through a relayer that cannot read the turn");
+        output::note("a fact told in one session, recalled in another through a relayer");
         let folder = self.network.folder.join("relayer");
-        let relayer = self.start_relayer(&folder).await?;
-        let (mut process, relayer) = relayer;
+        let memories = self.start_relayer(&folder).await?;
+        let told = memories.chat(&format!("My favourite fruit is the mango {FACT_MARK}.")).await?;
+        let node = told["node"].as_str().context("the answer names its node")?.to_owned();
+        output::note(&format!("  told in session {}", short(&told["session_id"])));
+        self.recall_elsewhere(&memories, &node).await?;
         let outcome = self
             .say(TurnInput {
-                relayer: Some(relayer),
-                ..Self::ask("Which fruit do I like best, by what you know of me?")
+                relayer: Some(memories.relayer.clone()),
+                hint: Some(MemoryHint::new(memories.account.clone(), "favourite fruit")),
+                ..Self::ask(&format!("Which fruit do I like best? {PROMPT_MARK}"))
             })
             .await?;
-        ensure!(outcome.receipt.memory_items == 1, "{} items were used", outcome.receipt.memory_items);
+        ensure!(outcome.receipt.memory_items > 0, "no item was used in sealed mode");
         ensure!(outcome.receipt.commitments.memory.is_some(), "the receipt does not commit to the memory");
+        ensure!(
+            outcome.memory.iter().any(|item| item.text.contains(FACT_MARK)),
+            "the fact is not among the items that the relayer told of"
+        );
         self.settle().await?;
+        let list = json!({ "everything": true, "limit": 200 });
+        let kept = memories.post("/v1/memory/list", &list).await?.to_string();
+        ensure!(kept.contains(FACT_MARK), "the fact is not in memory");
+        ensure!(!kept.contains(PROMPT_MARK), "the relayer's memory holds what was said in sealed mode");
+        let Memories { mut process, .. } = memories;
         process.terminate().await?;
         self.nowhere_stored().await?;
-        output::note("  used, committed to in the receipt, and stored nowhere");
+        output::note(
+            "  sealed mode: used, committed to in the receipt, and what was said is nowhere at the relayer",
+        );
         self.report.memory_injected = true;
         Ok(())
     }
 
-    async fn start_relayer(&self, folder: &Path) -> anyhow::Result<(Process, Relayer)> {
+    /// Asks in new sessions until another node serves one; each of them has to recall the fact.
+    async fn recall_elsewhere(&self, memories: &Memories, first: &str) -> anyhow::Result<()> {
+        for _ in 0..MAX_SESSIONS {
+            let asked = memories.chat("What is my favourite fruit?").await?;
+            let facts = asked["recalled_facts"].as_array().context("the answer lists what was recalled")?;
+            ensure!(
+                facts.iter().any(|fact| fact.to_string().contains(FACT_MARK)),
+                "the fact was not recalled: {asked}"
+            );
+            let node = asked["node"].as_str().context("the answer names its node")?;
+            if node != first {
+                let items = asked["receipt"]["memory_items"].as_u64();
+                ensure!(items.is_some_and(|items| items > 0), "the other node used no item: {asked}");
+                output::note(&format!(
+                    "  recalled in session {} by another node",
+                    short(&asked["session_id"])
+                ));
+                return Ok(());
+            }
+        }
+        bail!("{MAX_SESSIONS} sessions in a row were served by one node of three")
+    }
+
+    async fn start_relayer(&self, folder: &Path) -> anyhow::Result<Memories> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let add = tokio::process::Command::new(crate::process::sibling("baton-relayer")?)
-            .args(["--data-dir", &text(folder), "facts", "add"])
-            .arg(format!("The user's favourite fruit is the mango {FACT_MARK}."))
-            .args(["--source", SOURCE_MARK])
-            .stdout(std::process::Stdio::null())
-            .status()
-            .await?;
-        ensure!(add.success(), "the fact could not be added");
-        let mut args: Vec<String> =
-            ["--data-dir", &text(folder), "run", "--json", "--mdns", "false"].map(str::to_owned).to_vec();
+        let url = self.network.store_url();
+        let mut args: Vec<String> = [
+            "--data-dir",
+            &text(folder),
+            "run",
+            "--json",
+            "--mdns",
+            "false",
+            "--http",
+            "127.0.0.1:0",
+            "--embedder",
+            "hashing",
+            "--publisher",
+            url,
+            "--aggregator",
+            url,
+            "--heads",
+            url,
+            "--shards",
+            &self.network.options.shards.to_string(),
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if self.engine == EngineChoice::Echo {
+            args.extend(["--allow-echo".to_owned(), "true".to_owned()]);
+        }
         args.extend(["--listen".to_owned(), "/ip4/127.0.0.1/tcp/0".to_owned()]);
         for address in self.network.addresses() {
             args.extend(["--bootstrap".to_owned(), address.to_string()]);
@@ -56,15 +153,23 @@ impl Demo {
         let process = Process::start("relayer", "baton-relayer", &args, &self.network.folder).await?;
         let ready = &process.ready;
         let node = ready["relayer"].as_str().context("the ready line names the relayer")?.parse()?;
+        let http = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
         let addresses = ready["listen"].as_array().context("the ready line lists addresses")?;
         let addrs = addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        Ok((process, Relayer { node, addrs }))
+        let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(120)).build()?;
+        Ok(Memories {
+            process,
+            http,
+            relayer: Relayer { node, addrs },
+            account: AccountKey::generate(),
+            client,
+        })
     }
 
     /// Looks for the fact's mark in every stored blob, sealed and opened, and in every file of every node.
     async fn nowhere_stored(&self) -> anyhow::Result<()> {
         for (id, bytes) in self.network.all_blobs().await? {
-            ensure!(!holds_mark(&bytes), "blob {id} holds the fact");
+            ensure!(!holds_mark(&bytes), "blob {id} holds what was said");
         }
         for turn in self.client.history(self.session).await? {
             let record = turn.turn.record.as_ref().context("the client has every text")?;
@@ -72,18 +177,15 @@ impl Demo {
             for message in &record.messages {
                 let text = message.text.as_bytes();
                 let answer = message.role == Role::Assistant;
-                // An answer may quote the fact, which it was given for, and the echo engine repeats the whole prompt.
-                // Where it is from belongs into no text of a real model.
-                let from = !(answer && self.engine == EngineChoice::Echo) && contains(text, SOURCE_MARK);
-                let fact = !answer && contains(text, FACT_MARK);
-                ensure!(!from && !fact, "the record of turn {seq} holds the fact");
+                // An answer may quote the fact, which it was given for.
+                ensure!(answer || !contains(text, FACT_MARK), "the record of turn {seq} holds the fact");
             }
         }
         let mut files = 0;
         for entry in std::fs::read_dir(&self.network.folder)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("node-") || name.starts_with("store") || name == "relayer.log" {
+            if name.starts_with("node-") || name.starts_with("store") || name.starts_with("relayer") {
                 files += search(&entry.path())?;
             }
         }
@@ -96,7 +198,7 @@ impl Demo {
 fn search(path: &Path) -> anyhow::Result<usize> {
     if !path.is_dir() {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        ensure!(!holds_mark(&bytes), "{} holds the fact", path.display());
+        ensure!(!holds_mark(&bytes), "{} holds what was said", path.display());
         return Ok(1);
     }
     let mut files = 0;
@@ -107,7 +209,12 @@ fn search(path: &Path) -> anyhow::Result<usize> {
 }
 
 fn holds_mark(bytes: &[u8]) -> bool {
-    MARKS.iter().any(|mark| contains(bytes, mark))
+    [FACT_MARK, PROMPT_MARK].iter().any(|mark| contains(bytes, mark))
+}
+
+/// The first characters of an id, for a person.
+fn short(id: &Value) -> String {
+    id.as_str().unwrap_or_default().chars().take(8).collect()
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Drives the published memwal client, unmodified, against a relayer that was built (F10).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+need_tools
+need_python
+if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "skipped: memwal 0.2.1 needs Python 3.11, and $venv has $("$venv/bin/python" --version)"
+  exit 0
+fi
+if ! "$venv/bin/python" -c 'import httpx, memwal' >/dev/null 2>&1; then
+  pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+  "${pip[@]}" -r scripts/memwal/requirements.txt
+  # Without its own list: see requirements.txt.
+  "${pip[@]}" --no-deps -r scripts/memwal/memwal.txt
+fi
+bin=${CARGO_TARGET_DIR:-target}/debug
+# The whole workspace: a part of it would build its dependencies anew, with other features.
+cargo build --quiet --locked --workspace --all-targets
+"$venv/bin/python" scripts/memwal/test_memwal.py "$bin"
