@@ -29,3 +29,27 @@ fn the_relayer_links_no_code_of_language_models() {
         assert!(!names.contains(&forbidden), "the relayer links {forbidden}");
     }
 }
+
+/// What is below the service of memory: only the place that puts it together may name it.
+const BELOW: [&str; 4] = ["vault::", "storage::", "keyring::", "search::Index"];
+
+#[test]
+fn c12_the_doors_know_the_service_of_memory_and_nothing_below_it() {
+    let mut looked_at = 0;
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let below = BELOW.iter().find(|name| text.contains(**name));
+            let may = path.ends_with("setup.rs");
+            assert!(below.is_none() || may, "{} names {below:?}", path.display());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 20);
+}

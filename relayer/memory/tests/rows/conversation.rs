@@ -155,7 +155,7 @@ fn c13_branches_are_exported_and_imported() {
 }
 
 #[test]
-fn c13_older_messages_of_a_long_session_are_summarised() {
+fn c7_c13_older_messages_of_a_long_session_are_summarised_in_a_role_of_their_own() {
     on_every_store(async |mut world| {
         for turn in 0..60 {
             let told = format!(
@@ -170,6 +170,8 @@ fn c13_older_messages_of_a_long_session_are_summarised() {
         let summaries: Vec<_> = items.iter().filter(|item| item.kind == Kind::Summary).collect();
         assert_eq!(summaries.len(), 1);
         assert_eq!(summaries[0].sources.len(), 32);
+        let roles: std::collections::BTreeSet<&str> = items.iter().map(|item| item.role.name()).collect();
+        assert_eq!(Vec::from_iter(roles), ["assistant", "summary", "system", "user"]);
         // What was summarised is still there, and a summary goes with what it was made from.
         let source = summaries[0].sources[0];
         assert_eq!(world.memory.get(ANA, source).await.unwrap().kind, Kind::Episode);

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_memory::{
-    api::{DropReason, Filters, RecallMode, RecallRequest},
+    api::{DropReason, EXCERPT_BYTES, Filters, RecallMode, RecallRequest},
     limits::RECALL_DEADLINE,
     model::Author,
 };
@@ -128,6 +128,39 @@ fn f7_filters_come_before_any_limit_and_no_match_is_an_answer() {
             ..Filters::default()
         };
         assert!(world.memory.recall(ANA, asked(own)).await.hits.is_empty());
+    });
+}
+
+#[test]
+fn c1_every_node_is_found_by_words_alone_and_by_meaning_alone() {
+    on_every_store(async |world| {
+        world.say(ANA, &session("s"), 0, TOLD, "I hope it helps.").await;
+        world.settle().await;
+        assert_eq!(world.memory.stats(ANA).await.unwrap().unembedded, 0);
+        // The test's embedder knows that a physician is a doctor; the words do not.
+        let meant = world.recall(ANA, &pool(), "What did my doctor say?").await;
+        let hit = meant.hits.iter().find(|hit| &*hit.view.text == TOLD).expect("it is found by meaning");
+        assert!(hit.similarity.unwrap() > 0.1);
+        world.embedder.down.store(true, Ordering::Relaxed);
+        let said = world.recall(ANA, &pool(), "magnesium for cramps").await;
+        assert_eq!((said.mode, texts(&said)), (RecallMode::Lexical, vec![TOLD.to_owned()]));
+    });
+}
+
+#[test]
+fn e7_what_a_turn_gets_of_a_long_message_is_its_beginning() {
+    on_every_store(async |world| {
+        let long = format!(
+            "The lighthouse keeper is called Ambrose. {}",
+            "He polishes the lens daily. ".repeat(200)
+        );
+        world.say(ANA, &session("s"), 0, &long, "Noted.").await;
+        world.settle().await;
+        let recall = world.recall(ANA, &pool(), "What is the lighthouse keeper called?").await;
+        assert!(recall.hits.iter().any(|hit| *hit.view.text == *long), "{:?}", texts(&recall));
+        let items = recall.memory_items();
+        assert!(items.iter().any(|item| item.text.starts_with("The lighthouse keeper is called Ambrose.")));
+        assert!(items.iter().all(|item| item.text.len() <= EXCERPT_BYTES + 8 && !item.source.is_empty()));
     });
 }
 
