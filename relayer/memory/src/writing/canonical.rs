@@ -34,7 +34,11 @@ pub fn canonical(text: &str) -> String {
             gap = true;
         }
     }
-    if out.is_empty() { text.trim().to_owned() } else { out }
+    if out.is_empty() {
+        return text.trim().to_owned();
+    }
+    // What was left out may have kept marks apart that now stand in another order.
+    out.nfkc().collect()
 }
 
 /// Letters, digits and marks, and symbols that carry meaning: "C++" is not "C", 5 % is not 5, and an emoji says something.
