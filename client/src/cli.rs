@@ -11,6 +11,7 @@ pub mod out;
 mod passphrase;
 mod remembering;
 mod repl;
+mod serve;
 mod session;
 pub mod settings;
 mod storage;
@@ -100,6 +101,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
     let settings = Settings::gather(&arguments, environment)?;
     match arguments.command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
+        Command::Serve(arguments) => serve::run(&settings, &arguments, out).await,
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out),
         Command::Memory { command } => memory::run(&settings, &command, out).await,

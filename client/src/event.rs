@@ -12,6 +12,7 @@ use baton_proto::{
     turn::{Sampling, TurnAuth},
 };
 
+use crate::error::ClientError;
 pub use crate::request::InlinePolicy;
 
 /// Most tokens of an answer where the caller names no number.
@@ -144,6 +145,19 @@ impl TurnInput {
             inline: InlinePolicy::default(),
             max_attempts: crate::retry::MAX_ATTEMPTS,
         }
+    }
+
+    /// Checks what is said and how it is asked for, as [`Client::turn`](crate::Client::turn) does before anything else.
+    ///
+    /// # Errors
+    /// [`ClientError::EmptyMessage`], [`ClientError::MessageTooLong`], [`ClientError::Protocol`] for settings out of
+    /// range.
+    pub fn check(&self) -> Result<(), ClientError> {
+        if self.messages.iter().all(|message| message.text.trim().is_empty()) {
+            return Err(ClientError::EmptyMessage);
+        }
+        self.sampling.check()?;
+        crate::turn::check_texts(&self.messages)
     }
 
     /// An ordinary turn with one message of the user's.

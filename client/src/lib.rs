@@ -13,6 +13,7 @@ mod attempt;
 pub mod choose;
 mod client;
 mod config;
+mod conversation;
 mod duty;
 mod error;
 mod event;
@@ -23,6 +24,7 @@ mod lifetime;
 mod nodes;
 mod request;
 mod retry;
+pub mod serve;
 mod session;
 mod sessions;
 mod settle;
@@ -42,6 +44,7 @@ pub use config::{
     ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
     MAX_EPOCHS, Timeouts, system_clock,
 };
+pub use conversation::{Conversation, SaidTurn};
 pub use duty::renewal::RenewReport;
 pub use error::ClientError;
 pub use event::{

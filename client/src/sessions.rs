@@ -131,10 +131,7 @@ impl Client {
         let open: Vec<Arc<Session>> = self.lock().values().cloned().collect();
         let mut last =
             open.iter().map(|session| (session.read(|state| state.last_used_ms()), session.id)).max();
-        let mut files: Vec<(u64, PathBuf)> =
-            self.journals()?.into_iter().map(|path| (changed_ms(&path), path)).collect();
-        files.sort_by_key(|(changed, _)| std::cmp::Reverse(*changed));
-        for (changed, path) in files {
+        for (changed, path) in self.journals_by_use()? {
             // Nothing in a file is younger than its last change.
             if last.is_some_and(|(used, _)| used > changed.saturating_add(FILE_TIME_SLACK_MS)) {
                 break;
@@ -145,6 +142,14 @@ impl Client {
             }
         }
         Ok(last.map(|(_, id)| id))
+    }
+
+    /// The journals with when each was changed, in milliseconds since the Unix epoch, the last first. Blocking.
+    pub(crate) fn journals_by_use(&self) -> Result<Vec<(u64, PathBuf)>, ClientError> {
+        let mut files: Vec<(u64, PathBuf)> =
+            self.journals()?.into_iter().map(|path| (changed_ms(&path), path)).collect();
+        files.sort_by_key(|(changed, _)| std::cmp::Reverse(*changed));
+        Ok(files)
     }
 
     /// A session's root: whoever has it has the session. It comes out of a damaged journal too, if its beginning is whole.
@@ -225,7 +230,7 @@ impl Client {
         Ok(SetAside { journal, aside })
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
     ) -> Result<T, ClientError> {

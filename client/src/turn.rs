@@ -57,7 +57,7 @@ impl Client {
         input: TurnInput,
         mut on_event: impl FnMut(TurnEvent) + Send,
     ) -> Result<TurnOutcome, ClientError> {
-        check_input(&input)?;
+        input.check()?;
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
         if session.read(|state| state.pending.is_some()) {
@@ -361,14 +361,6 @@ impl Client {
 
 fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {
     ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone() }
-}
-
-fn check_input(input: &TurnInput) -> Result<(), ClientError> {
-    if input.messages.iter().all(|message| message.text.trim().is_empty()) {
-        return Err(ClientError::EmptyMessage);
-    }
-    input.sampling.check()?;
-    check_texts(&input.messages)
 }
 
 /// Checks messages against the limits of a turn, so that nothing is journaled that no node can take.

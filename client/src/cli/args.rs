@@ -1,6 +1,6 @@
 //! The command line. Every setting may also come from the environment or the settings file.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -12,6 +12,7 @@ Examples:
   baton chat last                                  go on with the last session
   baton chat --message 'Hello' --json              one turn; the last line is JSON
   echo 'Summarise this' | baton chat --message -   the message from standard input
+  baton serve                                      an OpenAI-compatible endpoint for other programs
   baton session list
   baton session backup last --out words.txt        24 words that are the session
   baton session restore --words-file words.txt     bring it back on another machine
@@ -116,6 +117,8 @@ pub struct Arguments {
 pub enum Command {
     /// Talk: a prompt, or one message with --message.
     Chat(ChatArguments),
+    /// Serve a local endpoint that speaks OpenAI's API, over your sealed sessions.
+    Serve(ServeArguments),
     /// List, show, verify, move, back up and delete sessions.
     Session {
         /// What to do with sessions.
@@ -205,6 +208,44 @@ pub struct ChatArguments {
     /// Give up a message that was not answered earlier, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,
+}
+
+/// How to serve.
+///
+/// A program's conversation is found by what was said in it; the header x-baton-session (or the field session) names
+/// one instead: an id, the beginning of it, `last`, or `new`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS", env = "BATON_SERVE_LISTEN", default_value = "127.0.0.1:8788")]
+    pub listen: SocketAddr,
+    /// File with the bearer key that programs must send; made where there is none [default: serve.key in the home folder].
+    #[arg(long, value_name = "FILE", env = "BATON_SERVE_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Serve every program of this machine, without a key.
+    #[arg(long, conflicts_with = "key_file")]
+    pub no_key: bool,
+    /// Let pages of this origin ask, such as https://chat.example; may be repeated.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// Serve requests that call the endpoint by this name, beside localhost; may be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "BATON_SERVE_ALLOW_HOST")]
+    pub allow_host: Vec<String>,
+    /// Name or id of the model where a request names none [default: any, rather a node's own engine].
+    #[arg(long, env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// Ask this node and no other (its id in hex, as `baton nodes` shows it).
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
+    /// Let test engines serve, which only repeat the message.
+    #[arg(long, env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+    /// Randomness where a request says nothing, from 0 (none) to 5 [default: 0.7].
+    #[arg(long, value_name = "NUMBER")]
+    pub temperature: Option<f32>,
+    /// Most tokens of an answer where a request says nothing.
+    #[arg(long, value_name = "NUMBER")]
+    pub max_tokens: Option<u32>,
 }
 
 /// What to do with the account key.

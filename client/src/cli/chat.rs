@@ -28,7 +28,7 @@ const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
 /// Characters of a memory that are shown.
 const SHOWN_CHARS: usize = 120;
 /// Lively, and still on the subject.
-const DEFAULT_TEMPERATURE: f32 = 0.7;
+pub const DEFAULT_TEMPERATURE: f32 = 0.7;
 
 /// How turns are asked for in this call.
 pub struct Talk {

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use baton_client::{Client, ClientError, TurnInput};
 use baton_proto::{
     ids::SessionId,
-    record::{Message, Record, RecordKind, Role},
+    record::{Message, RecordKind, Role},
 };
 use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 
@@ -286,51 +286,24 @@ impl Repl<'_> {
 
     /// Says the last message again, or differently: a turn that replaces the last one.
     async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
-        let last = self.client.last_turn(self.session).await?;
-        let last = last.as_ref().and_then(|view| Some((view.turn.link.seq, view.turn.record.as_ref()?)));
-        let Some((seq, record)) = last else {
+        let conversation = self.client.conversation(self.session).await?;
+        let Some(last) = conversation.turns.last() else {
             self.out.warn("nothing was said yet");
             return Ok(());
         };
-        let mut messages = record.messages.clone();
+        let mut messages = last.messages.clone();
         messages.retain(|message| message.role != Role::Assistant);
         if let Some(text) = text {
             messages = vec![Message::new(Role::User, text)];
         }
-        let from = replaced_from(seq, record);
+        let from = last.replaced_from;
         self.turn(messages, Some(from)).await
-    }
-}
-
-/// What an edit of this record names. `supersedes_from = f` means back to before `f`: an edit of an edit names what
-/// that one named, since its own seq would bring back what it replaced, and likewise for a tombstone. A summary names
-/// itself, since what it summarises is still wanted.
-fn replaced_from(seq: u64, record: &Record) -> u64 {
-    match record.kind {
-        RecordKind::Turn | RecordKind::Summary => seq,
-        RecordKind::Edit | RecordKind::Tombstone => record.supersedes_from.unwrap_or(seq),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use baton_proto::record::FinishReason;
-
     use super::*;
-
-    #[test]
-    fn an_edit_of_an_edit_names_the_original() {
-        let record = |kind, from| Record::of_turn(kind, from, &[], "", FinishReason::Stop);
-        assert_eq!(replaced_from(4, &record(RecordKind::Turn, None)), 4);
-        assert_eq!(replaced_from(5, &record(RecordKind::Edit, Some(4))), 4);
-        assert_eq!(replaced_from(6, &record(RecordKind::Edit, Some(4))), 4, "and again");
-        assert_eq!(
-            replaced_from(5, &record(RecordKind::Tombstone, Some(2))),
-            2,
-            "nothing deleted comes back"
-        );
-        assert_eq!(replaced_from(5, &record(RecordKind::Summary, Some(0))), 5, "nothing summarised is lost");
-    }
 
     #[test]
     fn lines_are_messages_unless_they_name_a_command() {

@@ -14,6 +14,7 @@ mod limits;
 mod memory;
 mod relayer;
 mod renewal;
+mod serve;
 mod store;
 mod turns;
 

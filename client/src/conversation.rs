@@ -1,0 +1,129 @@
+//! What a session's conversation says, without the cryptography: for callers that show it, or look for one.
+
+use std::path::Path;
+
+use baton_proto::{
+    chain::effective,
+    ids::{LinkHash, NodeId, SessionId},
+    record::{Message, Record, RecordKind},
+};
+
+use crate::{client::Client, error::ClientError, session, state::State};
+
+/// A turn that still counts, with what was said in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SaidTurn {
+    /// Its position in the chain.
+    pub seq: u64,
+    /// What an edit in its place names as the first seq that it replaces.
+    pub replaced_from: u64,
+    /// Hash of its link, which a branch after this turn names.
+    pub link_hash: LinkHash,
+    /// The node that served it.
+    pub node: NodeId,
+    /// The new messages, then the answer.
+    pub messages: Vec<Message>,
+}
+
+/// A session with the turns that count, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// The session.
+    pub session: SessionId,
+    /// When it was used last, in milliseconds since the Unix epoch.
+    pub used_ms: u64,
+    /// Its turns.
+    pub turns: Vec<SaidTurn>,
+}
+
+impl Conversation {
+    fn of(state: &State) -> Self {
+        let turns = effective(&state.history).into_iter().filter_map(|position| {
+            let turn = state.history.get(position)?;
+            let record = turn.record.as_ref()?;
+            Some(SaidTurn {
+                seq: turn.link.seq,
+                replaced_from: replaced_from(turn.link.seq, record),
+                link_hash: turn.link.link_hash(),
+                node: turn.link.author,
+                messages: record.messages.clone(),
+            })
+        });
+        Self { session: state.session_id, used_ms: state.last_used_ms(), turns: turns.collect() }
+    }
+}
+
+impl Client {
+    /// The conversation of a session. A session that is not open here is read without being opened, so that other
+    /// processes may go on with it.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn conversation(&self, id: SessionId) -> Result<Conversation, ClientError> {
+        if let Some(session) = self.lock().get(&id) {
+            return Ok(session.read(Conversation::of));
+        }
+        self.blocking(move |client| {
+            let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+            client.peek_conversation(&path)
+        })
+        .await
+    }
+
+    /// Hands the conversations of this home to `look`, the file changed last first, at most `limit` of them. One at a
+    /// time is in memory. A journal that cannot be read is left out.
+    ///
+    /// # Errors
+    /// [`ClientError::File`] when the home folder cannot be listed.
+    pub async fn each_conversation(
+        &self,
+        limit: usize,
+        mut look: impl FnMut(Conversation) + Send + 'static,
+    ) -> Result<(), ClientError> {
+        self.blocking(move |client| {
+            for (_, path) in client.journals_by_use()?.into_iter().take(limit) {
+                match client.peek_conversation(&path) {
+                    Ok(conversation) => look(conversation),
+                    Err(error) => tracing::warn!(%error, "a journal cannot be read"),
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    fn peek_conversation(&self, path: &Path) -> Result<Conversation, ClientError> {
+        Ok(Conversation::of(&session::peek(path, &self.inner.secret)?))
+    }
+}
+
+/// What an edit of this record names. `supersedes_from = f` means back to before `f`: an edit of an edit names what
+/// that one named, since its own seq would bring back what it replaced, and likewise for a tombstone. A summary names
+/// itself, since what it summarises is still wanted.
+fn replaced_from(seq: u64, record: &Record) -> u64 {
+    match record.kind {
+        RecordKind::Turn | RecordKind::Summary => seq,
+        RecordKind::Edit | RecordKind::Tombstone => record.supersedes_from.unwrap_or(seq),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::record::FinishReason;
+
+    use super::*;
+
+    #[test]
+    fn an_edit_of_an_edit_names_the_original() {
+        let record = |kind, from| Record::of_turn(kind, from, &[], "", FinishReason::Stop);
+        assert_eq!(replaced_from(4, &record(RecordKind::Turn, None)), 4);
+        assert_eq!(replaced_from(5, &record(RecordKind::Edit, Some(4))), 4);
+        assert_eq!(replaced_from(6, &record(RecordKind::Edit, Some(4))), 4, "and again");
+        assert_eq!(
+            replaced_from(5, &record(RecordKind::Tombstone, Some(2))),
+            2,
+            "nothing deleted comes back"
+        );
+        assert_eq!(replaced_from(5, &record(RecordKind::Summary, Some(0))), 5);
+    }
+}

@@ -1,0 +1,260 @@
+//! `/v1/chat/completions` and `/v1/completions`, answered whole or as server-sent events.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    http::{HeaderMap, HeaderName, HeaderValue},
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use baton_proto::{ids::SessionId, receipt::TokenCounts, record::FinishReason};
+use futures::{Stream, StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use super::{
+    Fault, Gateway,
+    answer::{Answered, Running, Step, start},
+    wire::{Ask, ChatRequest, TextRequest},
+};
+
+/// Names the session, in requests and responses.
+static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
+/// Pause after which a comment tells that the connection is alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+type Body = Result<Bytes, BytesRejection>;
+
+/// Which of the two forms an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Chat,
+    Text,
+}
+
+/// A chat completion.
+pub(super) async fn complete(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Fault> {
+    let mut ask = ChatRequest::read(&read(body)?)?;
+    if let Some(session) = headers.get(&SESSION) {
+        let session = session.to_str().map_err(|_| Fault::value("session", "x-baton-session is not text"))?;
+        ask.session = Some(session.to_owned());
+    }
+    respond(gateway, ask, Form::Chat).await
+}
+
+/// A completion of a text.
+pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, Fault> {
+    respond(gateway, TextRequest::read(&read(body)?)?, Form::Text).await
+}
+
+fn read(body: Body) -> Result<Bytes, Fault> {
+    body.map_err(|rejection| Fault::request("invalid_body", "", rejection.body_text()))
+}
+
+async fn respond(gateway: Gateway, ask: Ask, form: Form) -> Result<Response, Fault> {
+    let (stream, include_usage) = (ask.stream, ask.include_usage);
+    let mut frame = Frame {
+        form,
+        model: ask.model.clone().unwrap_or_default(),
+        id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
+        created_s: gateway.client().now_ms() / 1000,
+    };
+    let mut running = start(&gateway, ask).await?;
+    let session = running.session;
+    let mut response = if stream {
+        // An answer that fails before it begins is an error with a status, as programs expect.
+        let first = loop {
+            match running.steps.recv().await {
+                Some(Step::Model(model)) => frame.model = model,
+                Some(Step::Failed(fault)) => return Err(with_session(fault, session)),
+                first => break first,
+            }
+        };
+        let events = frame.events(first, running, include_usage);
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    } else {
+        frame.whole(running).await.map_err(|fault| with_session(fault, session))?.into_response()
+    };
+    if let Ok(value) = HeaderValue::from_str(&session.to_string()) {
+        response.headers_mut().insert(SESSION.clone(), value);
+    }
+    Ok(response)
+}
+
+fn with_session(fault: Fault, session: SessionId) -> Fault {
+    tracing::debug!(%session, "a turn failed");
+    fault
+}
+
+/// What all parts of a response have in common.
+struct Frame {
+    form: Form,
+    /// The model's name.
+    model: String,
+    id: String,
+    created_s: u64,
+}
+
+impl Form {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Text => "cmpl",
+        }
+    }
+}
+
+impl Frame {
+    async fn whole(&self, mut running: Running) -> Result<Json<Value>, Fault> {
+        let mut text = String::new();
+        loop {
+            match running.steps.recv().await {
+                Some(Step::Model(_)) => {}
+                Some(Step::Text(more)) => text.push_str(&more),
+                Some(Step::Done(answered)) => return Ok(Json(self.response(&text, &answered))),
+                Some(Step::Failed(fault)) => return Err(fault),
+                None => return Err(crate::ClientError::TaskEnded.into()),
+            }
+        }
+    }
+
+    fn response(&self, text: &str, answered: &Answered) -> Value {
+        let finish = finish_reason(answered.outcome.finish);
+        let (object, choice) = match self.form {
+            Form::Chat => (
+                "chat.completion",
+                json!({
+                    "index": 0,
+                    "message": { "role": "assistant", "content": text, "refusal": null },
+                    "logprobs": null,
+                    "finish_reason": finish,
+                }),
+            ),
+            Form::Text => (
+                "text_completion",
+                json!({ "index": 0, "text": text, "logprobs": null, "finish_reason": finish }),
+            ),
+        };
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created_s,
+            "model": answered.model,
+            "choices": [choice],
+            "usage": usage(&answered.outcome.receipt.tokens),
+            "baton": about(answered),
+        })
+    }
+
+    /// The events of a stream: the role, the text, why it ended, the token counts where they were asked for, `[DONE]`.
+    fn events(
+        self,
+        first: Option<Step>,
+        running: Running,
+        include_usage: bool,
+    ) -> impl Stream<Item = Result<Event, Infallible>> {
+        let steps =
+            stream::unfold(running, |mut running| async { Some((running.steps.recv().await?, running)) });
+        let head = (self.form == Form::Chat)
+            .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), None, None));
+        let rest = stream::iter(first).chain(steps).flat_map(move |step| {
+            stream::iter(match step {
+                Step::Model(_) => Vec::new(),
+                Step::Text(text) => vec![self.chunk(&self.delta(&text), None, None)],
+                Step::Failed(fault) => vec![event(&fault.body())],
+                Step::Done(answered) => {
+                    let finish = finish_reason(answered.outcome.finish);
+                    let mut last = vec![self.chunk(&self.delta(""), Some(finish), Some(&answered))];
+                    if include_usage {
+                        last.push(event(&self.usage_chunk(&answered)));
+                    }
+                    last.push(Event::default().data("[DONE]"));
+                    last
+                }
+            })
+        });
+        stream::iter(head).chain(rest).map(Ok)
+    }
+
+    fn delta(&self, text: &str) -> Value {
+        match self.form {
+            Form::Chat if text.is_empty() => json!({}),
+            Form::Chat => json!({ "content": text }),
+            Form::Text => Value::from(text),
+        }
+    }
+
+    fn chunk(&self, delta: &Value, finish: Option<&str>, answered: Option<&Answered>) -> Event {
+        let field = if self.form == Form::Chat { "delta" } else { "text" };
+        let choice = json!({ "index": 0, field: delta, "logprobs": null, "finish_reason": finish });
+        let mut chunk = self.base(&[choice]);
+        if let (Some(answered), Value::Object(chunk)) = (answered, &mut chunk) {
+            chunk.insert("baton".to_owned(), about(answered));
+        }
+        event(&chunk)
+    }
+
+    fn usage_chunk(&self, answered: &Answered) -> Value {
+        let mut chunk = self.base(&[]);
+        if let Value::Object(chunk) = &mut chunk {
+            chunk.insert("usage".to_owned(), usage(&answered.outcome.receipt.tokens));
+        }
+        chunk
+    }
+
+    fn base(&self, choices: &[Value]) -> Value {
+        let object = if self.form == Form::Chat { "chat.completion.chunk" } else { "text_completion" };
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created_s,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+}
+
+fn event(value: &Value) -> Event {
+    Event::default().data(value.to_string())
+}
+
+fn usage(tokens: &TokenCounts) -> Value {
+    json!({
+        "prompt_tokens": tokens.input,
+        "completion_tokens": tokens.output,
+        "total_tokens": tokens.input.saturating_add(tokens.output),
+    })
+}
+
+fn finish_reason(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Length => "length",
+        FinishReason::ToolCall => "tool_calls",
+        FinishReason::Stop | FinishReason::StopString | FinishReason::None => "stop",
+    }
+}
+
+/// What OpenAI's API has no field for.
+fn about(answered: &Answered) -> Value {
+    let outcome = &answered.outcome;
+    json!({
+        "session": outcome.session.to_string(),
+        "turn": outcome.seq,
+        "node": outcome.node.to_string(),
+        // A turn that does not rebuild is never answered with.
+        "verified": true,
+        "model": outcome.receipt.model.to_string(),
+        "engine": format!("{:?}", outcome.receipt.engine).to_lowercase(),
+        "seed": outcome.receipt.seed,
+        "receipt": outcome.receipt.receipt_hash().to_string(),
+        "first_token_ms": outcome.receipt.timings.first_token_ms,
+    })
+}

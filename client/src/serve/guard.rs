@@ -1,0 +1,117 @@
+//! Who is served: the bearer key, the name by which the endpoint was called, and the origin of pages.
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use subtle::ConstantTimeEq as _;
+
+use super::{Fault, Gateway};
+
+/// What a page of an allowed origin may send and read.
+const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
+const EXPOSED_HEADERS: &str = "x-baton-session";
+const ALLOWED_METHODS: &str = "GET, POST, OPTIONS";
+/// How long a browser remembers that, in seconds.
+const PREFLIGHT_SECONDS: &str = "600";
+/// Names of this machine.
+const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Lets a request in, or refuses it.
+pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
+    let origin = match check(&gateway, request.headers()) {
+        Ok(origin) => origin,
+        Err(fault) => return fault.into_response(),
+    };
+    if request.method() == Method::OPTIONS && origin.is_some() {
+        // A browser asks without the key whether the page may use it.
+        return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
+    }
+    if !has_key(&gateway, request.headers()) {
+        return with_origin(Fault::key().into_response(), origin);
+    }
+    with_origin(next.run(request).await, origin)
+}
+
+/// The allowed origin of a page's request; none for a program's.
+fn check(gateway: &Gateway, headers: &HeaderMap) -> Result<Option<HeaderValue>, Fault> {
+    // A name that some page's server made point here (DNS rebinding) would make this endpoint part of that page's origin.
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = without_port(host);
+    let own = |allowed: &str| allowed.eq_ignore_ascii_case(name);
+    if !LOOPBACK_NAMES.into_iter().any(own) && !gateway.config().hosts.iter().any(|host| own(host)) {
+        return Err(Fault::forbidden(
+            "this name of the endpoint is not allowed; baton serve --allow-host NAME allows it",
+        ));
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
+    let text = origin.to_str().unwrap_or_default();
+    let same = text.strip_prefix("http://").is_some_and(|origin| origin.eq_ignore_ascii_case(host));
+    if same || gateway.config().origins.iter().any(|allowed| allowed == text) {
+        return Ok(Some(origin.clone()));
+    }
+    Err(Fault::forbidden(
+        "pages of this origin are not allowed; baton serve --allow-origin ORIGIN allows them",
+    ))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+fn has_key(gateway: &Gateway, headers: &HeaderMap) -> bool {
+    let Some(key) = &gateway.config().key else { return true };
+    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
+    given.ct_eq(key.as_bytes()).into()
+}
+
+fn with_origin(mut response: Response, origin: Option<HeaderValue>) -> Response {
+    let Some(origin) = origin else { return response };
+    let pairs: [(HeaderName, HeaderValue); 6] = [
+        (header::ACCESS_CONTROL_ALLOW_ORIGIN, origin),
+        (header::VARY, HeaderValue::from_static("origin")),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(ALLOWED_HEADERS)),
+        (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS)),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(ALLOWED_METHODS)),
+        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(PREFLIGHT_SECONDS)),
+    ];
+    response.headers_mut().extend(pairs);
+    response
+}
+
+/// Any other path.
+pub(super) async fn nothing_here() -> Fault {
+    Fault::missing(
+        "unknown_url",
+        "there is nothing at this address; served are /v1/chat/completions, /v1/completions and /v1/models",
+    )
+}
+
+/// A path that is asked in another way.
+pub(super) async fn wrong_method() -> Response {
+    let fault = Fault::missing("unknown_url", "this address is asked by another method");
+    (StatusCode::METHOD_NOT_ALLOWED, axum::Json(fault.body())).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_not_part_of_the_name() {
+        for (host, name) in [
+            ("localhost:80", "localhost"),
+            ("localhost", "localhost"),
+            ("[::1]:9", "[::1]"),
+            ("[::1]", "[::1]"),
+        ] {
+            assert_eq!(without_port(host), name);
+        }
+    }
+}

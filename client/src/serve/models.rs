@@ -1,0 +1,76 @@
+//! `/v1/models`: what the nodes that are found serve.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use baton_proto::{node_record::ModelOffer, receipt::EngineKind};
+use serde_json::{Value, json};
+
+use super::{Fault, Gateway};
+
+/// A model with how many nodes serve it.
+struct Served {
+    offer: ModelOffer,
+    nodes: usize,
+    since_s: u64,
+}
+
+impl Served {
+    fn describe(&self, name: &str) -> Value {
+        json!({
+            "id": name,
+            "object": "model",
+            "created": self.since_s,
+            "owned_by": "baton",
+            "baton": {
+                "model": self.offer.model.to_string(),
+                "engine": format!("{:?}", self.offer.engine).to_lowercase(),
+                "nodes": self.nodes,
+                "context_tokens": self.offer.context_tokens,
+                "input_price": self.offer.input_price,
+                "output_price": self.offer.output_price,
+            },
+        })
+    }
+}
+
+/// By name; where nodes serve several models under one name, the first that is found stands for it.
+async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
+    let mut models = BTreeMap::new();
+    for node in gateway.client().nodes().await {
+        for offer in &node.record.models {
+            if offer.engine == EngineKind::Echo && !gateway.config().template.allow_echo {
+                continue;
+            }
+            let since_s = node.record.issued_ms / 1000;
+            let entry = models.entry(offer.name.clone());
+            entry.or_insert_with(|| Served { offer: offer.clone(), nodes: 0, since_s }).nodes += 1;
+        }
+    }
+    models
+}
+
+/// The list.
+pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
+    let models = served(&gateway).await;
+    let data: Vec<Value> = models.iter().map(|(name, served)| served.describe(name)).collect();
+    Json(json!({ "object": "list", "data": data }))
+}
+
+/// One of them.
+pub(super) async fn one(
+    State(gateway): State<Gateway>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Fault> {
+    let models = served(&gateway).await;
+    let found = models.get(&name).map(|served| Json(served.describe(&name)));
+    found.ok_or_else(|| Fault::missing("model_not_found", format!("no node serves the model {name:?}")))
+}
+
+/// `/v1/embeddings`: nodes do not offer that yet.
+pub(super) async fn embeddings() -> Fault {
+    Fault::missing("model_not_found", "no node that was found offers embeddings")
+}

@@ -1,0 +1,454 @@
+//! Requests of OpenAI's API, read strictly: what is not served is refused by name, never ignored.
+
+use baton_proto::{
+    limits::MAX_OUTPUT_TOKENS,
+    record::{Message, Role},
+    turn::Sampling,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::fault::Fault;
+
+/// A request for a chat completion.
+#[derive(Deserialize)]
+pub(super) struct ChatRequest {
+    messages: Vec<MessageInput>,
+    /// The session, where its caller knows it.
+    session: Option<String>,
+    #[serde(flatten)]
+    shared: Shared,
+}
+
+/// A request for a completion of a text.
+#[derive(Deserialize)]
+pub(super) struct TextRequest {
+    prompt: Prompt,
+    #[serde(flatten)]
+    shared: Shared,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    One(String),
+    Several(Vec<String>),
+    Other(serde::de::IgnoredAny),
+}
+
+#[derive(Deserialize)]
+struct MessageInput {
+    role: String,
+    content: Option<Content>,
+    name: Option<String>,
+    tool_call_id: Option<String>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+/// What both kinds of requests have.
+#[derive(Deserialize)]
+struct Shared {
+    model: Option<String>,
+    #[serde(default)]
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    repetition_penalty: Option<f32>,
+    seed: Option<i64>,
+    stop: Option<Stop>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+    /// Padding against observers of the stream's sizes; it is on a loopback connection here.
+    #[serde(default, rename = "include_obfuscation")]
+    _include_obfuscation: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// A request as it is served.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ask {
+    /// System text at the beginning: pinned to the session.
+    pub(super) system: Vec<Message>,
+    /// Everything else that is said, in order.
+    pub(super) messages: Vec<Message>,
+    /// The session, if it is named.
+    pub(super) session: Option<String>,
+    /// The model, if it is named.
+    pub(super) model: Option<String>,
+    /// How tokens are chosen, as far as the request says.
+    pub(super) wish: SamplingWish,
+    /// Most tokens of the answer.
+    pub(super) max_tokens: Option<u32>,
+    /// Whether the answer is sent as it comes.
+    pub(super) stream: bool,
+    /// Whether a stream ends with the token counts.
+    pub(super) include_usage: bool,
+}
+
+/// What a request says about sampling; what it leaves open is the gateway's.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SamplingWish {
+    temperature: Option<f32>,
+    top_p: f32,
+    top_k: u32,
+    repetition_penalty: f32,
+    seed: Option<u64>,
+    stop: Vec<String>,
+}
+
+impl SamplingWish {
+    /// The settings, with these where the request names none.
+    pub(super) fn sampling(&self, temperature: f32, seed: u64) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(temperature),
+            top_p: self.top_p,
+            top_k: self.top_k,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed.unwrap_or(seed),
+            stop: self.stop.clone(),
+            ..Sampling::default()
+        }
+    }
+}
+
+/// Parameters that say something about the caller and nothing about the answer.
+const LABELS: [&str; 6] =
+    ["user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store"];
+
+impl ChatRequest {
+    /// Reads a body.
+    pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
+        let request: Self = parse(body)?;
+        if request.messages.is_empty() {
+            return Err(Fault::value("messages", "messages is empty"));
+        }
+        let mut messages = Vec::with_capacity(request.messages.len());
+        for (index, message) in request.messages.into_iter().enumerate() {
+            messages.push(message.read(index)?);
+        }
+        let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
+        let rest = messages.split_off(pinned);
+        request.shared.ask(messages, rest, request.session)
+    }
+}
+
+impl TextRequest {
+    /// Reads a body. The text is asked as one message of a conversation of its own: nodes render every prompt by the
+    /// model's chat template.
+    pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
+        let request: Self = parse(body)?;
+        let prompt = match request.prompt {
+            Prompt::One(prompt) => prompt,
+            Prompt::Several(prompts) => match <[String; 1]>::try_from(prompts) {
+                Ok([prompt]) => prompt,
+                Err(_) => return Err(Fault::unsupported("prompt", "one prompt at a time is served")),
+            },
+            Prompt::Other(_) => {
+                return Err(Fault::unsupported("prompt", "prompt must be a text, not tokens"));
+            }
+        };
+        request.shared.ask(Vec::new(), vec![Message::new(Role::User, prompt)], Some("new".to_owned()))
+    }
+}
+
+fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Fault> {
+    // What serde says of a value quotes it; the reader of this error wrote it, and nobody else sees it.
+    serde_json::from_slice(body)
+        .map_err(|error| Fault::request("invalid_body", "", format!("the body cannot be read: {error}")))
+}
+
+impl MessageInput {
+    fn read(self, index: usize) -> Result<Message, Fault> {
+        let at = |field: &str| format!("messages[{index}].{field}");
+        let role = match self.role.as_str() {
+            "system" | "developer" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "tool" => Role::Tool,
+            other => {
+                let message =
+                    format!("there is no role {other:?}: it is system, developer, user, assistant or tool");
+                return Err(Fault::value(&at("role"), message));
+            }
+        };
+        // Programs send an assistant's message back with all the fields that it came with, most of them empty.
+        if let Some((field, _)) = self.rest.iter().find(|(_, value)| !is_empty(value)) {
+            return Err(Fault::unsupported(&at(field), format!("{field} is not supported in a message")));
+        }
+        let text = match self.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => {
+                let mut text = String::new();
+                for part in parts {
+                    match (part.kind.as_str(), part.text) {
+                        ("text", Some(part)) => text.push_str(&part),
+                        ("text", None) => {
+                            return Err(Fault::value(&at("content"), "a text part has no text"));
+                        }
+                        (kind, _) => {
+                            let message = format!("content of type {kind:?} is not supported; send text");
+                            return Err(Fault::unsupported(&at("content"), message));
+                        }
+                    }
+                }
+                text
+            }
+        };
+        let message = Message { role, name: self.name, call_id: self.tool_call_id, text };
+        message
+            .check()
+            .map_err(|code| Fault::value(&at("content"), format!("the message is too long ({code})")))?;
+        Ok(message)
+    }
+}
+
+impl Shared {
+    fn ask(
+        self,
+        system: Vec<Message>,
+        messages: Vec<Message>,
+        session: Option<String>,
+    ) -> Result<Ask, Fault> {
+        self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
+        let stop = match self.stop {
+            None => Vec::new(),
+            Some(Stop::One(stop)) => vec![stop],
+            Some(Stop::Several(stops)) => stops,
+        };
+        // A nucleus of nothing leaves the likeliest token.
+        let greedy = self.top_p == Some(0.0);
+        let wish = SamplingWish {
+            temperature: if greedy { Some(0.0) } else { self.temperature },
+            top_p: self.top_p.filter(|_| !greedy).unwrap_or(1.0),
+            top_k: self.top_k.unwrap_or(0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            seed: self.seed.map(i64::cast_unsigned),
+            stop,
+        };
+        check_sampling(&wish)?;
+        let max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        if max_tokens.is_some_and(|tokens| tokens == 0 || tokens > MAX_OUTPUT_TOKENS) {
+            let message = format!("max_tokens is from 1 to {MAX_OUTPUT_TOKENS}");
+            return Err(Fault::value("max_tokens", message));
+        }
+        let stream = self.stream.unwrap_or(false);
+        if self.stream_options.is_some() && !stream {
+            return Err(Fault::value("stream_options", "stream_options needs stream to be true"));
+        }
+        // What programs put there that must name something.
+        let model = self.model.filter(|model| !matches!(model.as_str(), "" | "auto" | "any" | "baton"));
+        let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
+        Ok(Ask { system, messages, session, model, wish, max_tokens, stream, include_usage })
+    }
+}
+
+/// Every number by the name under which it was sent.
+fn check_sampling(wish: &SamplingWish) -> Result<(), Fault> {
+    let checks = [
+        (
+            "temperature",
+            Sampling { temperature: wish.temperature.unwrap_or(0.0), ..Sampling::default() },
+            "a number from 0 to 5",
+        ),
+        ("top_p", Sampling { top_p: wish.top_p, ..Sampling::default() }, "a number from 0 to 1"),
+        (
+            "repetition_penalty",
+            Sampling { repetition_penalty: wish.repetition_penalty, ..Sampling::default() },
+            "a number above 0, at most 10",
+        ),
+        (
+            "stop",
+            Sampling { stop: wish.stop.clone(), ..Sampling::default() },
+            "at most 16 texts of 1 to 256 bytes",
+        ),
+    ];
+    for (name, sampling, range) in checks {
+        if sampling.check().is_err() {
+            return Err(Fault::value(name, format!("{name} is {range}")));
+        }
+    }
+    Ok(())
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+/// Whether a parameter of OpenAI's API that is not served asks for nothing but the default.
+fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
+    if is_empty(value) || LABELS.contains(&name) {
+        return Ok(());
+    }
+    let is = |expected: Value| if *value == expected { Ok(()) } else { Err(()) };
+    let number = |expected: f64| if value.as_f64() == Some(expected) { Ok(()) } else { Err(()) };
+    let (asked, why) = match name {
+        "n" | "best_of" => (number(1.0), "one answer is given to a request"),
+        "presence_penalty" | "frequency_penalty" => (number(0.0), "use repetition_penalty, which nodes know"),
+        "logprobs" | "echo" | "top_logprobs" => {
+            (is(Value::Bool(false)).or_else(|()| number(0.0)), "it is not served yet")
+        }
+        "logit_bias" | "suffix" | "functions" | "function_call" | "audio" | "prediction"
+        | "reasoning_effort" | "verbosity" | "web_search_options" => (Err(()), "it is not served"),
+        "modalities" => (is(Value::from(vec!["text"])), "only text is served"),
+        "response_format" => (is(serde_json::json!({ "type": "text" })), "only text is served"),
+        "tools" => (Err(()), "no model that is served takes tools"),
+        "tool_choice" => (
+            is(Value::from("none")).or_else(|()| is(Value::from("auto"))),
+            "no model that is served takes tools",
+        ),
+        // Without tools there is nothing to do in parallel.
+        "parallel_tool_calls" => (Ok(()), ""),
+        _ => {
+            let message = format!("there is no parameter {name}");
+            return Err(Fault::request("unknown_parameter", name, message));
+        }
+    };
+    asked.map_err(|()| Fault::unsupported(name, format!("{name} is not supported: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chat(more: Value) -> Result<Ask, Fault> {
+        let mut body = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        ChatRequest::read(body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn leading_system_text_is_pinned_and_the_rest_is_said() {
+        let ask = chat(json!({ "messages": [
+            { "role": "developer", "content": "be brief" },
+            { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+            { "role": "assistant", "content": "c", "refusal": null, "annotations": [], "tool_calls": null },
+            { "role": "system", "content": "d" },
+            { "role": "tool", "content": "e", "tool_call_id": "1" },
+        ]}))
+        .unwrap();
+        assert_eq!(ask.system, [Message::new(Role::System, "be brief")]);
+        let said: Vec<_> = ask.messages.iter().map(|message| (message.role, message.text.as_str())).collect();
+        assert_eq!(
+            said,
+            [(Role::User, "ab"), (Role::Assistant, "c"), (Role::System, "d"), (Role::Tool, "e")]
+        );
+        assert_eq!(ask.messages[3].call_id.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn what_asks_for_the_default_is_taken_and_what_is_not_served_is_refused_by_name() {
+        let taken = json!({
+            "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": false, "logit_bias": {},
+            "response_format": { "type": "text" }, "tools": [], "tool_choice": "auto", "user": "me",
+            "metadata": { "a": "b" }, "store": true, "modalities": ["text"], "parallel_tool_calls": true,
+        });
+        assert!(chat(taken).is_ok());
+        let refused = [
+            ("n", json!(2)),
+            ("presence_penalty", json!(0.5)),
+            ("logprobs", json!(true)),
+            ("top_logprobs", json!(3)),
+            ("logit_bias", json!({ "50256": -100 })),
+            ("response_format", json!({ "type": "json_object" })),
+            ("tools", json!([{ "type": "function" }])),
+            ("tool_choice", json!("required")),
+            ("modalities", json!(["text", "audio"])),
+            ("temprature", json!(1)),
+            ("temperature", json!(9)),
+            ("temperature", json!(-0.1)),
+            ("top_p", json!(1.5)),
+            ("stop", json!([""])),
+            ("stop", json!(vec!["x"; 17])),
+            ("max_tokens", json!(0)),
+            ("stream_options", json!({ "include_usage": true })),
+        ];
+        for (name, value) in refused {
+            let fault = chat(json!({ name: value.clone() })).unwrap_err();
+            assert_eq!(fault.body()["error"]["param"], name, "{value}");
+        }
+        for messages in [
+            json!([]),
+            json!([{ "role": "robot", "content": "hi" }]),
+            json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]),
+            json!([{ "role": "assistant", "content": null, "tool_calls": [{ "id": "1" }] }]),
+            json!([{ "role": "user", "content": 5 }]),
+            json!("hi"),
+        ] {
+            assert!(chat(json!({ "messages": messages.clone() })).is_err(), "{messages}");
+        }
+        assert!(ChatRequest::read(b"{").is_err());
+    }
+
+    #[test]
+    fn sampling_is_as_asked_and_otherwise_as_configured() {
+        let sampling = |more| chat(more).unwrap().wish.sampling(0.7, 5);
+        assert_eq!(sampling(json!({})), Sampling { temperature: 0.7, seed: 5, ..Sampling::default() });
+        let asked = sampling(json!({
+            "temperature": 0, "top_p": 0.5, "seed": -1, "stop": "\n", "top_k": 3, "repetition_penalty": 1.1,
+        }));
+        let expected = Sampling {
+            temperature: 0.0,
+            top_p: 0.5,
+            top_k: 3,
+            repetition_penalty: 1.1,
+            seed: u64::MAX,
+            stop: vec!["\n".to_owned()],
+            ..Sampling::default()
+        };
+        assert_eq!(asked, expected);
+        assert_eq!(sampling(json!({ "top_p": 0, "temperature": 1 })).temperature.to_bits(), 0);
+    }
+
+    #[test]
+    fn a_text_is_asked_in_a_session_of_its_own() {
+        let ask = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
+        assert_eq!((ask.messages.len(), ask.session.as_deref(), ask.model), (1, Some("new"), None));
+        for body in
+            ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]
+        {
+            assert!(TextRequest::read(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+}
