@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
-# independent verifier, the comparison with Mysten's encoder, a Walrus client and a memory client of other people's, and a
-# smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
+# independent verifier, the comparison with Mysten's encoder, a Walrus client, a memory client and OpenAI's client of other
+# people's, the chat page in a browser, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
 # the time went.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,6 +59,8 @@ step "verifier on the demo's export" "$venv/bin/python" scripts/verify_export.py
 
 step "conformance with Walrus" scripts/conformance.sh
 step "the memwal client" scripts/memwal.sh
+step "OpenAI's client" scripts/openai.sh
+step "the chat page in Chromium" scripts/page.sh
 step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
 
 printf '\n%-34s %8s\n' "where the time went" seconds

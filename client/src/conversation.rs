@@ -70,18 +70,21 @@ impl Client {
         .await
     }
 
-    /// Hands the conversations of this home to `look`, the file changed last first, at most `limit` of them. One at a
-    /// time is in memory. A journal that cannot be read is left out.
+    /// Hands the conversations of this home whose files changed at `since_ms` (Unix milliseconds) or later to `look`, the
+    /// last changed first, at most `limit` of them. One at a time is in memory. A journal that cannot be read is left out.
     ///
     /// # Errors
     /// [`ClientError::File`] when the home folder cannot be listed.
     pub async fn each_conversation(
         &self,
+        since_ms: u64,
         limit: usize,
         mut look: impl FnMut(Conversation) + Send + 'static,
     ) -> Result<(), ClientError> {
         self.blocking(move |client| {
-            for (_, path) in client.journals_by_use()?.into_iter().take(limit) {
+            let changed =
+                client.journals_by_use()?.into_iter().take_while(|(changed, _)| *changed >= since_ms);
+            for (_, path) in changed.take(limit) {
                 match client.peek_conversation(&path) {
                     Ok(conversation) => look(conversation),
                     Err(error) => tracing::warn!(%error, "a journal cannot be read"),

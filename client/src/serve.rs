@@ -13,6 +13,7 @@ mod chat;
 mod fault;
 mod guard;
 mod models;
+mod page;
 mod place;
 mod threads;
 mod wire;
@@ -20,7 +21,10 @@ mod wire;
 use std::{
     future::Future,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,6 +51,8 @@ use threads::{MAX_THREADS, Threads};
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Requests served at once: more than the programs of one person make.
 const MAX_REQUESTS: usize = 64;
+/// How much coarser a file system's times may be than the clock.
+const FILE_TIME_SLACK_MS: u64 = 2_000;
 /// How long a session's file is kept after its last turn before other processes may have it.
 const KEEP_OPEN: Duration = Duration::from_secs(30);
 /// How often files are looked through for that.
@@ -79,6 +85,8 @@ struct Inner {
     /// Sessions with when they were used last, to let go of their files.
     open: Mutex<Vec<(SessionId, Instant)>>,
     slots: Arc<Semaphore>,
+    /// When the home was last looked through, in milliseconds since the Unix epoch, a little before.
+    looked_ms: AtomicU64,
     turns: TaskTracker,
 }
 
@@ -94,12 +102,21 @@ impl Gateway {
             threads: Mutex::new(Threads::default()),
             open: Mutex::new(Vec::new()),
             slots: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            looked_ms: AtomicU64::new(0),
             turns: TaskTracker::new(),
         });
-        let known = inner.clone();
+        let gateway = Self { inner };
+        gateway.refresh().await?;
+        Ok(gateway)
+    }
+
+    /// Learns what changed in the home since the last look.
+    async fn refresh(&self) -> Result<(), ClientError> {
+        let now = self.client().now_ms();
+        let since = self.inner.looked_ms.swap(now.saturating_sub(FILE_TIME_SLACK_MS), Ordering::Relaxed);
+        let known = self.inner.clone();
         let learn = move |conversation| known.threads().learn(&conversation);
-        inner.client.each_conversation(MAX_THREADS, learn).await?;
-        Ok(Self { inner })
+        self.client().each_conversation(since, MAX_THREADS, learn).await
     }
 
     /// Serves until `stop` is done, then lets the requests under way end.
@@ -126,11 +143,13 @@ impl Gateway {
             .route("/v1/models", get(models::list))
             .route("/v1/models/{*model}", get(models::one))
             .route("/v1/embeddings", post(models::embeddings))
+            .merge(page::routes())
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)
             .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
             .layer(middleware::from_fn_with_state(self.clone(), guard::admit));
-        api.with_state(self.clone())
+        let files = page::files().layer(middleware::from_fn_with_state(self.clone(), guard::by_allowed_name));
+        api.merge(files).with_state(self.clone())
     }
 
     fn client(&self) -> &Client {

@@ -82,6 +82,9 @@ pub(crate) struct UpArgs {
     /// Engine of the nodes
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) engine: EngineChoice,
+    /// What the test engine waits before each token, in milliseconds
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    pub(crate) echo_delay_ms: u64,
     /// Shard count of the store
     #[arg(long, default_value_t = 10)]
     pub(crate) shards: u16,

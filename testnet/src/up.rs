@@ -22,7 +22,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         shards: args.shards,
         store_faults: None,
         context_tokens: None,
-        echo_delay_ms: 0,
+        echo_delay_ms: args.echo_delay_ms,
         model_dir: args.model_dir.clone(),
         extra: Vec::new(),
     };

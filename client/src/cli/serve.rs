@@ -45,8 +45,8 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
             hosts: arguments.allow_host.clone(),
             template,
         };
-        let gateway = Gateway::open(client.clone(), config).await?;
-        announce(address, (!arguments.no_key).then_some(&*key_file), out)?;
+        let gateway = Gateway::open(client.clone(), config.clone()).await?;
+        announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
         let stop = async {
             stopped().await;
             leave_at_second_interrupt();
@@ -93,8 +93,14 @@ fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     Ok(key)
 }
 
-/// Tells where the endpoint is; programs read the JSON line.
-fn announce(address: std::net::SocketAddr, key_file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+/// Tells where the endpoint is; programs read the JSON line. A person gets the page's link with the key in its fragment,
+/// which browsers send to nobody.
+fn announce(
+    address: std::net::SocketAddr,
+    key_file: Option<&Path>,
+    key: Option<&Zeroizing<String>>,
+    out: &Out,
+) -> Result<(), Failure> {
     let url = format!("http://{address}/v1");
     if out.json() {
         let key_file = key_file.map(|path| path.display().to_string());
@@ -106,7 +112,8 @@ fn announce(address: std::net::SocketAddr, key_file: Option<&Path>, out: &Out) -
         None => out.line("export OPENAI_API_KEY=none")?,
     }
     if std::io::stderr().is_terminal() {
-        out.note("serving; programs that speak OpenAI's API may use it with these settings. Ctrl-C ends it");
+        let key = key.map_or_else(String::new, |key| format!("#key={}", **key));
+        out.note(&format!("chat page: http://{address}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
     }
     Ok(())
 }

@@ -74,24 +74,24 @@ async fn respond(gateway: Gateway, ask: Ask, form: Form) -> Result<Response, Fau
         let first = loop {
             match running.steps.recv().await {
                 Some(Step::Model(model)) => frame.model = model,
-                Some(Step::Failed(fault)) => return Err(with_session(fault, session)),
+                Some(Step::Failed(fault)) => return Err(fault.of(session)),
                 first => break first,
             }
         };
         let events = frame.events(first, running, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        frame.whole(running).await.map_err(|fault| with_session(fault, session))?.into_response()
+        frame.whole(running).await.map_err(|fault| fault.of(session))?.into_response()
     };
-    if let Ok(value) = HeaderValue::from_str(&session.to_string()) {
-        response.headers_mut().insert(SESSION.clone(), value);
-    }
+    name_session(&mut response, session);
     Ok(response)
 }
 
-fn with_session(fault: Fault, session: SessionId) -> Fault {
-    tracing::debug!(%session, "a turn failed");
-    fault
+/// Names the session in a response.
+pub(super) fn name_session(response: &mut Response, session: SessionId) {
+    if let Ok(value) = HeaderValue::from_str(&session.to_string()) {
+        response.headers_mut().insert(SESSION.clone(), value);
+    }
 }
 
 /// What all parts of a response have in common.

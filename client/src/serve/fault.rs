@@ -6,9 +6,10 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use baton_proto::ErrorCode;
+use baton_proto::{ErrorCode, ids::SessionId};
 use serde_json::{Value, json};
 
+use super::chat::name_session;
 use crate::{choose::NoChoice, error::ClientError};
 
 /// What a client that should wait is told, in seconds.
@@ -19,29 +20,30 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 pub(super) struct Fault {
     status: StatusCode,
     kind: &'static str,
-    code: String,
-    param: Option<String>,
-    message: String,
+    code: &'static str,
+    param: Option<Box<str>>,
+    message: Box<str>,
+    session: Option<SessionId>,
 }
 
 impl Fault {
-    fn new(status: StatusCode, kind: &'static str, code: &str, message: impl Into<String>) -> Self {
-        Self { status, kind, code: code.to_owned(), param: None, message: message.into() }
+    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<Box<str>>) -> Self {
+        Self { status, kind, code, param: None, message: message.into(), session: None }
     }
 
     /// A request that cannot be served as it is; `param` names what is wrong in it.
-    pub(super) fn request(code: &str, param: &str, message: impl Into<String>) -> Self {
+    pub(super) fn request(code: &'static str, param: &str, message: impl Into<Box<str>>) -> Self {
         let fault = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
-        Self { param: (!param.is_empty()).then(|| param.to_owned()), ..fault }
+        Self { param: (!param.is_empty()).then(|| param.into()), ..fault }
     }
 
     /// A value that is out of range, or not of the right kind.
-    pub(super) fn value(param: &str, message: impl Into<String>) -> Self {
+    pub(super) fn value(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("invalid_value", param, message)
     }
 
     /// Something of OpenAI's API that there is not here.
-    pub(super) fn unsupported(param: &str, message: impl Into<String>) -> Self {
+    pub(super) fn unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
         Self::request("unsupported_parameter", param, message)
     }
 
@@ -58,12 +60,12 @@ impl Fault {
     }
 
     /// Nothing is at this address.
-    pub(super) fn missing(code: &str, message: impl Into<String>) -> Self {
+    pub(super) fn missing(code: &'static str, message: impl Into<Box<str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", code, message)
     }
 
     /// The session is not where the request thinks, or is busy.
-    pub(super) fn conflict(code: &str, message: impl Into<String>) -> Self {
+    pub(super) fn conflict(code: &'static str, message: impl Into<Box<str>>) -> Self {
         Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message)
     }
 
@@ -77,6 +79,11 @@ impl Fault {
     pub(super) fn interrupted() -> Self {
         let message = "the node failed within the answer, and another one answered differently; ask again";
         Self::new(StatusCode::BAD_GATEWAY, "server_error", "answer_interrupted", message)
+    }
+
+    /// The same, of a turn of this session.
+    pub(super) fn of(self, session: SessionId) -> Self {
+        Self { session: Some(session), ..self }
     }
 
     /// The body of the response, and of the event that ends a stream.
@@ -93,10 +100,10 @@ impl From<ClientError> for Fault {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
         };
-        let server = |status, code: &str| Self::new(status, "server_error", code, message.clone());
+        let server = |status, code| Self::new(status, "server_error", code, message.clone());
         match &error {
             ClientError::NoNode(NoChoice::ModelUnavailable { .. }) => {
-                Self { param: Some("model".to_owned()), ..Self::missing("model_not_found", message) }
+                Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
             }
             ClientError::NoNode(_) => server(StatusCode::SERVICE_UNAVAILABLE, "no_node"),
             ClientError::EmptyMessage => Self::value("messages", message),
@@ -118,7 +125,7 @@ impl From<ClientError> for Fault {
                     message,
                 ),
                 Some(ErrorCode::ModelUnavailable) => {
-                    Self { param: Some("model".to_owned()), ..Self::missing("model_not_found", message) }
+                    Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
                 }
                 _ if matches!(error, ClientError::TurnFailed { .. } | ClientError::Protocol(_)) => {
                     server(StatusCode::BAD_GATEWAY, error.name())
@@ -134,6 +141,9 @@ impl IntoResponse for Fault {
         let mut response = (self.status, Json(self.body())).into_response();
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if let Some(session) = self.session {
+            name_session(&mut response, session);
         }
         response
     }
@@ -160,7 +170,7 @@ mod tests {
         ];
         for (error, status, code) in cases {
             let fault = Fault::from(error);
-            assert_eq!((fault.status.as_u16(), fault.code.as_str()), (status, code));
+            assert_eq!((fault.status.as_u16(), fault.code), (status, code));
             assert_eq!(fault.body()["error"]["code"], code);
         }
     }

@@ -13,7 +13,7 @@ use super::{Fault, Gateway};
 /// What a page of an allowed origin may send and read.
 const ALLOWED_HEADERS: &str = "authorization, content-type, x-baton-session";
 const EXPOSED_HEADERS: &str = "x-baton-session";
-const ALLOWED_METHODS: &str = "GET, POST, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, POST, DELETE, OPTIONS";
 /// How long a browser remembers that, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 /// Names of this machine.
@@ -33,6 +33,18 @@ pub(super) async fn admit(State(gateway): State<Gateway>, request: Request, next
         return with_origin(Fault::key().into_response(), origin);
     }
     with_origin(next.run(request).await, origin)
+}
+
+/// Lets anybody in who calls the endpoint by a name of its own.
+pub(super) async fn by_allowed_name(
+    State(gateway): State<Gateway>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check(&gateway, request.headers()) {
+        Ok(_) => next.run(request).await,
+        Err(fault) => fault.into_response(),
+    }
 }
 
 /// The allowed origin of a page's request; none for a program's.

@@ -197,7 +197,7 @@ mod tests {
         let turns = messages.chunks(2).enumerate().map(|(seq, messages)| SaidTurn {
             seq: seq as u64,
             replaced_from: seq as u64,
-            link_hash: LinkHash([seq as u8; 32]),
+            link_hash: LinkHash([u8::try_from(seq).unwrap_or(u8::MAX); 32]),
             node: NodeId([0; 32]),
             messages: messages.to_vec(),
         });

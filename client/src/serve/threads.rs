@@ -27,11 +27,25 @@ pub(super) const MAX_PROPOSALS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mark(u64);
 
+/// Characters of a session's first message that a list shows.
+const TITLE_CHARS: usize = 80;
+
 /// A session by its marks.
 #[derive(Debug)]
 struct Thread {
     marks: Vec<Mark>,
     used_ms: u64,
+    title: String,
+}
+
+/// A session as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) session: SessionId,
+    /// The beginning of its first message.
+    pub(super) title: String,
+    pub(super) turns: usize,
+    pub(super) used_ms: u64,
 }
 
 /// The sessions by what was said in them.
@@ -64,7 +78,7 @@ impl Threads {
             self.at.entry(mark).or_default().push((conversation.session, index + 1));
         }
         self.marks += marks.len();
-        let thread = Thread { marks, used_ms: conversation.used_ms };
+        let thread = Thread { marks, used_ms: conversation.used_ms, title: title(conversation) };
         self.threads.insert(conversation.session, thread);
         while self.threads.len() > MAX_THREADS || (self.marks > MAX_MARKS && self.threads.len() > 1) {
             let oldest = self.threads.iter().min_by_key(|(_, thread)| thread.used_ms).map(|(id, _)| *id);
@@ -85,6 +99,22 @@ impl Threads {
                 }
             }
         }
+    }
+
+    /// The sessions that are known, the last used first.
+    pub(super) fn list(&self) -> Vec<Listed> {
+        let mut listed: Vec<Listed> = self
+            .threads
+            .iter()
+            .map(|(session, thread)| Listed {
+                session: *session,
+                title: thread.title.clone(),
+                turns: thread.marks.len(),
+                used_ms: thread.used_ms,
+            })
+            .collect();
+        listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
+        listed
     }
 
     /// Sessions in which these messages stand at the beginning, whole turns of them: those that end there first, then
@@ -117,6 +147,26 @@ impl Threads {
         let mark = self.extend(Mark(0), said);
         self.unanswered.remove(&mark)
     }
+}
+
+fn title(conversation: &Conversation) -> String {
+    let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
+    let first =
+        messages.filter(|message| message.role == Role::User).find(|said| !said.text.trim().is_empty());
+    let words = first.map(|message| message.text.split_whitespace());
+    let mut title = String::new();
+    for word in words.into_iter().flatten() {
+        if title.chars().count() + word.chars().count() >= TITLE_CHARS {
+            title.extend(word.chars().take(TITLE_CHARS.saturating_sub(title.chars().count())));
+            title.push('…');
+            break;
+        }
+        if !title.is_empty() {
+            title.push(' ');
+        }
+        title.push_str(word);
+    }
+    title
 }
 
 /// How many whole turns of a session these messages are, from its beginning; none where they say something else, or end
@@ -240,6 +290,18 @@ mod tests {
         assert_eq!(split(&said).1, &said[2..]);
         assert_eq!(split(&said[..1]), (&[][..], &said[..1]));
         assert!(split(&said[..2]).1.is_empty());
+    }
+
+    #[test]
+    fn a_list_shows_how_sessions_begin_the_last_used_first() {
+        let mut threads = Threads::default();
+        threads.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
+        threads.learn(&conversation(2, 9, &[(&"long ".repeat(40), "x"), ("y", "z")]));
+        let list = threads.list();
+        assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
+        assert!(list[0].title.ends_with('…') && list[0].title.chars().count() <= TITLE_CHARS + 1);
+        threads.learn(&conversation(3, 1, &[(&"x".repeat(500), "x")]));
+        assert_eq!(threads.list()[2].title.chars().count(), TITLE_CHARS + 1);
     }
 
     #[test]

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Drives OpenAI's published Python client, unmodified, against baton serve and a network of three nodes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+need_tools
+need_python
+if ! "$venv/bin/python" -c 'import openai' >/dev/null 2>&1; then
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r scripts/openai/requirements.txt
+fi
+bin=${CARGO_TARGET_DIR:-target}/debug
+# The whole workspace: a part of it would build its dependencies anew, with other features.
+cargo build --quiet --locked --workspace --all-targets
+"$venv/bin/python" scripts/openai/test_openai.py "$bin"

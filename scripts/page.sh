@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Opens the chat page of baton serve in Chromium and uses it as a person would: by mouse, by keyboard, and by what a screen
+# reader is told.
+#
+#   scripts/page.sh [--screenshots FOLDER]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+need_tools
+need_node
+chromium=$(command -v chromium || command -v chromium-browser || true)
+if [ -z "$chromium" ]; then
+  install_packages chromium
+  chromium=$(command -v chromium)
+fi
+bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
+# The whole workspace: a part of it would build its dependencies anew, with other features.
+[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --all-targets
+(cd scripts/page && npm ci --silent --no-audit --no-fund)
+node scripts/page/test_page.mjs --bin "$bin" --chromium "$chromium" "$@"
