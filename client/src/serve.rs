@@ -29,9 +29,7 @@ use std::{
 };
 
 use axum::{
-    Router,
-    extract::DefaultBodyLimit,
-    middleware,
+    Router, middleware,
     routing::{get, post},
 };
 use baton_proto::ids::SessionId;
@@ -47,8 +45,6 @@ use crate::{Client, ClientError, TurnInput};
 use fault::Fault;
 use threads::{MAX_THREADS, Threads};
 
-/// Largest body of a request: the messages of the largest turn, as JSON escapes them, and a long conversation before them.
-const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Requests served at once: more than the programs of one person make.
 const MAX_REQUESTS: usize = 64;
 /// How much coarser a file system's times may be than the clock.
@@ -146,7 +142,6 @@ impl Gateway {
             .merge(page::routes())
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)
-            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
             .layer(middleware::from_fn_with_state(self.clone(), guard::admit));
         let files = page::files().layer(middleware::from_fn_with_state(self.clone(), guard::by_allowed_name));
         api.merge(files).with_state(self.clone())

@@ -4,8 +4,8 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::{State, rejection::BytesRejection},
+    body::Body,
+    extract::State,
     http::{HeaderMap, HeaderName, HeaderValue},
     response::{
         IntoResponse, Response, Sse,
@@ -15,6 +15,7 @@ use axum::{
 use baton_proto::{ids::SessionId, receipt::TokenCounts, record::FinishReason};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::{
     Fault, Gateway,
@@ -24,10 +25,12 @@ use super::{
 
 /// Names the session, in requests and responses.
 static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
+/// Largest body: the messages of the largest turn, as JSON escapes them, and a long conversation before them.
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of a larger one that are read all the same, and dropped.
+const MAX_DRAINED_BYTES: usize = 4 * MAX_BODY_BYTES;
 /// Pause after which a comment tells that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-type Body = Result<Bytes, BytesRejection>;
 
 /// Which of the two forms an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +45,7 @@ pub(super) async fn complete(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Fault> {
-    let mut ask = ChatRequest::read(&read(body)?)?;
+    let mut ask = ChatRequest::read(&read(body).await?)?;
     if let Some(session) = headers.get(&SESSION) {
         let session = session.to_str().map_err(|_| Fault::value("session", "x-baton-session is not text"))?;
         ask.session = Some(session.to_owned());
@@ -52,11 +55,29 @@ pub(super) async fn complete(
 
 /// A completion of a text.
 pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, Fault> {
-    respond(gateway, TextRequest::read(&read(body)?)?, Form::Text).await
+    respond(gateway, TextRequest::read(&read(body).await?)?, Form::Text).await
 }
 
-fn read(body: Body) -> Result<Bytes, Fault> {
-    body.map_err(|rejection| Fault::request("invalid_body", "", rejection.body_text()))
+/// Reads a body. What is beyond the limit is read on for a while and dropped: a program that is cut off while it still
+/// sends never sees why.
+async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    let mut seen = 0;
+    let mut parts = body.into_data_stream();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|_| Fault::request("invalid_body", "", "the body was cut off"))?;
+        seen += part.len();
+        if seen <= MAX_BODY_BYTES {
+            bytes.extend_from_slice(&part);
+        } else if seen > MAX_DRAINED_BYTES {
+            break;
+        }
+    }
+    if seen > MAX_BODY_BYTES {
+        let message = format!("the body is larger than {MAX_BODY_BYTES} bytes");
+        return Err(Fault::request("body_too_large", "", message));
+    }
+    Ok(bytes)
 }
 
 async fn respond(gateway: Gateway, ask: Ask, form: Form) -> Result<Response, Fault> {

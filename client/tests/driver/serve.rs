@@ -284,7 +284,7 @@ async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
     let long = said(&[("user", &"x".repeat(600 * 1024))]);
     assert_eq!(endpoint.refused(with("messages", long)).await.0, 400);
     let huge = said(&[("user", &"x".repeat(17 * 1024 * 1024))]);
-    assert_eq!(endpoint.refused(with("messages", huge)).await, code(400, "invalid_body"));
+    assert_eq!(endpoint.refused(with("messages", huge)).await, code(400, "body_too_large"));
     world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
     assert_eq!(endpoint.refused(endpoint.chat(&hi)).await, code(400, "context_length_exceeded"));
     world.nodes[0].clear_script();
