@@ -12,7 +12,7 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -23,7 +23,7 @@ use crate::{
     exchange::{self, ExchangeError},
     nodes::Directory,
     request::Prepared,
-    retry::{AttemptFailure, Known, Shown},
+    retry::{AttemptFailure, Begun, Known, Shown},
     session::Session,
     state::{Entry, PendingTurn, State},
 };
@@ -34,20 +34,34 @@ const MAX_WAITING_EVENTS: u32 = 1024;
 /// Added to the time for a whole reply for each token that was allowed: slower engines are of no use to anybody.
 const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
 
+/// Tokens over which the recent pace is taken.
+const RECENT_TOKENS: usize = 16;
+/// A node that sends nothing for so many times its recent pace has stalled.
+const STALL_FACTOR: u32 = 3;
+
+/// Where nobody else could continue, it is given so many times as long: asking it again costs it the prompt again.
+const LONE_PATIENCE: u32 = 5;
+
 /// Receives the events of a turn.
 pub(crate) type Events<'a> = dyn FnMut(TurnEvent) + Send + 'a;
 
 /// A reply while it arrives.
 struct Reply {
     text: Zeroizing<String>,
+    /// Ids of its tokens, those that another node made included.
+    ids: Zeroizing<Vec<u32>>,
+    /// How many of them it began with.
+    begun: usize,
+    /// When the last tokens arrived, and how long each of the latest took.
+    pace: Pace,
     /// Text since the last note in the journal.
     unnoted: Zeroizing<String>,
     /// Tokens whose ids were reported.
     tokens: u32,
     /// Most of them, as signed.
     max_tokens: u32,
-    /// Tokens that the last progress note was about.
-    noted: u32,
+    /// The last progress note.
+    note: Option<Signed<ProgressNote>>,
     /// Reports of the place in the queue.
     waited: u32,
     /// Running hash after each token; the first is the start.
@@ -79,6 +93,10 @@ pub(crate) struct Context<'a> {
     pub(crate) hint: Option<&'a MemoryHint>,
     /// Memory that the request carries already.
     pub(crate) own: Vec<MemoryItem>,
+    /// The beginning of the answer, if another node made one.
+    pub(crate) begun: Option<&'a Begun>,
+    /// Whether another node could continue the answer, so that one that stalls is not waited for.
+    pub(crate) substitute: bool,
 }
 
 /// Sends a prepared and journaled attempt, follows the reply and rebuilds the turn.
@@ -90,7 +108,7 @@ pub(crate) async fn run(
 ) -> Result<Finished, AttemptFailure> {
     let Prepared { auth, request, secret, record_key } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
-    let mut reply = Reply::new(start, auth.max_output_tokens);
+    let mut reply = Reply::new(start, auth.max_output_tokens, context.begun.map(|begun| &begun.shown));
     let (target, frame) = match (context.relayer, context.hint) {
         (Some(relayer), Some(hint)) => {
             let hint = hint.sign(&auth).bytes().clone();
@@ -115,13 +133,13 @@ pub(crate) async fn run(
     let mut rest = Rest { stream, opener, seen: None };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
-        Err(failure) => return Err(AttemptFailure { shown: reply.shown(), ..failure }),
+        Err(failure) => return Err(reply.failed(failure)),
     };
     let accepted =
         context.session.read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory));
     let accepted = match accepted {
         Ok(accepted) => accepted,
-        Err(code) => return Err(AttemptFailure { shown: reply.shown(), ..AttemptFailure::check(code) }),
+        Err(code) => return Err(reply.failed(AttemptFailure::check(code))),
     };
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
@@ -230,8 +248,12 @@ async fn follow(
         if left.is_zero() {
             return Err(AttemptFailure::lost("the reply took too long".to_owned()));
         }
-        let wait = context.timeouts.idle.min(left);
-        let Some((event, last)) = rest.next(wait).await? else {
+        let patience = match reply.pace.stalls_after(context.timeouts.stall) {
+            Some(stall) if context.substitute => stall.min(context.timeouts.idle),
+            Some(stall) => (stall * LONE_PATIENCE).min(context.timeouts.idle),
+            None => context.timeouts.idle,
+        };
+        let Some((event, last)) = rest.next(patience.min(left)).await? else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
         match event {
@@ -265,21 +287,46 @@ async fn follow(
 }
 
 impl Reply {
-    fn new(start: RunningHash, max_tokens: u32) -> Self {
-        Self {
+    fn new(start: RunningHash, max_tokens: u32, begun: Option<&Shown>) -> Self {
+        let mut reply = Self {
             text: Zeroizing::default(),
+            ids: Zeroizing::default(),
+            begun: 0,
+            pace: Pace::default(),
             unnoted: Zeroizing::default(),
             tokens: 0,
             max_tokens,
-            noted: 0,
+            note: None,
             waited: 0,
             hashes: vec![start],
             memory: Vec::new(),
+        };
+        if let Some(begun) = begun {
+            reply.text.push_str(&begun.text);
+            reply.unnoted.push_str(&begun.text);
+            reply.count(&begun.ids);
+            reply.begun = reply.ids.len();
+        }
+        reply
+    }
+
+    /// The failure, with what had arrived.
+    fn failed(self, failure: AttemptFailure) -> AttemptFailure {
+        AttemptFailure {
+            shown: Shown { text: self.text, ids: self.ids },
+            note: self.note.map(Box::new),
+            ..failure
         }
     }
 
-    fn shown(self) -> Shown {
-        Shown(self.text)
+    /// Takes the ids of tokens that follow.
+    fn count(&mut self, ids: &[u32]) {
+        for id in ids {
+            let last = self.hashes.last().copied().unwrap_or(RunningHash([0; 32]));
+            self.hashes.push(running_hash_step(&last, *id));
+        }
+        self.tokens += u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        self.ids.extend_from_slice(ids);
     }
 
     /// Counts a report of the place in the queue.
@@ -301,12 +348,11 @@ impl Reply {
             return Err(ErrorCode::FrameTooLarge);
         }
         let left = self.max_tokens.saturating_sub(self.tokens);
-        let count = u32::try_from(ids.len()).ok().filter(|count| *count <= left);
-        self.tokens += count.ok_or(ErrorCode::FrameTooLarge)?;
-        for id in ids {
-            let last = self.hashes.last().copied().unwrap_or(RunningHash([0; 32]));
-            self.hashes.push(running_hash_step(&last, *id));
+        if u32::try_from(ids.len()).ok().is_none_or(|count| count > left) {
+            return Err(ErrorCode::FrameTooLarge);
         }
+        self.count(ids);
+        self.pace.arrived(Instant::now(), ids.len());
         self.text.push_str(text);
         self.unnoted.push_str(text);
         Ok(())
@@ -324,17 +370,45 @@ impl Reply {
             return Err(ErrorCode::ReceiptMismatch);
         }
         // Each note may write to the journal, so a node cannot repeat itself.
-        if note.token_count <= self.noted || note.token_count > self.max_tokens {
+        let noted = self.note.as_ref().map_or(0, |note| note.token_count);
+        if note.token_count <= noted || note.token_count > self.max_tokens {
             return Err(ErrorCode::NonCanonical);
         }
-        self.noted = note.token_count;
-        if self.tokens == 0 {
-            return Ok(());
+        let arrived = self.hashes.get(note.token_count as usize);
+        if self.tokens > 0 && arrived != Some(&note.running_hash) {
+            return Err(ErrorCode::ReceiptMismatch);
         }
-        match self.hashes.get(note.token_count as usize) {
-            Some(hash) if *hash == note.running_hash => Ok(()),
-            _ => Err(ErrorCode::ReceiptMismatch),
+        self.note = Some(note);
+        Ok(())
+    }
+}
+
+/// How fast tokens come.
+#[derive(Default)]
+struct Pace {
+    last: Option<Instant>,
+    /// What each of the latest tokens took, oldest first.
+    recent: VecDeque<Duration>,
+}
+
+impl Pace {
+    fn arrived(&mut self, now: Instant, tokens: usize) {
+        if let (Some(last), Ok(tokens)) = (self.last, u32::try_from(tokens.max(1))) {
+            if self.recent.len() == RECENT_TOKENS {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(now.saturating_duration_since(last) / tokens);
         }
+        self.last = Some(now);
+    }
+
+    /// After how long without a token the node counts as stalled; none before the first, which takes as long as the
+    /// prompt is.
+    fn stalls_after(&self, least: Duration) -> Option<Duration> {
+        self.last?;
+        let recent: Duration = self.recent.iter().sum();
+        let mean = recent / u32::try_from(self.recent.len().max(1)).unwrap_or(1);
+        Some(least.max(mean * STALL_FACTOR))
     }
 }
 
@@ -395,4 +469,29 @@ pub(crate) fn attempts_to_ask(state: &State) -> Vec<Signed<TurnAuth>> {
         .filter(|attempt| !attempt.refused && !attempt.rejected)
         .map(|attempt| attempt.auth.clone())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_stalls_at_three_times_its_pace_but_not_before_the_least() {
+        let least = Duration::from_secs(2);
+        let mut pace = Pace::default();
+        assert_eq!(pace.stalls_after(least), None, "before the first token");
+        let mut now = Instant::now();
+        pace.arrived(now, 1);
+        assert_eq!(pace.stalls_after(least), Some(least));
+        for _ in 0..RECENT_TOKENS {
+            now += Duration::from_secs(2);
+            pace.arrived(now, 2);
+        }
+        assert_eq!(pace.stalls_after(least), Some(Duration::from_secs(3)), "a second for each token");
+        for _ in 0..RECENT_TOKENS {
+            now += Duration::from_millis(10);
+            pace.arrived(now, 1);
+        }
+        assert_eq!(pace.stalls_after(least), Some(least), "what was long ago does not count");
+    }
 }

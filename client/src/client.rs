@@ -17,8 +17,9 @@ use baton_proto::{
     ids::{DeviceId, LinkHash, NodeId, SessionId},
     link::BranchPoint,
     memory::MemoryItem,
-    receipt::Receipt,
+    receipt::{ProgressNote, Receipt},
     record::Message,
+    turn::ResumePrefix,
 };
 use baton_walrus_client::ShardCount;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -88,6 +89,10 @@ pub struct TurnView {
     pub turn: HistoryTurn,
     /// What the node claims; absent in a session recovered from its root.
     pub receipt: Option<Signed<Receipt>>,
+    /// The beginning of the answer that another node made, if it did not finish it.
+    pub resumed: Option<ResumePrefix>,
+    /// How far those nodes came, as they signed, the first first.
+    pub notes: Vec<Signed<ProgressNote>>,
     /// Items of a relayer's memory that the node used; only this client keeps them.
     pub memory: Vec<MemoryItem>,
     /// Whether the blob is known to be stored.
@@ -405,6 +410,8 @@ fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
     TurnView {
         turn: turn.clone(),
         receipt: meta.receipt.clone(),
+        resumed: meta.auth.as_ref().and_then(|auth| auth.resume),
+        notes: meta.notes.clone(),
         memory: meta.memory.clone(),
         stored: meta.stored,
         acked: meta.acked,

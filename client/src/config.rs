@@ -52,6 +52,9 @@ pub struct Timeouts {
     pub admit: Duration,
     /// Between two events of a reply; covers the reading of a long prompt by a slow node.
     pub idle: Duration,
+    /// The least time without a token, in the middle of an answer, after which another node is asked to continue it; a slow
+    /// node has three times as long as its latest tokens took.
+    pub stall: Duration,
     /// For a whole reply, waiting in the node's queue included; half a second for each token that was asked for is
     /// added to it.
     pub reply: Duration,
@@ -72,6 +75,7 @@ impl Default for Timeouts {
             open: Duration::from_secs(10),
             admit: Duration::from_secs(60),
             idle: Duration::from_secs(180),
+            stall: Duration::from_secs(2),
             reply: Duration::from_secs(30 * 60),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),

@@ -230,6 +230,8 @@ pub enum TurnEvent {
         model: String,
         /// What produces the tokens.
         engine: EngineKind,
+        /// Tokens of the answer that were shown already, and that the node continues.
+        continues: u32,
     },
     /// The relayer added these items, best first.
     Memory(Vec<MemoryItem>),

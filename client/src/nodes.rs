@@ -20,9 +20,10 @@ use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    choose::{Candidate, Choice, NoChoice, Wish, choose},
+    choose::{Candidate, Choice, NoChoice, Wish, choose, output_cap},
     config::{Clock, Timeouts},
     exchange,
+    retry::Begun,
 };
 
 /// Nodes asked for their record at once.
@@ -283,6 +284,34 @@ impl Directory {
             }
             chosen => chosen,
         }
+    }
+
+    /// The node that continues an answer: at once, among those that are known, with the same model, and not one that failed
+    /// in this turn while there is another that did not.
+    pub(crate) fn choose_to_continue(
+        self: &Arc<Self>,
+        wish: &Wish<'_>,
+        begun: &Begun,
+    ) -> Option<(Choice, InFlight)> {
+        let model = begun.model.to_string();
+        let same = Wish { model: Some(&model), ..*wish };
+        let chosen = self.choose_now(&same).ok()?;
+        let limit = output_cap(wish.output_tokens, chosen.0.max_output_tokens) as usize;
+        if begun.shown.ids.len() > limit {
+            return None;
+        }
+        let again = wish.tried.contains(&chosen.0.node);
+        let other =
+            again && self.choose_now(wish).is_ok_and(|(choice, _)| !wish.tried.contains(&choice.node));
+        (!other).then_some(chosen)
+    }
+
+    /// Whether a node that has not failed in this turn could continue what the chosen one begins.
+    pub(crate) fn has_substitute(self: &Arc<Self>, wish: &Wish<'_>, choice: &Choice) -> bool {
+        let model = choice.offer.model.to_string();
+        let tried = [wish.tried, &[choice.node]].concat();
+        let other = Wish { model: Some(&model), tried: &tried, ..*wish };
+        self.choose_now(&other).is_ok_and(|(other, _)| !tried.contains(&other.node))
     }
 
     fn choose_now(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {

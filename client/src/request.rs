@@ -21,6 +21,7 @@ use baton_proto::{
 use crate::{
     choose::{Choice, highest_price, output_cap},
     event::OwnMemory,
+    retry::Begun,
     state::{PendingTurn, State},
 };
 
@@ -40,7 +41,7 @@ pub enum InlinePolicy {
 }
 
 /// What an attempt asks for beside the turn itself.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     /// The relayer that may add memory.
     pub(crate) memory_from: Option<PublicKey>,
@@ -54,6 +55,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) inline: InlinePolicy,
     /// How the new blob is stored.
     pub(crate) storage: StoragePolicy,
+    /// The beginning of the answer, which the node is to continue.
+    pub(crate) begun: Option<&'a Begun>,
 }
 
 /// An attempt, ready to be journaled and sent.
@@ -91,7 +94,7 @@ pub(crate) fn prepare(
         sampling: turn.sampling.clone(),
         json_schema: None,
         storage: terms.storage,
-        resume_tokens: Vec::new(),
+        resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.shown.ids.to_vec()),
     };
     let signing = state.root.signing_key();
     let mut auth = TurnAuth {
@@ -119,7 +122,7 @@ pub(crate) fn prepare(
         memory_from: terms.memory_from,
         memory_tokens: terms.memory_from.map_or(0, |_| terms.memory_tokens),
         grant_hash: payload.grant.hash(),
-        resume: None,
+        resume: terms.begun.map(|begun| begun.prefix(&record_key)),
         issued_ms: now_ms,
         expires_ms: now_ms.saturating_add(MAX_AUTH_LIFETIME_MS),
     };

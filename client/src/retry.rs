@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use baton_proto::{ErrorCode, Retry};
+use baton_keys::session::RecordKey;
+use baton_proto::{
+    ErrorCode, Retry, Signed,
+    ids::{ModelId, NodeId},
+    receipt::ProgressNote,
+    turn::{ResumePrefix, resume_tokens_hash},
+};
 use zeroize::Zeroizing;
 
 use crate::exchange::ExchangeError;
@@ -26,8 +32,10 @@ pub(crate) struct AttemptFailure {
     pub(crate) retry_after_ms: u32,
     /// What is known of the attempt all the same.
     pub(crate) known: Known,
-    /// Text that was shown.
+    /// What had arrived of the answer.
     pub(crate) shown: Shown,
+    /// The node's last word on how far it came.
+    pub(crate) note: Option<Box<Signed<ProgressNote>>>,
 }
 
 /// What is known of an attempt that failed.
@@ -43,13 +51,70 @@ pub(crate) enum Known {
     Wrong,
 }
 
-/// Text of an answer that did not end well; never in a log.
+/// An answer that did not end well, as far as it arrived, what an earlier node made of it included; never in a log.
 #[derive(Default)]
-pub(crate) struct Shown(pub(crate) Zeroizing<String>);
+pub(crate) struct Shown {
+    /// Its text.
+    pub(crate) text: Zeroizing<String>,
+    /// Its tokens, if the engine reports their ids: the text is exactly theirs.
+    pub(crate) ids: Zeroizing<Vec<u32>>,
+}
 
 impl std::fmt::Debug for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shown({} bytes)", self.0.len())
+        write!(f, "Shown({} bytes, {} tokens)", self.text.len(), self.ids.len())
+    }
+}
+
+/// The beginning of an answer whose node failed, for another one to continue.
+pub(crate) struct Begun {
+    /// The node that made the last of it.
+    pub(crate) author: NodeId,
+    /// Its attempt, whose authorisation names what it continued itself.
+    pub(crate) attempt: u32,
+    /// The model, which must be the same.
+    pub(crate) model: ModelId,
+    /// What there is of it; ids are never empty.
+    pub(crate) shown: Shown,
+}
+
+impl Begun {
+    /// How the next authorisation names it.
+    pub(crate) fn prefix(&self, record_key: &RecordKey) -> ResumePrefix {
+        ResumePrefix {
+            author: self.author,
+            attempt: self.attempt,
+            token_count: u32::try_from(self.shown.ids.len()).unwrap_or(u32::MAX),
+            tokens_hash: resume_tokens_hash(record_key, &self.shown.ids),
+        }
+    }
+}
+
+/// What becomes of the text that was shown when an attempt fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carry {
+    /// Nothing new was shown: what there was before stands.
+    Same,
+    /// Another node may continue all of it.
+    Longer,
+    /// What this attempt added is void; what there was before stands.
+    Back,
+    /// All of it is void.
+    Void,
+}
+
+/// Decides it. A node that was caught at something wrong is not believed about the words it sent either; an engine that
+/// reports no ids cannot be continued; and a beginning that a node rejects is no good.
+pub(crate) fn carry(begun: Option<&Begun>, failure: &AttemptFailure) -> Carry {
+    let (text, ids) = begun.map_or((0, 0), |begun| (begun.shown.text.len(), begun.shown.ids.len()));
+    let rejected = failure.code == Some(ErrorCode::PayloadRejected) && failure.is_said();
+    let longer = failure.shown.text.len() > text || failure.shown.ids.len() > ids;
+    match failure.known {
+        _ if begun.is_some() && rejected => Carry::Void,
+        _ if !longer => Carry::Same,
+        Known::Wrong => Carry::Back,
+        _ if failure.shown.ids.len() > ids => Carry::Longer,
+        _ => Carry::Back,
     }
 }
 
@@ -62,6 +127,7 @@ impl AttemptFailure {
             retry_after_ms: 0,
             known: Known::Wrong,
             shown: Shown::default(),
+            note: None,
         }
     }
 
@@ -200,6 +266,37 @@ mod tests {
         for (failure, with_locator, seen, expected) in cases {
             assert_eq!(next_step(&failure, with_locator, seen), expected, "{failure:?}");
         }
+    }
+
+    fn shown(tokens: u32) -> Shown {
+        Shown {
+            text: Zeroizing::new("x".repeat(tokens as usize)),
+            ids: Zeroizing::new((0..tokens).collect()),
+        }
+    }
+
+    #[test]
+    fn what_was_shown_is_continued_unless_its_node_was_caught_or_reports_no_tokens() {
+        let begun = |tokens| Begun {
+            author: NodeId([1; 32]),
+            attempt: 0,
+            model: ModelId([2; 32]),
+            shown: shown(tokens),
+        };
+        let lost = |shown| AttemptFailure { shown, ..AttemptFailure::lost(String::new()) };
+        let wrong = |shown| AttemptFailure { shown, ..AttemptFailure::check(ErrorCode::ReceiptMismatch) };
+        assert_eq!(carry(None, &lost(shown(0))), Carry::Same);
+        assert_eq!(carry(None, &lost(shown(3))), Carry::Longer);
+        assert_eq!(carry(Some(&begun(3)), &lost(shown(5))), Carry::Longer);
+        assert_eq!(carry(Some(&begun(3)), &lost(Shown::default())), Carry::Same, "it never began");
+        assert_eq!(carry(Some(&begun(3)), &lost(shown(3))), Carry::Same);
+        assert_eq!(carry(Some(&begun(3)), &wrong(shown(5))), Carry::Back);
+        assert_eq!(carry(None, &wrong(shown(5))), Carry::Back);
+        let words = Shown { ids: Zeroizing::default(), ..shown(5) };
+        assert_eq!(carry(None, &lost(words)), Carry::Back, "no ids");
+        let rejected = AttemptFailure::node(ErrorCode::PayloadRejected, 0);
+        assert_eq!(carry(Some(&begun(3)), &rejected), Carry::Void);
+        assert_eq!(carry(None, &rejected), Carry::Same);
     }
 
     #[test]

@@ -23,7 +23,9 @@ use crate::{attempt::accept, client::Client, exchange, session::Session, state::
 
 /// How long a node is asked what became of a turn. A node that lives answers from its journal; one that was killed
 /// in the middle of an answer must not keep the next attempt waiting.
-const STATUS_WAIT: Duration = Duration::from_secs(3);
+pub(crate) const STATUS_WAIT: Duration = Duration::from_secs(3);
+/// The same where another node can continue the answer meanwhile.
+pub(crate) const SHORT_STATUS_WAIT: Duration = Duration::from_millis(500);
 
 /// An accepted turn and the memory that went into it.
 pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
@@ -35,9 +37,10 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
+        wait: Duration,
     ) -> Result<Option<Settled>, String> {
         let node = auth.audience;
-        let (committed, store) = match self.status(session, auth).await? {
+        let (committed, store) = match self.status(session, auth, wait).await? {
             TurnStatus::Sealed { committed, store } => (*committed, store),
             TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
         };
@@ -50,7 +53,12 @@ impl Client {
         settled.map(Some).map_err(|code| code.to_string())
     }
 
-    async fn status(&self, session: &Session, auth: &Signed<TurnAuth>) -> Result<TurnStatus, String> {
+    async fn status(
+        &self,
+        session: &Session,
+        auth: &Signed<TurnAuth>,
+        wait: Duration,
+    ) -> Result<TurnStatus, String> {
         let now = self.now_ms();
         let request = session.read(|state| {
             let signing = state.root.signing_key();
@@ -66,7 +74,7 @@ impl Client {
             Signed::sign(request, &signing)
         });
         let frame = ClientFrame::Status(request.bytes().clone());
-        match timeout(STATUS_WAIT, self.ask(auth.audience, &frame)).await {
+        match timeout(wait, self.ask(auth.audience, &frame)).await {
             Ok(Ok(NodeFrame::Status(status))) => Ok(status),
             Ok(Ok(_)) => Err("the node answered something else".to_owned()),
             Ok(Err(error)) => Err(error.to_string()),

@@ -16,7 +16,7 @@ use baton_proto::{
     limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS},
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::MemoryItem,
-    receipt::Receipt,
+    receipt::{ProgressNote, Receipt},
     record::{Message, RecordKind},
     segment::{self, Segment},
     turn::{Sampling, TurnAuth},
@@ -116,6 +116,8 @@ pub(crate) enum Entry {
     /// A turn's blob is about to be bought again: until [`Entry::Paid`], or the same without a time, it is not known
     /// whether it was.
     RenewalDoubt { seq: u64, since_ms: Option<u64> },
+    /// How far the node of a failed attempt came, as it signed.
+    Note { attempt: u32, note: SignedBytes },
 }
 
 /// What a PUT bought.
@@ -179,6 +181,8 @@ pub(crate) struct TurnMeta {
     /// When a renewal was tried of which it is not known whether it was paid.
     pub(crate) renewal_doubt_ms: Option<u64>,
     pub(crate) memory: Vec<MemoryItem>,
+    /// What the nodes signed that began the answer and did not finish it, the first of them first.
+    pub(crate) notes: Vec<Signed<ProgressNote>>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
 }
@@ -193,6 +197,8 @@ pub(crate) struct PendingAttempt {
     pub(crate) refused: bool,
     /// The client found its reply wrong.
     pub(crate) rejected: bool,
+    /// How far its node came, as it signed.
+    pub(crate) note: Option<Signed<ProgressNote>>,
 }
 
 /// A pending turn with its attempts.
@@ -299,6 +305,7 @@ impl State {
                     memory: Vec::new(),
                     refused: false,
                     rejected: false,
+                    note: None,
                 });
             }
             Entry::Received { attempt, text } => {
@@ -319,6 +326,12 @@ impl State {
             Entry::Rejected { attempt } => {
                 if let Some(attempt) = self.attempt_mut(attempt) {
                     attempt.rejected = true;
+                }
+            }
+            Entry::Note { attempt, note } => {
+                let note = Signed::<ProgressNote>::verify(note)?;
+                if let Some(attempt) = self.attempt_mut(attempt) {
+                    attempt.note = Some(note);
                 }
             }
             Entry::Turn(turn) => self.push_turn(*turn)?,
@@ -369,6 +382,7 @@ impl State {
             receipt = Some(Signed::verify(proof.receipt)?);
             ack = proof.ack.map(Signed::verify).transpose()?;
         }
+        let notes = auth.as_ref().map_or_else(Vec::new, |auth| self.notes_before(auth));
         // The link names the blob before it, ID included.
         if let (Some(previous), Some(blob)) = (self.meta.last_mut(), link.prev_blob) {
             previous.blob_id = Some(blob.blob_id);
@@ -400,10 +414,27 @@ impl State {
             paid: None,
             renewal_doubt_ms: None,
             memory: turn.memory,
+            notes,
             system,
         });
         self.pending = None;
         Ok(())
+    }
+
+    /// What is signed of the parts that an attempt continued, the first first.
+    fn notes_before(&self, auth: &TurnAuth) -> Vec<Signed<ProgressNote>> {
+        let mut notes = Vec::new();
+        let attempts = self.pending.as_ref().map_or(&[][..], |pending| &pending.attempts);
+        let mut before = auth.attempt;
+        let mut resume = auth.resume;
+        while let Some(prefix) = resume.filter(|prefix| prefix.attempt < before) {
+            before = prefix.attempt;
+            let author = attempts.iter().find(|attempt| attempt.auth.attempt == before);
+            notes.extend(author.and_then(|author| author.note.clone()));
+            resume = author.and_then(|author| author.auth.resume);
+        }
+        notes.reverse();
+        notes
     }
 
     fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {

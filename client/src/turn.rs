@@ -21,8 +21,9 @@ use crate::{
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     request::{self, Terms},
-    retry::{AttemptFailure, Known, NextStep, next_step, pause_before_repeat},
+    retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
+    settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
     state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
 };
 
@@ -38,6 +39,35 @@ struct Progress {
     inline: InlinePolicy,
     last: Option<(NodeId, AttemptFailure)>,
     attempts: u32,
+    /// The beginning of the answer, for the next node to continue.
+    begun: Option<Begun>,
+}
+
+impl Progress {
+    /// Keeps or gives up what was shown of the answer.
+    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) {
+        match carry(self.begun.as_ref(), failure) {
+            Carry::Same => {}
+            Carry::Longer => {
+                self.begun = Some(Begun {
+                    author: auth.audience,
+                    attempt: auth.attempt,
+                    model: auth.model,
+                    shown: std::mem::take(&mut failure.shown),
+                });
+            }
+            Carry::Back => {
+                events(TurnEvent::Restarted);
+                if let Some(begun) = &self.begun {
+                    events(TurnEvent::Text(begun.shown.text.to_string()));
+                }
+            }
+            Carry::Void => {
+                self.begun = None;
+                events(TurnEvent::Restarted);
+            }
+        }
+    }
 }
 
 impl Client {
@@ -97,7 +127,7 @@ impl Client {
         self.ensure_head_id(&session).await?;
         let asked = session.read(attempt::attempts_to_ask);
         for auth in asked.into_iter().rev() {
-            match Box::pin(self.settle(&session, &auth)).await {
+            match Box::pin(self.settle(&session, &auth, STATUS_WAIT)).await {
                 Ok(Some((finished, memory))) => {
                     on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
                     let finish = self.finish(&session, &auth, finished, memory, None, &mut on_event);
@@ -143,6 +173,7 @@ impl Client {
             inline: options.inline,
             last: None,
             attempts: 0,
+            begun: None,
         };
         while progress.attempts < options.max_attempts.max(1) {
             let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
@@ -160,10 +191,11 @@ impl Client {
             };
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
+            let wait = if failure.shown.ids.is_empty() { STATUS_WAIT } else { SHORT_STATUS_WAIT };
             if failure.known == Known::Lost
-                && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth)).await
+                && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth, wait)).await
                 && let Some(unseen) =
-                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.0.as_str()))
+                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.text.as_str()))
             {
                 if !unseen.is_empty() {
                     events(TurnEvent::Text(unseen.to_owned()));
@@ -201,7 +233,15 @@ impl Client {
             tried: &progress.tried,
             now_ms: self.now_ms(),
         };
-        let (choice, _in_flight) = Box::pin(directory.choose(&wish)).await?;
+        let continues = progress.begun.as_ref().and_then(|begun| directory.choose_to_continue(&wish, begun));
+        if continues.is_none() && progress.begun.take().is_some() {
+            events(TurnEvent::Restarted);
+        }
+        let (choice, _in_flight) = match continues {
+            Some(chosen) => chosen,
+            None => Box::pin(directory.choose(&wish)).await?,
+        };
+        let substitute = directory.has_substitute(&wish, &choice);
         if progress.tried.contains(&choice.node) {
             let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
             tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
@@ -216,6 +256,7 @@ impl Client {
             with_locator: progress.with_locator,
             inline: progress.inline,
             storage: self.inner.config.storage,
+            begun: progress.begun.as_ref(),
         };
         let now = self.now_ms();
         let (turn, prepared) = session.read(|state| {
@@ -238,6 +279,7 @@ impl Client {
             node: choice.node,
             model: choice.offer.name.clone(),
             engine: choice.offer.engine,
+            continues: auth.resume.map_or(0, |prefix| prefix.token_count),
         });
         let context = Context {
             session,
@@ -246,6 +288,8 @@ impl Client {
             relayer: options.relayer.as_ref(),
             hint: options.hint.as_ref(),
             own: items,
+            begun: progress.begun.as_ref(),
+            substitute,
         };
         let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
         Ok((auth, result))
@@ -256,16 +300,18 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
-        failure: AttemptFailure,
+        mut failure: AttemptFailure,
         progress: &mut Progress,
         events: &mut Events<'_>,
     ) -> Result<(), ClientError> {
         let node = auth.audience;
         let (code, reason) = (failure.code, failure.reason.clone());
         events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason });
-        if !failure.shown.0.is_empty() {
-            events(TurnEvent::Restarted);
+        if let Some(note) = &failure.note {
+            let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
+            session.record(vec![entry]).await?;
         }
+        progress.carry(auth, &mut failure, events);
         match failure.known {
             Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
             Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,

@@ -10,13 +10,13 @@ use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
 use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, Signed, SignedBytes,
     ack::{StatusRequest, TurnAck},
     chain::{Window, WindowReader, effective},
     codec,
     commit::{Place, SealedTurn, seal_turn},
     head::HeadRecord,
-    ids::{AuditRoot, BlobDigest, ModelId, NodeId, TurnId},
+    ids::{AuditRoot, BlobDigest, ModelId, NodeId, RunningHash, TurnId},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
@@ -41,6 +41,8 @@ pub enum Act {
     Refuse(ErrorCode),
     /// Ends the substream after some text.
     Truncate,
+    /// Signs how far it came, and ends the substream.
+    NoteAndTruncate,
     /// Says after some text that it failed.
     Fail(ErrorCode),
     /// Signs a receipt for another model.
@@ -350,12 +352,20 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let (head, tail) = answer.split_at(answer.len() / 2);
     let record_key = payload.grant.record_key.record_key();
     let mut hash = running_hash_start(&record_key, &auth.auth_hash());
-    for (index, text) in [(0u32, head), (1, tail)] {
+    let resumed = payload.resume_tokens.len();
+    for token in &payload.resume_tokens {
+        hash = running_hash_step(&hash, *token);
+    }
+    for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
         let index = if act == Act::RepeatToken { 0 } else { index };
         let event =
             ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs: Vec::new() };
         send(&mut stream, &chunk(&event, false)).await;
         hash = running_hash_step(&hash, 40 + index);
+        if act == Act::NoteAndTruncate {
+            let note = note(shared, &auth, index + 1, hash);
+            return send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
+        }
         match act {
             Act::Truncate => return,
             Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
@@ -373,15 +383,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     if act == Act::WrongNote {
         hash = running_hash_step(&hash, 1);
     }
-    let note = ProgressNote {
-        version: VERSION,
-        node: shared.signing.node_id(),
-        auth_hash: auth.auth_hash(),
-        token_count: 2,
-        running_hash: hash,
-        time_ms: now_ms(),
-    };
-    let note = Signed::sign(note, &shared.signing).bytes().clone();
+    let note = note(shared, &auth, 2, hash);
     for _ in 0..if act == Act::RepeatNote { 2 } else { 1 } {
         send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
     }
@@ -417,6 +419,18 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let _ = stream.close().await;
 }
 
+fn note(shared: &Shared, auth: &Signed<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
+    let note = ProgressNote {
+        version: VERSION,
+        node: shared.signing.node_id(),
+        auth_hash: auth.auth_hash(),
+        token_count,
+        running_hash: hash,
+        time_ms: now_ms(),
+    };
+    Signed::sign(note, &shared.signing).bytes().clone()
+}
+
 fn seal(
     shared: &Shared,
     auth: &Signed<TurnAuth>,
@@ -440,7 +454,12 @@ fn seal(
         sampling: auth.sampling,
         seed: payload.sampling.seed,
         window_from,
-        tokens: TokenCounts { input: 10, output: 2, memory: u32::from(!memory.is_empty()), resumed: 0 },
+        tokens: TokenCounts {
+            input: 10,
+            output: 2,
+            memory: u32::from(!memory.is_empty()),
+            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
+        },
         memory_items: u16::try_from(memory.len()).unwrap(),
         commitments: Commitments {
             input: commit_input(&key, &payload.system, window_from, &payload.messages),

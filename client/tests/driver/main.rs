@@ -16,6 +16,7 @@ mod relayer;
 mod renewal;
 mod serve;
 mod store;
+mod takeover;
 mod turns;
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -1,0 +1,116 @@
+//! Nodes that are replaced in the middle of an answer: another one continues from the tokens that had arrived.
+
+use std::time::{Duration, Instant};
+
+use baton_client::{Client, TurnEvent, TurnInput};
+use baton_proto::ErrorCode;
+
+use crate::{GRACE, World, events_of, fake::Act, session};
+
+/// All text that was shown, in order.
+fn shown(events: &[TurnEvent]) -> String {
+    let texts = events.iter().filter_map(|event| match event {
+        TurnEvent::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// How many tokens each attempt continued.
+fn continued(events: &[TurnEvent]) -> Vec<u32> {
+    let attempts = events.iter().filter_map(|event| match event {
+        TurnEvent::Attempt { continues, .. } => Some(*continues),
+        _ => None,
+    });
+    attempts.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_continued_by_another_node_with_no_token_twice_and_none_missing() {
+    for act in [Act::Truncate, Act::NoteAndTruncate, Act::Fail(ErrorCode::Internal)] {
+        let world = World::new(2).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        // Whoever is asked first breaks off; the other serves.
+        client.nodes().await;
+        for node in &world.nodes {
+            node.script([act]);
+        }
+        let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+        let outcome = result.unwrap();
+        assert_eq!((shown(&events).as_str(), outcome.text.as_str()), ("hello (0)", "hello (0)"), "{act:?}");
+        assert!(!events.contains(&TurnEvent::Restarted), "{act:?}");
+        assert_eq!(continued(&events), [0, 1, 2], "{act:?}: each continues what the one before made");
+        assert_eq!((outcome.receipt.tokens.resumed, outcome.receipt.tokens.output), (2, 2), "{act:?}");
+        let history = client.history(session).await.unwrap();
+        let resumed = history[0].resumed.unwrap();
+        assert_eq!((resumed.attempt, resumed.token_count), (1, 2), "{act:?}");
+        assert_ne!(resumed.author, outcome.node, "{act:?}: the record names both");
+        let notes: Vec<u32> = history[0].notes.iter().map(|note| note.token_count).collect();
+        let expected: &[u32] = if act == Act::NoteAndTruncate { &[1, 2] } else { &[] };
+        assert_eq!(notes, expected, "{act:?}: what those who died had signed");
+        client.shutdown(GRACE).await;
+        // The journal has it too.
+        let client = world.client().await;
+        let history = client.history(session).await.unwrap();
+        assert_eq!((history[0].resumed, history[0].notes.len()), (Some(resumed), expected.len()), "{act:?}");
+        assert!(client.verify(session, true).await.unwrap().is_good(), "{act:?}");
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
+    let world = World::new(2).await;
+    let mut config = world.config(world.home.path());
+    config.timeouts.stall = Duration::from_millis(200);
+    let client = Client::open(config).await.unwrap();
+    client.nodes().await;
+    let hung = session(&client).await;
+    world.nodes[0].script([Act::Hang]);
+    world.nodes[1].script([Act::Hang]);
+    let begun = Instant::now();
+    let (result, events) = events_of(&client, hung, TurnInput::user("hello")).await;
+    assert_eq!((result.unwrap().text.as_str(), shown(&events).as_str()), ("hello (0)", "hello (0)"));
+    assert_eq!(continued(&events)[..2], [0, 1]);
+    // The second to hang was the last that could serve, so it had more time, but not all of it.
+    assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_words_of_a_node_that_was_caught_are_not_continued() {
+    for act in [Act::RepeatToken, Act::WrongNote, Act::WrongText] {
+        let world = World::new(2).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        client.nodes().await;
+        for node in &world.nodes {
+            node.script([act]);
+        }
+        let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+        assert_eq!(result.unwrap().text, "hello (0)", "{act:?}");
+        assert_eq!(continued(&events), [0, 0, 0], "{act:?}");
+        let last = events.iter().rposition(|event| *event == TurnEvent::Restarted).unwrap();
+        assert_eq!(shown(&events[last..]), "hello (0)", "{act:?}");
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_liar_added_to_an_honest_beginning_is_taken_back_alone() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    client.nodes().await;
+    // Each node's script: whoever is first truncates, whoever is next lies.
+    for node in &world.nodes {
+        node.script([Act::Truncate, Act::WrongText]);
+    }
+    let (result, events) =
+        events_of(&client, session, TurnInput { max_attempts: 6, ..TurnInput::user("hello") }).await;
+    assert_eq!(result.unwrap().text, "hello (0)");
+    let last = events.iter().rposition(|event| *event == TurnEvent::Restarted);
+    assert_eq!(shown(&events[last.map_or(0, |last| last)..]), "hello (0)", "the display ends whole");
+    client.shutdown(GRACE).await;
+}
