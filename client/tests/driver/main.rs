@@ -15,6 +15,7 @@ mod memory;
 mod relayer;
 mod renewal;
 mod store;
+mod taking_up;
 mod turns;
 
 use std::{path::Path, sync::Arc, time::Duration};
