@@ -23,6 +23,8 @@ use crate::http::Limits;
 
 /// Name of the configuration file in the data folder.
 pub const CONFIG_FILE: &str = "config.toml";
+/// Shards of a store where none are named: as many as Walrus's mainnet and testnet have.
+pub const DEFAULT_SHARDS: u16 = 1_000;
 
 /// A language model at an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +92,8 @@ pub struct Settings {
     pub model_dir: PathBuf,
     /// The language model, if there is one.
     pub model: Option<ModelSettings>,
+    /// The language model that nodes are asked for, if they are asked at all.
+    pub through_nodes: Option<String>,
     /// Where contents are kept; here alone if nowhere.
     pub walrus: Option<WalrusSettings>,
     /// Addresses to listen on for sealed turns.
@@ -100,8 +104,6 @@ pub struct Settings {
     pub mdns: bool,
     /// Whether test engines may serve conversations.
     pub allow_echo: bool,
-    /// The facts file.
-    pub facts: PathBuf,
     /// Seconds that running turns get to end.
     pub drain_seconds: u32,
 }

@@ -5,16 +5,14 @@ use std::path::{Path, PathBuf};
 use baton_memory::limits::MAX_ITEMS;
 
 use super::{
-    ConfigError, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options, RolesSetting, Settings,
-    StorageSetting, WalrusSettings,
+    ConfigError, DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, HttpSetting, ModelSettings, Options,
+    RolesSetting, Settings, StorageSetting, WalrusSettings,
 };
 use crate::http::Limits;
 
 /// Where the HTTP door is by default: what the `memwal` SDK calls `local`.
 const DEFAULT_HTTP: &str = "127.0.0.1:8000";
 const DEFAULT_LISTEN: &str = "/ip4/0.0.0.0/tcp/4101";
-/// Walrus's mainnet and testnet.
-const DEFAULT_SHARDS: u16 = 1_000;
 /// As many epochs as Walrus sells at once.
 const DEFAULT_EPOCHS: u32 = 53;
 const DEFAULT_DRAIN_SECONDS: u32 = 30;
@@ -28,6 +26,7 @@ impl Settings {
         let postgres_url_file = postgres(&options)?;
         let (embedder, embedder_endpoint) = embedder(&options)?;
         let (model, walrus, limits) = (model(&options)?, walrus(&options)?, limits(&options)?);
+        let through_nodes = through_nodes(&options)?;
         let default =
             |text: &str| text.parse().expect("the default has the form of the option, as a test shows");
         Ok(Self {
@@ -41,12 +40,12 @@ impl Settings {
             embedder_endpoint,
             model_dir: options.model_dir.unwrap_or_else(|| data_dir.join("models")),
             model,
+            through_nodes,
             walrus,
             listen: if options.listen.is_empty() { vec![default(DEFAULT_LISTEN)] } else { options.listen },
             bootstrap: options.bootstrap,
             mdns: options.mdns.unwrap_or(true),
             allow_echo: options.allow_echo.unwrap_or(false),
-            facts: options.facts.unwrap_or_else(|| data_dir.join("facts.json")),
             drain_seconds: options.drain_seconds.unwrap_or(DEFAULT_DRAIN_SECONDS),
             data_dir: data_dir.to_owned(),
         })
@@ -115,6 +114,17 @@ fn model(options: &Options) -> Result<Option<ModelSettings>, ConfigError> {
             key_file: options.model_key_file.clone(),
         })),
         _ => conflict("model_url and model go together"),
+    }
+}
+
+fn through_nodes(options: &Options) -> Result<Option<String>, ConfigError> {
+    match (options.through_nodes.unwrap_or(false), &options.through_nodes_model) {
+        (false, None) => Ok(None),
+        (true, Some(model)) => Ok(Some(model.clone())),
+        (true, None) => conflict(
+            "through_nodes = true needs through_nodes_model, the name of a model that follows instructions (baton nodes lists them)",
+        ),
+        (false, Some(_)) => conflict("through_nodes_model is for through_nodes = true"),
     }
 }
 

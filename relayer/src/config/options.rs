@@ -75,6 +75,12 @@ pub struct Options {
     /// File (mode 600) with the language model's key
     #[arg(long, env = "BATON_RELAYER_MODEL_KEY_FILE", help_heading = "Memory")]
     pub model_key_file: Option<PathBuf>,
+    /// Let nodes of strangers judge and extract, for owners who allow it and where there is no model_url [default: false]
+    #[arg(long, env = "BATON_RELAYER_THROUGH_NODES", help_heading = "Memory")]
+    pub through_nodes: Option<bool>,
+    /// Name or id of the language model that nodes are asked for
+    #[arg(long, env = "BATON_RELAYER_THROUGH_NODES_MODEL", help_heading = "Memory")]
+    pub through_nodes_model: Option<String>,
     /// Base URLs of Walrus publishers; repeat, preferred ones first [default: contents stay here]
     #[arg(
         long = "publisher",
@@ -125,9 +131,6 @@ pub struct Options {
     /// Find nodes on the local network [default: true]
     #[arg(long, env = "BATON_RELAYER_MDNS", help_heading = "Network")]
     pub mdns: Option<bool>,
-    /// Facts file [default: facts.json in the data folder]
-    #[arg(long, env = "BATON_RELAYER_FACTS", help_heading = "Network")]
-    pub facts: Option<PathBuf>,
     /// Seconds that running turns get to end at shutdown [default: 30]
     #[arg(long, env = "BATON_RELAYER_DRAIN_SECONDS", help_heading = "Network")]
     pub drain_seconds: Option<u32>,
@@ -150,7 +153,8 @@ impl Options {
                 postgres_url_file, keys_dir, max_items, embedder, model_dir, embedder_url, embedder_model,
                 embedder_dimensions, embedder_roles, embedder_query_role, embedder_document_role,
                 embedder_key_file, model_url, model, model_key_file, publisher_token_file,
-                publisher_secret_file, shards, epochs, heads, allow_echo, mdns, facts, drain_seconds;
+                publisher_secret_file, shards, epochs, heads, allow_echo, mdns, drain_seconds,
+                through_nodes, through_nodes_model;
             many: publishers, aggregators, listen, bootstrap
         }
     }

@@ -54,6 +54,8 @@ fn complaints_name_the_line_and_what_is_allowed() {
     check(&format!("{endpoint}embedder_query_role = \"q\""), &["embedder_roles"]);
     check("model_url = \"http://x/v1\"", &["go together"]);
     check("model_url = \"x\"\nmodel = \"m\"", &["http://"]);
+    check("through_nodes = true", &["through_nodes_model", "baton nodes"]);
+    check("through_nodes_model = \"m\"", &["through_nodes = true"]);
     check("publishers = [\"http://x\"]", &["aggregators"]);
     check("requests_per_minute = 0", &["at least 1"]);
     check("public_url = \"ftp://x\"", &["public_url"]);
