@@ -4,6 +4,7 @@ mod account;
 pub mod args;
 pub mod blob;
 mod chat;
+mod delegation;
 mod desk;
 mod memory;
 mod nodes;
@@ -103,7 +104,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
         Command::Serve(arguments) => serve::run(&settings, &arguments, out).await,
         Command::Session { command } => session::run(&settings, command, out).await,
-        Command::Account { command } => account::run(&settings, &command, out),
+        Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes => nodes::run(&settings, out).await,
         Command::Blob { command } => blob::run(&settings, command, out).await,

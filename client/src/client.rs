@@ -191,6 +191,22 @@ impl Client {
         Ok(Some(session.id))
     }
 
+    /// Makes a guest's log shorter once it has grown: what is left is what a next turn needs, and the session's earlier
+    /// turns are in the store alone from then on. Whether it was.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Log`], after which the session is to be opened anew.
+    pub async fn shorten_log(&self, id: SessionId) -> Result<bool, ClientError> {
+        if !matches!(self.inner.keeper, Keeper::Log(_)) {
+            return Ok(false);
+        }
+        let session = self.opened(id).await?;
+        let _permit = session.begin()?;
+        let (keeper, secret) = (self.inner.keeper.clone(), self.inner.secret.clone());
+        let shortened = tokio::task::spawn_blocking(move || session.shorten(&keeper, &secret));
+        shortened.await.map_err(|_| ClientError::TaskEnded)?
+    }
+
     /// The messages of the turn that was begun and not finished, if there is one.
     ///
     /// # Errors
@@ -423,7 +439,7 @@ pub(crate) fn info(session: &Session, terms: Terms) -> SessionInfo {
 }
 
 pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>) -> SessionInfo {
-    let unstored = (0..state.next_seq())
+    let unstored = (state.first_seq()..state.next_seq())
         .filter(|seq| !state.is_superseded(*seq) && state.turn(*seq).is_some_and(|(_, meta)| !meta.stored))
         .count() as u64;
     let pending = state.pending.as_ref();

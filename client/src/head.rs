@@ -197,6 +197,8 @@ fn compare_chain(state: &State, outer: &HeadOuter) -> Result<(), ClientError> {
     match state.turn(outer.seq) {
         Some((turn, _)) if turn.link.link_hash() == outer.link_hash => Ok(()),
         Some(_) => Err(ErrorCode::ForkDetected.into()),
+        // Of a turn that a shorter log left out: its sequence number tells that it is old.
+        None if outer.seq < state.first_seq() => Ok(()),
         None => {
             let ours = state.next_seq().saturating_sub(1);
             Err(ClientError::Behind { ours, theirs: outer.seq })

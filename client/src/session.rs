@@ -144,6 +144,25 @@ impl Session {
         Ok(())
     }
 
+    /// Writes the journal anew with what a next turn needs; whether that is worth it. Blocking.
+    pub(crate) fn shorten(&self, keeper: &Keeper, secret: &FileSecret) -> Result<bool, ClientError> {
+        let mut kept = self.lock_journal();
+        let (entries, root, signals) = {
+            let state = self.lock();
+            let Some(entries) = state.shorter() else { return Ok(false) };
+            (entries, state.root.clone(), state.signals.clone())
+        };
+        let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
+        // Before anything is written: what does not replay is not kept.
+        let mut shorter = State::replay(root.clone(), &encoded)?;
+        shorter.signals = signals;
+        // After an error nothing is written to it any more.
+        *kept = None;
+        *kept = Some(Journal::create(keeper, secret, &root, &encoded)?);
+        *self.lock() = shorter;
+        Ok(true)
+    }
+
     /// Lets go of the file, after a write under way; later ones are refused. Blocking.
     pub(crate) fn close(&self) {
         drop(self.lock_journal().take());

@@ -3,6 +3,8 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
+mod shorter;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
@@ -118,6 +120,9 @@ pub(crate) enum Entry {
     RenewalDoubt { seq: u64, since_ms: Option<u64> },
     /// How far the node of a failed attempt came, as it signed.
     Note { attempt: u32, note: SignedBytes },
+    /// In a log that was made shorter, before its turns: those before this one are left out, and this is what its link
+    /// continues.
+    Shortened { seq: u64, prev_link: LinkHash },
 }
 
 /// What a PUT bought.
@@ -223,6 +228,8 @@ pub(crate) struct State {
     pub(crate) session_id: SessionId,
     pub(crate) opened: Opened,
     pub(crate) system: Arc<Vec<Message>>,
+    /// The first turn that is here, and what its link continues; none where all are.
+    shortened: Option<(u64, LinkHash)>,
     /// Accepted turns, oldest first; each with its record.
     pub(crate) history: Vec<HistoryTurn>,
     /// Parallel to `history`.
@@ -246,6 +253,7 @@ impl State {
             root,
             opened,
             system,
+            shortened: None,
             history: Vec::new(),
             meta: Vec::new(),
             pending: None,
@@ -362,6 +370,12 @@ impl State {
                     self.unstored.insert(seq);
                 }
             }
+            Entry::Shortened { seq, prev_link } => {
+                if self.next_seq() != 0 {
+                    return Err(ErrorCode::NonCanonical);
+                }
+                self.shortened = Some((seq, prev_link));
+            }
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
             }
@@ -438,8 +452,18 @@ impl State {
     }
 
     fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {
-        let index = usize::try_from(seq).map_err(|_| ErrorCode::BadSequence)?;
+        let index = self.index(seq).ok_or(ErrorCode::BadSequence)?;
         self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
+    }
+
+    /// Where a turn is in `history`, if it is not before what is here.
+    fn index(&self, seq: u64) -> Option<usize> {
+        usize::try_from(seq.checked_sub(self.first_seq())?).ok()
+    }
+
+    /// The first turn that is here: 0 but in a log that was made shorter.
+    pub(crate) fn first_seq(&self) -> u64 {
+        self.shortened.map_or(0, |(seq, _)| seq)
     }
 
     fn attempt_mut(&mut self, attempt: u32) -> Option<&mut PendingAttempt> {
@@ -447,13 +471,13 @@ impl State {
     }
 
     pub(crate) fn turn(&self, seq: u64) -> Option<(&HistoryTurn, &TurnMeta)> {
-        let index = usize::try_from(seq).ok()?;
+        let index = self.index(seq)?;
         Some((self.history.get(index)?, self.meta.get(index)?))
     }
 
     /// Position of the next turn.
     pub(crate) fn next_seq(&self) -> u64 {
-        self.history.len() as u64
+        self.first_seq() + self.history.len() as u64
     }
 
     /// The last accepted turn.
@@ -471,7 +495,11 @@ impl State {
 
     /// Hash that the next link continues.
     pub(crate) fn prev_link(&self) -> LinkHash {
-        self.history.last().map_or_else(|| self.genesis().link_hash(), |turn| turn.link.link_hash())
+        match (self.history.last(), self.shortened) {
+            (Some(last), _) => last.link.link_hash(),
+            (None, Some((_, prev_link))) => prev_link,
+            (None, None) => self.genesis().link_hash(),
+        }
     }
 
     /// Where a turn's blob is; none until its ID is computed.

@@ -164,8 +164,6 @@ labels! {
     NODE_RECORD = "node-record";
     /// A memory envelope, by the relayer.
     MEMORY = "memory";
-    /// A file of facts, by the relayer's operator.
-    FACTS = "facts";
     /// A delegation of memory to another key, by the owner's account key.
     DELEGATION = "delegation";
     /// What a client wants recalled for a turn, by its owner's account key.

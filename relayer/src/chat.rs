@@ -30,7 +30,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 
 use crate::injection::Recollection;
-use keep::{Lease, RecordLog, Shelf};
+use keep::Shelf;
 
 /// Conversations driven at once; each holds a session in memory.
 pub const MAX_CHATS: usize = 128;
@@ -173,6 +173,9 @@ pub enum ChatError {
     /// Somebody wrote another turn in the place of one.
     #[error("{code}", code = ErrorCode::ForkDetected)]
     Fork,
+    /// Nobody waits for the answer any more: its reader went away, and the turn was given up.
+    #[error("nobody waited for the answer; the turn was given up")]
+    HungUp,
     /// The session, or the relayer, is at work.
     #[error("another turn of this session is under way, or was a moment ago")]
     Busy {
@@ -240,6 +243,20 @@ struct Inner {
     tasks: TaskTracker,
 }
 
+/// As [`Chat::forget`], also where no conversations are served now; whether anything was kept. A session that is driven
+/// again at once may be busy until its lease has run out.
+///
+/// # Errors
+/// As [`Chat::forget`].
+pub async fn forget(
+    memory: Arc<dyn Recollection>,
+    owner: OwnerId,
+    session: SessionId,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+) -> Result<bool, ChatError> {
+    keep::forget(Shelf { memory, owner, session }, now_ms).await
+}
+
 impl Chat {
     /// Conversations over a client in memory, with this memory; `key` is the relayer's.
     #[must_use]
@@ -256,8 +273,9 @@ impl Chat {
         }
     }
 
-    /// Begins a turn. It goes on to its end whether or not anybody reads its events; the last one is
-    /// [`ChatEvent::Done`] or [`ChatEvent::Failed`].
+    /// Begins a turn; its last event is [`ChatEvent::Done`] or [`ChatEvent::Failed`]. A reader that goes away while the
+    /// answer is made cancels it: the node stops, the message is given up, and the session stands where it stood. Once the
+    /// answer is accepted the turn is finished, and waits for the session's next request.
     ///
     /// # Errors
     /// [`ChatError::Bad`], [`ChatError::Busy`].
@@ -272,7 +290,7 @@ impl Chat {
                 Ok(answer) => ChatEvent::Done(Box::new(answer)),
                 Err(error) => ChatEvent::Failed(error),
             };
-            // A reader that went away gets the answer with its next request.
+            // A reader that went away after the answer was there gets it with its next request.
             let _ = events.send(last).await;
             drop(place);
         });
@@ -284,16 +302,7 @@ impl Chat {
     /// # Errors
     /// [`ChatError::Busy`] while it is driven, and memory's.
     pub async fn forget(&self, owner: OwnerId, session: SessionId) -> Result<(), ChatError> {
-        let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
-        let lease = Lease::take(shelf.clone(), self.inner.now_ms.clone()).await?;
-        let log = RecordLog::new(shelf, tokio::runtime::Handle::current());
-        let emptied = tokio::task::spawn_blocking(move || {
-            use baton_client::JournalLog as _;
-            log.read().and_then(|_| log.write(0, &[]))
-        });
-        let emptied = emptied.await.map_err(|_| ClientError::TaskEnded)?;
-        emptied.map_err(|source| ClientError::Log { action: "removed", source })?;
-        Ok(lease.release().await?)
+        forget(self.inner.memory.clone(), owner, session, self.inner.now_ms.clone()).await.map(drop)
     }
 
     /// Waits for the turns under way.

@@ -32,11 +32,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make the keys, an empty, signed facts file, and a commented configuration
+    /// Make the keys and a commented configuration
     Init,
-    /// Look at and change the facts of sealed mode
-    #[command(subcommand)]
-    Facts(FactsCommand),
     /// Serve
     #[command(
         after_help = "Examples:\n  baton-relayer run\n  baton-relayer run --http off --bootstrap /ip4/127.0.0.1/tcp/4001/p2p/12D3Koo...\n  \
@@ -65,22 +62,6 @@ pub(crate) enum Command {
     Owners(OwnersCommand),
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum FactsCommand {
-    /// Add a fact at the end (the first facts matter most)
-    Add {
-        /// The fact
-        text: String,
-        /// Where it comes from
-        #[arg(long, default_value = "added by hand")]
-        source: String,
-    },
-    /// Show the facts
-    List,
-    /// Sign the file again after editing it by hand
-    Sign,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -104,7 +85,7 @@ pub(crate) struct McpArgs {
     /// Account to act for [default: the key's own]
     #[arg(long, env = "BATON_ACCOUNT")]
     pub(crate) account: Option<String>,
-    /// File with a delegation in its header form, if it is not registered
+    /// File with a delegation, as baton account delegate writes it or in its header form, if it is not registered
     #[arg(long)]
     pub(crate) delegation: Option<PathBuf>,
 }

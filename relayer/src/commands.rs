@@ -32,6 +32,18 @@ fn small_file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     Ok(Zeroizing::new(line.to_owned()))
 }
 
+/// A delegation as it stands in the header, from a file with that or with its JSON.
+fn delegation_header(path: &Path) -> anyhow::Result<String> {
+    let text = small_file(path)?;
+    if !text.starts_with('{') {
+        return Ok(text.to_string());
+    }
+    let json: DelegationJson = serde_json::from_str(&text).with_context(|| {
+        format!("{} is no delegation; baton account delegate --out writes one", path.display())
+    })?;
+    Ok(json.to_header())
+}
+
 fn account_key(path: &Path, passphrase_file: Option<&Path>) -> anyhow::Result<AccountKey> {
     let passphrase = passphrase_file.map(small_file).transpose()?;
     let loaded = AccountKey::load(path, passphrase.as_ref().map(|text| text.as_str()));
@@ -45,7 +57,7 @@ pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
         .account
         .map(|account| account.parse().context("--account is 0x and 64 hex characters"))
         .transpose()?;
-    let delegation = args.delegation.as_deref().map(small_file).transpose()?.map(|text| text.to_string());
+    let delegation = args.delegation.as_deref().map(delegation_header).transpose()?;
     let account = account.map(|owner| owner.to_string());
     let remote =
         Remote::new(&args.url, key, account, delegation, Arc::new(now_ms)).map_err(|text| anyhow!(text))?;
@@ -94,7 +106,7 @@ pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -
     if !yes {
         bail!("this deletes all memory of {owner} and its keys, for good; add --yes to do it");
     }
-    setup::open(settings).await?.memory.erase_owner(owner).await?;
+    setup::open(settings, None).await?.memory.erase_owner(owner).await?;
     println(&format!("erased {owner}"));
     Ok(())
 }

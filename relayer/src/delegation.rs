@@ -47,7 +47,7 @@ pub enum Scope {
     Write = 2,
     /// Hold conversations, for which memory is recalled and to which it is added.
     Chat = 4,
-    /// Delegations, export and import, and deleting whole projects.
+    /// Delegations, settings, export and import, and deleting whole projects.
     Admin = 8,
 }
 

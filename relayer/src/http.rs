@@ -15,6 +15,7 @@ mod open;
 mod places;
 mod portability;
 mod sdk;
+mod settings;
 mod shapes;
 pub mod time;
 
@@ -135,6 +136,7 @@ fn gated_routes() -> OpenApiRouter<Doors> {
         .merge(items::routes())
         .merge(places::routes())
         .merge(portability::routes())
+        .merge(settings::routes())
         .merge(delegations::routes())
 }
 

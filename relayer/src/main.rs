@@ -17,13 +17,10 @@ use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
 };
-use baton_relayer::{
-    config::{CONFIG_FILE, Options, Settings, TEMPLATE},
-    facts::Facts,
-};
+use baton_relayer::config::{CONFIG_FILE, Options, Settings, TEMPLATE};
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command, EvalCommand, FactsCommand, ModelsCommand, OwnersCommand};
+use crate::cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand};
 
 const KEY_KIND: &str = "relayer";
 /// Exit code of a process that ended by a panic: a fault in the program.
@@ -56,7 +53,6 @@ fn command(cli: Cli) -> anyhow::Result<()> {
             println("next: baton-relayer models pull potion-base-8m, then baton-relayer run");
             Ok(())
         }
-        Command::Facts(command) => facts(&folder, command),
         Command::Run(args) => {
             let settings = settings(args.options)?;
             let key = init(&folder)?;
@@ -103,36 +99,7 @@ fn init(folder: &Path) -> anyhow::Result<SecretSigningKey> {
         files::create(&path, KEY_KIND, &secret, None)?;
         secret
     };
-    let key = SecretSigningKey::from_seed(secret.expose());
-    let facts = folder.join("facts.json");
-    if !facts.exists() {
-        Facts::default().save(&facts, &key)?;
-    }
-    Ok(key)
-}
-
-fn facts(folder: &Path, command: FactsCommand) -> anyhow::Result<()> {
-    let key = init(folder)?;
-    let path = folder.join("facts.json");
-    match command {
-        FactsCommand::Add { text, source } => {
-            let mut facts = Facts::load(&path, &key.public_key())?;
-            facts.add(text, source, now_ms())?;
-            facts.save(&path, &key)?;
-            println(&format!("{} facts in {}", facts.items().len(), path.display()));
-        }
-        FactsCommand::List => {
-            for item in Facts::load(&path, &key.public_key())?.items() {
-                println(&format!("- {} ({})", item.text, item.source));
-            }
-        }
-        FactsCommand::Sign => {
-            let facts = Facts::load_unverified(&path)?;
-            facts.save(&path, &key)?;
-            println(&format!("signed {} facts in {}", facts.items().len(), path.display()));
-        }
-    }
-    Ok(())
+    Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
 fn default_folder() -> PathBuf {
@@ -146,7 +113,7 @@ fn now_ms() -> u64 {
 }
 
 /// Forbids core dumps and, on Linux, reading the process's memory by others of the same user: both would hold the key
-/// and the facts. A system that refuses is told of, not fatal.
+/// and memories. A system that refuses is told of, not fatal.
 fn forbid_memory_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let none = Rlimit { current: Some(0), maximum: Some(0) };
@@ -162,7 +129,7 @@ fn forbid_memory_dumps() {
     }
 }
 
-/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a fact.
+/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a memory.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();

@@ -10,7 +10,6 @@ use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_relayer::{
     chat::{Chat, ChatConfig},
     config::{HttpSetting, Settings},
-    facts::Facts,
     http::{self, Doors, DoorsConfig},
     injection::Recollection,
     service::Relayer,
@@ -24,7 +23,6 @@ use crate::{println, setup};
 
 /// Serves as the settings say.
 pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -> anyhow::Result<()> {
-    let facts = Facts::load(&settings.facts, &key.public_key())?;
     if settings.http == HttpSetting::Off && settings.bootstrap.is_empty() && !settings.mdns {
         bail!(
             "no node can be found, and HTTP is off: give --bootstrap with a node's address, leave mDNS on, or HTTP"
@@ -32,19 +30,19 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     }
     // Before memory opens, so that a wrong address is told at once.
     let listener = listen(settings.http).await?;
-    let opened = setup::open(&settings).await?;
     let agent = concat!("baton/", env!("CARGO_PKG_VERSION"), " (relayer)");
     let mut config = MeshConfig::server(agent, settings.listen.clone());
     config.bootstrap.clone_from(&settings.bootstrap);
     config.mdns = settings.mdns;
     let (mesh, incoming) = Mesh::spawn(Zeroizing::new(*key.expose_seed()), config).await?;
-    announce(&settings, &mesh, &key, facts.items().len(), listener.as_ref(), json)?;
+    let opened = setup::open(&settings, Some(&mesh)).await?;
+    announce(&settings, &mesh, &key, listener.as_ref(), json)?;
 
     let shutdown = CancellationToken::new();
     let grace = Duration::from_secs(settings.drain_seconds.into());
     let chat = Conversations::open(&settings, &opened.memory, &key).await?;
     let recollection: Arc<dyn Recollection> = Arc::new(opened.memory.clone());
-    let relayer = Relayer::new(key, facts, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
+    let relayer = Relayer::new(key, mesh.clone(), Arc::new(crate::now_ms)).with_memory(recollection);
     let memory = opened.memory.clone();
     let jobs = memory.run_jobs(shutdown.clone());
     let sealed = relayer.run(incoming, shutdown.clone(), grace);
@@ -136,7 +134,6 @@ fn announce(
     settings: &Settings,
     mesh: &MeshHandle,
     key: &SecretSigningKey,
-    facts: usize,
     listener: Option<&TcpListener>,
     json: bool,
 ) -> anyhow::Result<()> {
@@ -147,23 +144,19 @@ fn announce(
     if json {
         let ready = serde_json::json!({
             "event": "ready", "relayer": key.public_key().to_string(), "peer_id": peer, "listen": listen,
-            "facts": facts, "http": http,
+            "http": http,
         });
         println(&ready.to_string());
         return Ok(());
     }
-    println(&format!(
-        "relayer {} with {facts} facts, data in {}",
-        key.public_key(),
-        show(&settings.data_dir)
-    ));
+    println(&format!("relayer {}, data in {}", key.public_key(), show(&settings.data_dir)));
     if let Some(http) = http {
         println(&format!("  memory at {http}, described in {http}/openapi.json"));
     }
     for address in listen {
         println(&format!("  listening on {address}"));
     }
-    println("clients allow memory with: baton chat --relayer ADDRESS");
+    println("clients use it with: baton chat --memory --relayer ADDRESS");
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use baton_proto::{
     turn::TurnAuth,
     wire::{ClientFrame, NodeFrame, TurnRequest},
 };
+use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
@@ -31,10 +32,11 @@ use baton_memory::{
 
 use crate::{
     delegation::{Scope, registry::Registry},
-    facts::Facts,
     injection::{Recollection, items_of, profile_hits},
 };
 
+/// For how long a used hint is known: longer than its authorisation counts, clocks that differ included.
+const HINT_KEPT_MS: u64 = 5 * 60 * 1000;
 /// Most items of memory for one turn.
 const RECALL_ITEMS: usize = 12;
 
@@ -49,10 +51,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Turns a minute from one client: half of what a node takes by default from one peer, which this relayer is to it.
 pub const TURNS_PER_MINUTE: u32 = 60;
 
-/// A relayer: its key, its facts and its place in the network.
+/// A relayer: its key, the memory that it keeps, and its place in the network.
 pub struct Relayer {
     key: SecretSigningKey,
-    facts: Facts,
     memory: Option<(Arc<dyn Recollection>, Registry)>,
     mesh: MeshHandle,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -76,15 +77,10 @@ enum Broken {
 }
 
 impl Relayer {
-    /// A relayer that adds these facts; `now_ms` is the wall clock in milliseconds since the Unix epoch.
+    /// A relayer that passes turns on; `now_ms` is the wall clock in milliseconds since the Unix epoch.
     #[must_use]
-    pub fn new(
-        key: SecretSigningKey,
-        facts: Facts,
-        mesh: MeshHandle,
-        now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    ) -> Self {
-        Self { key, facts, memory: None, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
+    pub fn new(key: SecretSigningKey, mesh: MeshHandle, now_ms: Arc<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        Self { key, memory: None, mesh, now_ms, rates: Mutex::new(Rates::new(TURNS_PER_MINUTE)) }
     }
 
     /// With the memory of its owners, for turns that come with a hint.
@@ -169,7 +165,8 @@ impl Relayer {
         auth.check_time((self.now_ms)()).map_err(refuse)?;
         let items = match hint {
             Some(hint) => self.recall(hint, &auth).await.map_err(refuse)?,
-            None => self.facts.within(auth.memory_tokens),
+            // Nobody said whose memory is meant.
+            None => Vec::new(),
         };
         let items = self.add_memory(&mut request, &auth, items).map_err(refuse)?;
         let deadline = Instant::now() + OPEN_TIMEOUT;
@@ -213,6 +210,7 @@ impl Relayer {
         let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
         let owner = OwnerId(hint.owner.0);
         let project = self.may_read(registry, owner, &hint).await?;
+        self.take_hint(memory, &hint, auth).await?;
         let (session, persona) = (hint.session.clone(), hint.persona.clone());
         // Of a session that is known its own project counts. One that is not is not made known by a turn that leaves
         // nothing here, and stands where the hint says.
@@ -246,6 +244,27 @@ impl Relayer {
             recall.hits
         };
         Ok(items_of(hits).1)
+    }
+
+    /// Refuses a hint that came before: whoever captured a request learns nothing by sending it again. Each attempt of a
+    /// client has an authorisation, and so a hint, of its own.
+    async fn take_hint(
+        &self,
+        memory: &Arc<dyn Recollection>,
+        hint: &RecallHint,
+        auth: &Signed<TurnAuth>,
+    ) -> Result<(), ErrorCode> {
+        let name = Sha256::new().chain_update(b"baton recall hint").chain_update(hint.owner.0);
+        let name = name.chain_update(auth.auth_hash().0).finalize().into();
+        let now_ms = (self.now_ms)();
+        match memory.take_nonce(name, now_ms, now_ms.saturating_add(HINT_KEPT_MS)).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ErrorCode::MemUnauthorized),
+            Err(error) => {
+                tracing::warn!(%error, "a hint's first use could not be noted");
+                Err(ErrorCode::Busy)
+            }
+        }
     }
 
     /// Whether the hint's signer may see the owner's memory, and the project that it is about.

@@ -13,8 +13,13 @@ use baton_memory::{
     vault::Vault,
     writing::{Endpoint, EndpointConfig, ModelWriter, Writer, read_key},
 };
-use baton_relayer::config::{
-    EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings, WalrusSettings,
+use baton_mesh::MeshHandle;
+use baton_relayer::{
+    config::{
+        DEFAULT_SHARDS, EmbedderEndpoint, EmbedderSetting, ModelSettings, RolesSetting, Settings,
+        WalrusSettings,
+    },
+    strangers::NodeModel,
 };
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
 
@@ -34,14 +39,23 @@ pub(crate) struct Opened {
     pub(crate) writer: Option<Arc<dyn Writer>>,
 }
 
-/// Opens memory.
-pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Opened> {
+/// Opens memory; with a mesh, over which nodes can be asked where the settings say so.
+pub(crate) async fn open(settings: &Settings, mesh: Option<&MeshHandle>) -> anyhow::Result<Opened> {
     let vault = vault(settings).await?;
     let embedder = baton_embed::open(&embedder_config(settings), &settings.model_dir).await?;
     tracing::info!(embedder = embedder.id(), "memory is open");
     let writer = settings.model.as_ref().map(writer).transpose()?;
     let mut parts = Parts::new(vault, embedder.clone(), Arc::new(crate::now_ms));
     parts.writer.clone_from(&writer);
+    if let (Some(model), Some(mesh)) = (&settings.through_nodes, mesh) {
+        let shards =
+            ShardCount::new(settings.walrus.as_ref().map_or(DEFAULT_SHARDS, |walrus| walrus.shards))?;
+        let nodes = NodeModel::open(mesh.clone(), shards, model.clone(), settings.allow_echo).await?;
+        if writer.is_some() {
+            tracing::info!("nodes are not asked for what to keep: model_url goes before through_nodes");
+        }
+        parts.node_writer = Some(Arc::new(ModelWriter::new(Arc::new(nodes))));
+    }
     parts.max_items = settings.max_items;
     if let Some(walrus) = &settings.walrus {
         parts.contents = Some(Arc::new(WalrusContents::new(Arc::new(store(walrus)?), walrus.epochs)));

@@ -12,5 +12,7 @@ mod mcp;
 mod memory;
 #[path = "http/sdk.rs"]
 mod sdk;
+#[path = "http/settings.rs"]
+mod settings;
 #[path = "http/who.rs"]
 mod who;

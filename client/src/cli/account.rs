@@ -13,12 +13,13 @@ use zeroize::Zeroizing;
 use super::{
     Failure,
     args::AccountCommand,
+    delegation,
     out::Out,
     settings::{Settings, read_bounded},
     write_private,
 };
 
-pub fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
+pub async fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(), Failure> {
     match command {
         AccountCommand::New => make(settings, &AccountKey::generate(), out),
         AccountCommand::Show => show(settings, &load(settings)?, out),
@@ -26,6 +27,13 @@ pub fn run(settings: &Settings, command: &AccountCommand, out: &Out) -> Result<(
         AccountCommand::Restore { words_file } => {
             let words = words(words_file.as_deref())?;
             make(settings, &AccountKey::from_words(&words).map_err(ClientError::from)?, out)
+        }
+        AccountCommand::Delegate(arguments) => {
+            delegation::delegate(settings, &load(settings)?, arguments, out).await
+        }
+        AccountCommand::Delegations => delegation::list(settings, load(settings)?, out).await,
+        AccountCommand::Revoke { id, key } => {
+            delegation::revoke(settings, load(settings)?, id, key.as_deref(), out).await
         }
     }
 }

@@ -1,8 +1,14 @@
 //! The command line. Every setting may also come from the environment or the settings file.
 
+mod account;
+mod memory;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
+
+pub use account::{AccountCommand, DelegateArguments};
+pub use memory::{MemoryCommand, PlaceArguments, Switch};
 
 use super::blob::args::BlobCommand;
 
@@ -24,9 +30,10 @@ Examples:
   baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
   baton blob quilt put notes/*.txt                 many small files as one blob
   baton account new --passphrase-file p.txt        the key that owns memories
+  baton account delegate KEY --out agent.json      let another key read them
   baton chat --memory --relayer /ip4/192.0.2.1/tcp/4101/p2p/ID
   baton memory list --all --relayer-url https://relayer.example
-  baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent
+  baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent, settings
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher and aggregator (a URL or a
 list), publisher_token_file, publisher_secret_file, heads, shards, mdns, open_epochs, closed_epochs, epoch_hours,
@@ -104,6 +111,9 @@ pub struct Arguments {
     /// File of the account key, which owns memories [default: account.key in the home folder].
     #[arg(long, global = true, env = "BATON_ACCOUNT", value_name = "FILE")]
     pub account: Option<PathBuf>,
+    /// File with a delegation to this key [default: account.delegation beside the account key, if it is there].
+    #[arg(long, global = true, env = "BATON_DELEGATION", value_name = "FILE")]
+    pub delegation: Option<PathBuf>,
     /// Act for this account, whose owner made this key its delegate [default: the key's own account].
     #[arg(long, global = true, env = "BATON_OWNER", value_name = "ADDRESS")]
     pub owner: Option<String>,
@@ -125,7 +135,7 @@ pub enum Command {
         #[command(subcommand)]
         command: SessionCommand,
     },
-    /// Make, show, back up and bring back the account key, which owns memories.
+    /// Make, show, back up and bring back the account key, which owns memories, and let other keys act for it.
     Account {
         /// What to do with it.
         #[command(subcommand)]
@@ -172,7 +182,7 @@ pub struct ChatArguments {
     /// Pinned system text: of a new session, or from now on.
     #[arg(long, env = "BATON_SYSTEM", value_name = "TEXT")]
     pub system: Option<String>,
-    /// A relayer that adds memory, such as /ip4/192.0.2.1/tcp/4002/p2p/ID.
+    /// A relayer that turns go through, and that adds memory with --memory, such as /ip4/192.0.2.1/tcp/4101/p2p/ID.
     #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
     pub relayer: Option<String>,
     /// Have the relayer recall memories of your account. It cannot read the turn: it is told a hint to search by.
@@ -246,138 +256,6 @@ pub struct ServeArguments {
     /// Most tokens of an answer where a request says nothing.
     #[arg(long, value_name = "NUMBER")]
     pub max_tokens: Option<u32>,
-}
-
-/// What to do with the account key.
-#[derive(Debug, Subcommand)]
-pub enum AccountCommand {
-    /// Make a key, under the passphrase of --passphrase-file if one is given.
-    New,
-    /// Show the account's address and public key.
-    Show,
-    /// Show the 24 words that are the key, or write them to a file.
-    Backup {
-        /// The file (made with mode 0600).
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
-    },
-    /// Bring the key back from its 24 words.
-    Restore {
-        /// File with the words.
-        #[arg(long, value_name = "FILE")]
-        words_file: Option<PathBuf>,
-    },
-}
-
-/// Where in memory.
-#[derive(Debug, Default, Clone, Args)]
-pub struct PlaceArguments {
-    /// The project [default: the shared pool of no project].
-    #[arg(long, value_name = "NAME")]
-    pub project: Option<String>,
-    /// The session.
-    #[arg(long, value_name = "NAME")]
-    pub session: Option<String>,
-    /// The persona.
-    #[arg(long, value_name = "NAME")]
-    pub persona: Option<String>,
-}
-
-/// What to do with memories. ID is one that `baton memory list` shows.
-#[derive(Debug, Subcommand)]
-pub enum MemoryCommand {
-    /// List memories, newest first.
-    List {
-        /// Only those with all these words.
-        words: Vec<String>,
-        #[command(flatten)]
-        place: PlaceArguments,
-        /// Of all projects and sessions.
-        #[arg(long)]
-        all: bool,
-        /// Only those that wait for consent.
-        #[arg(long)]
-        pending: bool,
-        /// Most of them.
-        #[arg(long, value_name = "NUMBER", default_value_t = 50)]
-        limit: u32,
-    },
-    /// Search as a turn would, with scores.
-    Search {
-        /// What to look for.
-        query: String,
-        #[command(flatten)]
-        place: PlaceArguments,
-        /// full, neutral_and_relationship, relationship_only, neutral_only, insights_only or none.
-        #[arg(long, value_name = "NAME")]
-        scope: Option<String>,
-        /// Most of them.
-        #[arg(long, value_name = "NUMBER", default_value_t = 6)]
-        limit: u32,
-    },
-    /// Remember a fact.
-    Add {
-        /// The fact, in one sentence.
-        text: String,
-        #[command(flatten)]
-        place: PlaceArguments,
-        /// Between you and the persona, instead of known to all of them.
-        #[arg(long)]
-        relationship: bool,
-    },
-    /// Change a memory's text.
-    Edit {
-        /// The memory.
-        id: String,
-        /// The new text.
-        text: String,
-        /// Keep the old text as history.
-        #[arg(long)]
-        keep_old: bool,
-    },
-    /// Delete memories for good.
-    Forget {
-        /// The memories.
-        #[arg(required_unless_present = "everything")]
-        ids: Vec<String>,
-        /// All of the account's, with their keys.
-        #[arg(long, conflicts_with = "ids")]
-        everything: bool,
-        /// Do not ask.
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Write all memories to a file, in the clear and signed.
-    Export {
-        /// The file (made with mode 0600); `-` is standard output.
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-        #[command(flatten)]
-        place: PlaceArguments,
-    },
-    /// Take in an export.
-    Import {
-        /// The file.
-        file: PathBuf,
-    },
-    /// Show what waits for your consent, or decide.
-    Consent {
-        /// Keep this one; may be repeated.
-        #[arg(long, value_name = "ID")]
-        grant: Vec<String>,
-        /// Delete this one; may be repeated.
-        #[arg(long, value_name = "ID")]
-        deny: Vec<String>,
-    },
-    /// Show what has been learned about you.
-    Profile {
-        #[command(flatten)]
-        place: PlaceArguments,
-    },
-    /// List the projects.
-    Projects,
-    /// List the sessions that memory knows.
-    Sessions,
 }
 
 /// What a relayer is told to search by.

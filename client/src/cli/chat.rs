@@ -89,9 +89,32 @@ impl Talk {
         }
     }
 
-    /// How a pending turn is finished.
-    pub fn resume(&self) -> ResumeOptions {
-        ResumeOptions::of(&self.template)
+    /// Finishes a pending turn: with memory recalled anew where this call has memory, and without, which is said, where the
+    /// relayer gives none.
+    pub async fn finish_pending(
+        &self,
+        client: &Client,
+        session: SessionId,
+        view: &mut View<'_>,
+        out: &Out,
+    ) -> Result<Option<TurnOutcome>, Failure> {
+        let messages = client.pending_messages(session).await?.unwrap_or_default();
+        let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
+        let hinted = hint.is_some();
+        let options = ResumeOptions { hint, ..ResumeOptions::of(&self.template) };
+        let mut result = cancellable(client.resume(session, options, |event| view.show(event))).await;
+        if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
+            view.end_line();
+            out.warn(
+                "the relayer gave no memory for the message; it is finished without, by a node directly",
+            );
+            let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.template) };
+            result = cancellable(client.resume(session, options, |event| view.show(event))).await;
+        }
+        if let Ok(Some(outcome)) = &result {
+            self.remember(&messages, outcome, out).await;
+        }
+        result
     }
 
     /// Begins a session.
@@ -129,8 +152,7 @@ async fn one_shot(
     let mut view = View::new(out);
     if client.session(session).await?.pending {
         out.note("finishing an earlier message first");
-        let resumed = cancellable(client.resume(session, talk.resume(), |event| view.show(event))).await?;
-        if let Some(outcome) = resumed {
+        if let Some(outcome) = talk.finish_pending(client, session, &mut view, out).await? {
             view.finish(&outcome);
         }
         view = View::new(out);

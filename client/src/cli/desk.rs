@@ -6,7 +6,7 @@ use baton_client::{AccountKey, ClientError};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use super::{Failure, settings::Settings, storage::now_ms};
+use super::{Failure, delegation::Acting, settings::Settings, storage::now_ms};
 
 /// For an answer to begin and end: an export of a large memory takes a while.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -20,13 +20,30 @@ pub struct Desk {
     http: reqwest::Client,
     url: String,
     key: AccountKey,
-    /// Whose memory it is about.
-    owner: String,
+    /// Whose memory it is about, and by what right.
+    acting: Acting,
 }
 
 impl Desk {
-    /// The relayer of the settings, and the account key on this machine.
+    /// The relayer of the settings, and the account key on this machine, for itself or for whom it is a delegate of.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
+        let key = super::account::load(settings)?;
+        let acting = Acting::from(settings, &key)?;
+        Self::new(settings, key, acting)
+    }
+
+    /// The relayer of the settings, and this account key for its own account alone.
+    pub fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
+        let acting = Acting { owner: key.account_id(), header: None };
+        Self::new(settings, key, acting)
+    }
+
+    /// The account whose memory it is about.
+    pub fn owner(&self) -> &str {
+        &self.acting.owner
+    }
+
+    fn new(settings: &Settings, key: AccountKey, acting: Acting) -> Result<Self, Failure> {
         let url = settings.relayer_url.clone().ok_or_else(|| {
             Failure::Usage("no relayer is named; give one with --relayer-url http://...".to_owned())
         })?;
@@ -34,11 +51,9 @@ impl Desk {
         if !(url.starts_with("http://") || url.starts_with("https://")) {
             return Err(Failure::Usage(format!("--relayer-url {url}: it begins with http:// or https://")));
         }
-        let key = super::account::load(settings)?;
-        let owner = settings.owner.clone().unwrap_or_else(|| key.account_id());
         let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
-        Ok(Self { http, url, key, owner })
+        Ok(Self { http, url, key, acting })
     }
 
     /// Asks, and reads the answer as JSON.
@@ -55,10 +70,13 @@ impl Desk {
     /// Asks, and reads the answer as text.
     pub async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
         let now = now_ms() / 1000;
-        let headers = self.key.request_headers(&self.owner, method.as_str(), path, body.as_bytes(), now);
+        let headers = self.key.request_headers(self.owner(), method.as_str(), path, body.as_bytes(), now);
         let mut request = self.http.request(method, format!("{}{path}", self.url));
         for (name, value) in headers {
             request = request.header(name, value);
+        }
+        if let Some(delegation) = &self.acting.header {
+            request = request.header("x-delegation", delegation);
         }
         if !body.is_empty() {
             request = request.header("content-type", "application/json").body(body);

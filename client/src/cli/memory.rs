@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{MemoryCommand, PlaceArguments},
+    args::{MemoryCommand, PlaceArguments, Switch},
     desk::Desk,
     out::{Out, clean, count},
     settings::{Settings, read_bounded},
@@ -72,6 +72,16 @@ pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Res
             let path = format!("/v1/memory/profile{}", place_query(place));
             items(&desk.json(Method::GET, &path, None).await?, out)
         }
+        MemoryCommand::Settings { extract_through_nodes } => {
+            let answer = match extract_through_nodes {
+                None => desk.json(Method::GET, "/v1/memory/settings", None).await?,
+                Some(switch) => {
+                    let body = json!({ "extract_through_nodes": *switch == Switch::On });
+                    desk.json(Method::PUT, "/v1/memory/settings", Some(&body)).await?
+                }
+            };
+            shown_settings(&answer, out)
+        }
         MemoryCommand::Projects => places(&desk.json(Method::GET, "/v1/memory/projects", None).await?, out),
         MemoryCommand::Sessions => places(&desk.json(Method::GET, "/v1/memory/sessions", None).await?, out),
     }
@@ -116,7 +126,9 @@ async fn forget(desk: &Desk, ids: &[String], everything: bool, yes: bool, out: &
                 "nothing was deleted; say --yes where nobody can be asked".to_owned(),
             ));
         }
-        desk.text(Method::DELETE, "/v1/memory/owner", String::new()).await?;
+        // The account once more: nothing is deleted by a path alone.
+        let confirm = json!({ "confirm": desk.owner() });
+        desk.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
         return told(&json!({ "deleted": "everything" }), "everything is deleted", out);
     }
     for id in ids {
@@ -169,6 +181,25 @@ async fn consent(desk: &Desk, grant: &[String], deny: &[String], out: &Out) -> R
         let number = answer["count"].as_u64().unwrap_or_default();
         let done = if decision == "grant" { "kept" } else { "denied and deleted" };
         told(&answer, &format!("{} {done}", memories(number)), out)?;
+    }
+    Ok(())
+}
+
+/// What the owner decided, and what follows from it.
+fn shown_settings(answer: &Value, out: &Out) -> Result<(), Failure> {
+    let allowed = answer["extract_through_nodes"].as_bool().unwrap_or_default();
+    let offered = answer["nodes_offered"].as_bool().unwrap_or_default();
+    let by = match answer["written_by"].as_str() {
+        Some("endpoint") => "rules, and a model of the relayer's operator",
+        Some("nodes") => "rules, and a model on nodes of strangers",
+        _ => "rules alone",
+    };
+    told(answer, &format!("extract through nodes  {}", if allowed { "on" } else { "off" }), out)?;
+    if !out.json() {
+        out.line(&format!("written by             {by}"))?;
+        if allowed && !offered {
+            out.note("this relayer's operator offers no nodes");
+        }
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{
     Failure, account,
     args::{ChatArguments, HintMode},
+    delegation::Acting,
     desk::Desk,
     out::Out,
     settings::Settings,
@@ -49,7 +50,7 @@ impl Remembering {
             return Ok(None);
         }
         let key = account::load(settings)?;
-        let address = settings.owner.clone().unwrap_or_else(|| key.account_id());
+        let address = Acting::from(settings, &key)?.owner;
         let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
         let owner =
             owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;

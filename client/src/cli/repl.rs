@@ -257,8 +257,7 @@ impl Repl<'_> {
 
     async fn retry(&self) -> Result<(), Failure> {
         let mut view = View::new(self.out);
-        let options = self.talk.resume();
-        let result = cancellable(self.client.resume(self.session, options, |event| view.show(event))).await;
+        let result = self.talk.finish_pending(self.client, self.session, &mut view, self.out).await;
         self.ended(result, &mut view).await
     }
 

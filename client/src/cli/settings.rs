@@ -138,6 +138,8 @@ pub struct Settings {
     pub relayer_url: Option<String>,
     /// The account that is acted for, if not the key's own.
     pub owner: Option<String>,
+    /// The delegation file that was named.
+    pub delegation: Option<PathBuf>,
     account: PathBuf,
 }
 
@@ -179,6 +181,7 @@ impl Settings {
             account: arguments.account.clone().or(file.account).unwrap_or_else(|| home.join("account.key")),
             relayer_url: arguments.relayer_url.clone().or(file.relayer_url),
             owner: arguments.owner.clone(),
+            delegation: arguments.delegation.clone(),
             home,
             nodes,
             mdns,

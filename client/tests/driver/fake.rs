@@ -38,6 +38,9 @@ use crate::store::Stores;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Serve,
+    /// Answers this.
+    #[allow(dead_code, reason = "for the relayer's tests")]
+    Say(&'static str),
     Refuse(ErrorCode),
     /// Ends the substream after some text.
     Truncate,
@@ -106,6 +109,8 @@ struct Shared {
     state: Mutex<State>,
     /// Rises with every turn that began to hang.
     hanging: watch::Sender<u32>,
+    /// Rises with every turn whose client went away while it hung.
+    left: watch::Sender<u32>,
 }
 
 #[derive(Clone)]
@@ -138,6 +143,7 @@ impl FakeNode {
                 seen: Seen::default(),
             }),
             hanging: watch::channel(0).0,
+            left: watch::channel(0).0,
         });
         let serving = shared.clone();
         tokio::spawn(async move {
@@ -171,6 +177,13 @@ impl FakeNode {
     /// Waits until a turn hangs.
     pub async fn hangs(&self) {
         self.hung(1).await;
+    }
+
+    /// Waits until the clients of so many turns that hung went away.
+    #[allow(dead_code, reason = "for the relayer's tests")]
+    pub async fn left(&self, turns: u32) {
+        let mut left = self.shared.left.subscribe();
+        left.wait_for(|count| *count >= turns).await.unwrap();
     }
 
     /// Waits until so many turns hung.
@@ -348,7 +361,10 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     let read = effective(&window.turns).len();
     let system = payload.system.first().map_or("", |system| system.text.as_str());
     let said = payload.messages.last().map_or("", |last| last.text.as_str());
-    let answer = format!("{system}{said} ({read})");
+    let answer = match act {
+        Act::Say(text) => text.to_owned(),
+        _ => format!("{system}{said} ({read})"),
+    };
     let (head, tail) = answer.split_at(answer.len() / 2);
     let record_key = payload.grant.record_key.record_key();
     let mut hash = running_hash_start(&record_key, &auth.auth_hash());
@@ -372,6 +388,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
             Act::Hang => {
                 shared.hanging.send_modify(|count| *count += 1);
                 let _ = stream.recv(16).await;
+                shared.left.send_modify(|count| *count += 1);
                 return;
             }
             _ => {}

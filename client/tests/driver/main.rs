@@ -17,6 +17,7 @@ mod renewal;
 mod serve;
 mod store;
 mod takeover;
+mod taking_up;
 mod turns;
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -28,7 +28,7 @@ fn items() -> Vec<MemoryItem> {
 
 /// What a relayer does that it should not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trick {
+pub(crate) enum Trick {
     None,
     /// Tells the client of other items than it sends to the node.
     Lie,
@@ -40,15 +40,15 @@ enum Trick {
     Refuse,
 }
 
-type Hints = Arc<Mutex<Vec<Signed<RecallHint>>>>;
+pub(crate) type Hints = Arc<Mutex<Vec<Signed<RecallHint>>>>;
 
-struct FakeRelayer {
-    mesh: MeshHandle,
-    hints: Hints,
+pub(crate) struct FakeRelayer {
+    pub(crate) mesh: MeshHandle,
+    pub(crate) hints: Hints,
 }
 
 impl FakeRelayer {
-    async fn start(node: &FakeNode, trick: Trick) -> Self {
+    pub(crate) async fn start(node: &FakeNode, trick: Trick) -> Self {
         let signing = SecretSigningKey::generate();
         let config = MeshConfig::server("fake relayer", vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()]);
         let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();

@@ -300,6 +300,38 @@ pub struct Stats {
     pub bytes: u64,
     /// Most items of an owner.
     pub max_items: u64,
+    /// Whether nodes of strangers may read exchanges: the owner's own decision.
+    pub extract_through_nodes: bool,
+}
+
+/// What an owner decides on how its memory is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerSettings {
+    /// Whether nodes of strangers may read exchanges, to find out what to keep of them. No by default.
+    pub extract_through_nodes: bool,
+}
+
+/// What an owner decided, and what follows from it at this relayer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingsView {
+    /// The decisions.
+    pub settings: OwnerSettings,
+    /// Whether the operator offers nodes at all.
+    pub nodes_offered: bool,
+    /// What reads the owner's exchanges now.
+    pub written_by: WrittenBy,
+}
+
+/// What finds out what to keep of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WrittenBy {
+    /// Rules alone.
+    Rules,
+    /// Rules, and a model at the operator's endpoint.
+    Endpoint,
+    /// Rules, and a model on nodes of strangers.
+    Nodes,
 }
 
 /// What a restore did.

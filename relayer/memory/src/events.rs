@@ -218,6 +218,18 @@ pub(crate) enum Event {
     PersonaDeleted {
         id: PersonaId,
     },
+    /// Whether nodes of strangers may read exchanges to find out what to keep of them.
+    NodesAllowed {
+        allowed: bool,
+        at_ms: u64,
+    },
+    /// What a call with an idempotency key was answered with. Both hashes are under the owner's key; the call's is over
+    /// the idempotency key, place and text. Unwritten with the item, and when its words change.
+    Answered {
+        key: [u8; 32],
+        call: [u8; 32],
+        item: ItemId,
+    },
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::{
     model::{Author, Consent, Item, Kind, Layer, Provenance, Role},
     owner::{Job, Owner, Plan, embedded_text},
     search::Quantised,
-    service::{Memory, millis},
+    service::{Memory, OwnerWriter, millis},
     state::Entry,
     writing::{self, Candidate, Exchange, Spoken},
 };
@@ -248,7 +248,9 @@ impl Memory {
                 persona: turn.persona.as_deref(),
             };
             let now_ms = self.now_ms();
-            match self.read_exchange(&exchange, turn.failures).await {
+            // Asked for each turn: an owner who changes his mind is heard at once.
+            let writer = self.writer_of(owner).await?;
+            match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
                 Ok(found) => {
                     self.write(owner, |owner| {
                         Ok((Self::plan_extracted(owner, turn.number, found.clone(), now_ms)?.quiet(), ()))
@@ -271,12 +273,14 @@ impl Memory {
     /// otherwise.
     async fn read_exchange(
         &self,
+        writer: Option<&OwnerWriter>,
         exchange: &Exchange<'_>,
         failures: u32,
     ) -> Result<Vec<(Candidate, Consent)>, writing::ModelError> {
         let rules = writing::gate(exchange);
-        let writer = self.inner.parts.writer.as_ref().filter(|_| failures < MODEL_TRIES);
-        if self.inner.parts.writer.is_some() && failures >= MODEL_TRIES {
+        let model = writer.and_then(|writer| writer.for_exchange(exchange));
+        let writer = model.filter(|_| failures < MODEL_TRIES);
+        if model.is_some() && failures >= MODEL_TRIES {
             self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
         }
         let ruled = writing::extract(exchange);
@@ -390,7 +394,8 @@ impl Memory {
             persona: last.and_then(|turn| turn.persona.as_deref()),
         };
         // A model that fails here is not asked again: the turns were read once already.
-        let found = match &self.inner.parts.writer {
+        let writer = self.writer_of(owner).await?;
+        let found = match writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) {
             Some(writer) => writer.extract(&exchange).await.unwrap_or_default().candidates,
             None => writing::extract(&exchange),
         };
@@ -414,7 +419,8 @@ impl Memory {
             .iter()
             .map(|(_, role, text, time_ms)| Spoken { role: *role, text, time_ms: *time_ms })
             .collect();
-        let by_model = match &self.inner.parts.writer {
+        let writer = self.writer_of(owner).await?;
+        let by_model = match writer.as_ref().and_then(|writer| writer.for_messages(&spoken)) {
             Some(writer) => writer.summarise(&spoken, MAX_FACT_BYTES).await.ok(),
             None => None,
         };
@@ -517,7 +523,10 @@ impl Owner {
                 .state
                 .entries_of(*id)
                 .filter(|(number, entry)| {
-                    entry.item.kind == Kind::Episode && covered.is_none_or(|covered| *number > covered)
+                    // What is off the record, or was archived, is in no summary.
+                    entry.item.kind == Kind::Episode
+                        && !entry.archived
+                        && covered.is_none_or(|covered| *number > covered)
                 })
                 .map(|(_, entry)| entry)
                 .collect();

@@ -19,4 +19,4 @@ pub mod storage;
 pub mod vault;
 pub mod writing;
 
-pub use service::{Clock, Counters, Memory, Parts};
+pub use service::{Clock, Counters, Memory, Parts, RecordChanges};

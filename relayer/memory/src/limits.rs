@@ -20,6 +20,12 @@ pub const MAX_DROPPED: usize = 64;
 pub const MAX_PLACES: u32 = 100_000;
 /// Most items of one bulk request.
 pub const MAX_BULK: usize = 100;
+/// Idempotency keys that are known of an owner, the latest: retries come within minutes, and these are ten bulk requests.
+pub const MAX_ANSWERED: usize = 1_024;
+/// Most bytes of an idempotency key: a UUID has 36.
+pub const MAX_IDEMPOTENCY_BYTES: usize = 256;
+/// Most records that a door changes together.
+pub const MAX_RECORDS: usize = 1_024;
 /// Time that a recall may take, after which it does what it can with what it has (F5).
 pub const RECALL_DEADLINE: Duration = Duration::from_millis(300);
 /// Owners open at once; the one that was idle longest is closed, and wiped, for another.

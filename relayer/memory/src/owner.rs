@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Format of snapshots; another one is not read, and the log is folded instead.
-const SNAPSHOT_VERSION: u32 = 1;
+const SNAPSHOT_VERSION: u32 = 2;
 /// Events after which a new snapshot is worth its bytes.
 const SNAPSHOT_EVERY: u64 = 4_096;
 /// Turns after which all turns are looked through again: fewer would make a long memory's every write slow.
@@ -516,28 +516,34 @@ impl Owner {
         Ok(self.vault.get(Space::Sessions, number).await?)
     }
 
-    /// Writes such a record, or removes it so that its former bytes are unreadable.
-    pub(crate) async fn set_named_record(&mut self, name: &str, bytes: Option<Vec<u8>>) -> Result<()> {
-        let number = self.keys().record_number(name);
-        for _ in 0..COMMIT_TRIES {
-            let mut changes = Changes::default();
-            let committed = match &bytes {
-                Some(bytes) => {
-                    changes.put.push((Space::Sessions, number, Zeroizing::new(bytes.clone())));
-                    self.vault.commit(changes).await
-                }
-                None => {
-                    changes.remove.push((Space::Sessions, number));
-                    self.vault.redact(changes).await
-                }
-            };
-            match committed {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() => self.catch_up().await?,
-                Err(error) => return Err(error.into()),
+    /// Writes such records together, or removes them so that their former bytes are unreadable. A conflict with another
+    /// writer changes nothing: what was read before may be another by now.
+    pub(crate) async fn set_named_records(
+        &mut self,
+        records: &[(String, Option<Vec<u8>>)],
+    ) -> Result<Committed> {
+        if records.is_empty() {
+            return Ok(Committed::Done);
+        }
+        let mut changes = Changes::default();
+        for (name, bytes) in records {
+            let number = self.keys().record_number(name);
+            match bytes {
+                Some(bytes) => changes.put.push((Space::Sessions, number, Zeroizing::new(bytes.clone()))),
+                None => changes.remove.push((Space::Sessions, number)),
             }
         }
-        Err(busy())
+        let removes = !changes.remove.is_empty();
+        let committed =
+            if removes { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
+        match committed {
+            Ok(_) => Ok(Committed::Done),
+            Err(error) if error.is_conflict() => {
+                self.catch_up().await?;
+                Ok(Committed::Conflict)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The plan that leaves nothing of these items: their events and the edges at them are unwritten.

@@ -5,6 +5,8 @@ mod exchange;
 mod items;
 mod places;
 mod recall;
+mod records;
+mod settings;
 mod turns;
 mod view;
 
@@ -24,13 +26,16 @@ use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
     ids::OwnerId,
-    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, MAX_TEXT_BYTES, OWNER_IDLE},
+    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, OWNER_IDLE},
     owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
     search::Background,
     storage::StorageError,
     vault::{Vault, VaultError},
     writing::Writer,
 };
+
+pub use records::RecordChanges;
+pub(crate) use settings::OwnerWriter;
 
 /// The wall clock, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -43,6 +48,8 @@ pub struct Parts {
     pub embedder: Arc<dyn Embedder>,
     /// A model that judges and extracts; rules do if none.
     pub writer: Option<Arc<dyn Writer>>,
+    /// A model on nodes of strangers. It is asked for owners who allowed it, and only without a `writer`.
+    pub node_writer: Option<Arc<dyn Writer>>,
     /// Where contents are kept; contents stay in the vault alone if none.
     pub contents: Option<Arc<dyn ContentStore>>,
     /// The clock.
@@ -55,7 +62,15 @@ impl Parts {
     /// Memory by rules, on a vault with an embedder.
     #[must_use]
     pub fn new(vault: Vault, embedder: Arc<dyn Embedder>, now_ms: Clock) -> Self {
-        Self { vault, embedder, writer: None, contents: None, now_ms, max_items: MAX_ITEMS }
+        Self {
+            vault,
+            embedder,
+            writer: None,
+            node_writer: None,
+            contents: None,
+            now_ms,
+            max_items: MAX_ITEMS,
+        }
     }
 }
 
@@ -328,26 +343,6 @@ impl Memory {
     /// [`MemoryError::Unavailable`].
     pub async fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> Result<bool> {
         Ok(self.inner.parts.vault.storage().take_nonce(nonce, now_ms, until_ms).await?)
-    }
-
-    /// Small sealed records that doors keep for an owner (delegations, what a session's client left), by a keyed hash of
-    /// the name. `None` removes. At most 512 KiB each.
-    ///
-    /// # Errors
-    /// [`MemoryError::Invalid`] for a larger one.
-    pub async fn put_record(&self, owner: OwnerId, name: &str, bytes: Option<Vec<u8>>) -> Result<()> {
-        if bytes.as_ref().is_some_and(|bytes| bytes.len() > MAX_TEXT_BYTES) {
-            return Err(MemoryError::Invalid(format!("a record has at most {MAX_TEXT_BYTES} bytes")));
-        }
-        self.hold(owner, async |owner| owner.set_named_record(name, bytes).await).await
-    }
-
-    /// Such a record.
-    ///
-    /// # Errors
-    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
-    pub async fn get_record(&self, owner: OwnerId, name: &str) -> Result<Option<Vec<u8>>> {
-        self.hold(owner, async |owner| Ok(owner.named_record(name).await?.map(|bytes| bytes.to_vec()))).await
     }
 
     /// Writes a snapshot of an owner's state now, from which, with the log behind it, it opens faster. Done by itself as the

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     events::{Event, Outcome, Pointer, StoredItem, StoredKey, Unpackable},
     ids::{ItemId, ProjectId, SessionId},
+    limits::MAX_ANSWERED,
     model::{Consent, Edge, Item, Kind, Layer, Text},
     scope::{Class, Home, View},
     state::places::Places,
@@ -106,6 +107,44 @@ pub(crate) struct State {
     pub(crate) abandoned: u64,
     /// Bytes of text of all items.
     pub(crate) bytes: u64,
+    /// Whether nodes of strangers may read exchanges.
+    pub(crate) nodes_allowed: bool,
+    answered: Answered,
+}
+
+/// What the latest calls with idempotency keys were answered with.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Answered {
+    /// By the number of the event: key, call and answer.
+    calls: BTreeMap<u64, ([u8; 32], [u8; 32], ItemId)>,
+    numbers: HashMap<[u8; 32], u64>,
+}
+
+impl Answered {
+    fn add(&mut self, number: u64, key: [u8; 32], call: [u8; 32], item: ItemId) {
+        if let Some(before) = self.numbers.insert(key, number) {
+            self.calls.remove(&before);
+        }
+        self.calls.insert(number, (key, call, item));
+        while self.calls.len() > MAX_ANSWERED {
+            if let Some((_, (key, ..))) = self.calls.pop_first() {
+                self.numbers.remove(&key);
+            }
+        }
+    }
+
+    /// The events of calls that were answered with an item.
+    fn about(&self, item: ItemId) -> impl Iterator<Item = u64> {
+        self.calls.iter().filter(move |(_, (.., answer))| *answer == item).map(|(number, _)| *number)
+    }
+
+    fn forget(&mut self, item: ItemId) {
+        for number in self.about(item).collect::<Vec<_>>() {
+            if let Some((key, ..)) = self.calls.remove(&number) {
+                self.numbers.remove(&key);
+            }
+        }
+    }
 }
 
 impl State {
@@ -170,6 +209,8 @@ impl State {
                 }
             }
             Event::SessionDeleted { id, project } => self.end_session(number, *id, *project),
+            Event::NodesAllowed { allowed, .. } => self.nodes_allowed = *allowed,
+            Event::Answered { key, call, item } => self.answered.add(number, *key, *call, *item),
             place => self.places.apply(number, place),
         }
         Ok(())
@@ -237,6 +278,7 @@ impl State {
         for turn in orphaned {
             self.waiting.remove(&turn);
         }
+        self.answered.forget(id);
         let Some(number) = self.numbers.remove(&id) else { return };
         let Some(entry) = self.entries.remove(&number) else { return };
         if let Some(members) = self.members.get_mut(&entry.home) {
@@ -305,6 +347,7 @@ impl State {
     pub(crate) fn rewrite(&mut self, number: u64, stored: &StoredItem) -> Result<(), Unpackable> {
         let item = stored.unpack()?;
         let Some(entry) = self.entries.get_mut(&number) else { return Ok(()) };
+        self.answered.forget(item.id);
         self.bytes = self.bytes.saturating_sub(entry.item.text.len() as u64) + item.text.len() as u64;
         self.contents.remove(&(entry.home, entry.item.content_hash));
         self.contents.insert((entry.home, item.content_hash), number);
@@ -332,6 +375,12 @@ impl State {
         self.entries.get(self.entities.get(&home)?.get(key)?)
     }
 
+    /// The call that an idempotency key came with, and what it was answered with.
+    pub(crate) fn answered(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
+        let (_, call, item) = self.answered.calls.get(self.answered.numbers.get(key)?)?;
+        Some((*call, *item))
+    }
+
     pub(crate) fn recorded(&self, session: SessionId, turn: u64) -> Option<&Turn> {
         self.turns.get(self.recorded.get(&(session, turn))?)
     }
@@ -356,11 +405,16 @@ impl State {
         view.admits(&entry.class(), |id| self.places.session_scope(id)).is_some_and(|up_to| number <= up_to)
     }
 
-    /// What a delete of these items has to unwrite: their own events and the edges at them.
+    /// What a delete of these items has to unwrite: their own events, the edges at them, and the calls that made them.
     pub(crate) fn events_about(&self, ids: &[ItemId]) -> BTreeSet<u64> {
-        ids.iter()
-            .flat_map(|id| self.number(*id).into_iter().chain(self.edges_at(*id).map(|(number, _)| number)))
-            .collect()
+        let own = |id: ItemId| self.number(id).into_iter().chain(self.edges_at(id).map(|(number, _)| number));
+        ids.iter().flat_map(|id| own(*id).chain(self.calls_about(*id))).collect()
+    }
+
+    /// The events of calls that were answered with an item. An idempotency key may be made from the words, so they go
+    /// where the words go.
+    pub(crate) fn calls_about(&self, id: ItemId) -> impl Iterator<Item = u64> {
+        self.answered.about(id)
     }
 
     /// Facts and relationship items whose layer is not the profile, and episodes, of a session: what goes with it (D2).

@@ -10,7 +10,7 @@ use std::{
 };
 
 use baton_client::JournalLog;
-use baton_memory::{api::MemoryError, ids::OwnerId};
+use baton_memory::{RecordChanges, api::MemoryError, ids::OwnerId};
 use baton_proto::{codec, ids::SessionId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -21,7 +21,8 @@ use crate::injection::Recollection;
 
 /// Bytes of the journal in one record: each write of a turn replaces one such piece.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Longest journal: some five thousand turns. A longer session goes on in a client of the user's own.
+/// Longest journal. It is made shorter as it grows, so only a session of very long messages gets here; such a one goes on
+/// in a client of the user's own.
 const MAX_LOG_BYTES: u64 = 32 * 1024 * 1024;
 /// A lease is taken for the present stretch of time and the next, so a relayer that dies blocks its session for two of
 /// them at the most.
@@ -144,6 +145,34 @@ impl Lease {
     }
 }
 
+/// Removes all that is kept of a session, together: its journal, piece by piece, and how far it got. Whether there was
+/// anything.
+///
+/// # Errors
+/// [`ChatError::Busy`] while it is driven, and memory's.
+pub(super) async fn forget(
+    shelf: Shelf,
+    now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+) -> Result<bool, ChatError> {
+    let mut parts = Vec::new();
+    // Also what a crash left behind the last piece.
+    while shelf.get(&parts.len().to_string()).await?.is_some() {
+        parts.push(parts.len().to_string());
+    }
+    if shelf.get("progress").await?.is_some() {
+        parts.push("progress".to_owned());
+    }
+    if parts.is_empty() {
+        return Ok(false);
+    }
+    // Not given back: it says how far the session got, and ends by itself.
+    let _lease = Lease::take(shelf.clone(), now_ms).await?;
+    let names: Vec<String> = parts.iter().map(|part| shelf.name(part)).collect();
+    let change = |_: &[Option<Vec<u8>>]| Ok(names.iter().map(|name| (name.clone(), None)).collect());
+    shelf.memory.change(shelf.owner, Vec::new(), Box::new(change)).await?;
+    Ok(true)
+}
+
 /// A session's journal in records of its owner, piece by piece.
 pub(super) struct RecordLog {
     shelf: Shelf,
@@ -171,8 +200,12 @@ impl RecordLog {
         self.runtime.block_on(self.shelf.get(&piece.to_string())).map_err(io::Error::other)
     }
 
-    fn put(&self, piece: u64, bytes: Option<Vec<u8>>) -> io::Result<()> {
-        self.runtime.block_on(self.shelf.put(&piece.to_string(), bytes)).map_err(io::Error::other)
+    /// Writes pieces, all or none.
+    fn put(&self, pieces: RecordChanges) -> io::Result<()> {
+        let change = |_: &[Option<Vec<u8>>]| Ok(pieces.clone());
+        let shelf = &self.shelf;
+        let written = shelf.memory.change(shelf.owner, Vec::new(), Box::new(change));
+        self.runtime.block_on(written).map_err(io::Error::other)
     }
 }
 
@@ -215,14 +248,13 @@ impl JournalLog for RecordLog {
         }
         buffer.truncate(kept);
         buffer.extend_from_slice(bytes);
-        let mut next = first;
-        for piece in buffer.chunks(PIECE_BYTES) {
-            self.put(next, Some(piece.to_vec()))?;
-            next += 1;
-        }
-        for piece in next..end.pieces {
-            self.put(piece, None)?;
-        }
+        let chunks = (first..).zip(buffer.chunks(PIECE_BYTES));
+        let named = |piece: u64| self.shelf.name(&piece.to_string());
+        let mut changes: RecordChanges =
+            chunks.map(|(piece, bytes)| (named(piece), Some(bytes.to_vec()))).collect();
+        let next = first + changes.len() as u64;
+        changes.extend((next..end.pieces).map(|piece| (named(piece), None)));
+        self.put(changes)?;
         let whole = buffer.len() / PIECE_BYTES * PIECE_BYTES;
         *end = End { length, tail: buffer.split_off(whole), pieces: next };
         Ok(())

@@ -103,8 +103,21 @@ impl Chat {
         };
         let (mut progress, known) = (lease.progress, lease.known);
         let result = lease.while_held(Box::pin(drive.run(&root, &mut progress, known))).await;
+        if result.is_ok()
+            && let Err(error) = guest.shorten_log(session).await
+        {
+            tracing::warn!(%error, "a session's journal was not made shorter; the next request tries again");
+        }
+        let mut grace = Duration::ZERO;
+        if matches!(result, Err(ChatError::HungUp)) {
+            // The node is told, if it can be reached at once.
+            grace = TELL_TIMEOUT;
+            if let Err(error) = guest.abandon(session).await {
+                tracing::warn!(%error, "a turn that nobody waits for could not be given up; the next request finishes it");
+            }
+        }
         // From here on nothing of the session is in memory: its keys end with the guest.
-        guest.shutdown(Duration::ZERO).await;
+        guest.shutdown(grace).await;
         lease.progress = progress;
         if let Err(error) = lease.release().await {
             tracing::warn!(%error, "a session's lease was not given back; it runs out by itself");
@@ -166,7 +179,12 @@ impl Drive<'_> {
                 self.set_system(id).await?;
                 let input = TurnInput { memory, ..self.input() };
                 let on_event = |event| seen.take(event, self, true);
-                Box::pin(self.guest.turn(id, input, on_event)).await?
+                let turn = Box::pin(self.guest.turn(id, input, on_event));
+                tokio::select! {
+                    biased;
+                    outcome = turn => outcome?,
+                    () = self.events.closed() => return Err(ChatError::HungUp),
+                }
             }
         };
         // Both sides of the exchange are durable before anybody is told that it is done; what follows from them is queued.

@@ -58,6 +58,11 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 #model = ""
 #model_key_file = ""
 
+# Let nodes of strangers judge and extract instead, for those owners who allow it (PUT /v1/memory/settings), by this model.
+# A node reads the exchange, and not whose it is. Where model_url is set, nodes are not asked.
+#through_nodes = false
+#through_nodes_model = ""
+
 # ---- Walrus ----
 
 # Where the encrypted contents are kept, the preferred ones first; left out, they are kept here alone.
@@ -84,11 +89,8 @@ pub const TEMPLATE: &str = r#"# Configuration of baton-relayer. Lines that begin
 # Find nodes on the local network.
 #mdns = true
 
-# Let test engines that only repeat the message serve conversations over HTTP.
+# Let test engines that only repeat the message serve conversations over HTTP, and answer for through_nodes.
 #allow_echo = false
-
-# Facts file of sealed mode; left out, facts.json in the data folder.
-#facts = ""
 
 # Seconds that running turns and requests get to end at a stop.
 #drain_seconds = 30

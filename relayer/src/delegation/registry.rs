@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use baton_keys::ids::PublicKey;
 use baton_memory::{
-    Memory,
+    Memory, RecordChanges,
     api::{MemoryError, Result},
     ids::OwnerId,
 };
 use baton_proto::codec;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Delegation, SignedDelegation};
 
@@ -34,7 +33,17 @@ pub trait Records: Send + Sync {
     fn get(&self, owner: OwnerId, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>>>;
     /// As [`Memory::put_record`].
     fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>>;
+    /// As [`Memory::change_records`]: what is decided on holds when it is written, whoever else writes.
+    fn change<'a>(
+        &'a self,
+        owner: OwnerId,
+        names: Vec<String>,
+        change: Change<'a>,
+    ) -> BoxFuture<'a, Result<()>>;
 }
+
+/// Decides, from what records have, what becomes of them; may be asked more than once.
+pub type Change<'a> = Box<dyn FnMut(&[Option<Vec<u8>>]) -> Result<RecordChanges> + Send + 'a>;
 
 impl Records for Memory {
     fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> BoxFuture<'_, Result<bool>> {
@@ -47,6 +56,15 @@ impl Records for Memory {
 
     fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.put_record(owner, &name, bytes).await })
+    }
+
+    fn change<'a>(
+        &'a self,
+        owner: OwnerId,
+        names: Vec<String>,
+        change: Change<'a>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.change_records(owner, &names, change).await })
     }
 }
 
@@ -76,15 +94,13 @@ impl Known {
 #[derive(Clone)]
 pub struct Registry {
     records: Arc<dyn Records>,
-    /// One change at a time: each reads, changes and writes a record.
-    writer: Arc<Semaphore>,
 }
 
 impl Registry {
     /// Over the records of a memory.
     #[must_use]
     pub fn new(records: Arc<dyn Records>) -> Self {
-        Self { records, writer: Arc::new(Semaphore::new(1)) }
+        Self { records }
     }
 
     /// The records it stands on.
@@ -121,16 +137,17 @@ impl Registry {
     /// # Errors
     /// [`MemoryError::Full`] and memory's.
     pub async fn register(&self, signed: SignedDelegation, now_ms: u64) -> Result<bool> {
-        let _writer = self.begin().await?;
         let Delegation { owner, delegate, id, expires_s, .. } = signed.delegation;
-        let mut known = self.known(owner, &delegate).await?;
-        known.retain(|known| known.until_s > now_ms / 1_000);
-        if let Some(there) = known.iter().find(|known| known.id == id) {
-            return Ok(!there.revoked);
-        }
         let entry = Known { signed: Some(signed), id, revoked: false, since_ms: now_ms, until_s: expires_s };
-        self.add(owner, &delegate, known, entry).await?;
-        Ok(true)
+        let mut counts = false;
+        let change = |read: &[Option<Vec<u8>>]| {
+            let (keys, known) = decode_both(read, now_ms)?;
+            let there = known.iter().find(|known| known.id == id);
+            counts = there.is_none_or(|there| !there.revoked);
+            if there.is_some() { Ok(Vec::new()) } else { with_one_more(delegate, keys, known, entry.clone()) }
+        };
+        self.records.change(owner, names_of(&delegate), Box::new(change)).await?;
+        Ok(counts)
     }
 
     /// Takes a delegation back: of a key, or of whichever key has it. Returns whether anything changed; of a key, a
@@ -145,28 +162,43 @@ impl Registry {
         key: Option<PublicKey>,
         now_ms: u64,
     ) -> Result<bool> {
-        let _writer = self.begin().await?;
-        let keys = match key {
-            Some(key) => vec![key],
-            None => self.keys(owner).await?,
+        let Some(delegate) = key else {
+            for delegate in self.keys(owner).await? {
+                if let Some(changed) = self.revoke_of(owner, id, delegate, None).await? {
+                    return Ok(changed);
+                }
+            }
+            return Ok(false);
         };
-        for delegate in keys {
-            let mut known = self.known(owner, &delegate).await?;
+        let changed = self.revoke_of(owner, id, delegate, Some(now_ms)).await?;
+        Ok(changed.unwrap_or(false))
+    }
+
+    /// Takes back a key's delegation; whether that changed anything, if it is known. One that is not is noted as taken back
+    /// where a time is given.
+    async fn revoke_of(
+        &self,
+        owner: OwnerId,
+        id: [u8; 16],
+        delegate: PublicKey,
+        unseen_ms: Option<u64>,
+    ) -> Result<Option<bool>> {
+        let mut changed = None;
+        let change = |read: &[Option<Vec<u8>>]| {
+            let (keys, mut known) = decode_both(read, unseen_ms.unwrap_or(0))?;
             if let Some(there) = known.iter_mut().find(|known| known.id == id) {
-                let changed = !there.revoked;
+                changed = Some(!there.revoked);
                 there.revoked = true;
-                self.write(owner, &name_of(&delegate), &known).await?;
-                return Ok(changed);
+                return Ok(vec![(name_of(&delegate), Some(codec::encode(&known)))]);
             }
-            if key.is_some() {
-                let until_s = (now_ms / 1_000).saturating_add(super::MAX_LIFETIME_SECONDS);
-                let entry = Known { signed: None, id, revoked: true, since_ms: now_ms, until_s };
-                known.retain(|known| known.until_s > now_ms / 1_000);
-                self.add(owner, &delegate, known, entry).await?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
+            let Some(now_ms) = unseen_ms else { return Ok(Vec::new()) };
+            changed = Some(true);
+            let until_s = (now_ms / 1_000).saturating_add(super::MAX_LIFETIME_SECONDS);
+            let entry = Known { signed: None, id, revoked: true, since_ms: now_ms, until_s };
+            with_one_more(delegate, keys, known, entry)
+        };
+        self.records.change(owner, names_of(&delegate), Box::new(change)).await?;
+        Ok(changed)
     }
 
     /// All delegations that the relayer knows of, oldest first.
@@ -182,32 +214,6 @@ impl Registry {
         Ok(all)
     }
 
-    async fn begin(&self) -> Result<SemaphorePermit<'_>> {
-        self.writer.acquire().await.map_err(|_| MemoryError::Unavailable("shutting down".to_owned()))
-    }
-
-    async fn add(
-        &self,
-        owner: OwnerId,
-        delegate: &PublicKey,
-        mut known: Vec<Known>,
-        entry: Known,
-    ) -> Result<()> {
-        if known.len() >= MAX_PER_KEY {
-            return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
-        }
-        let mut keys = self.keys(owner).await?;
-        if !keys.contains(delegate) {
-            if keys.len() >= MAX_KEYS {
-                return Err(MemoryError::Full(format!("an owner delegates to at most {MAX_KEYS} keys")));
-            }
-            keys.push(*delegate);
-            self.write(owner, INDEX, &keys).await?;
-        }
-        known.push(entry);
-        self.write(owner, &name_of(delegate), &known).await
-    }
-
     async fn keys(&self, owner: OwnerId) -> Result<Vec<PublicKey>> {
         self.read(owner, INDEX.to_owned()).await
     }
@@ -217,14 +223,49 @@ impl Registry {
     }
 
     async fn read<T: serde::de::DeserializeOwned>(&self, owner: OwnerId, name: String) -> Result<Vec<T>> {
-        let Some(bytes) = self.records.get(owner, name).await? else { return Ok(Vec::new()) };
-        codec::decode(&bytes, MAX_RECORD_BYTES)
-            .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))
+        decode(self.records.get(owner, name).await?.as_ref())
     }
+}
 
-    async fn write<T: Serialize>(&self, owner: OwnerId, name: &str, value: &Vec<T>) -> Result<()> {
-        self.records.put(owner, name.to_owned(), Some(codec::encode(value))).await
+fn decode<T: serde::de::DeserializeOwned>(bytes: Option<&Vec<u8>>) -> Result<Vec<T>> {
+    let Some(bytes) = bytes else { return Ok(Vec::new()) };
+    codec::decode(bytes, MAX_RECORD_BYTES)
+        .map_err(|_| MemoryError::Damaged("a record of delegations does not decode".to_owned()))
+}
+
+/// The records that a change of a key's delegations is decided on.
+fn names_of(delegate: &PublicKey) -> Vec<String> {
+    vec![INDEX.to_owned(), name_of(delegate)]
+}
+
+/// What they have: all keys, and the key's delegations without those that expired.
+fn decode_both(read: &[Option<Vec<u8>>], now_ms: u64) -> Result<(Vec<PublicKey>, Vec<Known>)> {
+    let mut known: Vec<Known> = decode(read.get(1).and_then(Option::as_ref))?;
+    known.retain(|known| known.until_s > now_ms / 1_000);
+    Ok((decode(read.first().and_then(Option::as_ref))?, known))
+}
+
+/// What they are to have with one more delegation.
+fn with_one_more(
+    delegate: PublicKey,
+    mut keys: Vec<PublicKey>,
+    mut known: Vec<Known>,
+    entry: Known,
+) -> Result<RecordChanges> {
+    if known.len() >= MAX_PER_KEY {
+        return Err(MemoryError::Full(format!("a key has at most {MAX_PER_KEY} delegations")));
     }
+    let mut changes = Vec::new();
+    if !keys.contains(&delegate) {
+        if keys.len() >= MAX_KEYS {
+            return Err(MemoryError::Full(format!("an owner delegates to at most {MAX_KEYS} keys")));
+        }
+        keys.push(delegate);
+        changes.push((INDEX.to_owned(), Some(codec::encode(&keys))));
+    }
+    known.push(entry);
+    changes.push((name_of(&delegate), Some(codec::encode(&known))));
+    Ok(changes)
 }
 
 fn name_of(key: &PublicKey) -> String {
@@ -244,12 +285,15 @@ pub(crate) mod tests {
     use crate::delegation::Scopes;
 
     type Table = HashMap<(OwnerId, String), Vec<u8>>;
+    type Rival = Box<dyn FnOnce(&mut Table) + Send>;
 
     /// Records in memory.
     #[derive(Default)]
     pub(crate) struct Shelf {
         nonces: Mutex<HashSet<[u8; 32]>>,
         records: Mutex<Table>,
+        /// What another relayer does once, between a change's reading and its writing.
+        rival: Mutex<Option<Rival>>,
     }
 
     impl Records for Shelf {
@@ -272,6 +316,61 @@ pub(crate) mod tests {
             };
             Box::pin(async { Ok(()) })
         }
+
+        fn change<'a>(
+            &'a self,
+            owner: OwnerId,
+            names: Vec<String>,
+            mut change: Change<'a>,
+        ) -> BoxFuture<'a, Result<()>> {
+            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+            let read = |records: &Table| {
+                let names = names.iter().map(|name| records.get(&(owner, name.clone())).cloned());
+                names.collect::<Vec<_>>()
+            };
+            let mut changes = change(&read(&records));
+            if let Some(rival) = self.rival.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                // As memory does: the write is refused, and what is there now is read and decided on.
+                rival(&mut records);
+                changes = change(&read(&records));
+            }
+            let written = changes.map(|changes| {
+                for (name, bytes) in changes {
+                    match bytes {
+                        Some(bytes) => records.insert((owner, name), bytes),
+                        None => records.remove(&(owner, name)),
+                    };
+                }
+            });
+            Box::pin(async { written })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_two_relayers_register_at_once_is_all_there() {
+        let shelf = Arc::new(Shelf::default());
+        let registry = Registry::new(shelf.clone());
+        let (mine, theirs) = (PublicKey([2; 32]), PublicKey([3; 32]));
+        // The other one registers for another key, and takes this one back for the same.
+        let other = signed(&theirs, 100, 200);
+        let taken = signed(&mine, 100, 200);
+        let (id, known) = (
+            taken.delegation.id,
+            Known { id: other.delegation.id, signed: Some(other), revoked: false, since_ms: 1, until_s: 200 },
+        );
+        let gone = Known { id, signed: None, revoked: true, since_ms: 1, until_s: 200 };
+        let rival = move |records: &mut Table| {
+            let keys = codec::encode(&vec![theirs, mine]);
+            records.insert((owner(), INDEX.to_owned()), keys);
+            records.insert((owner(), name_of(&theirs)), codec::encode(&vec![known]));
+            records.insert((owner(), name_of(&mine)), codec::encode(&vec![gone]));
+        };
+        *shelf.rival.lock().unwrap() = Some(Box::new(rival));
+        assert!(!registry.register(taken.clone(), 0).await.unwrap(), "it was taken back meanwhile");
+        assert!(registry.register(signed(&mine, 100, 200), 0).await.unwrap());
+        assert_eq!(registry.list(owner()).await.unwrap().len(), 3);
+        assert!(registry.find(owner(), &theirs, None, 150).await.unwrap().is_some());
+        assert!(registry.find(owner(), &mine, Some(&taken), 150).await.unwrap().is_none());
     }
 
     fn account() -> SecretSigningKey {

@@ -1,7 +1,7 @@
 //! `POST /v1/chat`: one turn of a conversation, answered whole or as server-sent events. The words and the key of the
 //! session pass through here and are kept nowhere.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     Extension, Json,
@@ -12,7 +12,7 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use baton_client::SessionRoot;
-use baton_memory::{api::RecallMode, limits::MAX_PAGE, model::MemoryScope};
+use baton_memory::{api::RecallMode, ids::OwnerId, limits::MAX_PAGE, model::MemoryScope};
 use baton_proto::{
     ErrorCode,
     ids::SessionId,
@@ -195,7 +195,9 @@ struct ChatOutput {
     latency: LatencyJson,
 }
 
-/// Says something in a session, with what memory has for it, and answers.
+/// Says something in a session, with what memory has for it, and answers. A client that closes a stream of events while the
+/// answer is made cancels the turn, and its message is given up; a turn that is answered whole is finished in any case, and
+/// answered to the session's next request.
 #[utoipa::path(post, path = "/v1/chat", tag = "chat", request_body = ChatInput,
     responses((status = 200, body = ChatOutput), (status = 400, body = FaultJson), (status = 409, body = FaultJson),
         (status = 503, body = FaultJson)))]
@@ -372,6 +374,26 @@ fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
     }
 }
 
+/// Removes what the plain door keeps of sessions that are deleted from memory; whether there was anything. First, since a
+/// session that is driven right now cannot be deleted.
+///
+/// # Errors
+/// A 503 while one is driven.
+pub(super) async fn forget(
+    doors: &Doors,
+    owner: OwnerId,
+    sessions: impl IntoIterator<Item = String>,
+) -> Result<bool, Fault> {
+    let mut any = false;
+    // Sessions of this door are named by their ids.
+    for session in sessions.into_iter().filter_map(|name| name.parse::<SessionId>().ok()) {
+        let memory = Arc::new(doors.memory().clone());
+        any |=
+            crate::chat::forget(memory, owner, session, doors.inner.now_ms.clone()).await.map_err(fault)?;
+    }
+    Ok(any)
+}
+
 /// How a failed turn is told.
 fn fault(error: ChatError) -> Fault {
     match error {
@@ -380,6 +402,8 @@ fn fault(error: ChatError) -> Fault {
             .saying(format!("{}: {why}", ErrorCode::RollbackDetected))
             .with("error", ErrorCode::RollbackDetected.name().into()),
         ChatError::Fork => Fault::new(CHAT_FORKED).with("error", ErrorCode::ForkDetected.name().into()),
+        // Nobody reads this.
+        ChatError::HungUp => Fault::new(INTERNAL),
         ChatError::Busy { retry_after_ms } => {
             Fault::new(BUSY).saying("another turn of this session is under way").after_ms(retry_after_ms)
         }

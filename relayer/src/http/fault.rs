@@ -50,6 +50,8 @@ kinds! {
     INTERNAL = 500, "internal", "the relayer has a fault", "tell the operator the request id";
     DAMAGED = 500, "damaged", "what is stored for this owner cannot be used", "tell the operator the request id; restore from Walrus or from an export";
     UNSUPPORTED = 501, "not_supported", "this relayer does not do that", "see the documentation for what it does instead";
+    NO_WALRUS = 501, "no_walrus", "this relayer keeps no contents on Walrus, so there are none to restore from",
+        "import an export (POST /v1/memory/import), or have the operator set publishers and aggregators; what is remembered here is not lost";
     UNAVAILABLE = 503, "unavailable", "memory is unavailable for now", "try again later";
     BUSY = 503, "busy", "the relayer has as many requests in hand as it takes", "wait for as long as Retry-After says";
     NO_MODEL = 503, "no_model", "this relayer has no language model to answer with", "use the memories, or set model_url in the relayer's configuration";

@@ -107,17 +107,19 @@ struct FactInput {
     intimate: Option<bool>,
     /// 0 to 1; found out by rule if left out.
     salience: Option<f32>,
+    /// At most 256 bytes. The same call with the same key is made once; with another text it is refused.
+    idempotency_key: Option<String>,
 }
 
 impl FactInput {
-    fn read(self, caller: &Caller) -> Result<Remember, Fault> {
+    fn read(self, caller: &Caller) -> Result<(Remember, Option<String>), Fault> {
         if self.text.trim().is_empty() {
             return Err(Fault::bad("`text` is empty"));
         }
         if self.salience.is_some_and(|salience| !(0.0..=1.0).contains(&salience)) {
             return Err(Fault::bad("`salience` is from 0 to 1"));
         }
-        Ok(Remember {
+        let fact = Remember {
             place: caller.place(self.project, self.session, self.persona)?,
             text: self.text.into(),
             layer: layer_named(self.layer.as_deref())?,
@@ -125,7 +127,8 @@ impl FactInput {
             time_ms: self.time,
             intimate: self.intimate,
             salience: self.salience,
-        })
+        };
+        Ok((fact, self.idempotency_key))
     }
 }
 
@@ -156,7 +159,7 @@ struct RememberedAnswer {
 
 /// Remembers facts; durable and searchable when it answers.
 #[utoipa::path(post, path = "/v1/memory/remember", tag = "memory", request_body = RememberInput,
-    responses((status = 200, body = RememberedAnswer), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RememberedAnswer), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn remember(
     State(doors): State<Doors>,
     Writer(caller): Writer,
@@ -166,7 +169,7 @@ async fn remember(
         return Err(Fault::bad(format!("1 to {MAX_FACTS} facts at a time")));
     }
     let facts = input.facts.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
-    let remembered = doors.memory().remember(caller.owner, facts).await?;
+    let remembered = doors.memory().remember_once(caller.owner, facts).await?;
     let shape = |one: baton_memory::api::Remembered| RememberedJson {
         id: one.id.to_string(),
         existed: one.existed,

@@ -1,7 +1,10 @@
 //! Our own routes about places: projects, sessions and their forks, personas, the profile, the graph.
 
 use axum::{Json, extract::State};
-use baton_memory::api::{Place, PlaceView};
+use baton_memory::{
+    api::{MemoryError, Place, PlaceView},
+    ids::OwnerId,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -82,6 +85,7 @@ async fn delete_project(
     Named(name): Named<String>,
 ) -> Result<Json<Count>, Fault> {
     let name = caller.project(Some(name))?.ok_or_else(|| Fault::missing("project"))?;
+    forget_chats(&doors, caller.owner, |session| session.project.as_ref() == Some(&name)).await?;
     Ok(Json(Count { count: doors.memory().delete_project(caller.owner, name).await? }))
 }
 
@@ -136,7 +140,22 @@ async fn delete_session(
     Named(name): Named<String>,
 ) -> Result<Json<Count>, Fault> {
     let name = session(&doors, &caller, name).await?;
-    Ok(Json(Count { count: doors.memory().delete_session(caller.owner, name).await? }))
+    let kept = super::chat::forget(&doors, caller.owner, [name.clone()]).await?;
+    match doors.memory().delete_session(caller.owner, name).await {
+        // None of its turns was recorded.
+        Err(MemoryError::NotFound(_)) if kept => Ok(Json(Count { count: 0 })),
+        deleted => Ok(Json(Count { count: deleted? })),
+    }
+}
+
+/// Removes what the chat door keeps of sessions that go with what they are in.
+pub(super) async fn forget_chats(
+    doors: &Doors,
+    owner: OwnerId,
+    goes: impl Fn(&PlaceView) -> bool,
+) -> Result<(), Fault> {
+    let sessions = doors.memory().sessions(owner).await?.into_iter().filter(goes);
+    super::chat::forget(doors, owner, sessions.map(|session| session.name)).await.map(drop)
 }
 
 /// Where to move a session.
@@ -215,7 +234,9 @@ async fn delete_persona(
     Named(name): Named<String>,
 ) -> Result<Json<Count>, Fault> {
     caller.unbound()?;
-    Ok(Json(Count { count: doors.memory().delete_persona(caller.owner, named("persona", name)?).await? }))
+    let name = named("persona", name)?;
+    forget_chats(&doors, caller.owner, |session| session.persona.as_ref() == Some(&name)).await?;
+    Ok(Json(Count { count: doors.memory().delete_persona(caller.owner, name).await? }))
 }
 
 /// Where to look.

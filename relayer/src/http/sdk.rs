@@ -17,7 +17,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named};
+use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named, time};
 use crate::auth::Caller;
 
 /// The SDK's routes.
@@ -55,23 +55,28 @@ pub(super) struct Fact {
     layer: Option<String>,
     /// The persona that it is shared with.
     persona: Option<String>,
-    /// Taken and not needed: the same text in the same namespace is one memory however often it is sent.
-    #[serde(default, rename = "idempotency_key")]
-    _idempotency_key: Option<String>,
+    /// When it was said, RFC 3339; now if left out.
+    #[serde(default, deserialize_with = "time::optional")]
+    #[schema(value_type = Option<String>)]
+    occurred_at: Option<u64>,
+    /// At most 256 bytes. The same call with the same key is made once, also if the memory was superseded since; with another
+    /// text it is refused. The latest 1,024 keys of an owner are known, until the memory is edited or deleted.
+    idempotency_key: Option<String>,
 }
 
 impl Fact {
-    fn read(self, caller: &Caller) -> Result<Remember, Fault> {
+    fn read(self, caller: &Caller) -> Result<(Remember, Option<String>), Fault> {
         not_blank("text", &self.text)?;
-        Ok(Remember {
+        let fact = Remember {
             place: caller.place(self.namespace, None, self.persona)?,
             text: self.text.into(),
             layer: layer_named(self.layer.as_deref())?,
             author: Author::Owner,
-            time_ms: None,
+            time_ms: self.occurred_at,
             intimate: None,
             salience: None,
-        })
+        };
+        Ok((fact, self.idempotency_key))
     }
 }
 
@@ -82,12 +87,16 @@ fn not_blank(field: &str, text: &str) -> Result<(), Fault> {
     }
 }
 
-async fn remember(doors: &Doors, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>, Fault> {
+async fn remember(
+    doors: &Doors,
+    owner: OwnerId,
+    facts: Vec<(Remember, Option<String>)>,
+) -> Result<Vec<Remembered>, Fault> {
     if facts.is_empty() || facts.len() > MAX_FACTS {
         return Err(Fault::bad(format!("1 to {MAX_FACTS} memories at a time")));
     }
     let count = facts.len();
-    let remembered = doors.memory().remember(owner, facts).await?;
+    let remembered = doors.memory().remember_once(owner, facts).await?;
     debug_assert_eq!(remembered.len(), count, "one answer for each fact");
     Ok(remembered)
 }

@@ -4,7 +4,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use baton_client::SessionRoot;
 use baton_memory::{api::RecallMode, model::MemoryScope};
-use baton_relayer::chat::{ChatError, ChatEvent, ChatRequest};
+use baton_relayer::{
+    chat::{ChatAnswer, ChatError, ChatEvent, ChatRequest},
+    delegation::registry::Records as _,
+};
 
 use crate::{
     fake::Act,
@@ -218,11 +221,60 @@ async fn a_turn_that_was_accepted_when_its_relayer_died_is_answered_and_not_made
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_journal_of_a_long_session_stays_short_and_the_session_goes_on() {
+    const TURNS: u64 = 170;
+    let world = World::new().await;
+    let desk = world.desk().await;
+    let say = |answer: Option<&ChatAnswer>, text: &str| {
+        let request = answer.map_or_else(|| hello(text), |answer| next(answer, text));
+        ChatRequest { scope: MemoryScope::None, ..request }
+    };
+    let bytes = async |session| {
+        let (mut bytes, mut piece) = (0, 0);
+        while let Some(part) =
+            world.memory.get(world.owner(), format!("chat/{session}/{piece}")).await.unwrap()
+        {
+            (bytes, piece) = (bytes + part.len(), piece + 1);
+        }
+        bytes
+    };
+    let mut last: Option<ChatAnswer> = None;
+    let (mut longest, mut old_heads) = (0, Default::default());
+    for turn in 0..TURNS {
+        let answer = desk.say(say(last.as_ref(), &format!("message {turn}"))).await;
+        // Nothing that a node may be shown is missing: the open segment and eight closed ones.
+        let open = turn % 16;
+        let read = turn.min(8 * 16 + if open == 0 { 16 } else { open });
+        assert_eq!(answer.content, format!("message {turn} ({read})"));
+        last = Some(answer);
+        if turn == 5 {
+            old_heads = world.store.heads();
+        }
+        if turn % 16 == 9 {
+            let now = bytes(last.as_ref().unwrap().session_id).await;
+            longest = longest.max(now);
+        }
+    }
+    let last = last.unwrap();
+    let each = longest / usize::try_from(TURNS).unwrap();
+    assert!(each < 2_500, "{longest} bytes for {TURNS} turns");
+    let end = bytes(last.session_id).await;
+    assert!(end < 9 * 16 * 2_500, "{end} bytes");
+    // An index that shows a turn that was left out shows less than there was, and nothing else.
+    world.store.set_heads(old_heads);
+    let other = world.desk().await.say(say(Some(&last), "one more")).await;
+    assert_eq!((other.seq, other.content.as_str()), (TURNS, "one more (138)"));
+    let stale = desk.try_say(say(Some(&last), "again")).await;
+    assert!(matches!(stale, Err(ChatError::Rollback(_))), "{stale:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_session_left_is_removed_on_demand() {
     let world = World::new().await;
     let desk = world.desk().await;
     let first = desk.say(hello("one")).await;
     desk.chat.forget(desk.owner, first.session_id).await.unwrap();
+    world.later_ms.fetch_add(LEASE_OVER_MS, Ordering::SeqCst);
     // The session itself is the user's: it comes back from the store.
     let second = desk.say(next(&first, "two")).await;
     assert_eq!(second.content, "two (1)");

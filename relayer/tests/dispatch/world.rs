@@ -28,8 +28,7 @@ use baton_proto::{
 };
 use baton_relayer::{
     chat::{Chat, ChatAnswer, ChatConfig, ChatError, ChatEvent, ChatRequest},
-    delegation::registry::Records,
-    facts::Facts,
+    delegation::registry::{Change, Records},
     injection::Recollection,
     service::Relayer,
 };
@@ -46,7 +45,7 @@ use crate::{
 };
 
 /// Words to a vector: enough to search by.
-struct Words;
+pub struct Words;
 
 impl Embedder for Words {
     fn id(&self) -> &str {
@@ -111,6 +110,15 @@ impl Records for Tricky {
     fn put(&self, owner: OwnerId, name: String, bytes: Option<Vec<u8>>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.memory.put_record(owner, &name, bytes).await })
     }
+
+    fn change<'a>(
+        &'a self,
+        owner: OwnerId,
+        names: Vec<String>,
+        change: Change<'a>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Records::change(&self.memory, owner, names, change)
+    }
 }
 
 impl Recollection for Tricky {
@@ -171,10 +179,14 @@ pub struct World {
 }
 
 pub async fn memory_at(folder: &Path) -> Memory {
+    Memory::open(parts_at(folder, Arc::new(now_ms)).await).await.unwrap()
+}
+
+pub async fn parts_at(folder: &Path, clock: Arc<dyn Fn() -> u64 + Send + Sync>) -> Parts {
     let storage = EmbeddedStorage::open(&EmbeddedConfig::new(folder.join("database"))).unwrap();
     let vault =
         Vault::new(Arc::new(storage), &folder.join("keys"), MasterKey::from_bytes([5; 32])).await.unwrap();
-    Memory::open(Parts::new(vault, Arc::new(Words), Arc::new(now_ms))).await.unwrap()
+    Parts::new(vault, Arc::new(Words), clock)
 }
 
 pub fn tricky(memory: Memory) -> Arc<Tricky> {
@@ -228,7 +240,7 @@ impl World {
         config
     }
 
-    fn clock(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    pub fn clock(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
         let later = self.later_ms.clone();
         Arc::new(move || now_ms() + later.load(Ordering::SeqCst))
     }
@@ -248,12 +260,16 @@ impl World {
 
     /// A relayer for sealed turns on this memory.
     pub async fn sealed(&self) -> Sealed {
-        let key = SecretSigningKey::generate();
+        self.sealed_as(SecretSigningKey::generate()).await
+    }
+
+    /// A relayer with this key.
+    pub async fn sealed_as(&self, key: SecretSigningKey) -> Sealed {
         let listen: Vec<Multiaddr> = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("relayer", listen);
         config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
         let (mesh, incoming) = Mesh::spawn(key.expose_seed(), config).await.unwrap();
-        let relayer = Relayer::new(key.clone(), Facts::default(), mesh.clone(), self.clock());
+        let relayer = Relayer::new(key.clone(), mesh.clone(), self.clock());
         let relayer = relayer.with_memory(self.memory.clone());
         tokio::spawn(relayer.run(incoming, CancellationToken::new(), Duration::from_secs(1)));
         Sealed { mesh, key }

@@ -144,6 +144,7 @@ impl Memory {
                     plan.rewrites.push((number, Event::EdgeAdded(plain)));
                 }
             }
+            plan.rewrites.extend(owner.state.calls_about(id).map(|number| (number, Event::Redacted)));
             plan.rewrites
                 .push((number, Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))));
             plan.events.push(Event::Rewritten { numbers: vec![number] });
@@ -298,6 +299,7 @@ impl Memory {
                 unembedded: owner.unembedded.len() as u64,
                 bytes: state.bytes,
                 max_items,
+                extract_through_nodes: state.nodes_allowed,
             })
         })
         .await

@@ -1,6 +1,8 @@
 //! Writing: turns as they were said, and what is learned from them. Plans are made here, on the state; the service makes
 //! them durable.
 
+mod once;
+
 use std::{collections::HashMap, sync::atomic::Ordering};
 
 use baton_keys::secret::random_bytes;
@@ -10,7 +12,7 @@ use crate::{
     api::{MemoryError, Place, Remember, Remembered, Result, TurnRecord},
     events::{Event, Outcome, StoredItem, StoredKey},
     ids::{ItemId, OwnerId, PersonaId, ProjectId, SessionId},
-    limits::{MAX_BULK, MAX_FACT_BYTES, MAX_TEXT_BYTES},
+    limits::{MAX_BULK, MAX_FACT_BYTES, MAX_IDEMPOTENCY_BYTES, MAX_TEXT_BYTES},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Owner, Plan},
     scope::{Home, View},
@@ -401,11 +403,32 @@ impl Memory {
     /// [`MemoryError::Invalid`] for an empty or too long text or too many, [`MemoryError::Conflict`] for a place that
     /// contradicts itself, [`MemoryError::Full`], [`MemoryError::Unavailable`].
     pub async fn remember(&self, owner: OwnerId, facts: Vec<Remember>) -> Result<Vec<Remembered>> {
+        self.remember_once(owner, facts.into_iter().map(|fact| (fact, None)).collect()).await
+    }
+
+    /// As [`Memory::remember`], each with an idempotency key or none: what was remembered under a key before is answered
+    /// as it was then and not written again, also if it was superseded since. The latest [`MAX_ANSWERED`] keys of an owner
+    /// are known, until the item's words are edited or deleted: a key may be made from them.
+    ///
+    /// # Errors
+    /// As [`Memory::remember`]; [`MemoryError::Conflict`] for a key that came with another text or place before.
+    ///
+    /// [`MAX_ANSWERED`]: crate::limits::MAX_ANSWERED
+    pub async fn remember_once(
+        &self,
+        owner: OwnerId,
+        facts: Vec<(Remember, Option<String>)>,
+    ) -> Result<Vec<Remembered>> {
         if facts.len() > MAX_BULK {
             return Err(MemoryError::Invalid(format!("at most {MAX_BULK} facts are taken at once")));
         }
-        for fact in &facts {
+        for (fact, key) in &facts {
             check_fact(&fact.text, MAX_FACT_BYTES)?;
+            if key.as_ref().is_some_and(|key| key.len() > MAX_IDEMPOTENCY_BYTES) {
+                return Err(MemoryError::Invalid(format!(
+                    "an idempotency key has at most {MAX_IDEMPOTENCY_BYTES} bytes"
+                )));
+            }
             self.ensure_place(owner, &fact.place).await?;
         }
         let now_ms = self.now_ms();
@@ -413,11 +436,18 @@ impl Memory {
             self.check_room(owner, facts.len())?;
             let mut draft: Option<Draft<'_>> = None;
             let mut answers = Vec::new();
-            for fact in &facts {
+            for (fact, key) in &facts {
                 let target = owner.target(&fact.place)?;
                 let draft = draft.get_or_insert_with(|| Draft::new(owner, target, now_ms));
                 draft.target = target;
-                let answer = draft.fact(new_fact(fact, fact.place.persona.as_deref(), now_ms));
+                let call = key.as_ref().map(|key| owner.call(key, fact));
+                let answer = match call.map(|call| draft.answered(call)).transpose()?.flatten() {
+                    Some(id) => Remembered { id, existed: true, superseded: None, blob_id: None },
+                    None => draft.fact(new_fact(fact, fact.place.persona.as_deref(), now_ms)),
+                };
+                if let Some(call) = call {
+                    draft.answer(call, answer.id);
+                }
                 let blob_id = owner.view_of(answer.id).and_then(|view| view.blob_id);
                 answers.push(Remembered { blob_id, ..answer });
             }
@@ -427,15 +457,22 @@ impl Memory {
         .await
     }
 
-    /// Facts that the rules (and the model, when configured) find in a text, remembered.
+    /// Facts that the rules (and the model, when configured) find in a text, remembered as said at a time; now if none.
     ///
     /// # Errors
     /// As [`Memory::remember`].
-    pub async fn analyze(&self, owner: OwnerId, place: Place, text: Text) -> Result<Vec<(Remembered, Text)>> {
+    pub async fn analyze(
+        &self,
+        owner: OwnerId,
+        place: Place,
+        text: Text,
+        said_ms: Option<u64>,
+    ) -> Result<Vec<(Remembered, Text)>> {
         check_text(&text, MAX_TEXT_BYTES)?;
         self.ensure_place(owner, &place).await?;
         let now_ms = self.now_ms();
-        let candidates = self.candidates_of(&text, now_ms).await;
+        let said_ms = said_ms.unwrap_or(now_ms);
+        let candidates = self.candidates_of(owner, &text, said_ms).await?;
         self.write(owner, |owner| {
             let target = owner.target(&place)?;
             self.check_room(owner, candidates.len())?;
@@ -443,7 +480,7 @@ impl Memory {
             let mut answers = Vec::new();
             for candidate in candidates.clone() {
                 let words = candidate.text.clone();
-                let mut fact = NewFact::of(candidate, Consent::Granted, ItemId([0; 16]), 0, now_ms);
+                let mut fact = NewFact::of(candidate, Consent::Granted, ItemId([0; 16]), 0, said_ms);
                 (fact.sources, fact.turn) = (Vec::new(), None);
                 answers.push((draft.fact(fact), words));
             }
@@ -454,15 +491,18 @@ impl Memory {
 
     /// Candidates of a text that the user gave: by the model if it answers, else by rules. A text without any has itself,
     /// if it is short enough to be one fact and tells something.
-    async fn candidates_of(&self, text: &Text, now_ms: u64) -> Vec<Candidate> {
-        let exchange = writing::Exchange { user: text, assistant: "", time_ms: now_ms, persona: None };
+    async fn candidates_of(&self, owner: OwnerId, text: &Text, said_ms: u64) -> Result<Vec<Candidate>> {
+        let exchange = writing::Exchange { user: text, assistant: "", time_ms: said_ms, persona: None };
         let ruled = writing::extract(&exchange);
-        let Some(writer) = &self.inner.parts.writer else { return ruled };
-        match writer.extract(&exchange).await {
+        let writer = self.writer_of(owner).await?;
+        let Some(writer) = writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) else {
+            return Ok(ruled);
+        };
+        Ok(match writer.extract(&exchange).await {
             Ok(found) => writing::merge(ruled, found.candidates),
             // The rules' are better than none.
             Err(_) => ruled,
-        }
+        })
     }
 
     /// What the job runner writes of a turn: facts with their graph, and how it ended.

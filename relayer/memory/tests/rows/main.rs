@@ -8,5 +8,6 @@ mod leaks;
 mod ownership;
 mod projects;
 mod recall;
+mod settings;
 mod world;
 mod writing;

@@ -159,6 +159,8 @@ pub struct World {
     pub embedder: Arc<TestEmbedder>,
     pub contents: Option<Arc<TestContents>>,
     pub writer: Option<Arc<dyn Writer>>,
+    /// A model on nodes of strangers.
+    pub node_writer: Option<Arc<dyn Writer>>,
     pub memory: Memory,
     database: Option<String>,
 }
@@ -173,8 +175,9 @@ impl World {
             Store::Postgres(url) => Some(database(url).await),
         };
         let contents = Some(Arc::new(TestContents::default()));
-        let memory = open(&folder, database.as_deref(), &clock, &embedder, &contents, &None).await;
-        Self { store, folder, clock, embedder, contents, writer: None, memory, database }
+        let memory = open(&folder, database.as_deref(), &clock, &embedder, &contents, [&None, &None]).await;
+        let (writer, node_writer) = (None, None);
+        Self { store, folder, clock, embedder, contents, writer, node_writer, memory, database }
     }
 
     /// Closes everything and opens it again from what is on the disk.
@@ -187,9 +190,17 @@ impl World {
             &self.clock,
             &self.embedder,
             &self.contents,
-            &self.writer,
+            [&self.writer, &self.node_writer],
         )
         .await;
+    }
+
+    /// The memory of another relayer on the same database and keys; none where the storage is one relayer's alone.
+    pub async fn another_relayer(&self) -> Option<Memory> {
+        let database = self.database.as_deref()?;
+        let models = [&self.writer, &self.node_writer];
+        let contents = &self.contents;
+        Some(open(&self.folder, Some(database), &self.clock, &self.embedder, contents, models).await)
     }
 
     pub fn is_embedded(&self) -> bool {
@@ -306,13 +317,14 @@ async fn open(
     clock: &Arc<AtomicU64>,
     embedder: &Arc<TestEmbedder>,
     contents: &Option<Arc<TestContents>>,
-    writer: &Option<Arc<dyn Writer>>,
+    [writer, node_writer]: [&Option<Arc<dyn Writer>>; 2],
 ) -> Memory {
     let vault = vault(folder, database).await;
     let clock = clock.clone();
     let mut parts = Parts::new(vault, embedder.clone(), Arc::new(move || clock.load(Ordering::Relaxed)));
     parts.contents = contents.clone().map(|contents| contents as Arc<dyn ContentStore>);
     parts.writer = writer.clone();
+    parts.node_writer = node_writer.clone();
     Memory::open(parts).await.unwrap()
 }
 
@@ -323,7 +335,7 @@ async fn vault(folder: &TempDir, database: Option<&str>) -> Vault {
 
 async fn nowhere(clock: &Arc<AtomicU64>, embedder: &Arc<TestEmbedder>) -> Memory {
     let folder = tempfile::tempdir().unwrap();
-    open(&folder, None, clock, embedder, &None, &None).await
+    open(&folder, None, clock, embedder, &None, [&None, &None]).await
 }
 
 async fn storage(folder: &TempDir, database: Option<&str>) -> Arc<dyn Storage> {

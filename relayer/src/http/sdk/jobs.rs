@@ -29,7 +29,8 @@ pub(in crate::http) struct Accepted {
 
 /// Remembers a text.
 #[utoipa::path(post, path = "/api/remember", tag = "sdk", request_body = Fact,
-    responses((status = 202, body = Accepted), (status = 400, body = FaultJson), (status = 401, body = FaultJson)))]
+    responses((status = 202, body = Accepted), (status = 400, body = FaultJson), (status = 401, body = FaultJson),
+        (status = 409, body = FaultJson)))]
 pub(in crate::http) async fn remember(
     State(doors): State<Doors>,
     Writer(caller): Writer,
@@ -110,7 +111,7 @@ pub(in crate::http) struct BulkAccepted {
 
 /// Remembers texts, all or none.
 #[utoipa::path(post, path = "/api/remember/bulk", tag = "sdk", request_body = Bulk,
-    responses((status = 202, body = BulkAccepted), (status = 400, body = FaultJson)))]
+    responses((status = 202, body = BulkAccepted), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 pub(in crate::http) async fn remember_bulk(
     State(doors): State<Doors>,
     Writer(caller): Writer,
@@ -184,10 +185,10 @@ pub(in crate::http) struct Analyze {
     /// At most 64 KiB.
     text: String,
     namespace: Option<String>,
-    /// When it was said, RFC 3339. Checked; dates in the text are kept as they were written.
-    #[serde(default, deserialize_with = "time::optional", rename = "occurred_at")]
+    /// When it was said, RFC 3339; now if left out. Dates in the text are kept as they were written.
+    #[serde(default, deserialize_with = "time::optional")]
     #[schema(value_type = Option<String>)]
-    _occurred_at: Option<u64>,
+    occurred_at: Option<u64>,
 }
 
 /// A fact that was found.
@@ -222,7 +223,7 @@ pub(in crate::http) async fn analyze(
         return Err(Fault::bad(format!("`text` has at most {MAX_ANALYZE_BYTES} bytes")));
     }
     let place = caller.place(request.namespace, None, None)?;
-    let found = doors.memory().analyze(caller.owner, place, text(request.text)).await?;
+    let found = doors.memory().analyze(caller.owner, place, text(request.text), request.occurred_at).await?;
     let facts: Vec<_> = found
         .into_iter()
         .map(|(remembered, mut text)| AnalyzedFact {

@@ -12,7 +12,9 @@ use crate::{
     http::{
         Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
         extract::{Named, SHARED},
+        fault::NO_WALRUS,
         limits::{MAX_NAMESPACES, MAX_RESTORE},
+        places::forget_chats,
         time,
     },
 };
@@ -39,7 +41,7 @@ pub(in crate::http) struct RestoreAnswer {
 
 /// Reads a namespace's contents on Walrus again and brings back what is missing here.
 #[utoipa::path(post, path = "/api/restore", tag = "sdk", request_body = Restore,
-    responses((status = 200, body = RestoreAnswer), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RestoreAnswer), (status = 400, body = FaultJson), (status = 501, body = FaultJson)))]
 pub(in crate::http) async fn restore(
     State(doors): State<Doors>,
     Writer(caller): Writer,
@@ -50,6 +52,9 @@ pub(in crate::http) async fn restore(
         limit => limit.min(MAX_RESTORE),
     };
     let project = caller.project(request.namespace)?;
+    if !doors.memory().keeps_contents() {
+        return Err(Fault::new(NO_WALRUS));
+    }
     let restored = doors.memory().restore(caller.owner, project.clone(), limit).await?;
     Ok(Json(RestoreAnswer {
         restored: restored.restored,
@@ -85,6 +90,7 @@ pub(in crate::http) async fn forget(
     Input(request): Input<Forget>,
 ) -> Result<Json<Forgotten>, Fault> {
     let project = caller.project(Some(request.namespace))?;
+    forget_chats(&doors, caller.owner, |session| session.project == project).await?;
     let deleted = doors.memory().forget_project(caller.owner, project.clone()).await?;
     let owner = caller.owner.to_string();
     Ok(Json(Forgotten { deleted, namespace: namespace(project.as_deref()), owner }))

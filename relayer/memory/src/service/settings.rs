@@ -1,0 +1,88 @@
+//! What an owner decides on how its memory is made, and which model reads an owner's exchanges because of it.
+
+use std::sync::Arc;
+
+use super::Memory;
+use crate::{
+    api::{OwnerSettings, Result, SettingsView, WrittenBy},
+    events::Event,
+    ids::OwnerId,
+    owner::Plan,
+    writing::{self, Exchange, Spoken, Writer},
+};
+
+/// A model that may read exchanges of an owner.
+#[derive(Clone)]
+pub(crate) struct OwnerWriter {
+    writer: Arc<dyn Writer>,
+    /// Whether whoever runs it is a stranger to owner and operator.
+    stranger: bool,
+}
+
+impl OwnerWriter {
+    /// The model, for an exchange that it may read: what is off the record is read by no model, and passwords, keys and the
+    /// like by no stranger's.
+    pub(crate) fn for_exchange(&self, exchange: &Exchange<'_>) -> Option<&Arc<dyn Writer>> {
+        let off_record = writing::gate(exchange).has(writing::flag::OFF_RECORD);
+        let secret =
+            self.stranger && (writing::is_secret(exchange.user) || writing::is_secret(exchange.assistant));
+        (!off_record && !secret).then_some(&self.writer)
+    }
+
+    /// The model, for messages that it may read.
+    pub(crate) fn for_messages(&self, messages: &[Spoken<'_>]) -> Option<&Arc<dyn Writer>> {
+        let secret = self.stranger && messages.iter().any(|message| writing::is_secret(message.text));
+        (!secret).then_some(&self.writer)
+    }
+}
+
+impl Memory {
+    /// What an owner decided, and what follows from it here.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and its like.
+    pub async fn settings(&self, owner: OwnerId) -> Result<SettingsView> {
+        let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
+        let parts = &self.inner.parts;
+        let written_by = match (&parts.writer, &parts.node_writer) {
+            (Some(_), _) => WrittenBy::Endpoint,
+            (None, Some(_)) if allowed => WrittenBy::Nodes,
+            _ => WrittenBy::Rules,
+        };
+        let settings = OwnerSettings { extract_through_nodes: allowed };
+        Ok(SettingsView { settings, nodes_offered: parts.node_writer.is_some(), written_by })
+    }
+
+    /// Decides anew; durable when it returns, and true of the next job.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable) and its like.
+    pub async fn change_settings(&self, owner: OwnerId, settings: OwnerSettings) -> Result<SettingsView> {
+        let (allowed, at_ms) = (settings.extract_through_nodes, self.now_ms());
+        self.write(owner, |owner| {
+            let changes = owner.state.nodes_allowed != allowed;
+            let events = changes.then_some(Event::NodesAllowed { allowed, at_ms });
+            Ok((Plan::of(events.into_iter().collect()).quiet(), ()))
+        })
+        .await?;
+        self.settings(owner).await
+    }
+
+    /// The model that reads an owner's exchanges now: the operator's endpoint if there is one, since it has one reader and
+    /// not many; else nodes, if the owner allows them; else none.
+    pub(crate) async fn writer_of(&self, owner: OwnerId) -> Result<Option<OwnerWriter>> {
+        let parts = &self.inner.parts;
+        if let Some(writer) = &parts.writer {
+            return Ok(Some(OwnerWriter { writer: writer.clone(), stranger: false }));
+        }
+        let Some(writer) = &parts.node_writer else { return Ok(None) };
+        let allowed = self.read(owner, |owner| Ok(owner.state.nodes_allowed)).await?;
+        Ok(allowed.then(|| OwnerWriter { writer: writer.clone(), stranger: true }))
+    }
+
+    /// Whether contents are kept on Walrus, from where they can be restored.
+    #[must_use]
+    pub fn keeps_contents(&self) -> bool {
+        self.inner.parts.contents.is_some()
+    }
+}

@@ -1,0 +1,58 @@
+//! Calls with an idempotency key, which are made once.
+
+use zeroize::Zeroizing;
+
+use super::Draft;
+use crate::{
+    api::{MemoryError, Remember, Result},
+    events::Event,
+    ids::ItemId,
+    owner::Owner,
+};
+
+/// Keyed hashes of an idempotency key, and of the call that it came with.
+type Call = ([u8; 32], [u8; 32]);
+
+impl Draft<'_> {
+    /// What an idempotency key was answered with before, if it came with this very call.
+    pub(super) fn answered(&self, (key, call): Call) -> Result<Option<ItemId>> {
+        let here = self.events.iter().find_map(|event| match event {
+            Event::Answered { key: known, call, item } if *known == key => Some((*call, *item)),
+            _ => None,
+        });
+        match here.or_else(|| self.owner.state.answered(&key)) {
+            None => Ok(None),
+            Some((known, item)) if known == call => Ok(Some(item)),
+            Some(_) => Err(MemoryError::Conflict(
+                "this idempotency key came with another text or place before; use a new one for each call"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Notes what a call is answered with.
+    pub(super) fn answer(&mut self, (key, call): Call, item: ItemId) {
+        if self.answered((key, call)).is_ok_and(|known| known.is_none()) {
+            self.events.push(Event::Answered { key, call, item });
+        }
+    }
+}
+
+impl Owner {
+    /// Keyed hashes of an idempotency key, and of the call that it came with.
+    pub(super) fn call(&self, key: &str, fact: &Remember) -> Call {
+        let hash = |parts: &[&str]| {
+            // Nothing else that is hashed with this key begins so.
+            let mut bytes = Zeroizing::new(vec![u8::MAX]);
+            for part in parts {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part.as_bytes());
+            }
+            self.keys().content_hash(&bytes)
+        };
+        let place = &fact.place;
+        let part = |name: &Option<String>| name.clone().unwrap_or_default();
+        let (session, project, persona) = (part(&place.session), part(&place.project), part(&place.persona));
+        (hash(&[key]), hash(&[key, &fact.text, fact.layer.name(), &session, &project, &persona]))
+    }
+}

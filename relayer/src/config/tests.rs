@@ -1,0 +1,82 @@
+use std::path::Path;
+
+use clap::Args as _;
+
+use super::{parse::parse, *};
+
+fn parsed(text: &str) -> Result<Options, ConfigError> {
+    parse(Path::new("c.toml"), text)
+}
+
+fn resolved(text: &str) -> Result<Settings, ConfigError> {
+    Settings::resolve(Path::new("/d"), parsed(text)?)
+}
+
+#[test]
+fn the_commented_file_says_the_defaults_and_changes_nothing() {
+    assert_eq!(parsed(TEMPLATE).unwrap(), Options::default());
+    let uncommented: String = TEMPLATE
+        .lines()
+        .filter_map(|line| line.strip_prefix('#').filter(|line| !line.starts_with([' ', '#', '-'])))
+        .filter(|line| line.contains(" = ") && !line.contains("\"\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(uncommented.lines().count() > 12, "{uncommented}");
+    assert_eq!(resolved(&uncommented).unwrap(), resolved("").unwrap());
+}
+
+#[test]
+fn every_key_stands_in_the_commented_file() {
+    let command = Options::augment_args(clap::Command::new("run"));
+    for argument in command.get_arguments() {
+        let key = argument.get_id().as_str();
+        assert!(TEMPLATE.contains(&format!("\n#{key} = ")), "{key}");
+    }
+}
+
+#[test]
+fn complaints_name_the_line_and_what_is_allowed() {
+    let check = |text: &str, parts: &[&str]| {
+        let error = resolved(text).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+    };
+    check("\nhtpp = \"off\"", &["line 2", "htpp", "http"]);
+    check("http = \"here\"", &["line 1", "127.0.0.1:8000", "off"]);
+    check("storage = \"oracle\"", &["embedded, postgres"]);
+    check("embedder = 3", &["line 1"]);
+    check("storage = \"postgres\"", &["postgres_url_file"]);
+    check("postgres_url_file = \"x\"", &["storage"]);
+    check("embedder = \"endpoint\"", &["embedder_url"]);
+    check("embedder_url = \"http://x/v1\"", &["endpoint"]);
+    let endpoint = "embedder = \"endpoint\"\nembedder_url = \"http://x/v1\"\nembedder_model = \"m\"\nembedder_dimensions = 8\n";
+    assert!(resolved(endpoint).is_ok());
+    check(&format!("{endpoint}embedder_roles = \"prefix\""), &["embedder_query_role"]);
+    check(&format!("{endpoint}embedder_query_role = \"q\""), &["embedder_roles"]);
+    check("model_url = \"http://x/v1\"", &["go together"]);
+    check("model_url = \"x\"\nmodel = \"m\"", &["http://"]);
+    check("through_nodes = true", &["through_nodes_model", "baton nodes"]);
+    check("through_nodes_model = \"m\"", &["through_nodes = true"]);
+    check("publishers = [\"http://x\"]", &["aggregators"]);
+    check("requests_per_minute = 0", &["at least 1"]);
+    check("public_url = \"ftp://x\"", &["public_url"]);
+}
+
+#[test]
+fn flags_go_before_the_file() {
+    let flags = Options {
+        max_items: Some(5),
+        listen: vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()],
+        ..Options::default()
+    };
+    let file = parsed("max_items = 7\nshards = 10\nlisten = [\"/ip4/127.0.0.1/tcp/2\"]").unwrap();
+    let both = flags.clone().or(file);
+    assert_eq!((both.max_items, both.shards, both.listen), (Some(5), Some(10), flags.listen));
+}
+
+#[test]
+fn a_named_file_must_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Settings::load(folder.path(), None, Options::default()).is_ok());
+    let missing = folder.path().join("x.toml");
+    assert!(Settings::load(folder.path(), Some(&missing), Options::default()).is_err());
+}

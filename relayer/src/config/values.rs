@@ -1,0 +1,100 @@
+//! Values that an option takes by name.
+
+use std::{net::SocketAddr, str::FromStr};
+
+use serde::Deserialize;
+
+/// Where HTTP is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum HttpSetting {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+}
+
+impl FromStr for HttpSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| "an address like 127.0.0.1:8000, or `off`".to_owned())
+    }
+}
+
+impl TryFrom<String> for HttpSetting {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+macro_rules! named_setting {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(try_from = "String")]
+        pub enum $name { $($(#[$vmeta])* $variant),* }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok(Self::$variant),)*
+                    _ => Err(format!("one of {}", [$($text),*].join(", "))),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    };
+}
+
+named_setting! {
+    /// Where sealed records lie.
+    StorageSetting {
+        /// In the data folder, for one relayer.
+        Embedded = "embedded",
+        /// In a Postgres database with pgvector, for several relayers.
+        Postgres = "postgres",
+    }
+}
+
+named_setting! {
+    /// How an embedding endpoint tells what seeks from what is sought.
+    RolesSetting {
+        /// Not at all.
+        None = "none",
+        /// By words before the text.
+        Prefix = "prefix",
+        /// By the field `input_type` of its requests.
+        InputType = "input_type",
+    }
+}
+
+named_setting! {
+    /// What turns texts into vectors.
+    EmbedderSetting {
+        /// The best of those that are there: `static` once its model was pulled, `hashing` before.
+        Auto = "auto",
+        /// 384 dimensions, needs nothing.
+        Hashing = "hashing",
+        /// potion-base-8M, a static table.
+        Static = "static",
+        /// all-MiniLM-L6-v2.
+        MiniLm = "minilm",
+        /// Any OpenAI-compatible `/v1/embeddings`.
+        Endpoint = "endpoint",
+    }
+}
