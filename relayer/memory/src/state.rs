@@ -103,6 +103,8 @@ pub(crate) struct State {
     last_message: HashMap<SessionId, u64>,
     /// Up to which turn the backstop looked, by session.
     pub(crate) backstopped: HashMap<SessionId, u64>,
+    /// Up to which number the graph was looked through for what can be merged and tidied.
+    pub(crate) consolidated: u64,
     pub(crate) abandoned: u64,
     /// Bytes of text of all items.
     pub(crate) bytes: u64,
@@ -169,6 +171,8 @@ impl State {
                     self.remove(*item);
                 }
             }
+            Event::EdgesEnded { edges } => edges.iter().for_each(|edge| self.end_edge(*edge)),
+            Event::Consolidated { up_to, .. } => self.consolidated = self.consolidated.max(*up_to),
             Event::SessionDeleted { id, project } => self.end_session(number, *id, *project),
             place => self.places.apply(number, place),
         }
@@ -216,6 +220,15 @@ impl State {
             self.edges.insert(number, edge.clone());
             for end in [edge.from, edge.to] {
                 self.adjacent.entry(end).or_default().insert(number);
+            }
+        }
+    }
+
+    fn end_edge(&mut self, number: u64) {
+        let Some(edge) = self.edges.remove(&number) else { return };
+        for end in [edge.from, edge.to] {
+            if let Some(edges) = self.adjacent.get_mut(&end) {
+                edges.remove(&number);
             }
         }
     }
@@ -327,9 +340,14 @@ impl State {
         self.entries.get(self.contents.get(&(home, hash))?)
     }
 
-    /// The entity of a project by its stable key (E1).
+    /// The entity of a project by its stable key (E1): the one that it was merged into, if it was.
     pub(crate) fn entity(&self, home: Home, key: &str) -> Option<&Entry> {
-        self.entries.get(self.entities.get(&home)?.get(key)?)
+        let mut entry = self.entries.get(self.entities.get(&home)?.get(key)?)?;
+        // Each was merged into one that was not merged yet, so this ends.
+        while let Some(into) = entry.superseded_by.and_then(|id| self.entry(id)) {
+            entry = into;
+        }
+        Some(entry)
     }
 
     pub(crate) fn recorded(&self, session: SessionId, turn: u64) -> Option<&Turn> {

@@ -121,7 +121,13 @@ impl<'a> Draft<'a> {
         }
         let home = Home::Pinned(self.target.project);
         let id = match self.owner.state.entity(home, key) {
-            Some(entry) => entry.item.id,
+            Some(entry) => {
+                // One that nothing was left of, and that is spoken of again.
+                if entry.archived && self.owner.state.edges_at(entry.item.id).next().is_none() {
+                    self.events.push(Event::Archived { item: entry.item.id, archived: false });
+                }
+                entry.item.id
+            }
             None => self.add(Item {
                 id: ItemId(random_bytes()),
                 kind: Kind::Entity,
