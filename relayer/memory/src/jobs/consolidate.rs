@@ -123,14 +123,17 @@ impl Owner {
             let numbers: BTreeSet<u64> = pairs.iter().flat_map(|(a, b)| [*a, *b]).collect();
             let features =
                 if numbers.is_empty() { BTreeMap::new() } else { self.kept_features(&numbers).await? };
-            let mut look = Look::new(self, now_ms);
-            look.merge_entities();
-            look.compare_facts(&pairs, &features);
-            look.merge_edges();
-            look.end_edges_without_evidence();
-            look.archive_orphans();
-            let (mut plan, done) = look.finish();
             let looked_to = facts.last().filter(|_| facts.len() == FACTS_PER_PASS).map(|last| last + 1);
+            let mut look = Look::new(self, now_ms);
+            look.compare_facts(&pairs, &features);
+            // What goes through all of the graph is left to the pass that reaches the end of the log.
+            if looked_to.is_none() {
+                look.merge_entities();
+                look.merge_edges();
+                look.end_edges_without_evidence();
+                look.archive_orphans();
+            }
+            let (mut plan, done) = look.finish();
             let settled =
                 plan.events.is_empty() && self.state.consolidated < looked_to.unwrap_or(self.state.next);
             if settled {

@@ -92,9 +92,10 @@ async fn read_snapshot(vault: &OwnerVault) -> Result<Option<State>> {
     let Some((_, bytes)) = records.into_iter().next() else { return Ok(None) };
     let decoded = aside(move || {
         let (version, rest) = bytes.split_first_chunk::<4>()?;
-        (u32::from_le_bytes(*version) == SNAPSHOT_VERSION)
-            .then(|| codec::decode::<State>(rest, MAX_SNAPSHOT_BYTES).ok())
-            .flatten()
+        let known = u32::from_le_bytes(*version) == SNAPSHOT_VERSION;
+        let mut state: State = known.then(|| codec::decode(rest, MAX_SNAPSHOT_BYTES).ok()).flatten()?;
+        state.index();
+        Some(state)
     });
     let state = decoded.await?;
     if state.is_none() {
