@@ -287,7 +287,11 @@ impl OwnerVault {
     /// The key folder's; a conflict when another relayer erased the owner.
     pub async fn begin_reindex(&self) -> Result<()> {
         let _alone = self.shared.writing.lock().await;
-        self.shared.change_ring(|ring| Ok(ring.begin_reindex())).await
+        let begin = |ring: &mut Keyring| {
+            ring.begin_reindex();
+            Ok(())
+        };
+        self.shared.change_ring(begin).await
     }
 
     /// Destroys all keys of index rows but that of a generation, under which all rows are now.
@@ -296,7 +300,11 @@ impl OwnerVault {
     /// As [`Self::begin_reindex`].
     pub async fn end_reindex(&self, generation: u64) -> Result<()> {
         let _alone = self.shared.writing.lock().await;
-        self.shared.change_ring(move |ring| Ok(ring.end_reindex(generation))).await
+        let end = move |ring: &mut Keyring| {
+            ring.end_reindex(generation);
+            Ok(())
+        };
+        self.shared.change_ring(end).await
     }
 
     /// How far the database had come, at least, when the key file was read: what is read of it now is no less, or it has

@@ -153,7 +153,8 @@ impl Shared {
         let found = Mark { version, events: end };
         self.change_ring(move |ring| {
             ring.note_stale_index(0);
-            Ok(ring.lower_mark(found))
+            ring.lower_mark(found);
+            Ok(())
         })
         .await?;
         super::locked(&self.ring).seen = found;

@@ -43,6 +43,14 @@ const NEGATIONS: &[&str] = &[
     "hasnt", "havent", "hadnt", "hardly", "barely", "former", "formerly", "ex", "was", "were", "had", "used",
 ];
 
+/// An entity with its kind.
+type Named<'a> = (&'a str, &'a Entry);
+/// An edge with the number of the event that drew it.
+type Numbered<'a> = (u64, &'a Edge);
+
+/// What an edge says: from where, to where, and what.
+type Meaning<'a> = ([u8; 16], [u8; 16], &'a str);
+
 /// Where a fact counts, whichever of the sessions there it was said in; a fork is a place of its own.
 #[derive(PartialEq, Eq)]
 struct Scope {
@@ -233,7 +241,7 @@ impl<'a> Look<'a> {
             }
         }
         for same in named.into_values().filter(|same| same.len() > 1) {
-            let mut groups: HashMap<(Home, Layer, Author), Vec<(&str, &Entry)>> = HashMap::new();
+            let mut groups: HashMap<(Home, Layer, Author), Vec<Named<'_>>> = HashMap::new();
             for (kind, entry) in same {
                 let (item, home) = (&entry.item, entry.home);
                 groups.entry((home, item.layer, item.provenance.author)).or_default().push((kind, entry));
@@ -307,7 +315,7 @@ impl<'a> Look<'a> {
 
     /// Edges between the same items with the same meaning become one; what was said repeatedly is surer.
     pub(super) fn merge_edges(&mut self) {
-        let mut same: BTreeMap<([u8; 16], [u8; 16], &str), Vec<(u64, &Edge)>> = BTreeMap::new();
+        let mut same: BTreeMap<Meaning<'_>, Vec<Numbered<'_>>> = BTreeMap::new();
         for (number, edge) in &self.state.edges {
             if !self.ended.contains(number) {
                 same.entry((edge.from.0, edge.to.0, &edge.label)).or_default().push((*number, edge));
