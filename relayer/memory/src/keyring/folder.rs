@@ -97,7 +97,14 @@ impl KeyFolder {
             let _locked = self.lock(owner)?;
             discard_leftover(&path).map_err(|source| KeyringError::Io { path: path.clone(), source })?;
         }
-        self.read(owner)
+        match self.read(owner) {
+            // A file that is replaced is wiped, also under the eyes of whoever had begun to read it.
+            Err(KeyringError::Damaged { .. }) => {
+                let _locked = self.lock(owner)?;
+                self.read(owner)
+            }
+            read => read,
+        }
     }
 
     /// As [`Self::load`], for whoever has the lock.
