@@ -5,7 +5,6 @@
 //! it, and the programs, for their identities.
 
 pub mod account;
-pub mod content;
 pub mod contexts;
 pub mod exchange;
 pub mod files;

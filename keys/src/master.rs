@@ -158,7 +158,8 @@ impl OwnerSecret {
 }
 
 secret_key!(
-    /// A key that seals data at rest: records of a segment, the content of one blob, or an owner's key file.
+    /// A key that seals data at rest: records of a segment, the content of one blob, or an owner's key file. When it is
+    /// destroyed, every copy of what it sealed is noise.
     DataKey
 );
 
@@ -169,7 +170,8 @@ impl DataKey {
         Self(random_bytes())
     }
 
-    /// Seals under a random nonce: `nonce(24) ‖ XChaCha20-Poly1305`, [`DATA_OVERHEAD`] bytes longer than the text.
+    /// Seals under a random nonce, so that the same text never gives the same bytes: `nonce(24) ‖ XChaCha20-Poly1305`,
+    /// [`DATA_OVERHEAD`] bytes longer than the text.
     #[must_use]
     pub fn seal(&self, associated: &[u8], text: &[u8]) -> Vec<u8> {
         seal_random(&self.0, associated, text)
@@ -228,6 +230,8 @@ mod tests {
         let sealed = key.seal(b"place", b"text");
         assert_eq!(sealed.len(), 4 + DATA_OVERHEAD);
         assert_eq!(key.open(b"place", &sealed).unwrap().as_slice(), b"text");
+        assert_ne!(key.seal(b"place", b"text"), sealed, "the same text encrypts differently each time");
+        assert_eq!(key.open(b"place", &sealed[..20]), Err(OpenError));
         assert_eq!(key.open(b"elsewhere", &sealed), Err(OpenError));
         assert_eq!(DataKey::generate().open(b"place", &sealed), Err(OpenError));
     }

@@ -153,6 +153,19 @@ pub(crate) enum OwnersCommand {
         #[command(flatten)]
         options: Options,
     },
+    /// Give up what a damaged database has lost of an owner, and go on with the rest
+    ///
+    /// A relayer refuses to work on an owner of whom the database holds less than it once did. Put the latest backup of the
+    /// database back first; this is for when there is none. No relayer may run meanwhile.
+    AcceptLoss {
+        /// The account id, 0x and 64 hex characters [default: all owners that lost something]
+        account: Option<String>,
+        /// Do it; without it, show who lost something
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Delete an owner with everything and its keys, for good
     Erase {
         /// The account id, 0x and 64 hex characters

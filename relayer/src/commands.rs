@@ -110,3 +110,31 @@ pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -
     println(&format!("erased {owner}"));
     Ok(())
 }
+
+/// Gives up what the database has lost of an owner, or of all owners; without `yes` it shows whose.
+pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes: bool) -> anyhow::Result<()> {
+    let memory = setup::open(settings).await?.memory;
+    let owners = match account {
+        Some(account) => vec![account.parse().context("an account is 0x and 64 hex characters")?],
+        None => memory.owners_with_loss().await?,
+    };
+    if !yes {
+        for owner in &owners {
+            println(&owner.to_string());
+        }
+        bail!(
+            "{} owners: what the database lost of them is given up, for good, with --yes; a backup of the database, put back \
+             while no relayer runs, brings it back",
+            owners.len()
+        );
+    }
+    for owner in owners {
+        let loss = memory.accept_loss(owner).await?;
+        println(&format!(
+            "{owner}: {} events are there, {} are lost, {} other records were removed",
+            loss.events, loss.lost_events, loss.removed
+        ));
+    }
+    memory.close_all().await;
+    Ok(())
+}

@@ -64,6 +64,9 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         Command::Owners(OwnersCommand::List { options }) => {
             block_on(commands::list_owners(&settings(options)?))
         }
+        Command::Owners(OwnersCommand::AcceptLoss { account, yes, options }) => {
+            block_on(commands::accept_loss(&settings(options)?, account.as_deref(), yes))
+        }
         Command::Owners(OwnersCommand::Erase { account, yes, options }) => {
             block_on(commands::erase_owner(&settings(options)?, &account, yes))
         }
@@ -129,10 +132,15 @@ fn forbid_memory_dumps() {
     }
 }
 
-/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a memory.
+/// Makes a panic end the process, and says where it was and never what: a panic's text may quote a memory. A database tells some
+/// damage by a panic; that is caught where it is asked, and told as an error with what to do about it.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
+        if baton_memory::storage::embedded::catches_panics() {
+            tracing::debug!(place, "the database cannot read what it holds");
+            return;
+        }
         tracing::error!(place, "panic: this is a fault in the program; please report it");
         std::process::exit(PANIC_EXIT_CODE);
     }));

@@ -56,6 +56,7 @@ pub(crate) async fn run(settings: Settings, key: SecretSigningKey, json: bool) -
     };
     let ((), served, (), ()) = tokio::join!(Box::pin(sealed), Box::pin(http), Box::pin(jobs), stopping);
     chat.close(grace).await;
+    memory.close_all().await;
     mesh.shutdown().await;
     served
 }

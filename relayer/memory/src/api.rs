@@ -404,6 +404,10 @@ pub enum MemoryError {
     /// What is stored cannot be used.
     #[error("this owner's memory is damaged: {0}")]
     Damaged(String),
+    /// The database holds less than it once did; nothing is read or written until it is restored, or the loss accepted
+    /// ([`Memory::accept_loss`](crate::Memory::accept_loss)).
+    #[error("a part of this owner's memory is lost: {0}")]
+    Lost(String),
 }
 
 /// A shorthand of this crate.

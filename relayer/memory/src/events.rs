@@ -1,7 +1,7 @@
 //! The append-only log of an owner. Folding its events, in the order of their numbers, gives the owner's state; nothing
 //! else is the truth. Variants are only ever added at the end: their order is part of what lies on the disk.
 
-use baton_keys::content::ContentKey;
+use baton_keys::master::DataKey;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -27,11 +27,11 @@ pub(crate) struct StoredKey(pub(crate) [u8; 32]);
 
 impl StoredKey {
     pub(crate) fn generate() -> Self {
-        Self(*ContentKey::generate().expose())
+        Self(*DataKey::generate().expose())
     }
 
-    pub(crate) fn key(&self) -> ContentKey {
-        ContentKey::from_bytes(self.0)
+    pub(crate) fn key(&self) -> DataKey {
+        DataKey::from_bytes(self.0)
     }
 }
 
@@ -229,6 +229,15 @@ pub(crate) enum Event {
         key: [u8; 32],
         call: [u8; 32],
         item: ItemId,
+    },
+    /// These edges, by the numbers of the events that drew them, are drawn no more.
+    EdgesEnded {
+        edges: Vec<u64>,
+    },
+    /// The graph was looked through up to this number, and nothing was left to do.
+    Consolidated {
+        up_to: u64,
+        at_ms: u64,
     },
 }
 

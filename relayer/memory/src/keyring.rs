@@ -1,11 +1,12 @@
 //! Owners' keys: one sealed file for each owner, in a folder outside the database.
 //!
-//! A file holds the owner's address, a random secret from which the keys of hashes derive, and a random key for each
-//! segment of records. It is wrapped under a key that derives from the relayer's master key and the owner's pseudonym, so
+//! A file holds the owner's address, a random secret from which the keys of hashes derive, a random key for each
+//! segment of records, the keys of a database's index rows, and how far the database had come when it was last written. It is wrapped under a key that derives from the relayer's master key and the owner's pseudonym, so
 //! that a file cannot stand in for another's. What is destroyed here makes every copy of what it sealed noise; the
 //! database's own pages and logs are never relied on to forget. Called by the vault only. Blocking throughout.
 
 mod folder;
+mod index;
 mod ring;
 
 use std::path::PathBuf;
@@ -18,7 +19,9 @@ use baton_keys::{
 use zeroize::Zeroizing;
 
 pub(crate) use folder::KeyFolder;
-pub(crate) use ring::{KEY_ID_LEN, KeyId, Keyring, Redaction, Segment, SegmentKey};
+pub use index::IndexKeys;
+pub use ring::Mark;
+pub(crate) use ring::{KEY_ID_LEN, KeyId, Keyring, NUMBERS_PER_SEGMENT, Redaction, Segment, SegmentKey};
 
 /// Why owners' keys cannot be used. Nothing is destroyed when one of these comes.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +75,6 @@ pub enum KeyringError {
 pub struct OwnerKeys {
     content_hash: Zeroizing<[u8; 32]>,
     term_hash: Zeroizing<[u8; 32]>,
-    class_tag: Zeroizing<[u8; 32]>,
-    rotation: Zeroizing<[u8; 32]>,
     record_name: Zeroizing<[u8; 32]>,
     export_sign: Zeroizing<[u8; 32]>,
 }
@@ -83,8 +84,6 @@ impl OwnerKeys {
         Self {
             content_hash: secret.derive(OwnerUse::ContentHash),
             term_hash: secret.derive(OwnerUse::TermHash),
-            class_tag: secret.derive(OwnerUse::ClassTag),
-            rotation: secret.derive(OwnerUse::Rotation),
             record_name: secret.derive(OwnerUse::RecordName),
             export_sign: secret.derive(OwnerUse::ExportSign),
         }
@@ -100,18 +99,6 @@ impl OwnerKeys {
     #[must_use]
     pub fn term_key(&self) -> &[u8; 32] {
         &self.term_hash
-    }
-
-    /// Keyed tag of a class of items, for index rows.
-    #[must_use]
-    pub fn class_tag(&self, class: &[u8]) -> [u8; 16] {
-        *blake3::keyed_hash(&self.class_tag, class).as_bytes().first_chunk().expect("a hash has 32 bytes")
-    }
-
-    /// The seed of [`rotate`](crate::rotation::rotate).
-    #[must_use]
-    pub fn rotation_seed(&self) -> &[u8; 32] {
-        &self.rotation
     }
 
     /// The number of a named record.

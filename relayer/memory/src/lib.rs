@@ -19,4 +19,5 @@ pub mod storage;
 pub mod vault;
 pub mod writing;
 
+pub use jobs::Consolidated;
 pub use service::{Clock, Counters, Memory, Parts, RecordChanges};

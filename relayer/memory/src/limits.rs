@@ -36,3 +36,6 @@ pub const MAX_OPEN_BYTES: u64 = 2 << 30;
 pub const OWNER_IDLE: Duration = Duration::from_secs(300);
 /// Contents read from Walrus at once by a restore.
 pub const RESTORE_AT_ONCE: usize = 8;
+/// How long after a deletion the keys of a database's index rows may live on: deletions within that time share one rewriting
+/// of the rows. The rewriting itself, and the time in which no relayer runs, come on top.
+pub const INDEX_KEY_LINGERS: Duration = Duration::from_secs(600);

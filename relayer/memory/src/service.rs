@@ -1,6 +1,7 @@
 //! The one way into memory. Doors know this type and nothing below it; requests carry outside names, which are resolved here,
 //! for each request, to internal ids.
 
+mod closing;
 mod exchange;
 mod items;
 mod places;
@@ -26,16 +27,17 @@ use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
     ids::OwnerId,
-    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS, OWNER_IDLE},
+    limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
     owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
     search::Background,
     storage::StorageError,
-    vault::{Vault, VaultError},
+    vault::{Marker, Vault, VaultError},
     writing::Writer,
 };
 
 pub use records::RecordChanges;
 pub(crate) use settings::OwnerWriter;
+pub(crate) use turns::ANCHOR;
 
 /// The wall clock, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -85,6 +87,8 @@ pub(crate) struct Inner {
     background: Background,
     kind: VectorKind,
     open: Mutex<HashMap<OwnerId, Arc<Slot>>>,
+    /// How far owners had come that were closed, to be written down.
+    closed: Mutex<Vec<Marker>>,
     /// Rung when there is something to do.
     pub(crate) work: Notify,
     pub(crate) counters: Counters,
@@ -115,6 +119,8 @@ pub struct Counters {
     pub content_failures: AtomicU64,
     /// Items that were written to Walrus.
     pub contents_stored: AtomicU64,
+    /// Changes that consolidation made to graphs.
+    pub consolidated: AtomicU64,
 }
 
 /// An owner that is open, or about to be.
@@ -149,6 +155,7 @@ impl From<VaultError> for MemoryError {
         match error {
             VaultError::Storage(StorageError::Damaged(what)) => Self::Damaged(what),
             VaultError::Keys(error) => Self::Damaged(error.to_string()),
+            error @ VaultError::Behind { .. } => Self::Lost(error.to_string()),
             error => Self::Unavailable(error.to_string()),
         }
     }
@@ -174,6 +181,7 @@ impl Memory {
             background,
             kind,
             open: Mutex::default(),
+            closed: Mutex::default(),
             work: Notify::new(),
             counters: Counters::default(),
             failures: Mutex::default(),
@@ -215,6 +223,7 @@ impl Memory {
                 .map(|(owner, _)| *owner);
             let Some(closed) = idle.and_then(|idle| slots.remove(&idle)) else { break };
             bytes = bytes.saturating_sub(closed.bytes.load(Ordering::Relaxed));
+            self.note_closed(&closed);
         }
         let slot = slots.entry(owner).or_insert_with(|| {
             Arc::new(Slot {
@@ -225,18 +234,6 @@ impl Memory {
         });
         slot.used_ms.store(now_ms, Ordering::Relaxed);
         slot.clone()
-    }
-
-    /// Closes, and so wipes, owners that nobody asked for lately.
-    pub fn close_idle(&self) {
-        let before = self.now_ms().saturating_sub(u64::try_from(OWNER_IDLE.as_millis()).unwrap_or(u64::MAX));
-        self.slots()
-            .retain(|_, slot| Arc::strong_count(slot) > 1 || slot.used_ms.load(Ordering::Relaxed) >= before);
-    }
-
-    /// Closes one owner, if nobody holds it: its next request folds the log anew.
-    pub fn close(&self, owner: OwnerId) {
-        self.slots().remove(&owner);
     }
 
     /// Opens an owner if it is not, with what others wrote meanwhile.
@@ -262,7 +259,7 @@ impl Memory {
     }
 
     /// Whether the database searches, and may be written by other relayers too.
-    fn in_database(&self) -> bool {
+    pub(crate) fn in_database(&self) -> bool {
         self.inner.parts.vault.storage().searches()
     }
 
@@ -292,6 +289,7 @@ impl Memory {
         let mut writing = Writing { guard };
         for _ in 0..COMMIT_TRIES {
             let (mut plan, answer) = plan(&writing)?;
+            plan.at_ms = self.now_ms();
             if !plan.events.is_empty() && plan.job == Job::Wake {
                 plan.job = Job::Due(self.now_ms());
             }

@@ -1,8 +1,12 @@
 //! An owner's state: the fold of the log. Pure; everything that decides is here or in [`crate::scope`], and nothing awaits.
 
+mod openings;
 pub(crate) mod places;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::OnceLock,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +16,7 @@ use crate::{
     limits::MAX_ANSWERED,
     model::{Consent, Edge, Item, Kind, Layer, Text},
     scope::{Class, Home, View},
-    state::places::Places,
+    state::{openings::Openings, places::Places},
 };
 
 /// An item with what happened to it.
@@ -87,29 +91,40 @@ pub(crate) struct State {
     /// The number of the next event (C5).
     pub(crate) next: u64,
     pub(crate) entries: BTreeMap<u64, Entry>,
+    #[serde(skip)]
     numbers: HashMap<ItemId, u64>,
     /// Items by where they are and what they say.
+    #[serde(skip)]
     contents: HashMap<(Home, [u8; 32]), u64>,
     /// Entities by project and stable key.
+    #[serde(skip)]
     entities: HashMap<Home, HashMap<Text, u64>>,
     /// Items by where they are.
+    #[serde(skip)]
     members: HashMap<Home, BTreeSet<u64>>,
     pub(crate) edges: BTreeMap<u64, Edge>,
+    #[serde(skip)]
     adjacent: HashMap<ItemId, BTreeSet<u64>>,
     pub(crate) places: Places,
     pub(crate) turns: BTreeMap<u64, Turn>,
+    #[serde(skip)]
     recorded: HashMap<(SessionId, u64), u64>,
     pub(crate) waiting: BTreeSet<u64>,
     /// The last message of each session.
     last_message: HashMap<SessionId, u64>,
     /// Up to which turn the backstop looked, by session.
     pub(crate) backstopped: HashMap<SessionId, u64>,
+    /// Up to which number the graph was looked through for what can be merged and tidied.
+    pub(crate) consolidated: u64,
     pub(crate) abandoned: u64,
     /// Bytes of text of all items.
     pub(crate) bytes: u64,
     /// Whether nodes of strangers may read exchanges.
     pub(crate) nodes_allowed: bool,
     answered: Answered,
+    /// Made when first asked for.
+    #[serde(skip)]
+    openings: OnceLock<Openings>,
 }
 
 /// What the latest calls with idempotency keys were answered with.
@@ -148,6 +163,28 @@ impl Answered {
 }
 
 impl State {
+    /// Makes what a snapshot leaves out, because making it is faster than reading it.
+    pub(crate) fn index(&mut self) {
+        self.numbers.reserve(self.entries.len());
+        self.contents.reserve(self.entries.len());
+        self.adjacent.reserve(self.entries.len());
+        for (number, entry) in &self.entries {
+            self.numbers.insert(entry.item.id, *number);
+            self.contents.insert((entry.home, entry.item.content_hash), *number);
+            self.members.entry(entry.home).or_default().insert(*number);
+            if let Some(key) = &entry.item.stable_key {
+                self.entities.entry(home_of(&entry.item)).or_default().insert(key.clone(), *number);
+            }
+        }
+        for (number, edge) in &self.edges {
+            for end in [edge.from, edge.to] {
+                self.adjacent.entry(end).or_default().insert(*number);
+            }
+        }
+        self.recorded =
+            self.turns.iter().map(|(number, turn)| ((turn.session, turn.turn), *number)).collect();
+    }
+
     /// Applies the event of a number. Events that name what is not there (any more) change nothing: a log stays readable
     /// whatever was deleted since.
     ///
@@ -208,6 +245,8 @@ impl State {
                     self.remove(*item);
                 }
             }
+            Event::EdgesEnded { edges } => edges.iter().for_each(|edge| self.end_edge(*edge)),
+            Event::Consolidated { up_to, .. } => self.consolidated = self.consolidated.max(*up_to),
             Event::SessionDeleted { id, project } => self.end_session(number, *id, *project),
             Event::NodesAllowed { allowed, .. } => self.nodes_allowed = *allowed,
             Event::Answered { key, call, item } => self.answered.add(number, *key, *call, *item),
@@ -247,6 +286,9 @@ impl State {
             after: None,
             item,
         };
+        if let Some(openings) = self.openings.get_mut() {
+            openings.add(number, &entry);
+        }
         self.entries.insert(number, entry);
         Ok(())
     }
@@ -257,6 +299,15 @@ impl State {
             self.edges.insert(number, edge.clone());
             for end in [edge.from, edge.to] {
                 self.adjacent.entry(end).or_default().insert(number);
+            }
+        }
+    }
+
+    fn end_edge(&mut self, number: u64) {
+        let Some(edge) = self.edges.remove(&number) else { return };
+        for end in [edge.from, edge.to] {
+            if let Some(edges) = self.adjacent.get_mut(&end) {
+                edges.remove(&number);
             }
         }
     }
@@ -281,6 +332,9 @@ impl State {
         self.answered.forget(id);
         let Some(number) = self.numbers.remove(&id) else { return };
         let Some(entry) = self.entries.remove(&number) else { return };
+        if let Some(openings) = self.openings.get_mut() {
+            openings.remove(number, &entry);
+        }
         if let Some(members) = self.members.get_mut(&entry.home) {
             members.remove(&number);
         }
@@ -351,7 +405,14 @@ impl State {
         self.bytes = self.bytes.saturating_sub(entry.item.text.len() as u64) + item.text.len() as u64;
         self.contents.remove(&(entry.home, entry.item.content_hash));
         self.contents.insert((entry.home, item.content_hash), number);
-        entry.item = item;
+        let openings = self.openings.get_mut();
+        if let Some(openings) = openings {
+            openings.remove(number, entry);
+            entry.item = item;
+            openings.add(number, entry);
+        } else {
+            entry.item = item;
+        }
         entry.key = stored.key.clone();
         entry.pointer = None;
         Ok(())
@@ -370,9 +431,21 @@ impl State {
         self.entries.get(self.contents.get(&(home, hash))?)
     }
 
-    /// The entity of a project by its stable key (E1).
+    /// Facts that begin as a text does, and those with a slot if asked.
+    pub(crate) fn facts_like(&self, text: &str, slots: bool) -> impl Iterator<Item = (u64, &Entry)> {
+        let openings = self.openings.get_or_init(|| Openings::of(&self.entries));
+        let like = openings.like(text, slots).into_iter();
+        like.filter_map(|number| self.entries.get(&number).map(|entry| (number, entry)))
+    }
+
+    /// The entity of a project by its stable key (E1): the one that it was merged into, if it was.
     pub(crate) fn entity(&self, home: Home, key: &str) -> Option<&Entry> {
-        self.entries.get(self.entities.get(&home)?.get(key)?)
+        let mut entry = self.entries.get(self.entities.get(&home)?.get(key)?)?;
+        // Each was merged into one that was not merged yet, so this ends.
+        while let Some(into) = entry.superseded_by.and_then(|id| self.entry(id)) {
+            entry = into;
+        }
+        Some(entry)
     }
 
     /// The call that an idempotency key came with, and what it was answered with.
@@ -476,6 +549,45 @@ pub(crate) mod tests {
         let name = format!("session {id}").into();
         let persona = PersonaId::DEFAULT;
         Event::SessionCreated { id: SessionId(id), name, project, persona, fork: None, at_ms: 1 }
+    }
+
+    #[test]
+    fn e2_a_state_read_from_a_snapshot_is_the_fold() {
+        let named = |key: &str| Item { kind: Kind::Entity, stable_key: Some(key.into()), ..item(key) };
+        let edge = |from: &str, to: &str| {
+            let (label, description) = ("mentions".into(), "d".into());
+            let (from, to) = (item(from).id, item(to).id);
+            Event::EdgeAdded(Edge { from, to, label, description, evidence: "e".into(), confidence: 1.0 })
+        };
+        let turn = Event::TurnRecorded {
+            session: SessionId(1),
+            turn: 4,
+            user: item("a").id,
+            assistant: item("b").id,
+            at_ms: 3,
+        };
+        let mut state = fold(&[
+            session(1, None),
+            session(2, Some(ProjectId(7))),
+            added(item("a")),
+            added(item("b")),
+            added(named("person:ana")),
+            edge("a", "b"),
+            edge("person:ana", "a"),
+            turn,
+            Event::Deleted { items: vec![item("b").id] },
+            Event::SessionDeleted { id: SessionId(2), project: None },
+        ]);
+        let bytes = baton_proto::codec::encode(&state);
+        let mut read: State = baton_proto::codec::decode(&bytes, bytes.len()).unwrap();
+        read.index();
+        state.members.retain(|_, numbers| !numbers.is_empty());
+        state.adjacent.retain(|_, edges| !edges.is_empty());
+        state.entities.retain(|_, keys| !keys.is_empty());
+        assert_eq!((read.next, &read.numbers, &read.contents), (state.next, &state.numbers, &state.contents));
+        assert_eq!((&read.entities, &read.members), (&state.entities, &state.members));
+        assert_eq!((&read.adjacent, &read.recorded), (&state.adjacent, &state.recorded));
+        assert_eq!(baton_proto::codec::encode(&read).len(), bytes.len());
     }
 
     #[test]

@@ -41,6 +41,13 @@ pub enum Space {
     Snapshot = 2,
     /// What a session's client left in the relayer's care, sealed under that session's root, by a keyed hash of its id.
     Sessions = 3,
+    /// Search features of up to 256 items together, by the number of their segment.
+    Packs = 4,
+}
+
+impl Space {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Log, Self::Features, Self::Snapshot, Self::Sessions, Self::Packs];
 }
 
 /// A record with its place.
@@ -92,6 +99,8 @@ pub struct Batch {
     pub index: Vec<IndexRow>,
     /// Index rows to remove.
     pub unindex: Vec<u64>,
+    /// Whether all index rows are removed before others are written.
+    pub clear_index: bool,
     /// Jobs to write, number and due time; one that is there gets the new time.
     pub jobs: Vec<(u64, u64)>,
     /// Jobs that are done.
@@ -101,14 +110,21 @@ pub struct Batch {
 /// Which rows of a search index to score.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScanQuery {
+    /// The question under each key that rows may be written with: one, or two while the key is replaced.
+    pub keyed: Vec<KeyedQuery>,
+    /// Most rows to return by each of terms and vector; none for all.
+    pub limit: Option<u32>,
+}
+
+/// A question under one key of the index.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyedQuery {
     /// Classes that the asker may see, each with the highest number that it may see of it.
     pub classes: Vec<([u8; 16], u64)>,
-    /// Keyed hashes of the query's terms.
+    /// Keyed hashes of the query's terms; of the same terms in the same order under each key.
     pub terms: Vec<u64>,
     /// The rotated embedding of the query.
     pub vector: Option<Vec<f32>>,
-    /// Most rows to return by each of terms and vector; none for all.
-    pub limit: Option<u32>,
 }
 
 /// A row that a database found.
@@ -127,6 +143,8 @@ pub struct ScanRow {
 /// What a database found, with what a ranking needs of all rows in the classes asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
+    /// The owner's version at that moment.
+    pub version: u64,
     /// Rows in the classes.
     pub documents: u64,
     /// Sum of their lengths.

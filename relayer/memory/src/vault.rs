@@ -10,9 +10,12 @@
 //! - Before an unfinished redaction is judged, an empty commit raises the owner's version: a commit that is still under
 //!   way somewhere is then refused, so the judgement stays true.
 //! - Whoever takes over a newer version reads the key file after it, so that keys are never older than the version.
+//! - The key file says how far the database had come when it was last written. A database that is behind has lost
+//!   something, and is not used before it is restored or the loss accepted.
 //!
 //! The memory service is its only caller. It never logs what it seals.
 
+mod loss;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -29,12 +32,13 @@ use std::{
 
 use baton_keys::master::MasterKey;
 
+pub use loss::{Loss, Marker};
 pub use seal::Secret;
 use seal::Unopened;
 
 use crate::{
     ids::OwnerId,
-    keyring::{KeyFolder, Keyring, KeyringError, OwnerKeys},
+    keyring::{IndexKeys, KeyFolder, Keyring, KeyringError, Mark, OwnerKeys},
     storage::{IndexRow, Pseudonym, Space, Storage, StorageError},
 };
 
@@ -52,6 +56,21 @@ pub enum VaultError {
     /// The keys cannot be used.
     #[error(transparent)]
     Keys(#[from] KeyringError),
+    /// The database holds less of an owner than it once did.
+    #[error(
+        "the database holds {found} of this owner, and its key file says that it had reached {reached}: the database was \
+         damaged or emptied, or put back from a backup that is older than the key files. Put the latest backup of the \
+         database back; or, if there is none, stop the relayer and give up what is missing with `baton-relayer owners \
+         accept-loss {owner} --yes`"
+    )]
+    Behind {
+        /// Whose.
+        owner: OwnerId,
+        /// What the database holds, in words.
+        found: String,
+        /// What it held when the key file was last written, at least.
+        reached: String,
+    },
     /// The runtime is shutting down.
     #[error("the vault's worker was stopped")]
     Stopped,
@@ -79,6 +98,8 @@ pub struct Changes {
     pub index: Vec<IndexRow>,
     /// Index rows to remove.
     pub unindex: Vec<u64>,
+    /// From when on index rows of something deleted may be left on old pages; noted by [`OwnerVault::redact`] only.
+    pub stale_index_ms: Option<u64>,
     /// Jobs to write, number and due time.
     pub jobs: Vec<(u64, u64)>,
     /// Jobs that are done.
@@ -108,13 +129,22 @@ struct Shared {
 struct Ring {
     keys: Arc<Keyring>,
     owner_keys: Arc<OwnerKeys>,
+    index_keys: Arc<[IndexKeys]>,
     /// Whether there is a file. Without one the keys are made up, and saved before the first write.
     saved: bool,
+    /// How far the database came by commits of this process. It goes into the file when that is written anyway.
+    seen: Mark,
 }
 
 impl Ring {
     fn new(keys: Keyring, saved: bool) -> Self {
-        Self { owner_keys: Arc::new(keys.owner_keys()), keys: Arc::new(keys), saved }
+        Self {
+            owner_keys: Arc::new(keys.owner_keys()),
+            index_keys: keys.index_keys().into(),
+            keys: Arc::new(keys),
+            saved,
+            seen: Mark::default(),
+        }
     }
 }
 
@@ -238,6 +268,52 @@ impl OwnerVault {
         self.shared.ring().owner_keys
     }
 
+    /// The keys under which index rows may be, that of new rows last. Ask again after a refresh.
+    #[must_use]
+    pub fn index_keys(&self) -> Arc<[IndexKeys]> {
+        self.shared.ring().index_keys
+    }
+
+    /// From when on the index rows have to be written under a new key; `None` if nothing calls for it.
+    #[must_use]
+    pub fn reindex_from_ms(&self) -> Option<u64> {
+        self.shared.ring().keys.reindex_from_ms()
+    }
+
+    /// Makes a new key of index rows, or goes on with one under which not all rows are yet. The last of
+    /// [`Self::index_keys`] from then on; other relayers have it once the owner's version is raised.
+    ///
+    /// # Errors
+    /// The key folder's; a conflict when another relayer erased the owner.
+    pub async fn begin_reindex(&self) -> Result<()> {
+        let _alone = self.shared.writing.lock().await;
+        let begin = |ring: &mut Keyring| {
+            ring.begin_reindex();
+            Ok(())
+        };
+        self.shared.change_ring(begin).await
+    }
+
+    /// Destroys all keys of index rows but that of a generation, under which all rows are now.
+    ///
+    /// # Errors
+    /// As [`Self::begin_reindex`].
+    pub async fn end_reindex(&self, generation: u64) -> Result<()> {
+        let _alone = self.shared.writing.lock().await;
+        let end = move |ring: &mut Keyring| {
+            ring.end_reindex(generation);
+            Ok(())
+        };
+        self.shared.change_ring(end).await
+    }
+
+    /// How far the database had come, at least, when the key file was read: what is read of it now is no less, or it has
+    /// lost something.
+    #[must_use]
+    pub fn reached(&self) -> Mark {
+        self.shared.ring().keys.mark()
+    }
+
     /// Takes over the storage's version and the keys that go with it. If it differs from [`Self::version`] before, what
     /// was read of the owner is no longer all: read again what may have changed. Finishes what a crash interrupted.
     ///
@@ -314,12 +390,22 @@ impl Shared {
     /// Reads version and keys, in this order, and finishes what is unfinished.
     async fn refresh(&self) -> Result<u64> {
         let _alone = self.writing.lock().await;
+        let mut behind = None;
         for _ in 0..ATTEMPTS {
             if self.folder.is_erased(self.pseudonym) {
                 finish_erasure(&self.storage, &self.folder, self.pseudonym).await?;
             }
             let version = self.storage.version(self.pseudonym).await?;
             match self.load().await? {
+                // Another relayer may have written between the two: then the version is another by now.
+                Some(ring) if version < ring.mark().version => {
+                    behind = Some(VaultError::Behind {
+                        owner: self.owner,
+                        found: format!("version {version}"),
+                        reached: format!("version {}", ring.mark().version),
+                    });
+                    tokio::task::yield_now().await;
+                }
                 Some(ring) => {
                     let open = !ring.redactions().is_empty();
                     self.adopt(ring);
@@ -335,13 +421,30 @@ impl Shared {
                 None => tokio::task::yield_now().await,
             }
         }
-        Err(KeyringError::Missing { path: self.folder.file(self.pseudonym) }.into())
+        Err(behind.unwrap_or_else(|| KeyringError::Missing { path: self.folder.file(self.pseudonym) }.into()))
     }
 
     fn adopt(&self, keys: Keyring) {
         let ring = self.ring();
-        let same = ring.saved && ring.keys.same_secret(&keys);
-        self.set_ring(if same { Ring { keys: Arc::new(keys), ..ring } } else { Ring::new(keys, true) });
+        // Keys that were made up here are saved with the first write; what was derived of them stays.
+        let same = ring.keys.same_secret(&keys);
+        self.set_ring(if same {
+            let index_keys = if ring.index_keys.last().map(IndexKeys::generation) == keys.index_generation()
+                && ring.index_keys.len() == keys.index_count()
+            {
+                ring.index_keys
+            } else {
+                keys.index_keys().into()
+            };
+            Ring { keys: Arc::new(keys), index_keys, saved: true, ..ring }
+        } else {
+            Ring::new(keys, true)
+        });
+    }
+
+    /// Notes what a commit made durable.
+    fn saw(&self, seen: Mark) {
+        locked(&self.ring).seen.raise(seen);
     }
 
     async fn load(&self) -> Result<Option<Keyring>> {

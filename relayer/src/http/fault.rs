@@ -181,7 +181,7 @@ impl From<MemoryError> for Fault {
                 tracing::warn!(why, "memory is unavailable");
                 Self::new(UNAVAILABLE).after_ms(2_000)
             }
-            MemoryError::Damaged(why) => {
+            MemoryError::Damaged(why) | MemoryError::Lost(why) => {
                 tracing::error!(why, "an owner's memory is damaged");
                 Self::new(DAMAGED)
             }
@@ -261,9 +261,11 @@ mod tests {
 
     #[test]
     fn what_a_storage_says_of_itself_is_not_sent() {
-        for error in
-            [MemoryError::Unavailable("10.0.0.7:5432".into()), MemoryError::Damaged("/data/x".into())]
-        {
+        for error in [
+            MemoryError::Unavailable("10.0.0.7:5432".into()),
+            MemoryError::Damaged("/data/x".into()),
+            MemoryError::Lost("version 7 of /data/x".into()),
+        ] {
             let json = serde_json::to_string(&Fault::from(error).json("r")).unwrap();
             assert!(!json.contains("10.0.0.7") && !json.contains("/data"), "{json}");
         }

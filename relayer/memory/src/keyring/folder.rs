@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{ids::OwnerId, storage::Pseudonym};
 
-const MAGIC: &[u8; 8] = b"BTNKEYS1";
+const MAGIC: &[u8; 8] = b"BTNKEYS2";
+/// The first format, which is read and not written.
+const FIRST_MAGIC: &[u8; 8] = b"BTNKEYS1";
 const KIND: &str = "an owner of memories";
 /// How long another relayer may keep an owner's lock: it is held over reading and writing one file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -95,7 +97,14 @@ impl KeyFolder {
             let _locked = self.lock(owner)?;
             discard_leftover(&path).map_err(|source| KeyringError::Io { path: path.clone(), source })?;
         }
-        self.read(owner)
+        match self.read(owner) {
+            // A file that is replaced is wiped, also under the eyes of whoever had begun to read it.
+            Err(KeyringError::Damaged { .. }) => {
+                let _locked = self.lock(owner)?;
+                self.read(owner)
+            }
+            read => read,
+        }
     }
 
     /// As [`Self::load`], for whoever has the lock.
@@ -111,10 +120,13 @@ impl KeyFolder {
         let path = self.file(owner);
         let limit = (MAGIC.len() + DATA_OVERHEAD + MAX_KEYRING_BYTES) as u64;
         let Some(bytes) = read_secret(&path, KIND, limit)? else { return Ok(None) };
-        let ring = bytes.strip_prefix(MAGIC).and_then(|sealed| {
-            let opened = self.master.owner_wrap(&owner.0).open(&associated(owner), sealed).ok()?;
-            Keyring::decode(&opened).filter(|ring| self.pseudonym(ring.owner) == owner)
-        });
+        let open = |magic: &[u8; 8]| {
+            let sealed = bytes.strip_prefix(magic)?;
+            self.master.owner_wrap(&owner.0).open(&associated(magic, owner), sealed).ok()
+        };
+        let now = || Keyring::decode(&open(MAGIC)?);
+        let ring = now().or_else(|| Keyring::decode_first(&open(FIRST_MAGIC)?));
+        let ring = ring.filter(|ring| self.pseudonym(ring.owner) == owner);
         ring.map(Some).ok_or(KeyringError::Damaged { path })
     }
 
@@ -126,7 +138,7 @@ impl KeyFolder {
             return Err(KeyringError::Full);
         }
         let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&self.master.owner_wrap(&owner.0).seal(&associated(owner), &encoded));
+        bytes.extend_from_slice(&self.master.owner_wrap(&owner.0).seal(&associated(MAGIC, owner), &encoded));
         let path = self.file(owner);
         replace_secret(&path, &bytes).map_err(|source| KeyringError::Io { path, source })
     }
@@ -153,20 +165,29 @@ impl KeyFolder {
 
     /// Owners whose erasure has not ended.
     pub(crate) fn erased(&self) -> Result<Vec<Pseudonym>, KeyringError> {
+        self.listed(".erased")
+    }
+
+    /// Owners that have a key file.
+    pub(crate) fn kept(&self) -> Result<Vec<Pseudonym>, KeyringError> {
+        self.listed(".keys")
+    }
+
+    fn listed(&self, suffix: &str) -> Result<Vec<Pseudonym>, KeyringError> {
         let failed = |source| KeyringError::Io { path: self.path.clone(), source };
-        let mut erased = Vec::new();
+        let mut owners = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let mut bytes = [0; 16];
-            let stem = name.to_str().and_then(|name| name.strip_suffix(".erased"));
+            let stem = name.to_str().and_then(|name| name.strip_suffix(suffix));
             if stem.is_some_and(|stem| hex::decode_to_slice(stem, &mut bytes).is_ok()) {
-                erased.push(Pseudonym(bytes));
+                owners.push(Pseudonym(bytes));
             }
         }
-        Ok(erased)
+        Ok(owners)
     }
 }
 
-fn associated(owner: Pseudonym) -> Vec<u8> {
-    [MAGIC.as_slice(), &owner.0].concat()
+fn associated(magic: &[u8; 8], owner: Pseudonym) -> Vec<u8> {
+    [magic.as_slice(), &owner.0].concat()
 }

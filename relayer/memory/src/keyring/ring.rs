@@ -10,12 +10,12 @@ use baton_proto::codec;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use super::{KeyringError, OwnerKeys};
+use super::{IndexKeys, KeyringError, OwnerKeys};
 use crate::{ids::OwnerId, storage::Space};
 
 /// Log and Features: numbers of a segment. Small enough that re-sealing one takes about a millisecond, large enough that
 /// a key file of 10,000 items has four kilobytes.
-const NUMBERS_PER_SEGMENT: u64 = 256;
+pub(crate) const NUMBERS_PER_SEGMENT: u64 = 256;
 /// Sessions have random numbers: their highest bits choose one of 4,096 segments.
 const SESSION_SEGMENT_SHIFT: u32 = 52;
 /// Bytes of a key's id.
@@ -37,6 +37,7 @@ impl Segment {
             Space::Log | Space::Features => number / NUMBERS_PER_SEGMENT,
             Space::Snapshot => 0,
             Space::Sessions => number >> SESSION_SEGMENT_SHIFT,
+            Space::Packs => number,
         };
         Self { space, index }
     }
@@ -49,6 +50,7 @@ impl Segment {
                 (first, first.saturating_add(NUMBERS_PER_SEGMENT - 1))
             }
             Space::Snapshot => (0, u64::MAX),
+            Space::Packs => (self.index, self.index),
             Space::Sessions => {
                 let first = self.index << SESSION_SEGMENT_SHIFT;
                 (first, first | ((1 << SESSION_SEGMENT_SHIFT) - 1))
@@ -83,6 +85,48 @@ pub(crate) struct Redaction {
     pub(crate) new: Option<SegmentKey>,
 }
 
+/// How far a database is known to have come with an owner: it holds at least this much, or has lost something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The owner's version.
+    pub version: u64,
+    /// Events of the owner's log.
+    pub events: u64,
+}
+
+impl Mark {
+    /// Takes over what is further.
+    pub(crate) fn raise(&mut self, other: Self) {
+        self.version = self.version.max(other.version);
+        self.events = self.events.max(other.events);
+    }
+}
+
+/// The keys of the search index in a database: rows may be under any of them, and new rows are under the last.
+#[derive(Clone, PartialEq)]
+struct IndexSecrets {
+    /// By generation, ascending.
+    secrets: Vec<(u64, OwnerSecret)>,
+    /// Whether rows may be under the owner's own secret, as they were before the index had keys.
+    under_owner: bool,
+    /// Since when rows of deleted items may be left on old pages.
+    stale_ms: Option<u64>,
+}
+
+impl IndexSecrets {
+    fn generate() -> Self {
+        Self { secrets: vec![(1, OwnerSecret::generate())], under_owner: false, stale_ms: None }
+    }
+
+    fn of_old_files() -> Self {
+        Self { secrets: Vec::new(), under_owner: true, stale_ms: None }
+    }
+
+    fn is_being_replaced(&self) -> bool {
+        self.secrets.len() + usize::from(self.under_owner) > 1
+    }
+}
+
 /// An owner's secret and segment keys.
 #[derive(Clone)]
 pub(crate) struct Keyring {
@@ -90,15 +134,86 @@ pub(crate) struct Keyring {
     secret: OwnerSecret,
     keys: BTreeMap<Segment, SegmentKey>,
     redactions: Vec<Redaction>,
+    index: IndexSecrets,
+    mark: Mark,
 }
 
 impl Keyring {
     pub(crate) fn generate(owner: OwnerId) -> Self {
-        Self { owner, secret: OwnerSecret::generate(), keys: BTreeMap::new(), redactions: Vec::new() }
+        Self {
+            owner,
+            secret: OwnerSecret::generate(),
+            keys: BTreeMap::new(),
+            redactions: Vec::new(),
+            index: IndexSecrets::generate(),
+            mark: Mark::default(),
+        }
     }
 
     pub(crate) fn owner_keys(&self) -> OwnerKeys {
         OwnerKeys::of(&self.secret)
+    }
+
+    /// The keys under which index rows may be, that of new rows last.
+    pub(crate) fn index_keys(&self) -> Vec<IndexKeys> {
+        let own = self.index.under_owner.then(|| IndexKeys::of_owner(&self.secret));
+        let others = self.index.secrets.iter();
+        own.into_iter().chain(others.map(|(generation, secret)| IndexKeys::of(*generation, secret))).collect()
+    }
+
+    /// The generation of new rows; 0 is the owner's own secret.
+    pub(crate) fn index_generation(&self) -> Option<u64> {
+        let own = self.index.under_owner.then_some(0);
+        self.index.secrets.last().map(|(generation, _)| *generation).or(own)
+    }
+
+    /// How many keys rows may be under.
+    pub(crate) fn index_count(&self) -> usize {
+        self.index.secrets.len() + usize::from(self.index.under_owner)
+    }
+
+    /// From when on the index has to be written under a new key; `None` if nothing calls for it.
+    pub(crate) fn reindex_from_ms(&self) -> Option<u64> {
+        if self.index.under_owner || self.index.is_being_replaced() { Some(0) } else { self.index.stale_ms }
+    }
+
+    /// Notes that rows of deleted items may be left on old pages from a time on.
+    pub(crate) fn note_stale_index(&mut self, at_ms: u64) {
+        self.index.stale_ms = Some(self.index.stale_ms.map_or(at_ms, |since| since.min(at_ms)));
+    }
+
+    /// Makes a new key of the index, unless the last one made is not yet that of all rows. What is deleted from now on
+    /// calls for another.
+    pub(crate) fn begin_reindex(&mut self) {
+        if self.index.is_being_replaced() {
+            return;
+        }
+        let generation = self.index.secrets.last().map_or(1, |(last, _)| last + 1);
+        self.index.secrets.push((generation, OwnerSecret::generate()));
+        self.index.stale_ms = None;
+    }
+
+    /// Destroys all keys of the index but that of a generation, under which all rows are now. Does nothing if another one
+    /// was made meanwhile.
+    pub(crate) fn end_reindex(&mut self, generation: u64) {
+        if self.index.secrets.last().is_some_and(|(last, _)| *last == generation) {
+            self.index.secrets.retain(|(kept, _)| *kept == generation);
+            self.index.under_owner = false;
+        }
+    }
+
+    /// How far the database came, at least, when the file was last written.
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    pub(crate) fn raise_mark(&mut self, seen: Mark) {
+        self.mark.raise(seen);
+    }
+
+    /// Gives up what the database has lost.
+    pub(crate) fn lower_mark(&mut self, found: Mark) {
+        self.mark = found;
     }
 
     pub(crate) fn same_secret(&self, other: &Self) -> bool {
@@ -185,6 +300,21 @@ impl Keyring {
 
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         codec::encode_secret(&WireRing {
+            keys: self.wire_keys(),
+            mark: self.mark,
+            index: self
+                .index
+                .secrets
+                .iter()
+                .map(|(generation, secret)| (*generation, *secret.expose()))
+                .collect(),
+            under_owner: self.index.under_owner,
+            stale_ms: self.index.stale_ms,
+        })
+    }
+
+    fn wire_keys(&self) -> WireKeys {
+        WireKeys {
             owner: self.owner,
             secret: *self.secret.expose(),
             keys: self.keys.iter().map(|(segment, key)| WireKey::new(*segment, key)).collect(),
@@ -198,12 +328,31 @@ impl Keyring {
                     index: open.segment.index,
                 })
                 .collect(),
-        })
+        }
     }
 
     /// `None` for what [`Self::encode`] did not make.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let wire: WireRing = codec::decode(bytes, MAX_KEYRING_BYTES).ok()?;
+        let secrets =
+            wire.index.iter().map(|(generation, secret)| (*generation, OwnerSecret::from_bytes(*secret)));
+        let index = IndexSecrets {
+            secrets: secrets.collect(),
+            under_owner: wire.under_owner,
+            stale_ms: wire.stale_ms,
+        };
+        if index.secrets.is_empty() && !index.under_owner {
+            return None;
+        }
+        Some(Self { index, mark: wire.mark, ..Self::of_keys(&wire.keys)? })
+    }
+
+    /// Reads a file of the first format, which had neither mark nor keys of the index.
+    pub(crate) fn decode_first(bytes: &[u8]) -> Option<Self> {
+        Self::of_keys(&codec::decode(bytes, MAX_KEYRING_BYTES).ok()?)
+    }
+
+    fn of_keys(wire: &WireKeys) -> Option<Self> {
         let keys = wire.keys.iter().map(WireKey::read).collect::<Option<BTreeMap<_, _>>>()?;
         let redactions = wire
             .redactions
@@ -217,18 +366,36 @@ impl Keyring {
                 Some(Redaction { segment, old: KeyId(open.old), new })
             })
             .collect::<Option<_>>()?;
-        Some(Self { owner: wire.owner, secret: OwnerSecret::from_bytes(wire.secret), keys, redactions })
+        Some(Self {
+            owner: wire.owner,
+            secret: OwnerSecret::from_bytes(wire.secret),
+            keys,
+            redactions,
+            index: IndexSecrets::of_old_files(),
+            mark: Mark::default(),
+        })
     }
 }
 
 fn space_of(byte: u8) -> Option<Space> {
-    [Space::Log, Space::Features, Space::Snapshot, Space::Sessions]
-        .into_iter()
-        .find(|space| *space as u8 == byte)
+    Space::ALL.into_iter().find(|space| *space as u8 == byte)
 }
 
 #[derive(Serialize, Deserialize, ZeroizeOnDrop)]
 struct WireRing {
+    keys: WireKeys,
+    #[zeroize(skip)]
+    mark: Mark,
+    index: Vec<(u64, [u8; 32])>,
+    #[zeroize(skip)]
+    under_owner: bool,
+    #[zeroize(skip)]
+    stale_ms: Option<u64>,
+}
+
+/// The whole of a file of the first format.
+#[derive(Serialize, Deserialize, ZeroizeOnDrop)]
+struct WireKeys {
     #[zeroize(skip)]
     owner: OwnerId,
     secret: [u8; 32],
@@ -271,11 +438,11 @@ mod tests {
 
     use super::*;
 
-    const SPACES: [Space; 4] = [Space::Log, Space::Features, Space::Snapshot, Space::Sessions];
+    const SPACES: [Space; 5] = Space::ALL;
 
     proptest! {
         #[test]
-        fn every_number_lies_in_the_range_of_its_segment_alone(space in 0usize..4, number: u64, other: u64) {
+        fn every_number_lies_in_the_range_of_its_segment_alone(space in 0usize..5, number: u64, other: u64) {
             let segment = Segment::of(SPACES[space], number);
             let (first, last) = segment.range();
             prop_assert!(first <= number && number <= last);
@@ -283,15 +450,25 @@ mod tests {
         }
 
         #[test]
-        fn a_ring_reads_back_as_it_was(numbers in proptest::collection::btree_set((0usize..4, any::<u64>()), 0..40), empty: bool) {
+        fn a_ring_reads_back_as_it_was(numbers in proptest::collection::btree_set((0usize..5, any::<u64>()), 0..40), empty: bool) {
             let mut ring = Keyring::generate(OwnerId([9; 32]));
             let segments: BTreeSet<_> = numbers.iter().map(|(space, number)| Segment::of(SPACES[*space], *number)).collect();
             ring.extend(&segments).unwrap();
             let gone = if empty { segments.clone() } else { BTreeSet::new() };
             ring.begin(&segments, &gone);
+            ring.raise_mark(Mark { version: 7, events: 9 });
+            ring.note_stale_index(4);
+            if empty { ring.begin_reindex() }
             let read = Keyring::decode(&ring.encode()).unwrap();
             prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
+            prop_assert!(read.index == ring.index && read.mark == ring.mark);
             prop_assert!(Keyring::decode(&ring.encode()[1..]).is_none());
+            // A file of the first format has the same beginning, and is read.
+            let first = codec::encode_secret(&ring.wire_keys());
+            prop_assert!(Keyring::decode(&first).is_none());
+            let read = Keyring::decode_first(&first).unwrap();
+            prop_assert!(read.same_secret(&ring) && read.keys == ring.keys && read.redactions == ring.redactions);
+            prop_assert!(read.mark == Mark::default() && read.index.under_owner);
         }
 
         /// Whatever the order of redactions that took place and that did not: one key for each segment, and only keys that
@@ -313,6 +490,36 @@ mod tests {
                 prop_assert_eq!(now, wanted);
             }
         }
+    }
+
+    #[test]
+    fn an_index_key_is_replaced_once_for_all_that_was_deleted_before() {
+        let mut ring = Keyring::generate(OwnerId([9; 32]));
+        let generations =
+            |ring: &Keyring| -> Vec<u64> { ring.index.secrets.iter().map(|(g, _)| *g).collect() };
+        assert_eq!((generations(&ring), ring.reindex_from_ms()), (vec![1], None));
+        ring.note_stale_index(50);
+        ring.note_stale_index(90);
+        assert_eq!(ring.reindex_from_ms(), Some(50));
+        ring.begin_reindex();
+        ring.begin_reindex();
+        assert_eq!(
+            (generations(&ring), ring.reindex_from_ms()),
+            (vec![1, 2], Some(0)),
+            "a crash leaves it to be ended"
+        );
+        ring.note_stale_index(70);
+        ring.end_reindex(1);
+        assert_eq!(generations(&ring), [1, 2], "that is not the key of new rows");
+        ring.end_reindex(2);
+        // What was deleted meanwhile may be under the new key.
+        assert_eq!((generations(&ring), ring.reindex_from_ms()), (vec![2], Some(70)));
+        let mut old = Keyring::decode_first(&codec::encode_secret(&ring.wire_keys())).unwrap();
+        assert_eq!((old.index_keys().len(), old.reindex_from_ms()), (1, Some(0)));
+        old.begin_reindex();
+        assert_eq!(old.index_keys().len(), 2);
+        old.end_reindex(1);
+        assert_eq!((old.index_keys().len(), old.reindex_from_ms()), (1, None));
     }
 
     #[test]

@@ -7,21 +7,24 @@ use std::{
 };
 
 use baton_embed::EmbedRole;
+use tokio::sync::OwnedRwLockReadGuard;
 
-use super::Memory;
+use super::{Memory, Slot};
 use crate::{
     api::{DropReason, Filters, Hit, MemoryError, Recall, RecallMode, RecallRequest, Result},
     ids::{OwnerId, SessionId},
+    keyring::IndexKeys,
     limits::{MAX_DROPPED, MAX_PAGE, MAX_QUERY_BYTES, RECALL_DEADLINE},
     model::{Kind, MemoryScope},
     owner::Owner,
     rotation::rotate,
     scope::{Class, View},
     search::{
-        Candidates, DEFAULT_THRESHOLD, Documents, Question, Ranked, candidates_from_scan, rank_weighted,
+        Candidates, DEFAULT_THRESHOLD, Documents, Quantised, Question, Ranked, candidates_from_scan,
+        rank_weighted,
     },
     state::Entry,
-    storage::ScanQuery,
+    storage::{KeyedQuery, ScanQuery},
 };
 
 /// The embedder's share of the deadline; after it, words have to do.
@@ -35,6 +38,8 @@ const GRAPH_SEEDS: usize = 5;
 const GRAPH_SHARE: f32 = 0.6;
 /// Rows that a database returns by each of words and meaning.
 const DATABASE_ROWS: u32 = 400;
+/// How often a database is asked whose rows change meanwhile.
+const SCAN_TRIES: u32 = 3;
 /// Share of items without a vector, in percent, from which an answer says so.
 const UNEMBEDDED_PERCENT: usize = 10;
 
@@ -125,27 +130,47 @@ impl Memory {
         recall
     }
 
-    async fn search(&self, owner: OwnerId, request: RecallRequest) -> Result<Recall> {
+    async fn search(&self, owner: OwnerId, mut request: RecallRequest) -> Result<Recall> {
         if request.scope == MemoryScope::None {
             return Ok(nothing(None));
         }
-        let mut request = request;
         let cut = request.query.floor_char_boundary(MAX_QUERY_BYTES);
         request.query.0.truncate(cut);
         let slot = self.slot(owner);
-        let open = async {
-            if !self.in_database() {
-                let guard = slot.owner.clone().read_owned().await;
-                if guard.is_some() {
-                    return Ok(guard);
-                }
+        let (vector, guard) = tokio::join!(self.embed_query(&request.query), self.open_to_read(&slot, owner));
+        let mut guard = guard?;
+        for _ in 1..SCAN_TRIES {
+            match self.search_open(guard, &request, &vector).await? {
+                Some(answer) => return Ok(answer),
+                // Another relayer wrote in between, and its rows may be under a newer key than the question was.
+                None => guard = self.open_to_read(&slot, owner).await?,
             }
-            let mut guard = slot.owner.clone().write_owned().await;
-            self.fill(&slot, owner, &mut guard).await?;
-            Ok::<_, MemoryError>(guard.downgrade())
-        };
-        let (vector, guard) = tokio::join!(self.embed_query(&request.query), open);
-        let guard = guard?;
+        }
+        let answer = self.search_open(guard, &request, &vector).await?;
+        answer
+            .ok_or_else(|| MemoryError::Unavailable("other relayers write to this owner all the time".into()))
+    }
+
+    /// The owner, with what others wrote meanwhile.
+    async fn open_to_read(&self, slot: &Slot, owner: OwnerId) -> Result<OwnedRwLockReadGuard<Option<Owner>>> {
+        if !self.in_database() {
+            let guard = slot.owner.clone().read_owned().await;
+            if guard.is_some() {
+                return Ok(guard);
+            }
+        }
+        let mut guard = slot.owner.clone().write_owned().await;
+        self.fill(slot, owner, &mut guard).await?;
+        Ok(guard.downgrade())
+    }
+
+    /// Searches an open owner; `None` if the database has a newer version of it.
+    async fn search_open(
+        &self,
+        guard: OwnedRwLockReadGuard<Option<Owner>>,
+        request: &RecallRequest,
+        vector: &Result<Vec<f32>, String>,
+    ) -> Result<Option<Recall>> {
         let open = guard.as_ref().expect("it was filled");
         let mut question = Question::parse(&request.query, open.hasher(), self.now_ms());
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
@@ -160,7 +185,7 @@ impl Memory {
                 ));
             }
             Ok(vector) => {
-                question = question.with_vector(&vector, self.inner.background);
+                question = question.with_vector(vector, self.inner.background);
                 if waiting * 100 > all * UNEMBEDDED_PERCENT && waiting > MAX_PAGE {
                     degraded = Some(format!(
                         "{waiting} items wait for their embedding and are found by words alone"
@@ -169,22 +194,27 @@ impl Memory {
             }
             Err(reason) => {
                 mode = RecallMode::Lexical;
-                degraded = Some(reason);
+                degraded = Some(reason.clone());
             }
         }
         let view = match open.state.places.resolve(&request.place, request.scope) {
             Ok(view) => view,
-            Err(unresolved) => return Ok(nothing(Some(unresolved.reason().into()))),
+            Err(unresolved) => return Ok(Some(nothing(Some(unresolved.reason().into())))),
         };
         let answer = if self.in_database() {
             let sight = Sight::new(open, &view, &request.filters);
             let query = scan_query(&sight, &question);
             let scan = self.inner.parts.vault.storage().scan(open.vault().pseudonym(), query).await?;
-            let mut candidates = candidates_from_scan(&scan.unwrap_or_default(), &question);
+            let scan = scan.unwrap_or_default();
+            if scan.version != open.vault().version() {
+                return Ok(None);
+            }
+            let mut candidates = candidates_from_scan(&scan, &question);
             candidates.retain(|number| sight.entry(number).is_some());
-            choose(&sight, &question, &candidates, &request)
+            choose(&sight, &question, &candidates, request)
         } else {
             // A scan of a large owner takes milliseconds: too long for the reactor.
+            let request = request.clone();
             tokio::task::spawn_blocking(move || {
                 let open = guard.as_ref().expect("it was filled");
                 let sight = Sight::new(open, &view, &request.filters);
@@ -194,7 +224,7 @@ impl Memory {
             .await
             .map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?
         };
-        Ok(Recall { mode, degraded, ..answer })
+        Ok(Some(Recall { mode, degraded, ..answer }))
     }
 
     async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {
@@ -213,19 +243,22 @@ fn nothing(degraded: Option<String>) -> Recall {
     Recall { hits: Vec::new(), dropped: Vec::new(), mode: RecallMode::None, degraded, took_us: 0 }
 }
 
-/// What a database is asked: the classes that are seen, and the question.
+/// What a database is asked: the classes that are seen, and the question, under each key that rows may have.
 fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
-    let keys = sight.owner.keys();
-    let classes =
-        sight.classes.iter().filter_map(|(class, up_to)| Some((keys.class_tag(&class.bytes()), (*up_to)?)));
+    let seen: Vec<_> =
+        sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?))).collect();
+    let unit = question.vector().map(Quantised::to_unit);
+    let under = |keys: &IndexKeys| KeyedQuery {
+        classes: seen.iter().map(|(class, up_to)| (keys.class_tag(class), *up_to)).collect(),
+        terms: question.hashes().iter().map(|hash| keys.term(*hash)).collect(),
+        vector: unit.as_ref().map(|vector| rotate(keys.rotation_seed(), vector)),
+    };
     // With filters of single items, which the database does not know, it returns all rows: no limit before a filter.
     let filters = sight.filters;
     let plain =
         Filters { not_session: None, ..filters.clone() } == Filters::default() && sight.not_session.is_none();
     ScanQuery {
-        classes: classes.collect(),
-        terms: question.hashes().to_vec(),
-        vector: question.vector().map(|vector| rotate(keys.rotation_seed(), &vector.to_unit())),
+        keyed: sight.owner.vault().index_keys().iter().map(under).collect(),
         limit: plain.then_some(DATABASE_ROWS),
     }
 }

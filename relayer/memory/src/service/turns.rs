@@ -123,7 +123,13 @@ impl<'a> Draft<'a> {
         }
         let home = Home::Pinned(self.target.project);
         let id = match self.owner.state.entity(home, key) {
-            Some(entry) => entry.item.id,
+            Some(entry) => {
+                // One that nothing was left of, and that is spoken of again.
+                if entry.archived && self.owner.state.edges_at(entry.item.id).next().is_none() {
+                    self.events.push(Event::Archived { item: entry.item.id, archived: false });
+                }
+                entry.item.id
+            }
             None => self.add(Item {
                 id: ItemId(random_bytes()),
                 kind: Kind::Entity,
@@ -232,12 +238,10 @@ impl<'a> Draft<'a> {
             self.plain_edge(id, *source, "said_in", "the message that it was read from");
         }
         // Memory to memory: what was learned before in the same conversation.
-        let session = self.target.session;
-        let facts = self.owner.state.entries.values().rev();
-        let before = facts
-            .filter(|entry| entry.item.kind == Kind::Fact && entry.item.provenance.session == session)
-            .find(|entry| session.is_some() && entry.item.id != id)
-            .map(|entry| entry.item.id);
+        let before = self.target.session.and_then(|session| {
+            let facts = self.owner.state.entries_of(session).map(|(_, entry)| &entry.item);
+            facts.filter(|item| item.kind == Kind::Fact && item.id != id).last().map(|item| item.id)
+        });
         if let Some(before) = before {
             self.plain_edge(id, before, "temporal_follows", "learned later in the same conversation");
         }
@@ -260,23 +264,16 @@ impl<'a> Draft<'a> {
 
     /// Facts of the same layer that an asker in the same place sees, as far as they may have to do with a candidate: they say
     /// the same, are about the same thing, or begin with the same words.
-    fn comparable(&self, candidate: &Candidate, hash: [u8; 32]) -> Vec<&'a Entry> {
+    fn comparable(&self, candidate: &Candidate) -> Vec<&'a Entry> {
         let lineage = self.target.session.map(|id| self.owner.state.places.lineage(id)).unwrap_or_default();
         let (project, persona) = (self.target.project, self.target.persona);
         let view = View { project, persona, scope: MemoryScope::Full, lineage };
-        let words = |text: &str| text.split_whitespace().take(2).map(str::to_lowercase).collect::<Vec<_>>();
-        let begins = words(&candidate.text);
-        let near = |entry: &Entry| {
-            let by_slot = entry.item.stable_key.is_some() && candidate.slot.is_some();
-            entry.item.content_hash == hash || by_slot || words(&entry.item.text) == begins
-        };
-        let facts = self.owner.state.entries.iter().filter(|(number, entry)| {
-            entry.item.kind == Kind::Fact
-                && entry.item.layer == candidate.layer
+        let facts = self.owner.state.facts_like(&candidate.text, candidate.slot.is_some());
+        let facts = facts.filter(|(number, entry)| {
+            entry.item.layer == candidate.layer
                 && entry.valid_to_ms.is_none()
                 && !entry.archived
-                && near(entry)
-                && self.owner.state.admits(&view, **number, entry)
+                && self.owner.state.admits(&view, *number, entry)
         });
         facts.map(|(_, entry)| entry).collect()
     }
@@ -287,7 +284,7 @@ impl<'a> Draft<'a> {
             return (Some(*id), Vec::new());
         }
         let mut ended = Vec::new();
-        for entry in self.comparable(&fact.candidate, hash) {
+        for entry in self.comparable(&fact.candidate) {
             let item = &entry.item;
             let existing = writing::ExistingFact {
                 text: &item.text,

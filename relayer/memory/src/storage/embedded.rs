@@ -12,6 +12,7 @@ mod keys;
 mod tables;
 
 use std::{
+    cell::Cell,
     path::PathBuf,
     sync::{
         Arc,
@@ -25,6 +26,32 @@ use tables::Tables;
 
 /// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
+
+thread_local! {
+    static CATCHES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread is the database's, which is caught and told as an error: a panic hook that ends the
+/// process lets it pass.
+#[must_use]
+pub fn catches_panics() -> bool {
+    CATCHES.get()
+}
+
+/// Marks panics of this thread as the database's, until it is dropped.
+struct Catching(bool);
+
+impl Catching {
+    fn begin() -> Self {
+        Self(CATCHES.replace(true))
+    }
+}
+
+impl Drop for Catching {
+    fn drop(&mut self) {
+        CATCHES.set(self.0);
+    }
+}
 
 /// Where and how the database is kept.
 #[derive(Clone, Debug)]
@@ -74,6 +101,7 @@ impl EmbeddedStorage {
         }
         let inner = self.0.clone();
         let working = tokio::task::spawn_blocking(move || {
+            let _catching = Catching::begin();
             let done = work(&inner.tables);
             if let Err(Failure::Disk(_)) = &done {
                 inner.fail();

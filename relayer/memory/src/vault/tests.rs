@@ -16,7 +16,7 @@ use crate::storage::{
 };
 
 const CANARY: &[u8] = b"the canary sings at dawn in Lisbon";
-const SPACES: [Space; 4] = [Space::Log, Space::Features, Space::Snapshot, Space::Sessions];
+const SPACES: [Space; 5] = Space::ALL;
 
 /// What goes wrong next.
 #[derive(Clone, Copy, PartialEq)]
@@ -216,6 +216,7 @@ async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
             (Space::Features, 7, CANARY),
             (Space::Features, 8, b"harmless"),
             (Space::Sessions, 1 << 60, CANARY),
+            (Space::Packs, 0, CANARY),
             // A later snapshot, which has nothing of it.
             (Space::Snapshot, 0, b"harmless"),
         ]))
@@ -227,7 +228,7 @@ async fn with_canary(vault: &Vault, who: OwnerId) -> OwnerVault {
 fn deletion() -> Changes {
     Changes {
         remove: vec![(Space::Features, 7), (Space::Sessions, 1 << 60)],
-        ..put(&[(Space::Log, 7, b"deleted")])
+        ..put(&[(Space::Log, 7, b"deleted"), (Space::Packs, 0, b"harmless")])
     }
 }
 
@@ -539,5 +540,86 @@ async fn another_relayers_erasure_is_noticed_and_the_owner_begins_anew() {
         theirs.refresh().await.unwrap();
         assert_eq!(texts(&theirs, Space::Log).await, [(1, b"anew".to_vec())]);
         assert_eq!(theirs.keys().content_hash(b"x"), ours.keys().content_hash(b"x"));
+    }
+}
+
+#[tokio::test]
+async fn a_key_file_says_how_far_the_database_came_and_one_that_is_behind_is_refused() {
+    for place in places().await {
+        let who = someone();
+        let vault = place.vault().await;
+        let owner = vault.open(who).await.unwrap();
+        // Nothing was acknowledged when the first key was made.
+        owner.commit(put(&[(Space::Log, 0, b"x")])).await.unwrap();
+        assert_eq!(owner.reached(), Mark::default());
+        let first = owner.version();
+        let events: Vec<_> = (1..256).map(|number| (Space::Log, number, &b"x"[..])).collect();
+        owner.commit(put(&events)).await.unwrap();
+        let sealed = place.sealed(owner.pseudonym()).await;
+        // The key of the next segment is written when the one before is full.
+        owner.commit(put(&[(Space::Log, 256, b"x")])).await.unwrap();
+        assert_eq!(owner.reached(), Mark { version: first + 1, events: 256 });
+        owner.commit(put(&[(Space::Log, 257, b"x")])).await.unwrap();
+        let marker = owner.marker().expect("it came further than the file says");
+        marker.write().await.unwrap();
+        assert!(owner.marker().is_none());
+        assert_eq!(
+            place.vault().await.open(who).await.unwrap().reached(),
+            Mark { version: first + 3, events: 258 }
+        );
+        // An older state of the database, with the newer key file.
+        let pseudonym = owner.pseudonym();
+        place.storage.erase(pseudonym).await.unwrap();
+        drop((owner, vault));
+        let refused = async || place.vault().await.open(who).await.err().expect("it is behind").to_string();
+        assert!(refused().await.contains("accept-loss"), "{}", refused().await);
+        let records =
+            sealed.into_iter().map(|(space, number, bytes)| crate::storage::Record { space, number, bytes });
+        let batch = Batch { put: records.collect(), ..Batch::default() };
+        // The version of an owner that begins anew is random: whether it is behind or not, nothing is missed.
+        let version = place.storage.commit(pseudonym, 0, batch).await.unwrap();
+        let vault = place.vault().await;
+        assert_eq!(vault.open(who).await.is_err(), version < first + 3);
+        assert_eq!(vault.behind().await.unwrap().contains(&who), version < first + 3);
+        let loss = vault.accept_loss(who, b"filler", 0, 5).await.unwrap();
+        assert_eq!(loss, Loss { events: 256, lost_events: 2, removed: 0 });
+        let owner = vault.open(who).await.unwrap();
+        assert_eq!((owner.reached().events, texts(&owner, Space::Log).await.len()), (256, 256));
+        owner.commit(put(&[(Space::Log, 256, b"again")])).await.unwrap();
+        assert!(!vault.behind().await.unwrap().contains(&who));
+    }
+}
+
+#[tokio::test]
+async fn accepting_a_loss_fills_holes_and_removes_what_no_key_opens() {
+    for place in places().await {
+        let who = someone();
+        let vault = place.vault().await;
+        let owner = with_canary(&vault, who).await;
+        let old = place.sealed(owner.pseudonym()).await;
+        owner.redact(deletion()).await.unwrap();
+        let (pseudonym, version) = (owner.pseudonym(), owner.version());
+        // Records come back from before the deletion, and some are missing.
+        let remove = vec![(Space::Log, 270), (Space::Log, 271)];
+        let there = old.into_iter().filter(|(space, number, _)| !remove.contains(&(*space, *number)));
+        let back = there.map(|(space, number, bytes)| crate::storage::Record { space, number, bytes });
+        place
+            .storage
+            .commit(pseudonym, version, Batch { put: back.collect(), remove, ..Batch::default() })
+            .await
+            .unwrap();
+        drop((owner, vault));
+        let vault = place.vault().await;
+        let loss = vault.accept_loss(who, b"filler", 0, 5).await.unwrap();
+        assert_eq!((loss.events, loss.lost_events), (42, 258));
+        let owner = vault.open(who).await.unwrap();
+        let log = texts(&owner, Space::Log).await;
+        assert_eq!(log.len(), 300);
+        assert_eq!(log.iter().filter(|(_, text)| text == b"filler").count(), 258);
+        for space in [Space::Features, Space::Snapshot, Space::Sessions, Space::Packs] {
+            assert_eq!(texts(&owner, space).await, [], "{space:?}");
+        }
+        let sealed = place.sealed(pseudonym).await;
+        assert_eq!(place.attack(who, &sealed).len(), sealed.len());
     }
 }

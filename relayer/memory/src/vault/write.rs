@@ -7,7 +7,7 @@ use super::{
     seal::{key_of, seal_all},
 };
 use crate::{
-    keyring::{Keyring, Redaction, Segment, SegmentKey},
+    keyring::{Keyring, Mark, Redaction, Segment, SegmentKey},
     storage::{Batch, MAX_BATCH_BYTES, MAX_RECORD_BYTES, Space, StorageError},
 };
 
@@ -21,8 +21,11 @@ impl Shared {
         let segments: BTreeSet<_> =
             changes.put.iter().map(|(space, number, _)| Segment::of(*space, *number)).collect();
         self.make_keys(segments).await?;
+        let events = events_of(&changes);
         let batch = self.seal(changes, BTreeMap::new(), Vec::new()).await?;
-        Ok(self.storage.commit(self.pseudonym, expected, batch).await?)
+        let version = self.storage.commit(self.pseudonym, expected, batch).await?;
+        self.saw(Mark { version, events });
+        Ok(version)
     }
 
     pub(super) async fn redact(&self, expected: u64, mut changes: Changes) -> Result<u64> {
@@ -49,13 +52,21 @@ impl Shared {
                 && !rest.iter().any(|(space, number, _)| Segment::of(*space, *number) == *segment)
         });
         self.make_keys(filled).await?;
-        let redactions = self.change_ring(move |ring| Ok(ring.begin(&touched, &empty))).await?;
+        let (events, stale) = (events_of(&changes), changes.stale_index_ms);
+        let begin = move |ring: &mut Keyring| {
+            stale.into_iter().for_each(|at_ms| ring.note_stale_index(at_ms));
+            Ok(ring.begin(&touched, &empty))
+        };
+        let redactions = self.change_ring(begin).await?;
         let fresh: BTreeMap<_, _> =
             redactions.iter().filter_map(|open| Some((open.segment, open.new.clone()?))).collect();
         let batch = self.seal(changes, fresh, rest).await?;
         let committed = self.storage.commit(self.pseudonym, expected, batch).await;
         match committed {
-            Ok(_) => self.end(redactions.into_iter().map(|open| (open, true)).collect()).await?,
+            Ok(version) => {
+                self.saw(Mark { version, events });
+                self.end(redactions.into_iter().map(|open| (open, true)).collect()).await?;
+            }
             Err(StorageError::Conflict | StorageError::TooLarge { .. }) => {
                 self.end(redactions.into_iter().map(|open| (open, false)).collect()).await?;
             }
@@ -102,7 +113,7 @@ impl Shared {
     }
 
     /// Makes sure that segments have keys, on disk.
-    async fn make_keys(&self, segments: BTreeSet<Segment>) -> Result<()> {
+    pub(super) async fn make_keys(&self, segments: BTreeSet<Segment>) -> Result<()> {
         let ring = self.ring();
         if ring.saved && segments.iter().all(|segment| ring.keys.current(*segment).is_some()) {
             return Ok(());
@@ -114,7 +125,7 @@ impl Shared {
     ///
     /// # Errors
     /// A conflict, when another relayer made or destroyed the file since it was read here.
-    async fn change_ring<T: Send + 'static>(
+    pub(super) async fn change_ring<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Keyring) -> Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -127,6 +138,7 @@ impl Shared {
                 None if !known.saved && !folder.is_erased(pseudonym) => (*known.keys).clone(),
                 _ => return Err(StorageError::Conflict.into()),
             };
+            ring.raise_mark(known.seen);
             let changed = change(&mut ring)?;
             folder.save(&locked, &ring)?;
             Ok((ring, changed))
@@ -152,7 +164,7 @@ impl Shared {
                 return Err(too_large(length, MAX_BATCH_BYTES));
             }
             let Changes { remove, index, unindex, jobs, done, .. } = changes;
-            Ok(Batch { put, remove, index, unindex, jobs, done })
+            Ok(Batch { put, remove, index, unindex, clear_index: false, jobs, done })
         })
         .await
     }
@@ -212,6 +224,12 @@ impl Shared {
         }
         Err(StorageError::Conflict.into())
     }
+}
+
+/// How many events the log has, at least, after changes.
+fn events_of(changes: &Changes) -> u64 {
+    let log = changes.put.iter().filter(|(space, ..)| *space == Space::Log);
+    log.map(|(_, number, _)| number.saturating_add(1)).max().unwrap_or(0)
 }
 
 fn check_sizes(put: &[(Space, u64, Secret)]) -> Result<()> {

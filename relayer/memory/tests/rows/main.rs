@@ -5,6 +5,7 @@
 mod conversation;
 mod layers;
 mod leaks;
+mod loss;
 mod ownership;
 mod projects;
 mod recall;

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,7 +20,7 @@ use baton_memory::{
     ids::OwnerId,
     model::{Author, Layer, MemoryScope},
     storage::{
-        Storage,
+        Pseudonym, Storage, StorageError,
         embedded::{EmbeddedConfig, EmbeddedStorage},
         postgres::{PostgresConfig, PostgresStorage},
     },
@@ -203,6 +204,82 @@ impl World {
         Some(open(&self.folder, Some(database), &self.clock, &self.embedder, contents, models).await)
     }
 
+    /// What holds the records, while no memory works on it.
+    pub async fn while_closed<T>(&mut self, work: impl AsyncFnOnce(Arc<dyn Storage>, Pseudonym) -> T) -> T {
+        self.memory.close_all().await;
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        let vault = vault(&self.folder, self.database.as_deref()).await;
+        let done = work(vault.storage().clone(), vault.pseudonym(ANA)).await;
+        drop(vault);
+        self.reopen().await;
+        done
+    }
+
+    /// Damages the files of an embedded database and opens it again; what its opening says.
+    pub async fn damaged(&mut self, damage: impl FnOnce(&Path)) -> Result<(), StorageError> {
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        drop(vault(&self.folder, None).await);
+        let data = self.folder.path().join("memory");
+        damage(&data);
+        drop(EmbeddedStorage::open(&EmbeddedConfig::new(data))?);
+        self.reopen().await;
+        Ok(())
+    }
+
+    /// Everything that the database holds: a folder, or the names of tables that are copies.
+    pub async fn back_up(&mut self) -> Backup {
+        match &self.database {
+            None => {
+                let copy = tempfile::tempdir().unwrap();
+                self.memory = nowhere(&self.clock, &self.embedder).await;
+                // It is flushed once the last handle is gone.
+                drop(vault(&self.folder, None).await);
+                copy_files(&self.folder.path().join("memory"), copy.path());
+                self.reopen().await;
+                Backup(Some(copy))
+            }
+            Some(url) => {
+                let mut server = PgConnection::connect(url).await.unwrap();
+                for table in TABLES {
+                    let copy = format!(
+                        "drop table if exists copy_{table}; create table copy_{table} as select * from baton.{table}"
+                    );
+                    sqlx::raw_sql(AssertSqlSafe(copy)).execute(&mut server).await.unwrap();
+                }
+                Backup(None)
+            }
+        }
+    }
+
+    /// Puts everything back as it was; without a backup, nothing is left. The key files stay as they are.
+    pub async fn put_back(&mut self, backup: Option<&Backup>) {
+        self.memory.close_all().await;
+        self.memory = nowhere(&self.clock, &self.embedder).await;
+        match &self.database {
+            None => {
+                let data = self.folder.path().join("memory");
+                // Once it can be opened, or is too damaged for it, nobody else has it open.
+                drop(EmbeddedStorage::open(&EmbeddedConfig::new(data.clone())));
+                std::fs::remove_dir_all(&data).unwrap();
+                if let Some(Backup(Some(copy))) = backup {
+                    std::fs::create_dir(&data).unwrap();
+                    copy_files(copy.path(), &data);
+                }
+            }
+            Some(url) => {
+                let mut server = PgConnection::connect(url).await.unwrap();
+                for table in TABLES {
+                    let mut sql = format!("delete from baton.{table};");
+                    if backup.is_some() {
+                        sql += &format!("insert into baton.{table} select * from copy_{table}");
+                    }
+                    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut server).await.unwrap();
+                }
+            }
+        }
+        self.reopen().await;
+    }
+
     pub fn is_embedded(&self) -> bool {
         matches!(self.store, Store::Embedded)
     }
@@ -259,6 +336,25 @@ impl World {
             ..ListRequest::default()
         };
         self.memory.list(owner, request).await.unwrap().items
+    }
+}
+
+/// Tables of a database that belong to owners.
+const TABLES: [&str; 4] = ["owner", "record", "item", "job"];
+
+/// A copy of a database.
+pub struct Backup(pub Option<TempDir>);
+
+pub fn copy_files(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir_all(&to).unwrap();
+            copy_files(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
     }
 }
 

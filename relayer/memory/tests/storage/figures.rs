@@ -9,7 +9,7 @@ use baton_keys::{master::MasterKey, secret::random_bytes};
 use baton_memory::{
     ids::OwnerId,
     rotation::rotate,
-    storage::{Batch, IndexRow, ScanQuery, Space},
+    storage::{Batch, IndexRow, KeyedQuery, ScanQuery, Space},
     vault::{Changes, OwnerVault, Vault},
 };
 use zeroize::Zeroizing;
@@ -124,12 +124,12 @@ async fn scans(place: &Place) {
             version = storage.commit(owner, version, batch).await.unwrap();
         }
         let written = begin.elapsed();
-        let query = ScanQuery {
+        let keyed = KeyedQuery {
             classes: (0..3).map(|class| ([class; 16], u64::MAX)).collect(),
             terms: (0..8).map(|term| 7 * term + term * 4000).collect(),
             vector: Some(rotate(&[1; 32], &vector(77))),
-            limit: Some(200),
         };
+        let query = ScanQuery { keyed: vec![keyed], limit: Some(200) };
         let mut best = Duration::MAX;
         for _ in 0..5 {
             let begin = Instant::now();

@@ -7,7 +7,7 @@ use baton_keys::secret::random_bytes;
 use baton_memory::{
     rotation::rotate,
     storage::{
-        Batch, IndexRow, Pseudonym, ScanQuery, Space, Storage, StorageError,
+        Batch, IndexRow, KeyedQuery, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError,
         postgres::{PostgresConfig, PostgresStorage},
     },
 };
@@ -275,13 +275,14 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
     let classes = vec![([1; 16], u64::MAX), ([2; 16], 250), ([9; 16], u64::MAX)];
     let allowed =
         |row: &&IndexRow| classes.iter().any(|(class, upto)| row.class == *class && row.number <= *upto);
-    let query = ScanQuery {
+    let keyed = KeyedQuery {
         classes: classes.clone(),
         terms: terms.clone(),
         vector: Some(rotate(&[3; 32], &vector)),
-        limit: None,
     };
+    let query = ScanQuery { keyed: vec![keyed.clone()], limit: None };
     let scan = storage.scan(owner, query.clone()).await.unwrap().unwrap();
+    assert_eq!(scan.version, version);
     let seen: Vec<_> = rows.iter().filter(allowed).collect();
     let count = |row: &IndexRow, term: &u64| {
         row.terms.iter().find(|(found, _)| found == term).map_or(0, |(_, count)| *count)
@@ -316,17 +317,43 @@ async fn a_scan_finds_what_a_scan_in_memory_finds_with_the_same_statistics() {
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .unwrap();
     assert!(few.rows.iter().any(|row| row.number == best.1));
-    assert_eq!((few.documents, few.document_counts.clone()), (scan.documents, scan.document_counts));
+    assert_eq!((few.documents, few.document_counts.clone()), (scan.documents, scan.document_counts.clone()));
     // No class, no row; nothing asked, none either.
-    let none =
-        storage.scan(owner, ScanQuery { classes: Vec::new(), ..query.clone() }).await.unwrap().unwrap();
+    let asked = async |keyed| {
+        storage.scan(owner, ScanQuery { keyed: vec![keyed], limit: None }).await.unwrap().unwrap()
+    };
+    let none = asked(KeyedQuery { classes: Vec::new(), ..keyed.clone() }).await;
     assert_eq!((none.documents, none.rows.len()), (0, 0));
-    let none = storage
-        .scan(owner, ScanQuery { terms: Vec::new(), vector: None, ..query.clone() })
-        .await
-        .unwrap()
-        .unwrap();
+    let none = asked(KeyedQuery { terms: Vec::new(), vector: None, ..keyed.clone() }).await;
     assert_eq!((none.documents, none.rows.len()), (scan.documents, 0));
+    // Rows under two keys, half of them under each: the answer is the same as of rows under one.
+    let other = [4; 32];
+    let rekeyed = |row: &IndexRow| IndexRow {
+        class: row.class.map(|byte| byte ^ 0x55),
+        terms: row.terms.iter().map(|(term, count)| (term ^ (1 << 40), *count)).collect(),
+        vector: row.vector.as_ref().map(|vector| rotate(&other, vector)),
+        ..row.clone()
+    };
+    let moved: Vec<IndexRow> = rows.iter().step_by(2).map(rekeyed).collect();
+    let batch = Batch { index: moved, ..Batch::default() };
+    let version = storage.commit(owner, version, batch).await.unwrap();
+    let again = KeyedQuery {
+        classes: classes.iter().map(|(class, upto)| (class.map(|byte| byte ^ 0x55), *upto)).collect(),
+        terms: terms.iter().map(|term| term ^ (1 << 40)).collect(),
+        vector: Some(rotate(&other, &vector)),
+    };
+    for limit in [None, Some(3)] {
+        let one = if limit.is_none() { &scan } else { &few };
+        let both = ScanQuery { keyed: vec![keyed.clone(), again.clone()], limit };
+        let both = storage.scan(owner, both).await.unwrap().unwrap();
+        assert_eq!((both.documents, both.total_length), (one.documents, one.total_length));
+        assert_eq!(both.document_counts, one.document_counts);
+        let shape = |scan: &Scan| -> Vec<_> {
+            scan.rows.iter().map(|row| (row.number, row.counts.clone(), row.cosine.is_some())).collect()
+        };
+        assert_eq!(shape(&both), shape(one));
+        assert!((both.cosine_mean - one.cosine_mean).abs() < 1e-4);
+    }
     // A vector of another width is not compared; rows that are gone are gone.
     let batch = Batch {
         unindex: rows.iter().skip(1).map(|row| row.number).collect(),

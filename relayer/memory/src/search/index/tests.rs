@@ -49,6 +49,7 @@ fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64)
     let (cosine_mean, cosine_deviation) = (mean as f32, variance.sqrt() as f32);
     let has = |index: usize| rows.iter().filter(|row| row.counts[index] > 0).count();
     Scan {
+        version: 0,
         documents: seen.len() as u64,
         total_length: seen.iter().map(|(_, features)| u64::from(features.length)).sum(),
         document_counts: (0..question.hashes().len())

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EmbeddedConfig, Failure, disk_error, flush::Flushes, keys};
+use super::{Catching, EmbeddedConfig, Failure, disk_error, flush::Flushes, keys};
 use crate::storage::{Batch, DueJob, Pseudonym, Space, StorageError, check_sizes, first_version};
 
 /// Bytes of a value. sled puts a page of up to some twenty values that exceeds 128 KiB into a file that it never
@@ -279,7 +279,10 @@ fn open_database(config: &EmbeddedConfig) -> Result<sled::Db, StorageError> {
     loop {
         let open = || sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
         // sled tells some damage by a panic. Nothing of what it was opening is used afterwards.
-        let Ok(opened) = std::panic::catch_unwind(open) else {
+        let catching = Catching::begin();
+        let opened = std::panic::catch_unwind(open);
+        drop(catching);
+        let Ok(opened) = opened else {
             return Err(damaged(&format!("the database in {}", config.path.display())));
         };
         match opened {

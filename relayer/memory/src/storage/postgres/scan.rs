@@ -10,14 +10,17 @@ use sqlx::Row as _;
 use super::{Failure, PostgresStorage, count, from_db, to_db};
 use crate::storage::{Pseudonym, Scan, ScanQuery, ScanRow};
 
-/// BM25 (k1 1.2, b 0.75) chooses which rows to return; the caller ranks them anew. The first row is the statistics'.
+/// BM25 (k1 1.2, b 0.75) chooses which rows to return; the caller ranks them anew. The first row is the statistics'. A
+/// row's class tells under which key it is, and so which vector it is compared with; terms go by their place in the
+/// question, under whichever key.
 const SCAN: &str = "
 with asked as (
-    select * from unnest($2::bytea[], $3::bigint[]) as asked (class, upto)
+    select class, upto, ($4::vector[])[keying] as vector
+    from unnest($2::bytea[], $3::bigint[], $7::integer[]) as asked (class, upto, keying)
 ), seen as materialized (
     select i.number, i.length, i.terms, i.counts,
-           case when vector_dims(i.embedding) = vector_dims($4)
-                then 1 - (i.embedding <=> $4) end as cosine
+           case when vector_dims(i.embedding) = vector_dims(a.vector)
+                then 1 - (i.embedding <=> a.vector) end as cosine
     from baton.item i join asked a on i.class = a.class and i.number <= a.upto
     where i.owner = $1
 ), total as (
@@ -29,17 +32,17 @@ with asked as (
     -- Once for each row, and not for each row and term.
     select number, length, terms, counts from seen where terms && $5
 ), matched as materialized (
-    select h.number, h.length, found.term, found.count
+    select h.number, h.length, found.place, found.count
     from hits h cross join lateral (
-        select asked.term, h.counts[array_position(h.terms, asked.term)] as count
-        from unnest($5::bigint[]) as asked (term)
+        select wanted.place, h.counts[array_position(h.terms, wanted.term)] as count
+        from unnest($5::bigint[], $8::integer[]) as wanted (term, place)
     ) found
     where found.count is not null
 ), spread as (
-    select term, count(*) as documents from matched group by term
+    select place, count(*) as documents from matched group by place
 ), by_terms as (
     select m.number
-    from matched m join spread d on d.term = m.term cross join total t
+    from matched m join spread d on d.place = m.place cross join total t
     group by m.number
     order by sum(
         ln(1 + (t.documents - d.documents + 0.5::float8) / (d.documents + 0.5::float8)) * m.count
@@ -52,59 +55,117 @@ with asked as (
     select number from by_terms union select number from by_vector
 )
 select null::bigint as number, t.length, t.documents, t.mean as cosine, t.deviation,
-       coalesce((select array_agg(term order by term) from spread), '{}') as terms,
-       coalesce((select array_agg(documents order by term) from spread), '{}') as counts
+       coalesce((select array_agg(place order by place) from spread), '{}') as places,
+       coalesce((select array_agg(documents order by place) from spread), '{}') as counts,
+       coalesce((select version from baton.owner where owner = $1), 0) as version
 from total t
 union all
 select s.number, s.length, 0, s.cosine, 0,
-       coalesce((select array_agg(m.term order by m.term) from matched m where m.number = s.number), '{}'),
-       coalesce((select array_agg(m.count::bigint order by m.term) from matched m where m.number = s.number), '{}')
+       coalesce((select array_agg(m.place order by m.place) from matched m where m.number = s.number), '{}'),
+       coalesce((select array_agg(m.count::bigint order by m.place) from matched m where m.number = s.number), '{}'),
+       0
 from chosen c join seen s on s.number = c.number";
+
+/// A question as columns.
+struct Asked<'a> {
+    classes: Vec<&'a [u8]>,
+    upto: Vec<i64>,
+    /// Which of the vectors each class is compared with, from 1.
+    keyings: Vec<i32>,
+    vectors: Vec<Option<pgvector::Vector>>,
+    terms: Vec<i64>,
+    /// The place in the question of each of the terms.
+    places: Vec<i32>,
+    /// The place under which each term of the question is counted: that of its first occurrence.
+    counted: Vec<i32>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(query: &'a ScanQuery) -> Self {
+        let first: &[u64] = query.keyed.first().map_or(&[], |keyed| &keyed.terms);
+        let counted: Vec<i32> = first
+            .iter()
+            .map(|term| {
+                first
+                    .iter()
+                    .position(|other| other == term)
+                    .and_then(|at| i32::try_from(at).ok())
+                    .unwrap_or(0)
+            })
+            .collect();
+        let mut asked = Self {
+            classes: Vec::new(),
+            upto: Vec::new(),
+            keyings: Vec::new(),
+            vectors: Vec::new(),
+            terms: Vec::new(),
+            places: Vec::new(),
+            counted,
+        };
+        for (keying, keyed) in (1..).zip(&query.keyed) {
+            for (class, upto) in &keyed.classes {
+                asked.classes.push(class);
+                asked.upto.push(to_db(*upto));
+                asked.keyings.push(keying);
+            }
+            asked.vectors.push(keyed.vector.clone().map(pgvector::Vector::from));
+            for ((place, counted), term) in (0..).zip(&asked.counted).zip(&keyed.terms) {
+                if place == *counted {
+                    asked.terms.push(term.cast_signed());
+                    asked.places.push(place);
+                }
+            }
+        }
+        asked
+    }
+}
 
 pub(super) async fn scan(
     storage: &PostgresStorage,
     owner: Pseudonym,
     query: &ScanQuery,
 ) -> Result<Scan, Failure> {
-    let classes: Vec<&[u8]> = query.classes.iter().map(|(class, _)| &class[..]).collect();
-    let upto: Vec<i64> = query.classes.iter().map(|(_, upto)| to_db(*upto)).collect();
-    let mut terms: Vec<i64> = query.terms.iter().map(|term| term.cast_signed()).collect();
-    terms.sort_unstable();
-    terms.dedup();
-    let vector = query.vector.as_ref().map(|vector| pgvector::Vector::from(vector.clone()));
+    let asked = Asked::of(query);
     let mut transaction = storage.begin_reading(owner).await?;
     let rows = sqlx::query(SCAN)
         // A plan that was made for another question, or other settings, must not serve this one.
         .persistent(false)
         .bind(&owner.0[..])
-        .bind(classes)
-        .bind(upto)
-        .bind(vector)
-        .bind(terms)
+        .bind(&asked.classes)
+        .bind(&asked.upto)
+        .bind(&asked.vectors)
+        .bind(&asked.terms)
         .bind(query.limit.map(i64::from))
+        .bind(&asked.keyings)
+        .bind(&asked.places)
         .fetch_all(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    let mut scan = Scan { document_counts: vec![0; query.terms.len()], ..Scan::default() };
+    let mut scan = Scan { document_counts: vec![0; asked.counted.len()], ..Scan::default() };
     for row in &rows {
         let number: Option<i64> = row.try_get("number")?;
         let length = count(row.try_get("length")?)?;
         let cosine: Option<f64> = row.try_get("cosine")?;
-        let (terms, counts): (Vec<i64>, Vec<i64>) = (row.try_get("terms")?, row.try_get("counts")?);
-        let found: HashMap<u64, i64> = terms.into_iter().map(i64::cast_unsigned).zip(counts).collect();
-        let of = |term: &u64| found.get(term).copied().unwrap_or(0);
+        let (places, counts): (Vec<i32>, Vec<i64>) = (row.try_get("places")?, row.try_get("counts")?);
+        let found: HashMap<i32, i64> = places.into_iter().zip(counts).collect();
+        let of = |place: &i32| found.get(place).copied().unwrap_or(0);
         match number {
             None => {
+                scan.version = count(row.try_get("version")?)?;
                 scan.documents = count(row.try_get("documents")?)?;
                 scan.total_length = length;
                 scan.cosine_mean = narrow(cosine.unwrap_or(0.0));
                 scan.cosine_deviation = narrow(row.try_get("deviation")?);
                 scan.document_counts =
-                    query.terms.iter().map(|term| u32::try_from(of(term)).unwrap_or(u32::MAX)).collect();
+                    asked.counted.iter().map(|place| u32::try_from(of(place)).unwrap_or(u32::MAX)).collect();
             }
             Some(number) => scan.rows.push(ScanRow {
                 number: from_db(number),
-                counts: query.terms.iter().map(|term| u16::try_from(of(term)).unwrap_or(u16::MAX)).collect(),
+                counts: asked
+                    .counted
+                    .iter()
+                    .map(|place| u16::try_from(of(place)).unwrap_or(u16::MAX))
+                    .collect(),
                 length: u32::try_from(length).unwrap_or(u32::MAX),
                 cosine: cosine.filter(|cosine| !cosine.is_nan()).map(narrow),
             }),

@@ -21,6 +21,7 @@ pub(super) struct Rows<'a> {
     remove: (Vec<i16>, Vec<i64>),
     index: Vec<&'a IndexRow>,
     unindex: Vec<i64>,
+    clear_index: bool,
     jobs: (Vec<i64>, Vec<i64>),
     done: Vec<i64>,
 }
@@ -39,6 +40,7 @@ impl<'a> Rows<'a> {
             remove: batch.remove.iter().map(|(space, number)| (*space as i16, to_db(*number))).unzip(),
             index: index.into_values().collect(),
             unindex: batch.unindex.iter().map(|number| to_db(*number)).collect(),
+            clear_index: batch.clear_index,
             jobs: jobs.into_iter().map(|(job, due)| (to_db(job), time(due))).unzip(),
             done: batch.done.iter().map(|job| to_db(*job)).collect(),
         }
@@ -139,6 +141,10 @@ async fn write_index(
     owner: Pseudonym,
     rows: &Rows<'_>,
 ) -> Result<(), Failure> {
+    if rows.clear_index {
+        let cleared = sqlx::query("delete from baton.item where owner = $1").bind(&owner.0[..]);
+        cleared.execute(&mut *connection).await?;
+    }
     if !rows.unindex.is_empty() {
         sqlx::query("delete from baton.item where owner = $1 and number = any($2)")
             .bind(&owner.0[..])

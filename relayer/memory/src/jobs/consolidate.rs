@@ -1,0 +1,155 @@
+//! Consolidation of the graph (E8): what no single write sees. Duplicate entities become one, facts that say the same in
+//! other words become one or are linked, edges that say the same become one with more confidence, edges whose words were
+//! deleted go, and entities of which nothing is left are archived.
+//!
+//! Nothing is merged across scope, author or trust. A pass looks at a bounded part and makes a bounded number of changes; what
+//! it did is in the log. Passes are repeated until one finds nothing to do, which is noted; another one follows once the log
+//! has grown. The pure part, [`Look`], decides; the rest reads vectors and commits.
+
+mod look;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
+
+use look::Look;
+
+use super::Step;
+use crate::{
+    api::Result,
+    events::Event,
+    ids::OwnerId,
+    owner::{Committed, Owner, Plan, busy},
+    service::Memory,
+};
+
+/// Events after which a graph is looked through again.
+const CONSOLIDATE_EVERY: u64 = 256;
+/// Facts that one pass compares with others.
+const FACTS_PER_PASS: usize = 256;
+/// Most passes of one call: each makes some hundred changes.
+const PASSES_AT_ONCE: usize = 1_000;
+
+/// What consolidation changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consolidated {
+    /// Entities that became one with another.
+    pub entities_merged: u64,
+    /// Facts that became one with another which says the same.
+    pub facts_merged: u64,
+    /// Pairs of facts that are alike and were linked.
+    pub facts_linked: u64,
+    /// Edges that became one with another.
+    pub edges_merged: u64,
+    /// Edges of which the confidence was raised.
+    pub edges_raised: u64,
+    /// Edges whose evidence was deleted.
+    pub edges_ended: u64,
+    /// Entities that nothing is tied to any more.
+    pub orphans_archived: u64,
+}
+
+impl Consolidated {
+    /// All changes together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.entities_merged
+            + self.facts_merged
+            + self.facts_linked
+            + self.edges_merged
+            + self.edges_raised
+            + self.edges_ended
+            + self.orphans_archived
+    }
+
+    fn add(&mut self, other: Self) {
+        self.entities_merged += other.entities_merged;
+        self.facts_merged += other.facts_merged;
+        self.facts_linked += other.facts_linked;
+        self.edges_merged += other.edges_merged;
+        self.edges_raised += other.edges_raised;
+        self.edges_ended += other.edges_ended;
+        self.orphans_archived += other.orphans_archived;
+    }
+}
+
+impl Memory {
+    /// Consolidates an owner's graph until nothing is left to do. Done by itself as the log grows.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
+    /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged).
+    pub async fn consolidate(&self, owner: OwnerId) -> Result<Consolidated> {
+        let mut all = Consolidated::default();
+        for _ in 0..PASSES_AT_ONCE {
+            let (done, more) = self.consolidate_once(owner).await?;
+            all.add(done);
+            if !more {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// One pass, if it is due.
+    pub(super) async fn consolidate_if_due(&self, owner: OwnerId) -> Result<Step> {
+        if !self.read(owner, |owner| Ok(owner.is_consolidation_due())).await? {
+            return Ok(Step::Idle);
+        }
+        self.consolidate_once(owner).await?;
+        Ok(Step::Done)
+    }
+
+    /// What one pass changed, and whether another one may change more.
+    async fn consolidate_once(&self, owner: OwnerId) -> Result<(Consolidated, bool)> {
+        let now_ms = self.now_ms();
+        let (done, more) = self.hold(owner, async |owner| owner.consolidate(now_ms).await).await?;
+        self.inner.counters.consolidated.fetch_add(done.total(), Ordering::Relaxed);
+        Ok((done, more))
+    }
+}
+
+impl Owner {
+    pub(super) fn is_consolidation_due(&self) -> bool {
+        self.state.next >= self.state.consolidated + CONSOLIDATE_EVERY
+    }
+
+    /// One pass. Whether another one may find more.
+    async fn consolidate(&mut self, now_ms: u64) -> Result<(Consolidated, bool)> {
+        for _ in 0..crate::owner::COMMIT_TRIES {
+            let facts = look::new_facts(&self.state, FACTS_PER_PASS);
+            let pairs = look::pairs(&self.state, &facts);
+            let numbers: BTreeSet<u64> = pairs.iter().flat_map(|(a, b)| [*a, *b]).collect();
+            let features =
+                if numbers.is_empty() { BTreeMap::new() } else { self.kept_features(&numbers).await? };
+            let looked_to = facts.last().filter(|_| facts.len() == FACTS_PER_PASS).map(|last| last + 1);
+            let mut look = Look::new(self, now_ms);
+            look.compare_facts(&pairs, &features);
+            // What goes through all of the graph is left to the pass that reaches the end of the log.
+            if looked_to.is_none() {
+                look.merge_entities();
+                look.merge_edges();
+                look.end_edges_without_evidence();
+                look.archive_orphans();
+            }
+            let (mut plan, done) = look.finish();
+            let settled =
+                plan.events.is_empty() && self.state.consolidated < looked_to.unwrap_or(self.state.next);
+            if settled {
+                // Its own number is looked at as well.
+                let up_to = looked_to.unwrap_or(self.state.next + 1);
+                plan.events.push(Event::Consolidated { up_to, at_ms: now_ms });
+            }
+            let more = !plan.events.is_empty();
+            match self.commit(Plan { at_ms: now_ms, ..plan }.quiet()).await? {
+                Committed::Done => return Ok((done, more)),
+                Committed::Conflict => {}
+            }
+        }
+        Err(busy())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,442 @@
+//! What there is to consolidate in a state: pure decisions, collected as events.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
+
+use super::Consolidated;
+use crate::{
+    events::Event,
+    ids::{ItemId, PersonaId, ProjectId, SessionId},
+    model::{Author, Consent, Edge, Item, Kind, Layer, Text},
+    owner::{Owner, Plan, SAME_AS},
+    scope::Home,
+    search::{Features, TermHasher, features},
+    service::ANCHOR,
+    state::{Entry, State},
+    writing::canonical,
+};
+
+/// Changes of one pass: a commit of a few hundred events.
+const CHANGES_PER_PASS: usize = 128;
+/// Facts of an entity that a fact is compared with: the newest. What has more of them is a topic of its own.
+const COMPARED: usize = 32;
+/// Entities of a fact by which others are found.
+const ENTITIES: usize = 8;
+/// Edges that one pass looks for the words of in the whole memory.
+const EVIDENCE_SEARCHES: usize = 16;
+/// Cosine from which two facts about the same thing are alike. Unrelated facts about one thing have about half of it.
+const ALIKE: f32 = 0.8;
+/// Words of content from which two facts with the same ones say the same; one word says too little.
+const MIN_WORDS: usize = 2;
+/// Most confidence that repetition gives: saying it often does not make it sure.
+const MAX_CONFIDENCE: f32 = 0.95;
+/// Label of the edge between facts that are alike.
+const ALIKE_LABEL: &str = "says_alike";
+/// Titles that a person's name may have or not.
+const TITLES: &[&str] =
+    &["dr", "mr", "mrs", "ms", "prof", "professor", "doctor", "uncle", "aunt", "grandma", "grandpa"];
+/// Words that turn a statement round. They carry no content for the search.
+const NEGATIONS: &[&str] = &[
+    "not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "dont", "doesnt",
+    "didnt", "isnt", "arent", "wasnt", "werent", "wont", "wouldnt", "cant", "cannot", "couldnt", "shouldnt",
+    "hasnt", "havent", "hadnt", "hardly", "barely", "former", "formerly", "ex", "was", "were", "had", "used",
+];
+
+/// An entity with its kind.
+type Named<'a> = (&'a str, &'a Entry);
+/// An edge with the number of the event that drew it.
+type Numbered<'a> = (u64, &'a Edge);
+
+/// What an edge says: from where, to where, and what.
+type Meaning<'a> = ([u8; 16], [u8; 16], &'a str);
+
+/// Where a fact counts, whichever of the sessions there it was said in; a fork is a place of its own.
+#[derive(PartialEq, Eq)]
+struct Scope {
+    project: Option<ProjectId>,
+    fork: Option<SessionId>,
+    layer: Layer,
+    persona: Option<PersonaId>,
+    intimate: bool,
+    author: Author,
+}
+
+fn scope_of(state: &State, entry: &Entry) -> Option<Scope> {
+    let (project, fork) = match entry.home {
+        Home::Pinned(project) => (project, None),
+        Home::Session(id) => {
+            let session = state.places.session_scope(id)?;
+            (session.project, session.forked.then_some(id))
+        }
+    };
+    let item = &entry.item;
+    let persona = (item.layer != Layer::Profile).then_some(item.persona);
+    Some(Scope {
+        project,
+        fork,
+        layer: item.layer,
+        persona,
+        intimate: item.intimate,
+        author: item.provenance.author,
+    })
+}
+
+fn is_fact(entry: &Entry) -> bool {
+    entry.item.kind == Kind::Fact && entry.is_live()
+}
+
+fn is_anchor(item: &Item) -> bool {
+    item.stable_key.as_deref().is_some_and(|key| key.starts_with(ANCHOR))
+}
+
+fn is_entity(entry: &Entry) -> bool {
+    entry.item.kind == Kind::Entity
+        && !entry.archived
+        && entry.superseded_by.is_none()
+        && !is_anchor(&entry.item)
+}
+
+/// Facts that were not looked at yet, in their order.
+pub(super) fn new_facts(state: &State, limit: usize) -> Vec<u64> {
+    let new = state.entries.range(state.consolidated..).filter(|(_, entry)| is_fact(entry));
+    new.map(|(number, _)| *number).take(limit).collect()
+}
+
+/// Pairs of facts of one scope that are about the same thing: a new one, and one before it.
+pub(super) fn pairs(state: &State, facts: &[u64]) -> Vec<(u64, u64)> {
+    let mut pairs = BTreeSet::new();
+    for number in facts {
+        let Some(entry) = state.entries.get(number) else { continue };
+        let others = |id: ItemId| {
+            state.edges_at(id).map(move |(_, edge)| if edge.from == id { edge.to } else { edge.from })
+        };
+        let about = others(entry.item.id).filter(|id| state.entry(*id).is_some_and(is_entity));
+        let about: BTreeSet<ItemId> = about.take(ENTITIES).collect();
+        for entity in about {
+            let facts: BTreeSet<u64> = others(entity).filter_map(|id| state.number(id)).collect();
+            let before = facts.range(..number).rev().filter(|other| {
+                state
+                    .entries
+                    .get(other)
+                    .is_some_and(|other| is_fact(other) && scope_of(state, other) == scope_of(state, entry))
+            });
+            pairs.extend(before.take(COMPARED).map(|other| (*other, *number)));
+        }
+    }
+    pairs.into_iter().collect()
+}
+
+/// The name of an entity as others may write it: without marks, without a title; and its kind.
+fn folded(key: &str) -> Option<(String, &str)> {
+    let (kind, name) = key.split_once(':')?;
+    let plain: String = name.nfd().filter(|character| !is_combining_mark(*character)).collect();
+    let mut words = plain.split(' ').filter(|word| !word.is_empty()).peekable();
+    if kind == "person" && words.peek().is_some_and(|word| TITLES.contains(word)) && plain.contains(' ') {
+        words.next();
+    }
+    let name = words.collect::<Vec<_>>().join(" ");
+    (!name.is_empty()).then_some((name, kind))
+}
+
+/// What a fact says: its words of content in their order, and what turns it round.
+fn saying(text: &str, hasher: &TermHasher) -> (Vec<u64>, Vec<String>) {
+    let canonical = canonical(text);
+    let words = || canonical.split(' ');
+    let content = words().filter_map(|word| features(word, hasher).terms.first().map(|(hash, _)| *hash));
+    let turns = words().filter(|word| NEGATIONS.contains(word)).map(str::to_owned);
+    (content.collect(), turns.collect())
+}
+
+/// A pass over an owner's graph, and what it found.
+pub(super) struct Look<'a> {
+    owner: &'a Owner,
+    state: &'a State,
+    now_ms: u64,
+    events: Vec<Event>,
+    /// Edges of which the words are gone, which are unwritten.
+    unwritten: Vec<u64>,
+    done: Consolidated,
+    /// Items and edges that this pass has changed already: the next pass sees them as they are then.
+    touched: HashSet<ItemId>,
+    ended: HashSet<u64>,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(owner: &'a Owner, now_ms: u64) -> Self {
+        Self {
+            owner,
+            state: &owner.state,
+            now_ms,
+            events: Vec::new(),
+            unwritten: Vec::new(),
+            done: Consolidated::default(),
+            touched: HashSet::new(),
+            ended: HashSet::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.done.total() >= CHANGES_PER_PASS as u64
+    }
+
+    /// The plan, and what it does.
+    pub(super) fn finish(mut self) -> (Plan, Consolidated) {
+        if !self.ended.is_empty() {
+            let mut edges: Vec<u64> = self.ended.into_iter().collect();
+            edges.sort_unstable();
+            self.events.push(Event::EdgesEnded { edges });
+        }
+        let rewrites = self.unwritten.into_iter().map(|number| (number, Event::Redacted)).collect();
+        (Plan { events: self.events, rewrites, ..Plan::default() }, self.done)
+    }
+
+    /// Puts an item in another's place: what was tied to it is tied to the other. Left to the next pass, and false, if this
+    /// one has moved something that it is tied to.
+    fn merge(&mut self, from: &Entry, into: &Entry, description: &str) -> bool {
+        let (old, new) = (from.item.id, into.item.id);
+        let edges: Vec<(u64, &Edge)> = self.state.edges_at(old).collect();
+        let moving = |edge: &Edge| [edge.from, edge.to].iter().any(|end| self.touched.contains(end));
+        if self.touched.contains(&new) || edges.iter().any(|(_, edge)| moving(edge)) {
+            return false;
+        }
+        self.events.push(Event::Superseded { old, new, at_ms: self.now_ms });
+        // Not *no longer true*: it is said elsewhere.
+        self.events.push(Event::Archived { item: old, archived: true });
+        for (number, edge) in edges {
+            let moved = |end: ItemId| if end == old { new } else { end };
+            let (from, to) = (moved(edge.from), moved(edge.to));
+            let keeps = !matches!(edge.label.as_str(), "temporal_follows" | ALIKE_LABEL | SAME_AS);
+            if from != to && keeps {
+                self.events.push(Event::EdgeAdded(Edge { from, to, ..edge.clone() }));
+            }
+            if from == to || keeps || edge.label == ALIKE_LABEL {
+                self.ended.insert(number);
+            }
+        }
+        self.link(new, old, SAME_AS, description, 1.0);
+        self.touched.insert(old);
+        true
+    }
+
+    fn link(&mut self, from: ItemId, to: ItemId, label: &str, description: &str, confidence: f32) {
+        let (label, description) = (label.to_owned(), description.into());
+        self.events.push(Event::EdgeAdded(Edge {
+            from,
+            to,
+            label,
+            description,
+            evidence: Text::default(),
+            confidence,
+        }));
+    }
+
+    /// Entities of one project and layer with one name, of one kind or of a kind that is not known.
+    pub(super) fn merge_entities(&mut self) {
+        let mut named: BTreeMap<String, Vec<(&str, &Entry)>> = BTreeMap::new();
+        let state = self.state;
+        for entry in state.entries.values().filter(|entry| is_entity(entry)) {
+            if let Some((name, kind)) = entry.item.stable_key.as_deref().and_then(folded) {
+                named.entry(name).or_default().push((kind, entry));
+            }
+        }
+        for same in named.into_values().filter(|same| same.len() > 1) {
+            let mut groups: HashMap<(Home, Layer, Author), Vec<Named<'_>>> = HashMap::new();
+            for (kind, entry) in same {
+                let (item, home) = (&entry.item, entry.home);
+                groups.entry((home, item.layer, item.provenance.author)).or_default().push((kind, entry));
+            }
+            let mut groups: Vec<_> = groups.into_values().collect();
+            groups.sort_by_key(|group| group.first().map(|(_, entry)| entry.item.id));
+            for group in groups {
+                self.merge_named(&group);
+            }
+        }
+    }
+
+    fn merge_named(&mut self, group: &[(&str, &Entry)]) {
+        let known: BTreeSet<&str> =
+            group.iter().map(|(kind, _)| *kind).filter(|kind| *kind != "thing").collect();
+        for kind in known.iter().copied().chain(known.is_empty().then_some("thing")) {
+            // What is known to be a person and a place is two things; a thing of that name may be either.
+            let counts = |of: &str| of == kind || (of == "thing" && known.len() <= 1);
+            let Some((_, into)) = group.iter().find(|(of, _)| *of == kind) else { continue };
+            for (_, from) in group.iter().filter(|(of, entry)| counts(of) && entry.item.id != into.item.id) {
+                if self.is_full() {
+                    return;
+                }
+                if self.merge(from, into, "another way to write the same name") {
+                    self.done.entities_merged += 1;
+                }
+            }
+        }
+    }
+
+    /// Facts that say the same become one; those that are alike are linked.
+    pub(super) fn compare_facts(&mut self, pairs: &[(u64, u64)], features: &BTreeMap<u64, Features>) {
+        for (first, second) in pairs {
+            if self.is_full() {
+                return;
+            }
+            let (Some(a), Some(b)) = (self.state.entries.get(first), self.state.entries.get(second)) else {
+                continue;
+            };
+            if !is_fact(a) || !is_fact(b) || [a, b].iter().any(|entry| self.touched.contains(&entry.item.id))
+            {
+                continue;
+            }
+            let vectors = [first, second].map(|number| features.get(number)?.vector.as_ref());
+            let [Some(va), Some(vb)] = vectors else { continue };
+            let alike = va.cosine(vb).unwrap_or(0.0);
+            if alike < ALIKE {
+                continue;
+            }
+            let (sa, sb) =
+                (saying(&a.item.text, self.owner.hasher()), saying(&b.item.text, self.owner.hasher()));
+            // In another session it may be hidden, moved and deleted by itself.
+            let one_place = a.home == b.home && a.item.persona == b.item.persona;
+            let same = sa == sb && sa.0.len() >= MIN_WORDS && one_place;
+            let linked = self.state.edges_at(a.item.id).any(|(_, edge)| {
+                [edge.from, edge.to].contains(&b.item.id)
+                    && [ALIKE_LABEL, SAME_AS, "supersedes"].contains(&&*edge.label)
+            });
+            if same && consents(a, b) {
+                if self.merge(b, a, "says the same in other words") {
+                    let at_ms = b.item.provenance.time_ms;
+                    self.events.push(Event::Repeated { item: a.item.id, at_ms });
+                    self.done.facts_merged += 1;
+                }
+            } else if !linked && sa.1 == sb.1 {
+                self.link(b.item.id, a.item.id, ALIKE_LABEL, "says something alike of the same thing", alike);
+                self.done.facts_linked += 1;
+            }
+        }
+    }
+
+    /// Edges between the same items with the same meaning become one; what was said repeatedly is surer.
+    pub(super) fn merge_edges(&mut self) {
+        let mut same: BTreeMap<Meaning<'_>, Vec<Numbered<'_>>> = BTreeMap::new();
+        for (number, edge) in &self.state.edges {
+            if !self.ended.contains(number) {
+                same.entry((edge.from.0, edge.to.0, &edge.label)).or_default().push((*number, edge));
+            }
+        }
+        for edges in same.into_values() {
+            if self.is_full() {
+                return;
+            }
+            let Some((first, kept)) = edges.first().copied() else { continue };
+            let confidence = self.confidence(&edges);
+            let raised = confidence > kept.confidence + f32::EPSILON;
+            if raised {
+                let best = edges
+                    .iter()
+                    .max_by(|a, b| a.1.confidence.total_cmp(&b.1.confidence))
+                    .map_or(kept, |best| best.1);
+                self.events.push(Event::EdgeAdded(Edge { confidence, ..best.clone() }));
+                self.ended.insert(first);
+                self.done.edges_raised += 1;
+            }
+            self.ended.extend(edges.iter().skip(1).map(|(number, _)| *number));
+            self.done.edges_merged += edges.len() as u64 - 1;
+        }
+    }
+
+    /// The confidence of edges that say the same: each evidence of its own makes it less likely that all are wrong, and so does
+    /// each time that their fact was said again.
+    fn confidence(&self, edges: &[(u64, &Edge)]) -> f32 {
+        let mut evidence: HashMap<&str, f32> = HashMap::new();
+        for (_, edge) in edges {
+            let best = evidence.entry(&edge.evidence).or_default();
+            *best = best.max(edge.confidence);
+        }
+        let highest = edges.iter().map(|(_, edge)| edge.confidence).fold(0.0, f32::max);
+        let together =
+            1.0 - evidence.values().map(|confidence| 1.0 - confidence.clamp(0.0, 1.0)).product::<f32>();
+        let Some((_, edge)) = edges.first() else { return highest };
+        let repeats = if edge.label == ALIKE_LABEL {
+            0
+        } else {
+            let facts = [edge.from, edge.to].map(|id| self.state.entry(id).filter(|entry| is_fact(entry)));
+            facts.into_iter().flatten().map(|entry| entry.repeats).max().unwrap_or(0)
+        };
+        let said = if repeats == 0 {
+            0.0
+        } else {
+            1.0 - 0.5_f32.powi(i32::try_from(repeats).unwrap_or(30).min(30) + 1)
+        };
+        // It never falls.
+        highest.max(together.max(said).min(MAX_CONFIDENCE))
+    }
+
+    /// Edges between other things that quote what nobody says any more.
+    pub(super) fn end_edges_without_evidence(&mut self) {
+        let mut searches = 0;
+        let none = HashSet::new();
+        let quoting = self.state.edges.iter().filter(|(number, edge)| {
+            let of_a_fact = [edge.from, edge.to].iter().any(|id| self.state.entry(*id).is_some_and(is_said));
+            !edge.evidence.is_empty() && !of_a_fact && !self.ended.contains(number)
+        });
+        let quoting: Vec<(u64, &Edge)> = quoting.map(|(number, edge)| (*number, edge)).collect();
+        // Where a pass begins differs from pass to pass, so that none is left out for ever.
+        let begin = usize::try_from(self.state.next).unwrap_or(0) % quoting.len().max(1);
+        for (number, edge) in quoting.iter().skip(begin).chain(quoting.iter().take(begin)) {
+            if self.is_full() || searches == EVIDENCE_SEARCHES {
+                return;
+            }
+            if self.is_said_by_its_fact(*number, &edge.evidence) {
+                continue;
+            }
+            searches += 1;
+            if !self.owner.says_somewhere(&edge.evidence, &none) {
+                self.ended.insert(*number);
+                self.unwritten.push(*number);
+                self.done.edges_ended += 1;
+            }
+        }
+    }
+
+    /// Whether the fact that an edge was written with, which stands before it in the log, or its message still says the words.
+    fn is_said_by_its_fact(&self, number: u64, words: &str) -> bool {
+        let fact = self
+            .state
+            .entries
+            .range(..number)
+            .rev()
+            .map(|(_, entry)| entry)
+            .find(|entry| entry.item.kind == Kind::Fact);
+        fact.is_some_and(|fact| {
+            let sources = fact.item.provenance.sources.iter().filter_map(|id| self.state.entry(*id));
+            sources.chain([fact]).any(|entry| entry.item.text.contains(words))
+        })
+    }
+
+    /// Entities of which nothing is left, and that were there when all was looked through last.
+    pub(super) fn archive_orphans(&mut self) {
+        let known = self.state.entries.range(..self.state.consolidated).map(|(_, entry)| entry);
+        for entry in known.filter(|entry| is_entity(entry)) {
+            if self.is_full() {
+                return;
+            }
+            let id = entry.item.id;
+            let mut edges = self.state.edges_at(id);
+            let tied = edges.any(|(number, edge)| !self.ended.contains(&number) && edge.label != SAME_AS);
+            if !tied && !self.touched.contains(&id) && !self.events.iter().any(|event| ties(event, id)) {
+                self.events.push(Event::Archived { item: id, archived: true });
+                self.done.orphans_archived += 1;
+            }
+        }
+    }
+}
+
+fn ties(event: &Event, id: ItemId) -> bool {
+    matches!(event, Event::EdgeAdded(edge) if edge.from == id || edge.to == id)
+}
+
+fn is_said(entry: &Entry) -> bool {
+    matches!(entry.item.kind, Kind::Fact | Kind::Episode)
+}
+
+fn consents(a: &Entry, b: &Entry) -> bool {
+    a.item.consent == Consent::Granted && b.item.consent == Consent::Granted
+}

@@ -1,0 +1,123 @@
+//! Summaries of older messages (C13).
+
+use baton_keys::secret::random_bytes;
+
+use super::Step;
+use crate::{
+    api::Result,
+    events::{Event, StoredItem, StoredKey},
+    ids::{ItemId, OwnerId, SessionId},
+    limits::MAX_FACT_BYTES,
+    model::{Author, Consent, Item, Kind, Layer, Provenance, Role},
+    owner::{Owner, Plan},
+    service::Memory,
+    state::Entry,
+    writing::{self, Spoken},
+};
+
+/// Messages that one summary covers.
+const SUMMARY_MESSAGES: usize = 32;
+/// Summary of messages in which nothing stands out.
+const NOTHING_SAID: &str = "nothing in these messages stands out";
+/// Messages of a session that are not summarised: they are recent.
+const SUMMARY_KEEPS: usize = 64;
+
+impl Memory {
+    /// Summarises older messages of long sessions (C13); the messages stay.
+    pub(super) async fn summarise(&self, owner: OwnerId) -> Result<Step> {
+        let Some((session, messages)) = self.read(owner, |owner| Ok(owner.unsummarised())).await? else {
+            return Ok(Step::Idle);
+        };
+        let spoken: Vec<Spoken<'_>> = messages
+            .iter()
+            .map(|(_, role, text, time_ms)| Spoken { role: *role, text, time_ms: *time_ms })
+            .collect();
+        let writer = self.writer_of(owner).await?;
+        let by_model = match writer.as_ref().and_then(|writer| writer.for_messages(&spoken)) {
+            Some(writer) => writer.summarise(&spoken, MAX_FACT_BYTES).await.ok(),
+            None => None,
+        };
+        let text = by_model
+            .filter(|text| !text.trim().is_empty() && text.len() <= MAX_FACT_BYTES)
+            .unwrap_or_else(|| writing::summarise(&spoken, MAX_FACT_BYTES));
+        // Messages that say nothing are covered, too, or they would be looked at for ever.
+        let text = if text.trim().is_empty() { NOTHING_SAID.to_owned() } else { text };
+        let sources: Vec<ItemId> = messages.iter().map(|(id, ..)| *id).collect();
+        self.write(owner, |owner| Ok((owner.plan_summary(session, &sources, &text).quiet(), ()))).await?;
+        Ok(Step::Done)
+    }
+}
+
+impl Owner {
+    /// Older messages of a long session that no summary covers yet.
+    #[expect(clippy::type_complexity, reason = "id, role, text and time of messages, for one caller")]
+    pub(super) fn unsummarised(&self) -> Option<(SessionId, Vec<(ItemId, Role, String, u64)>)> {
+        if !self.is_review_due() {
+            return None;
+        }
+        for (id, session) in &self.state.places.sessions {
+            if session.items < (SUMMARY_KEEPS + SUMMARY_MESSAGES) as u64 {
+                continue;
+            }
+            let covered = self
+                .state
+                .entries_of(*id)
+                .filter(|(_, entry)| entry.item.kind == Kind::Summary)
+                .flat_map(|(_, entry)| &entry.item.provenance.sources)
+                .filter_map(|source| self.state.number(*source))
+                .max();
+            let messages: Vec<&Entry> = self
+                .state
+                .entries_of(*id)
+                .filter(|(number, entry)| {
+                    // What is off the record, or was archived, is in no summary.
+                    entry.item.kind == Kind::Episode
+                        && !entry.archived
+                        && covered.is_none_or(|covered| *number > covered)
+                })
+                .map(|(_, entry)| entry)
+                .collect();
+            if messages.len() >= SUMMARY_KEEPS + SUMMARY_MESSAGES {
+                let part = messages.into_iter().take(SUMMARY_MESSAGES).map(|entry| {
+                    let item = &entry.item;
+                    (item.id, item.role, item.text.0.clone(), item.provenance.time_ms)
+                });
+                return Some((*id, part.collect()));
+            }
+        }
+        None
+    }
+
+    fn plan_summary(&self, session: SessionId, sources: &[ItemId], text: &str) -> Plan {
+        let there: Vec<&Entry> = sources.iter().filter_map(|id| self.state.entry(*id)).collect();
+        // A message that was deleted meanwhile may be in the text.
+        if there.len() != sources.len() {
+            return Plan::default();
+        }
+        let Some(place) = self.state.places.session(session) else { return Plan::default() };
+        let time_ms = there.iter().map(|entry| entry.item.provenance.time_ms).max().unwrap_or_default();
+        let item = Item {
+            id: ItemId(random_bytes()),
+            kind: Kind::Summary,
+            layer: Layer::Episode,
+            role: Role::Summary,
+            text: text.into(),
+            stable_key: None,
+            project: place.project,
+            persona: place.persona,
+            provenance: Provenance {
+                session: Some(session),
+                turn: None,
+                author: Author::Assistant,
+                time_ms,
+                sources: sources.to_vec(),
+            },
+            consent: Consent::Granted,
+            intimate: there.iter().any(|entry| entry.item.intimate),
+            salience: 0.4,
+            valid_from_ms: time_ms,
+            content_hash: self.content_hash(Author::Assistant, Kind::Summary, text),
+        };
+        Plan::of(vec![Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))])
+    }
+}

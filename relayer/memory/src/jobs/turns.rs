@@ -1,0 +1,171 @@
+//! Turns: what is learned from each, and again from those together of which one by one nothing was.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use super::Step;
+use crate::{
+    api::Result,
+    events::{Event, Outcome},
+    ids::{ItemId, OwnerId, SessionId},
+    model::Consent,
+    owner::{Owner, Plan},
+    service::{Memory, OwnerWriter},
+    writing::{self, Candidate, Exchange},
+};
+
+/// Turns extracted before the next step, so that one owner's backlog does not hold up its own embeddings.
+const TURNS_PER_STEP: usize = 32;
+/// Tries of a model on one turn; then the rules decide (F8).
+const MODEL_TRIES: u32 = 5;
+/// Skipped turns that the backstop looks at together.
+const BACKSTOP_TURNS: usize = 8;
+
+/// A turn to extract, with its texts.
+pub(super) struct TurnWork {
+    number: u64,
+    user: String,
+    assistant: String,
+    at_ms: u64,
+    persona: Option<String>,
+    failures: u32,
+}
+
+impl Memory {
+    pub(super) async fn extract_turns(&self, owner: OwnerId) -> Result<Step> {
+        let turns = self.read(owner, |owner| Ok(owner.waiting_turns(TURNS_PER_STEP))).await?;
+        if turns.is_empty() {
+            return Ok(Step::Idle);
+        }
+        let mut step = Step::Done;
+        for turn in turns {
+            let exchange = Exchange {
+                user: &turn.user,
+                assistant: &turn.assistant,
+                time_ms: turn.at_ms,
+                persona: turn.persona.as_deref(),
+            };
+            let now_ms = self.now_ms();
+            // Asked for each turn: an owner who changes his mind is heard at once.
+            let writer = self.writer_of(owner).await?;
+            match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
+                Ok(found) => {
+                    self.write(owner, |owner| {
+                        Ok((Self::plan_extracted(owner, turn.number, found.clone(), now_ms)?.quiet(), ()))
+                    })
+                    .await?;
+                }
+                Err(error) => {
+                    tracing::info!(%error, tries = turn.failures + 1, "a model's extraction failed");
+                    self.inner.counters.extraction_failures.fetch_add(1, Ordering::Relaxed);
+                    let failed = Event::ExtractionFailed { turn: turn.number, at_ms: now_ms };
+                    self.write(owner, |_| Ok((Plan::of(vec![failed.clone()]).quiet(), ()))).await?;
+                    step = Step::Failed;
+                }
+            }
+        }
+        Ok(step)
+    }
+
+    /// What an exchange tells: the gate, and only behind it the extraction; by the model while it has tries left, by rules
+    /// otherwise.
+    async fn read_exchange(
+        &self,
+        writer: Option<&OwnerWriter>,
+        exchange: &Exchange<'_>,
+        failures: u32,
+    ) -> Result<Vec<(Candidate, Consent)>, writing::ModelError> {
+        let rules = writing::gate(exchange);
+        let model = writer.and_then(|writer| writer.for_exchange(exchange));
+        let writer = model.filter(|_| failures < MODEL_TRIES);
+        if model.is_some() && failures >= MODEL_TRIES {
+            self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+        let ruled = writing::extract(exchange);
+        let (verdict, candidates) = match writer {
+            Some(writer) if writing::needs_judge(exchange) => {
+                let verdict = writing::combine(rules, writer.judge(exchange).await?);
+                let found =
+                    if verdict.writes() { writer.extract(exchange).await?.candidates } else { Vec::new() };
+                (verdict, writing::merge(ruled, found))
+            }
+            _ => (rules, ruled),
+        };
+        if !verdict.writes() {
+            return Ok(Vec::new());
+        }
+        let consents = verdict.consents(&candidates);
+        Ok(candidates.into_iter().zip(consents).collect())
+    }
+
+    /// Looks again at turns that were skipped one by one: what is told over several messages is found only together.
+    pub(super) async fn backstop(&self, owner: OwnerId) -> Result<Step> {
+        let Some((session, turns)) = self.read(owner, |owner| Ok(owner.skipped_turns())).await? else {
+            return Ok(Step::Idle);
+        };
+        let up_to = turns.iter().map(|turn| turn.number).max().unwrap_or_default();
+        let together = turns.iter().map(|turn| turn.user.as_str()).collect::<Vec<_>>().join("\n");
+        let last = turns.last();
+        let exchange = Exchange {
+            user: &together,
+            assistant: "",
+            time_ms: last.map_or(0, |turn| turn.at_ms),
+            persona: last.and_then(|turn| turn.persona.as_deref()),
+        };
+        // A model that fails here is not asked again: the turns were read once already.
+        let writer = self.writer_of(owner).await?;
+        let found = match writer.as_ref().and_then(|writer| writer.for_exchange(&exchange)) {
+            Some(writer) => writer.extract(&exchange).await.unwrap_or_default().candidates,
+            None => writing::extract(&exchange),
+        };
+        let consents = writing::gate(&exchange).consents(&found);
+        let now_ms = self.now_ms();
+        let first = turns.first().map_or(up_to, |turn| turn.number);
+        self.write(owner, |owner| {
+            let found = found.iter().cloned().zip(consents.iter().copied()).collect();
+            Ok((owner.plan_backstop(session, first, up_to, found, now_ms).quiet(), ()))
+        })
+        .await?;
+        Ok(Step::Done)
+    }
+}
+
+impl Owner {
+    fn turn_work(&self, number: u64) -> Option<TurnWork> {
+        let turn = self.state.turns.get(&number)?;
+        let text =
+            |id: ItemId| self.state.entry(id).map(|entry| entry.item.text.0.clone()).unwrap_or_default();
+        let persona = self.state.places.session(turn.session)?.persona;
+        Some(TurnWork {
+            number,
+            user: text(turn.user),
+            assistant: text(turn.assistant),
+            at_ms: turn.at_ms,
+            persona: self.state.places.persona_name(persona),
+            failures: turn.failures,
+        })
+    }
+
+    fn waiting_turns(&self, limit: usize) -> Vec<TurnWork> {
+        self.state.waiting.iter().take(limit).filter_map(|number| self.turn_work(*number)).collect()
+    }
+
+    /// The next skipped turns of one session that the backstop has not looked at, once there are enough of them.
+    pub(super) fn skipped_turns(&self) -> Option<(SessionId, Vec<TurnWork>)> {
+        if !self.is_review_due() {
+            return None;
+        }
+        let mut by_session: HashMap<SessionId, Vec<u64>> = HashMap::new();
+        for (number, turn) in &self.state.turns {
+            let looked_at = self.state.backstopped.get(&turn.session).is_some_and(|up_to| number <= up_to);
+            if !looked_at && turn.outcome == Some(Outcome::Skipped) && self.state.entry(turn.user).is_some() {
+                let skipped = by_session.entry(turn.session).or_default();
+                skipped.push(*number);
+                if skipped.len() >= BACKSTOP_TURNS {
+                    let works = skipped.iter().filter_map(|number| self.turn_work(*number)).collect();
+                    return Some((turn.session, works));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,299 @@
+//! What is written to an owner: plans, made durable and folded in; what a deletion takes with it; and records beside the log.
+
+use std::collections::{BTreeSet, HashSet};
+
+use zeroize::Zeroizing;
+
+use super::{Committed, Owner, encode, features::FeatureRecord, features::features_of};
+use crate::{
+    api::Result,
+    events::Event,
+    ids::ItemId,
+    model::Kind,
+    search::Quantised,
+    state::Entry,
+    storage::Space,
+    vault::{Changes, Secret},
+};
+
+/// What a commit is to do.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Events to append, in this order.
+    pub(crate) events: Vec<Event>,
+    /// Events to write anew in their place; their former bytes become unreadable.
+    pub(crate) rewrites: Vec<(u64, Event)>,
+    /// Vectors to set.
+    pub(crate) vectors: Vec<(u64, Quantised)>,
+    /// What becomes of the owner's job.
+    pub(crate) job: Job,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub(crate) at_ms: u64,
+}
+
+/// What a commit does to the job of an owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// Due at once, if the plan has events: they may have made work.
+    #[default]
+    Wake,
+    /// As it is.
+    Leave,
+    /// Due at a time.
+    Due(u64),
+    /// Done.
+    Done,
+}
+
+impl Plan {
+    pub(crate) fn of(events: Vec<Event>) -> Self {
+        Self { events, ..Self::default() }
+    }
+
+    /// The same plan, by the job itself: it wakes nobody.
+    pub(crate) fn quiet(self) -> Self {
+        Self { job: Job::Leave, ..self }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let changes_job = matches!(self.job, Job::Due(_) | Job::Done);
+        self.events.is_empty() && self.rewrites.is_empty() && self.vectors.is_empty() && !changes_job
+    }
+}
+
+/// Label of the edge from a fact to another that says the same in other words, and was merged into it.
+pub(crate) const SAME_AS: &str = "same_as";
+/// The number of the one job of an owner: do whatever is to do.
+pub(crate) const JOB: u64 = 0;
+
+impl Owner {
+    /// Makes a plan durable and folds it in. A conflict with another writer takes in what that one wrote and is told: the
+    /// plan has to be made again.
+    ///
+    /// # Errors
+    /// [`Committed::Conflict`] is no error; [`MemoryError`] is.
+    pub(crate) async fn commit(&mut self, plan: Plan) -> Result<Committed> {
+        if plan.is_empty() {
+            return Ok(Committed::Done);
+        }
+        let (mut changes, destroys, rehomed) = self.changes(&plan);
+        if destroys {
+            self.unpack(&mut changes, &self.rewritten(&plan)).await?;
+        }
+        let singles = |changes: &[(Space, u64)]| -> Vec<u64> {
+            changes.iter().filter(|(space, _)| *space == Space::Features).map(|(_, number)| *number).collect()
+        };
+        let written: Vec<(Space, u64)> =
+            changes.put.iter().map(|(space, number, _)| (*space, *number)).collect();
+        let written = singles(&written);
+        let removed: BTreeSet<u64> = singles(&changes.remove).into_iter().collect();
+        let committed =
+            if destroys { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
+        match committed {
+            Ok(_) => {}
+            Err(error) if error.is_conflict() => {
+                self.catch_up().await?;
+                return Ok(Committed::Conflict);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        for (number, event) in &plan.rewrites {
+            if let Event::Added(stored) = event {
+                self.rewrite(*number, stored)?;
+            }
+        }
+        for event in &plan.events {
+            let number = self.state.next;
+            self.fold(number, event)?;
+        }
+        self.unembedded.extend(rehomed.into_iter().filter(|number| self.state.entries.contains_key(number)));
+        for (number, vector) in plan.vectors {
+            self.unembedded.remove(&number);
+            if !self.in_database {
+                self.index.set_vector(number, Some(vector));
+            }
+        }
+        self.loose.extend(written);
+        self.loose.retain(|number| !removed.contains(number));
+        if destroys {
+            self.snapshot_at = 0;
+        }
+        Ok(Committed::Done)
+    }
+
+    /// Items whose words a plan deletes or replaces.
+    fn rewritten(&self, plan: &Plan) -> BTreeSet<u64> {
+        let deleted = plan.events.iter().flat_map(|event| match event {
+            Event::Deleted { items } => items.as_slice(),
+            _ => &[],
+        });
+        let deleted = deleted.filter_map(|id| self.state.number(*id));
+        deleted.chain(plan.rewrites.iter().map(|(number, _)| *number)).collect()
+    }
+
+    /// The records and rows that a plan changes, whether former bytes have to become unreadable, and the items that
+    /// belong elsewhere afterwards.
+    fn changes(&self, plan: &Plan) -> (Changes, bool, BTreeSet<u64>) {
+        let mut changes = Changes::default();
+        let mut rehomed: BTreeSet<u64> = BTreeSet::new();
+        for (number, event) in (self.state.next..).zip(&plan.events) {
+            changes.put.push((Space::Log, number, encode(event)));
+            match event {
+                Event::Added(stored) => self.put_features(&mut changes, number, stored),
+                Event::Deleted { items } => {
+                    for number in items.iter().filter_map(|id| self.state.number(*id)) {
+                        changes.remove.push((Space::Features, number));
+                        if self.in_database {
+                            changes.unindex.push(number);
+                        }
+                    }
+                }
+                Event::SessionDeleted { id, .. } if self.in_database => {
+                    rehomed.extend(self.state.entries_of(*id).map(|(number, _)| number));
+                }
+                _ => {}
+            }
+        }
+        for (number, event) in &plan.rewrites {
+            changes.put.push((Space::Log, *number, encode(event)));
+            if let Event::Added(stored) = event {
+                self.put_features(&mut changes, *number, stored);
+            }
+        }
+        for (number, vector) in &plan.vectors {
+            self.put_vector(&mut changes, *number, vector);
+        }
+        let destroys = !plan.rewrites.is_empty();
+        if destroys && !(changes.unindex.is_empty() && changes.index.is_empty()) {
+            changes.stale_index_ms = Some(plan.at_ms);
+        }
+        self.rehome(&mut changes, plan, &rehomed);
+        match plan.job {
+            Job::Due(due_ms) => changes.jobs.push((JOB, due_ms)),
+            Job::Done => changes.done.push(JOB),
+            Job::Wake | Job::Leave => {}
+        }
+        (changes, destroys, rehomed)
+    }
+
+    /// New rows for items that now belong elsewhere.
+    fn rehome(&self, changes: &mut Changes, plan: &Plan, numbers: &BTreeSet<u64>) {
+        if numbers.is_empty() {
+            return;
+        }
+        let mut after = self.state.clone();
+        for (number, event) in (self.state.next..).zip(&plan.events) {
+            // The events were made for this state, and unpack.
+            let _ = after.apply(number, event);
+        }
+        for number in numbers {
+            if let Some(entry) = after.entries.get(number) {
+                // Its vector is not at hand: it is embedded again.
+                let features = features_of(&entry.item, &self.hasher);
+                changes.index.push(self.row(*number, entry.class(), &features));
+                changes.put.push((Space::Features, *number, encode(&FeatureRecord::new(features, ""))));
+            }
+        }
+    }
+
+    /// Sealed records that the doors keep for the owner.
+    pub(crate) async fn named_record(&mut self, name: &str) -> Result<Option<Secret>> {
+        let number = self.keys().record_number(name);
+        Ok(self.vault.get(Space::Sessions, number).await?)
+    }
+
+    /// Writes such records together, or removes them so that their former bytes are unreadable. A conflict with another
+    /// writer changes nothing: what was read before may be another by now.
+    pub(crate) async fn set_named_records(
+        &mut self,
+        records: &[(String, Option<Vec<u8>>)],
+    ) -> Result<Committed> {
+        if records.is_empty() {
+            return Ok(Committed::Done);
+        }
+        let mut changes = Changes::default();
+        for (name, bytes) in records {
+            let number = self.keys().record_number(name);
+            match bytes {
+                Some(bytes) => changes.put.push((Space::Sessions, number, Zeroizing::new(bytes.clone()))),
+                None => changes.remove.push((Space::Sessions, number)),
+            }
+        }
+        let removes = !changes.remove.is_empty();
+        let committed =
+            if removes { self.vault.redact(changes).await } else { self.vault.commit(changes).await };
+        match committed {
+            Ok(_) => Ok(Committed::Done),
+            Err(error) if error.is_conflict() => {
+                self.catch_up().await?;
+                Ok(Committed::Conflict)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The plan that leaves nothing of these items: their events and the edges at them are unwritten.
+    pub(crate) fn plan_delete(&self, ids: &[ItemId]) -> Plan {
+        let ids: Vec<ItemId> = ids.iter().copied().filter(|id| self.state.number(*id).is_some()).collect();
+        if ids.is_empty() {
+            return Plan::default();
+        }
+        let mut gone = self.state.events_about(&ids);
+        let quoting = self.edges_quoting_only(&ids);
+        gone.extend(&quoting);
+        let rewrites = gone.into_iter().map(|number| (number, Event::Redacted)).collect();
+        let mut events = vec![Event::Deleted { items: ids }];
+        if !quoting.is_empty() {
+            events.push(Event::EdgesEnded { edges: quoting });
+        }
+        Plan { events, rewrites, ..Plan::default() }
+    }
+
+    /// Edges between other items that quote what only these items say.
+    fn edges_quoting_only(&self, ids: &[ItemId]) -> Vec<u64> {
+        let going: HashSet<ItemId> = ids.iter().copied().collect();
+        let texts: Vec<&str> = ids.iter().filter_map(|id| Some(&*self.state.entry(*id)?.item.text)).collect();
+        let quoting = self.state.edges.iter().filter(|(_, edge)| {
+            !edge.evidence.is_empty()
+                && !going.contains(&edge.from)
+                && !going.contains(&edge.to)
+                && texts.iter().any(|text| text.contains(&*edge.evidence))
+                && !self.says_somewhere(&edge.evidence, &going)
+        });
+        quoting.map(|(number, _)| *number).collect()
+    }
+
+    /// Whether a fact or message says these words, other than those named.
+    pub(crate) fn says_somewhere(&self, words: &str, except: &HashSet<ItemId>) -> bool {
+        let said = |entry: &Entry| matches!(entry.item.kind, Kind::Fact | Kind::Episode);
+        let others =
+            self.state.entries.values().filter(|entry| said(entry) && !except.contains(&entry.item.id));
+        others.into_iter().any(|entry| entry.item.text.contains(words))
+    }
+
+    /// Items with all that holds their words: what was made from them, and the messages that a fact was taken from. Deleting
+    /// a fact and leaving the message that says it would delete nothing.
+    pub(crate) fn with_their_words(&self, ids: &[ItemId]) -> Vec<ItemId> {
+        // What said the same in other words, and was merged into one of them, is one of them.
+        let merged = |id: &ItemId| {
+            let same = self.state.edges_at(*id).filter(|(_, edge)| edge.label == SAME_AS);
+            same.filter(|(_, edge)| edge.from == *id).map(|(_, edge)| edge.to).collect::<Vec<_>>()
+        };
+        let ids: Vec<ItemId> = ids.iter().flat_map(|id| merged(id).into_iter().chain([*id])).collect();
+        let mut all: BTreeSet<ItemId> = ids.iter().copied().collect();
+        for id in &ids {
+            let Some(entry) = self.state.entry(*id) else { continue };
+            let sources = entry.item.provenance.sources.iter().filter_map(|source| self.state.entry(*source));
+            let saying = sources.filter(|source| source.item.text.contains(&*entry.item.text));
+            all.extend(saying.map(|source| source.item.id));
+        }
+        let derived = self.state.entries.values().filter(|entry| {
+            entry.item.provenance.sources.iter().any(|source| all.contains(source))
+                && (entry.item.kind == Kind::Summary
+                    || ids.iter().any(|id| entry.item.provenance.sources.contains(id)))
+        });
+        let derived: Vec<ItemId> = derived.map(|entry| entry.item.id).collect();
+        all.extend(derived);
+        all.into_iter().collect()
+    }
+}

@@ -1,0 +1,368 @@
+//! What is kept of items to find them by: a record for each while it is new, then packs of a segment's, so that an owner
+//! opens with few records; and the rows of a database's own index.
+//!
+//! A single record counts before a pack's. Whatever is deleted or rewritten leaves its pack in the same commit, which
+//! gives the pack a new key and destroys the old one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use baton_proto::codec;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::{COMMIT_TRIES, MAX_EVENT_BYTES, Owner, VectorKind, busy, encode};
+use crate::{
+    api::Result,
+    events::StoredItem,
+    keyring::NUMBERS_PER_SEGMENT,
+    model::{Author, Item},
+    rotation::rotate,
+    scope::Class,
+    search::{ASSISTANT_SPEAKER, Features, Quantised, TermHasher, USER_SPEAKER, document_features},
+    state::class_of,
+    storage::{IndexRow, Space},
+    vault::{Changes, OwnerVault},
+};
+
+/// Single records of a segment from which packing them is worth a commit.
+const PACK_FROM: usize = 32;
+/// Packs that one commit writes; one has some hundred kilobytes.
+const PACKS_AT_ONCE: usize = 16;
+/// Largest pack. A segment of items that need more keeps its single records.
+const MAX_PACK_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of a term in a pack: its hash, and how often it occurs.
+const TERM_BYTES: usize = 10;
+/// Index rows that one commit writes again under a new key.
+const REINDEX_ROWS: usize = 500;
+
+/// What is kept of an item to find it by, with which embedder made the vector.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FeatureRecord {
+    /// The embedder; empty without a vector.
+    pub(crate) embedder: String,
+    pub(crate) dimensions: u32,
+    /// BLAKE3 of the vector's codes (C6).
+    pub(crate) checksum: [u8; 32],
+    pub(crate) features: Features,
+}
+
+impl FeatureRecord {
+    pub(super) fn new(features: Features, embedder: &str) -> Self {
+        let (dimensions, checksum) = features.vector.as_ref().map_or((0, [0; 32]), |vector| {
+            (u32::try_from(vector.codes.len()).unwrap_or(u32::MAX), checksum(vector))
+        });
+        let embedder = if dimensions == 0 { String::new() } else { embedder.to_owned() };
+        Self { embedder, dimensions, checksum, features }
+    }
+
+    /// Whether its vector is one of this embedder, and whole.
+    pub(super) fn is_of(&self, embedder: &str, dimensions: usize) -> bool {
+        let vector = self.features.vector.as_ref();
+        self.embedder == embedder
+            && vector
+                .is_some_and(|vector| vector.codes.len() == dimensions && checksum(vector) == self.checksum)
+    }
+}
+
+fn checksum(vector: &Quantised) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&vector.scale.to_le_bytes());
+    for code in &vector.codes {
+        hasher.update(&code.to_le_bytes());
+    }
+    hasher.finalize().into()
+}
+
+/// Features of items of one segment, with vectors of one embedder.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Pack {
+    pub(super) embedder: String,
+    pub(super) dimensions: u32,
+    pub(super) items: Vec<Packed>,
+}
+
+/// One item of a pack: flat bytes, which are read fast.
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub(super) struct Packed {
+    pub(super) number: u64,
+    /// Hash (u64, little endian) and count (u16, little endian) of each term, ascending by hash.
+    #[serde(with = "serde_bytes")]
+    terms: Vec<u8>,
+    length: u32,
+    scale: f32,
+    #[serde(with = "serde_bytes")]
+    codes: Vec<u8>,
+    checksum: [u8; 32],
+}
+
+impl Packed {
+    /// `None` without a vector: such an item is not packed.
+    fn of(number: u64, record: &FeatureRecord) -> Option<Self> {
+        let vector = record.features.vector.as_ref()?;
+        let terms = record.features.terms.iter();
+        Some(Self {
+            number,
+            terms: terms
+                .flat_map(|(hash, count)| hash.to_le_bytes().into_iter().chain(count.to_le_bytes()))
+                .collect(),
+            length: record.features.length,
+            scale: vector.scale,
+            codes: vector.codes.iter().map(|code| code.cast_unsigned()).collect(),
+            checksum: record.checksum,
+        })
+    }
+
+    pub(super) fn features(&self) -> Features {
+        let (terms, _) = self.terms.as_chunks::<TERM_BYTES>();
+        let term = |[a, b, c, d, e, f, g, h, low, high]: &[u8; TERM_BYTES]| {
+            let hash = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+            (hash, u16::from_le_bytes([*low, *high]))
+        };
+        let codes = self.codes.iter().map(|code| code.cast_signed()).collect();
+        Features {
+            terms: terms.iter().map(term).collect(),
+            length: self.length,
+            vector: Some(Quantised { scale: self.scale, codes }),
+        }
+    }
+}
+
+impl Pack {
+    /// What a record holds; `None` for what is no pack.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        codec::decode(bytes, MAX_PACK_BYTES).ok()
+    }
+
+    /// Its items, as single records have them.
+    fn records(&self) -> impl Iterator<Item = (u64, FeatureRecord)> {
+        self.items.iter().map(|packed| {
+            let record = FeatureRecord {
+                embedder: self.embedder.clone(),
+                dimensions: self.dimensions,
+                checksum: packed.checksum,
+                features: packed.features(),
+            };
+            (packed.number, record)
+        })
+    }
+}
+
+/// What a single record holds; `None` for what is none.
+pub(super) fn decode_single(bytes: &[u8]) -> Option<FeatureRecord> {
+    codec::decode(bytes, MAX_EVENT_BYTES).ok()
+}
+
+/// The number of the pack that an item belongs in: that of its segment.
+pub(super) fn pack_of(number: u64) -> u64 {
+    number / NUMBERS_PER_SEGMENT
+}
+
+/// The first and the last number of a pack's items.
+fn range_of(pack: u64) -> (u64, u64) {
+    let first = pack.saturating_mul(NUMBERS_PER_SEGMENT);
+    (first, first.saturating_add(NUMBERS_PER_SEGMENT - 1))
+}
+
+/// All that is kept of items from one number to another, both included.
+async fn records_between(vault: &OwnerVault, first: u64, last: u64) -> Result<BTreeMap<u64, FeatureRecord>> {
+    let mut found = BTreeMap::new();
+    for number in pack_of(first)..=pack_of(last) {
+        let bytes = vault.get(Space::Packs, number).await?;
+        if let Some(pack) = bytes.and_then(|bytes| Pack::decode(&bytes)) {
+            found.extend(pack.records());
+        }
+    }
+    let mut from = first;
+    while from <= last {
+        let page = vault.read(Space::Features, from).await?;
+        let Some((end, _)) = page.last() else { break };
+        from = end + 1;
+        let wanted = page.iter().filter(|(number, _)| *number <= last);
+        found.extend(wanted.filter_map(|(number, bytes)| Some((*number, decode_single(bytes)?))));
+    }
+    found.retain(|number, _| (first..=last).contains(number));
+    Ok(found)
+}
+
+impl Owner {
+    pub(super) fn put_features(&self, changes: &mut Changes, number: u64, stored: &StoredItem) {
+        let Ok(item) = stored.unpack() else { return };
+        let features = features_of(&item, &self.hasher);
+        if self.in_database {
+            changes.index.push(self.row(number, class_of(&item), &features));
+        }
+        changes.put.push((Space::Features, number, encode(&FeatureRecord::new(features, ""))));
+    }
+
+    pub(super) fn put_vector(&self, changes: &mut Changes, number: u64, vector: &Quantised) {
+        let Some(entry) = self.state.entries.get(&number) else { return };
+        let mut features = features_of(&entry.item, &self.hasher);
+        features.vector = Some(vector.clone());
+        if self.in_database {
+            changes.index.push(self.row(number, entry.class(), &features));
+        }
+        let record = FeatureRecord::new(features, &self.kind.embedder);
+        changes.put.push((Space::Features, number, encode(&record)));
+    }
+
+    /// The row of an item under the newest key of the index.
+    pub(super) fn row(&self, number: u64, class: Class, features: &Features) -> IndexRow {
+        let keys = self.vault.index_keys();
+        let keys = keys.last().expect("a keyring always has a key of the index");
+        let rotated = |vector: &Quantised| rotate(keys.rotation_seed(), &vector.to_unit());
+        let mut terms: Vec<(u64, u16)> =
+            features.terms.iter().map(|(hash, count)| (keys.term(*hash), *count)).collect();
+        terms.sort_unstable();
+        IndexRow {
+            number,
+            class: keys.class_tag(&class.bytes()),
+            vector: features.vector.as_ref().map(rotated),
+            length: features.length,
+            terms,
+        }
+    }
+
+    /// Takes items out of the packs that they are in: their former bytes are to become unreadable.
+    pub(super) async fn unpack(&self, changes: &mut Changes, numbers: &BTreeSet<u64>) -> Result<()> {
+        let packs: BTreeSet<u64> = numbers.iter().map(|number| pack_of(*number)).collect();
+        for number in packs {
+            let Some(bytes) = self.vault.get(Space::Packs, number).await? else { continue };
+            let Some(mut pack) = Pack::decode(&bytes) else { continue };
+            let before = pack.items.len();
+            pack.items.retain(|packed| !numbers.contains(&packed.number));
+            if pack.items.is_empty() {
+                changes.remove.push((Space::Packs, number));
+            } else if pack.items.len() < before {
+                changes.put.push((Space::Packs, number, encode(&pack)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs to write: of full segments with enough single records, whose items all have their vectors.
+    fn packs_to_write(&self) -> Vec<u64> {
+        let mut loose: BTreeMap<u64, usize> = BTreeMap::new();
+        for number in &self.loose {
+            *loose.entry(pack_of(*number)).or_default() += 1;
+        }
+        let ready = |pack: u64| {
+            let (first, last) = range_of(pack);
+            last < self.state.next && self.unembedded.range(first..=last).next().is_none()
+        };
+        let worth = loose.into_iter().filter(|(_, count)| *count >= PACK_FROM).map(|(pack, _)| pack);
+        worth.filter(|pack| ready(*pack)).take(PACKS_AT_ONCE).collect()
+    }
+
+    /// Whether there is something to pack.
+    pub(crate) fn has_loose_features(&self) -> bool {
+        !self.packs_to_write().is_empty()
+    }
+
+    /// Puts single records of full segments into packs. Whether there were any.
+    pub(crate) async fn pack_features(&mut self) -> Result<bool> {
+        let packs = self.packs_to_write();
+        if packs.is_empty() {
+            return Ok(false);
+        }
+        let mut changes = Changes::default();
+        let mut looked_at = BTreeSet::new();
+        for number in packs {
+            let (first, last) = range_of(number);
+            let there = |number: &u64| self.state.entries.contains_key(number);
+            let records = records_between(&self.vault, first, last).await?;
+            let VectorKind { embedder, dimensions } = &self.kind;
+            let items = records
+                .iter()
+                .filter(|(number, record)| there(number) && record.is_of(embedder, *dimensions))
+                .filter_map(|(number, record)| Packed::of(*number, record));
+            let pack = Pack {
+                embedder: embedder.clone(),
+                dimensions: u32::try_from(*dimensions).unwrap_or(u32::MAX),
+                items: items.collect(),
+            };
+            let singles = self.loose.range(first..=last).copied();
+            looked_at.extend(singles.clone());
+            let bytes = encode(&pack);
+            if bytes.len() <= MAX_PACK_BYTES && !pack.items.is_empty() {
+                let packed: BTreeSet<u64> = pack.items.iter().map(|packed| packed.number).collect();
+                let done = singles.filter(|number| packed.contains(number) || !there(number));
+                changes.remove.extend(done.map(|number| (Space::Features, number)));
+                changes.put.push((Space::Packs, number, bytes));
+            }
+        }
+        match self.vault.commit(changes).await {
+            // What could not be packed is not looked at again before the owner is opened anew.
+            Ok(_) => self.loose.retain(|number| !looked_at.contains(number)),
+            Err(error) if error.is_conflict() => self.catch_up().await?,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(true)
+    }
+
+    /// Writes a page of index rows anew, under the newest key; returns where the next page begins.
+    pub(crate) async fn reindex_page(&mut self, from: u64) -> Result<Option<u64>> {
+        for _ in 0..COMMIT_TRIES {
+            let numbers: Vec<u64> =
+                self.state.entries.range(from..).map(|(number, _)| *number).take(REINDEX_ROWS).collect();
+            let mut changes = Changes::default();
+            if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
+                let mut records = records_between(&self.vault, *first, *last).await?;
+                for number in &numbers {
+                    let Some(entry) = self.state.entries.get(number) else { continue };
+                    let mut features = match records.get_mut(number) {
+                        Some(record) => std::mem::take(&mut record.features),
+                        None => features_of(&entry.item, &self.hasher),
+                    };
+                    if self.unembedded.contains(number) {
+                        features.vector = None;
+                    }
+                    changes.index.push(self.row(*number, entry.class(), &features));
+                }
+            }
+            // An empty one counts as well: it raises the version, and whoever writes next has the new key.
+            match self.vault.commit(changes).await {
+                Ok(_) => return Ok(numbers.last().map(|last| last + 1)),
+                Err(error) if error.is_conflict() => self.catch_up().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(busy())
+    }
+
+    /// Features of some items as they are kept, with their vectors where those are the present embedder's.
+    pub(crate) async fn kept_features(&self, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Features>> {
+        let mut kept = BTreeMap::new();
+        let packs: BTreeSet<u64> = numbers.iter().map(|number| pack_of(*number)).collect();
+        for pack in packs {
+            let (first, last) = range_of(pack);
+            let records = records_between(&self.vault, first, last).await?;
+            let wanted = records.into_iter().filter(|(number, _)| numbers.contains(number));
+            kept.extend(wanted.map(|(number, mut record)| {
+                let current = record.is_of(&self.kind.embedder, self.kind.dimensions);
+                let mut features = std::mem::take(&mut record.features);
+                if !current {
+                    features.vector = None;
+                }
+                (number, features)
+            }));
+        }
+        Ok(kept)
+    }
+}
+
+/// What an item is found by: its text, who said it and when.
+pub(crate) fn features_of(item: &Item, hasher: &TermHasher) -> Features {
+    document_features(&item.text, speaker(item.provenance.author), item.provenance.time_ms, hasher)
+}
+
+/// What the embedder is given of an item.
+pub(crate) fn embedded_text(item: &Item) -> String {
+    crate::search::indexed_text(&item.text, speaker(item.provenance.author), item.provenance.time_ms)
+}
+
+fn speaker(author: Author) -> &'static str {
+    match author {
+        Author::Assistant => ASSISTANT_SPEAKER,
+        Author::User | Author::Owner | Author::Import => USER_SPEAKER,
+    }
+}

@@ -1,0 +1,94 @@
+//! Closing owners, with a note of how far each came; and what is done about a database that holds less.
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use super::{Memory, Slot, millis};
+use crate::{
+    api::Result,
+    ids::OwnerId,
+    limits::{MAX_OPEN_OWNERS, OWNER_IDLE},
+    owner::{JOB, filler},
+    vault::{Loss, Marker},
+};
+
+impl Memory {
+    /// Closes, and so wipes, owners that nobody asked for lately.
+    pub fn close_idle(&self) {
+        let before = self.now_ms().saturating_sub(millis(OWNER_IDLE));
+        self.slots().retain(|_, slot| {
+            let held = std::sync::Arc::strong_count(slot) > 1;
+            let stays = held || slot.used_ms.load(Ordering::Relaxed) >= before;
+            if !stays {
+                self.note_closed(slot);
+            }
+            stays
+        });
+    }
+
+    /// Closes one owner, if nobody holds it: its next request reads it anew.
+    pub fn close(&self, owner: OwnerId) {
+        if let Some(slot) = self.slots().remove(&owner) {
+            self.note_closed(&slot);
+        }
+    }
+
+    /// Closes all owners, and writes down how far each came: the end of a program that ends in order. A loss of the
+    /// database's is noticed from there on; after any other end, from the last key that was made, at most 256 events before.
+    pub async fn close_all(&self) {
+        let slots: Vec<_> = self.slots().drain().map(|(_, slot)| slot).collect();
+        for slot in slots {
+            // Whoever still works on it ends first.
+            let marker = slot.owner.read().await.as_ref().and_then(|owner| owner.vault().marker());
+            self.write_marks(marker.into_iter().collect()).await;
+        }
+        self.write_closed().await;
+    }
+
+    /// Remembers how far an owner came that is closed.
+    pub(super) fn note_closed(&self, slot: &Slot) {
+        let marker = slot.owner.try_read().ok().and_then(|owner| owner.as_ref()?.vault().marker());
+        let mut closed = self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Beyond it, a loss is noticed from an earlier mark on.
+        if closed.len() < MAX_OPEN_OWNERS {
+            closed.extend(marker);
+        }
+    }
+
+    /// Writes down how far closed owners came.
+    pub(crate) async fn write_closed(&self) {
+        let closed = std::mem::take(&mut *self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner));
+        self.write_marks(closed).await;
+    }
+
+    async fn write_marks(&self, markers: Vec<Marker>) {
+        for marker in markers {
+            if let Err(error) = marker.write().await {
+                tracing::warn!(%error, "how far an owner's memory came could not be written down");
+            }
+        }
+    }
+
+    /// Owners of whom the database holds less than it once did.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable),
+    /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged).
+    pub async fn owners_with_loss(&self) -> Result<Vec<OwnerId>> {
+        Ok(self.inner.parts.vault.behind().await?)
+    }
+
+    /// Gives up what the database has lost of an owner; what is left is used from then on. There is no way back, and no
+    /// other relayer may run meanwhile.
+    ///
+    /// # Errors
+    /// [`MemoryError::Unavailable`](crate::api::MemoryError::Unavailable);
+    /// [`MemoryError::Damaged`](crate::api::MemoryError::Damaged) without the owner's key file.
+    pub async fn accept_loss(&self, owner: OwnerId) -> Result<Loss> {
+        let slot = self.slot(owner);
+        let mut guard = slot.owner.write().await;
+        *guard = None;
+        let accepted = self.inner.parts.vault.accept_loss(owner, &filler(), JOB, self.now_ms()).await;
+        drop(guard);
+        Ok(accepted?)
+    }
+}

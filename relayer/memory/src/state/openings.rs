@@ -1,0 +1,75 @@
+//! Facts by how they begin, so that a new one is compared with few.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use zeroize::Zeroize as _;
+
+use super::Entry;
+use crate::{model::Kind, writing::canonical};
+
+/// Words by which facts are told apart.
+const WORDS: usize = 2;
+
+/// Which facts begin alike, and which hold one value of something.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Openings {
+    by_words: HashMap<String, BTreeSet<u64>>,
+    with_slot: BTreeSet<u64>,
+}
+
+fn opening(text: &str) -> String {
+    let canonical = zeroize::Zeroizing::new(canonical(text));
+    canonical.split(' ').take(WORDS).collect::<Vec<_>>().join(" ")
+}
+
+impl Openings {
+    pub(super) fn of(entries: &BTreeMap<u64, Entry>) -> Self {
+        let mut openings = Self::default();
+        entries.iter().for_each(|(number, entry)| openings.add(*number, entry));
+        openings
+    }
+
+    pub(super) fn add(&mut self, number: u64, entry: &Entry) {
+        if entry.item.kind == Kind::Fact {
+            self.by_words.entry(opening(&entry.item.text)).or_default().insert(number);
+            if entry.item.stable_key.is_some() {
+                self.with_slot.insert(number);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u64, entry: &Entry) {
+        if entry.item.kind == Kind::Fact {
+            let mut words = opening(&entry.item.text);
+            let left = self.by_words.get_mut(&words).map(|numbers| {
+                numbers.remove(&number);
+                numbers.len()
+            });
+            if left == Some(0)
+                && let Some((mut key, _)) = self.by_words.remove_entry(&words)
+            {
+                key.zeroize();
+            }
+            words.zeroize();
+            self.with_slot.remove(&number);
+        }
+    }
+
+    /// Facts that begin as a text does, those with its very words among them; and, if asked, all that hold one value of
+    /// something.
+    pub(super) fn like(&self, text: &str, slots: bool) -> BTreeSet<u64> {
+        let mut like = self.by_words.get(&opening(text)).cloned().unwrap_or_default();
+        if slots {
+            like.extend(&self.with_slot);
+        }
+        like
+    }
+}
+
+impl Drop for Openings {
+    fn drop(&mut self) {
+        for (mut words, _) in self.by_words.drain() {
+            words.zeroize();
+        }
+    }
+}

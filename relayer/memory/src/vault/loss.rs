@@ -1,0 +1,192 @@
+//! A database that has lost something: how far it is known to have come, and how its loss is accepted.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    OwnerVault, PAGE_BYTES, Result, Ring, Shared, Vault, VaultError, blocking, finish_erasure,
+    seal::{self, Unopened},
+};
+use crate::{
+    ids::OwnerId,
+    keyring::{KeyringError, Mark, Segment},
+    storage::{Batch, Space, StorageError},
+};
+
+/// Lost events that one commit stands something in for.
+const FILL_AT_ONCE: usize = 10_000;
+/// Most lost events between others. A log with more of them missing is another's, or made up.
+const MAX_LOST: usize = 10_000_000;
+
+/// How far an owner came in this process, to be written into the key file when it is closed.
+pub struct Marker {
+    shared: Arc<Shared>,
+    ring: Ring,
+}
+
+impl Marker {
+    /// Whose.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.shared.owner
+    }
+
+    /// Writes the mark. An owner that was erased meanwhile has none.
+    ///
+    /// # Errors
+    /// The key folder's.
+    pub async fn write(self) -> Result<()> {
+        let _alone = self.shared.writing.lock().await;
+        let ring = self.shared.ring();
+        if !ring.saved || !ring.keys.same_secret(&self.ring.keys) {
+            return Ok(());
+        }
+        match self.shared.change_ring(|_| Ok(())).await {
+            Err(error) if error.is_conflict() => Ok(()),
+            written => written,
+        }
+    }
+}
+
+/// What accepting a loss gave up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Events of the log that are read as before.
+    pub events: u64,
+    /// Events between them, and known ones behind them, that are gone.
+    pub lost_events: u64,
+    /// Other records that were removed, because their keys are gone: what was made from the log is made again.
+    pub removed: u64,
+}
+
+impl Vault {
+    /// Owners whose database is behind their key files.
+    ///
+    /// # Errors
+    /// [`KeyringError`] when the files cannot be read; the storage's.
+    pub async fn behind(&self) -> Result<Vec<OwnerId>> {
+        let folder = self.folder.clone();
+        let kept = blocking(move || Ok(folder.kept()?)).await?;
+        let mut behind = Vec::new();
+        for pseudonym in kept {
+            let folder = self.folder.clone();
+            let Some(ring) = blocking(move || Ok(folder.load(pseudonym)?)).await? else { continue };
+            if self.storage.version(pseudonym).await? < ring.mark().version {
+                behind.push(ring.owner);
+            }
+        }
+        Ok(behind)
+    }
+
+    /// Gives up what the database has lost of an owner, so that the rest can be used. `filler` stands in for lost events;
+    /// a job is due at `now_ms`, and the index has to be written anew. No other relayer may work on the owner meanwhile.
+    ///
+    /// # Errors
+    /// [`KeyringError::Missing`] without a key file: nothing can be read then. The storage's.
+    pub async fn accept_loss(&self, owner: OwnerId, filler: &[u8], job: u64, now_ms: u64) -> Result<Loss> {
+        let shared = self.shared(owner, self.folder.pseudonym(owner));
+        shared.accept_loss(filler, job, now_ms).await
+    }
+}
+
+impl OwnerVault {
+    /// What is to be written when the owner is closed, if it came further than its key file says.
+    #[must_use]
+    pub fn marker(&self) -> Option<Marker> {
+        let ring = self.shared.ring();
+        let (seen, known) = (ring.seen, ring.keys.mark());
+        let further = seen.version > known.version || seen.events > known.events;
+        (ring.saved && further).then(|| Marker { shared: self.shared.clone(), ring })
+    }
+}
+
+impl Shared {
+    async fn accept_loss(&self, filler: &[u8], job: u64, now_ms: u64) -> Result<Loss> {
+        let _alone = self.writing.lock().await;
+        if self.folder.is_erased(self.pseudonym) {
+            finish_erasure(&self.storage, &self.folder, self.pseudonym).await?;
+        }
+        let Some(keys) = self.load().await? else {
+            return Err(KeyringError::Missing { path: self.folder.file(self.pseudonym) }.into());
+        };
+        let reached = keys.mark();
+        self.adopt(keys);
+        if !self.ring().keys.redactions().is_empty() {
+            self.settle().await?;
+        }
+        let mut loss = Loss::default();
+        let (readable, unreadable) = self.sift(Space::Log).await?;
+        let end = readable.iter().chain(&unreadable).max().map_or(0, |last| last.saturating_add(1));
+        loss.events = readable.len() as u64;
+        loss.lost_events = end.max(reached.events) - loss.events;
+        if end - loss.events > MAX_LOST as u64 {
+            return Err(StorageError::Damaged("the log has numbers that no log has".into()).into());
+        }
+        let fill: Vec<u64> = (0..end).filter(|number| !readable.contains(number)).collect();
+        let mut remove = vec![(Space::Snapshot, 0)];
+        for space in [Space::Features, Space::Sessions, Space::Packs] {
+            let (_, unreadable) = self.sift(space).await?;
+            loss.removed += unreadable.len() as u64;
+            remove.extend(unreadable.into_iter().map(|number| (space, number)));
+        }
+        self.make_keys(fill.iter().map(|number| Segment::of(Space::Log, *number)).collect()).await?;
+        let mut version = self.storage.version(self.pseudonym).await?;
+        let mut chunks = fill.chunks(FILL_AT_ONCE);
+        loop {
+            let numbers = chunks.next().unwrap_or_default();
+            let ring = self.ring().keys;
+            let put = numbers.iter().filter_map(|number| {
+                let key = ring.current(Segment::of(Space::Log, *number))?;
+                Some(seal::seal(self.owner, key, Space::Log, *number, filler))
+            });
+            let batch = Batch {
+                put: put.collect(),
+                remove: std::mem::take(&mut remove),
+                clear_index: true,
+                jobs: vec![(job, now_ms)],
+                ..Batch::default()
+            };
+            version = self.storage.commit(self.pseudonym, version, batch).await?;
+            if numbers.len() < FILL_AT_ONCE {
+                break;
+            }
+        }
+        let found = Mark { version, events: end };
+        self.change_ring(move |ring| {
+            ring.note_stale_index(0);
+            ring.lower_mark(found);
+            Ok(())
+        })
+        .await?;
+        super::locked(&self.ring).seen = found;
+        Ok(loss)
+    }
+
+    /// The numbers of a space's records that open, and of those that do not.
+    async fn sift(&self, space: Space) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        let (mut readable, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let rows = self.storage.read(self.pseudonym, space, start, PAGE_BYTES).await?;
+            from = rows.last().and_then(|(last, _)| last.checked_add(1));
+            let ring = self.ring().keys;
+            let judged = blocking(move || {
+                let opens = |number: u64, bytes: &[u8]| match seal::open(&ring, space, number, bytes) {
+                    Ok(_) => true,
+                    Err(Unopened::UnknownKey(_) | Unopened::Damaged(_)) => false,
+                };
+                Ok::<_, VaultError>(
+                    rows.iter().map(|(number, bytes)| (*number, opens(*number, bytes))).collect::<Vec<_>>(),
+                )
+            })
+            .await?;
+            for (number, opens) in judged {
+                if opens {
+                    readable.insert(number)
+                } else {
+                    unreadable.insert(number)
+                };
+            }
+        }
+        Ok((readable, unreadable))
+    }
+}
