@@ -4,6 +4,9 @@
 //! nothing of whether the best of them is any good: some item is always best. So an item is compared with one that does not
 //! exist: one that has a fixed share of the weight of the question's words, those that this memory has never seen among
 //! them, and that is a fixed step more similar than unrelated texts are. That item has the score 0.5.
+//!
+//! That bar is for items. A second one is for the question: where none of the best items is about what it asks, nothing is
+//! an answer, whoever said it and however long it is.
 
 use super::{Background, Candidate, Candidates};
 
@@ -13,10 +16,25 @@ const WORDS_AT_BAR: f32 = 0.4;
 const MEANING_AT_BAR: f32 = 2.5;
 /// Deviations from the bar to a score of 0.73, or 0.27.
 const STEP: f32 = 2.0;
+/// Share of the weight of the question's words, those that this memory has never seen among them in full, that an item has to
+/// say itself or beside its neighbours.
+const ABOUT_IT: f32 = 0.4;
+/// With an embedder, what share and similarity have to come to together: as much again, …
+const ABOUT_IT_WITH_MEANING: f32 = 0.8;
+/// … where so many deviations of unrelated texts count as much as all words.
+const MEANING_OF_ALL_WORDS: f32 = 10.0;
 /// How many items of the memory the background counts for: so few say little about their mean.
 const BACKGROUND_ITEMS: f32 = 16.0;
 /// Least deviation of BM25: that of one common word. A question of rare words alone would make any of them a certainty.
 const LEAST_DEVIATION: f32 = 0.5;
+
+/// Whether an item that says a share of the question, with its neighbours, is about what is asked.
+pub(super) fn is_about(share: f32, row: &Candidate, background: Background) -> bool {
+    row.cosine.map_or(share >= ABOUT_IT, |cosine| {
+        let meaning = (cosine - background.mean) / background.deviation;
+        share + meaning / MEANING_OF_ALL_WORDS >= ABOUT_IT_WITH_MEANING
+    })
+}
 
 /// Evidence in standard deviations of what chance gives in this memory.
 pub(super) struct Measure {

@@ -2,7 +2,10 @@
 
 use crate::storage::Scan;
 
-use super::{features::Cue, question::Question};
+use super::{
+    features::Cue,
+    question::{Question, Synonym},
+};
 
 /// How soon more of the same word stops to count (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
 const K1: f32 = 1.2;
@@ -12,16 +15,19 @@ const B: f32 = 0.4;
 /// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
 const UNSEEN: f32 = 0.5;
 
+/// Most words of a question.
+pub(super) const WORDS: usize = super::question::MAX_QUESTION_TERMS;
+
 /// An item that a scan found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The item.
     pub number: u64,
-    /// BM25 of the question's words.
+    /// BM25 of the question's words, or of what is related to them.
     pub lexical: f32,
     /// Cosine with the question's vector, where both have one.
     pub cosine: Option<f32>,
-    /// Which of the question's words it has, by bit.
+    /// Which of the question's words it has, by bit, to the letter.
     pub(super) words: u64,
     /// Words in the text.
     pub(super) length: u32,
@@ -29,15 +35,68 @@ pub struct Candidate {
     pub(super) cues: u8,
     /// Whether it was said by somebody whom the question names.
     pub(super) speaker_named: bool,
+    /// Its list in [`Candidates::shares`].
+    pub(super) list: u32,
+}
+
+/// What documents have of each word of a question, in lists: most have nothing of most.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares(Vec<Share>);
+
+/// No list, or its end.
+pub(super) const NOTHING: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    word: u8,
+    worth: f32,
+    next: u32,
+}
+
+impl Shares {
+    /// Takes in what a document has of a word: the best of what it has counts. Words have to come one after the other.
+    /// Returns by how much that is more than before.
+    pub(super) fn take(&mut self, list: &mut u32, word: usize, worth: f32) -> f32 {
+        let word = u8::try_from(word).unwrap_or(u8::MAX);
+        if let Some(share) = self.0.get_mut(*list as usize).filter(|share| share.word == word) {
+            let more = (worth - share.worth).max(0.0);
+            share.worth += more;
+            return more;
+        }
+        if worth <= 0.0 {
+            return 0.0;
+        }
+        let Ok(at) = u32::try_from(self.0.len()) else { return 0.0 };
+        self.0.push(Share { word, worth, next: *list });
+        *list = at;
+        worth
+    }
+
+    /// What a list has of each word.
+    pub(super) fn of(&self, list: u32) -> [f32; WORDS] {
+        let mut worth = [0.0; WORDS];
+        let mut at = list;
+        while let Some(share) = self.0.get(at as usize) {
+            if let Some(place) = worth.get_mut(usize::from(share.word)) {
+                *place = share.worth;
+            }
+            at = share.next;
+        }
+        worth
+    }
 }
 
 /// What a scan found among everything that is allowed, with the statistics of all of that.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// Ascending by number.
     pub(super) rows: Vec<Candidate>,
+    /// What each of them has of each word of the question.
+    pub(super) shares: Shares,
     /// Weight of each of the question's words, also of those that no document has.
     pub(super) weights: Vec<f32>,
+    /// All of them together, those that no document has in full.
+    pub(super) full_weight: f32,
     /// Standard deviation of BM25 over all documents, as their number with each word has it.
     pub(super) lexical_deviation: f32,
     /// Of the cosine over all documents with a vector.
@@ -91,12 +150,19 @@ pub(super) struct Counts<'a> {
     pub(super) total_length: u64,
     pub(super) words: &'a [u32],
     pub(super) speakers: &'a [u32],
+    /// Of each of the question's synonyms.
+    pub(super) related: &'a [u32],
+    pub(super) synonyms: &'a [Synonym],
 }
 
 /// Weights of a question's words among some documents.
 pub(super) struct Bm25 {
     /// Of each word; 0 for one that names a speaker, which is dealt with by itself.
     pub(super) weights: Vec<f32>,
+    /// All of them together, without what an unseen word loses.
+    pub(super) full_weight: f32,
+    /// Of each synonym.
+    synonyms: Vec<f32>,
     pub(super) deviation: f32,
     pub(super) names_speaker: bool,
     average_length: f32,
@@ -110,15 +176,21 @@ impl Bm25 {
         let names_speaker = counts.speakers.iter().any(names);
         let is_name = |word: usize| counts.speakers.get(word).is_some_and(names);
         let all_names = (0..counts.words.len()).all(is_name);
-        let weigh = |(word, count): (usize, &u32)| {
-            let count = (*count as f32).min(n);
-            if is_name(word) && !all_names {
-                return 0.0;
-            }
-            let weight = (1.0 + (n - count + 0.5) / (count + 0.5)).ln();
-            if count == 0.0 { UNSEEN * weight } else { weight }
+        let rarity = |count: u32| {
+            let count = (count as f32).min(n);
+            (1.0 + (n - count + 0.5) / (count + 0.5)).ln()
         };
-        let weights: Vec<f32> = counts.words.iter().enumerate().map(weigh).collect();
+        let weigh =
+            |(word, count): (usize, &u32)| if is_name(word) && !all_names { 0.0 } else { rarity(*count) };
+        let full: Vec<f32> = counts.words.iter().enumerate().map(weigh).collect();
+        let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
+        let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
+        // A common word says no more for being related to a rare one; a name is related to nothing.
+        let synonym = |(synonym, count): (&Synonym, &u32)| {
+            let weight = full.get(synonym.word).filter(|_| !is_name(synonym.word)).copied().unwrap_or(0.0);
+            synonym.likeness * weight.min(rarity(*count))
+        };
+        let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
         // As if words fell independently of each other and each counted once in a text.
         let variance = weights.iter().zip(counts.words).map(|(weight, count)| {
             let share = (*count as f32 / n.max(1.0)).min(1.0);
@@ -127,6 +199,8 @@ impl Bm25 {
         let deviation = variance.sum::<f32>().sqrt();
         Self {
             weights,
+            full_weight: full.iter().sum(),
+            synonyms,
             deviation,
             names_speaker,
             average_length: (counts.total_length as f32 / n.max(1.0)).max(1.0),
@@ -135,10 +209,18 @@ impl Bm25 {
 
     /// What a word adds that is `count` times in a text.
     pub(super) fn term(&self, word: usize, count: u16, length: u32) -> f32 {
-        let Some(weight) = self.weights.get(word) else { return 0.0 };
+        self.weights.get(word).map_or(0.0, |weight| weight * self.saturated(count, length))
+    }
+
+    /// What a synonym is worth in a text, in place of its word.
+    pub(super) fn related(&self, synonym: usize, count: u16, length: u32) -> f32 {
+        self.synonyms.get(synonym).map_or(0.0, |weight| weight * self.saturated(count, length))
+    }
+
+    fn saturated(&self, count: u16, length: u32) -> f32 {
         let count = f32::from(count);
         let relative = length as f32 / self.average_length;
-        weight * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
+        count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
     }
 }
 
@@ -154,16 +236,28 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
         total_length: scan.total_length,
         words: &found(0..words),
         speakers: &found(question.speakers()),
+        related: &found(question.related()..question.hashes().len()),
+        synonyms: question.synonyms(),
     });
+    let mut shares = Shares::default();
+    let by_word = question.synonyms_by_word();
     let mut rows: Vec<Candidate> = scan
         .rows
         .iter()
         .map(|row| {
             let count = |index: usize| row.counts.get(index).copied().unwrap_or(0);
             let cue = |index: usize| count(question.cues() + index) > 0;
+            let (mut list, mut lexical) = (NOTHING, 0.0);
+            for (word, synonyms) in (0..words).zip(&by_word) {
+                lexical += shares.take(&mut list, word, bm25.term(word, count(word), row.length));
+                for synonym in synonyms {
+                    let count = count(question.related() + synonym);
+                    lexical += shares.take(&mut list, word, bm25.related(*synonym, count, row.length));
+                }
+            }
             Candidate {
                 number: row.number,
-                lexical: (0..words).map(|word| bm25.term(word, count(word), row.length)).sum(),
+                lexical,
                 cosine: row.cosine.filter(|cosine| cosine.is_finite() && question.vector.is_some()),
                 words: (0..words).filter(|word| count(*word) > 0).fold(0, |mask, word| mask | 1 << word),
                 length: row.length,
@@ -173,16 +267,19 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
                     .filter(|(at, _)| cue(*at))
                     .fold(0, |cues, (_, cue)| cues | cue.bit()),
                 speaker_named: question.speakers().any(|index| count(index) > 0),
+                list,
             }
         })
         // A cue or a speaker alone is no reason to look at an item.
-        .filter(|row| row.words != 0 || row.cosine.is_some())
+        .filter(|row| row.words != 0 || row.list != NOTHING || row.cosine.is_some())
         .collect();
     rows.sort_unstable_by_key(|row| row.number);
     rows.dedup_by_key(|row| row.number);
     let with_vector = if rows.iter().any(|row| row.cosine.is_some()) { scan.documents } else { 0 };
     Candidates {
         rows,
+        shares,
+        full_weight: bm25.full_weight,
         weights: bm25.weights,
         lexical_deviation: bm25.deviation,
         cosine_mean: scan.cosine_mean,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_embed::EmbedRole;
+use baton_embed::{EmbedRole, Related};
 
 use super::Memory;
 use crate::{
@@ -144,10 +144,15 @@ impl Memory {
             self.fill(&slot, owner, &mut guard).await?;
             Ok::<_, MemoryError>(guard.downgrade())
         };
-        let (vector, guard) = tokio::join!(self.embed_query(&request.query), open);
+        let (vector, (words, related), guard) =
+            tokio::join!(self.embed_query(&request.query), self.related_words(&request.query), open);
         let guard = guard?;
         let open = guard.as_ref().expect("it was filled");
-        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms());
+        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
+            &words,
+            &related,
+            open.hasher(),
+        );
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
         let mut degraded = None;
         let mut mode = RecallMode::Full;
@@ -195,6 +200,14 @@ impl Memory {
             .map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?
         };
         Ok(Recall { mode, degraded, ..answer })
+    }
+
+    /// The words of a question, and for each what is related to it; none where that is not known in time.
+    async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<Related>>) {
+        let words = Question::words_sought(query);
+        let asked: Vec<&str> = words.iter().map(String::as_str).collect();
+        let related = tokio::time::timeout(EMBED_SHARE, self.inner.parts.embedder.related(&asked)).await;
+        (words, related.unwrap_or_default())
     }
 
     async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {
