@@ -15,6 +15,10 @@ const B: f32 = 0.4;
 /// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
 const UNSEEN: f32 = 0.5;
 
+/// Documents without any word of the question that are thought to be there: where there are few, a word that all of them
+/// have is no common one for that.
+const MORE_DOCUMENTS: f32 = 16.0;
+
 /// Most words of a question.
 pub(super) const WORDS: usize = super::question::MAX_QUESTION_TERMS;
 
@@ -95,8 +99,10 @@ pub struct Candidates {
     pub(super) shares: Shares,
     /// Weight of each of the question's words, also of those that no document has.
     pub(super) weights: Vec<f32>,
-    /// All of them together, those that no document has in full.
-    pub(super) full_weight: f32,
+    /// The same, those that no document has in full.
+    pub(super) full_weights: Vec<f32>,
+    /// What each is worth to a question whether it is answered: as if there were more documents, without any of them.
+    pub(super) worth: Vec<f32>,
     /// Standard deviation of BM25 over all documents, as their number with each word has it.
     pub(super) lexical_deviation: f32,
     /// Of the cosine over all documents with a vector.
@@ -159,8 +165,10 @@ pub(super) struct Counts<'a> {
 pub(super) struct Bm25 {
     /// Of each word; 0 for one that names a speaker, which is dealt with by itself.
     pub(super) weights: Vec<f32>,
-    /// All of them together, without what an unseen word loses.
-    pub(super) full_weight: f32,
+    /// The same without what an unseen word loses.
+    pub(super) full: Vec<f32>,
+    /// The same among [`MORE_DOCUMENTS`] more.
+    pub(super) worth: Vec<f32>,
     /// Of each synonym.
     synonyms: Vec<f32>,
     pub(super) deviation: f32,
@@ -176,19 +184,22 @@ impl Bm25 {
         let names_speaker = counts.speakers.iter().any(names);
         let is_name = |word: usize| counts.speakers.get(word).is_some_and(names);
         let all_names = (0..counts.words.len()).all(is_name);
-        let rarity = |count: u32| {
-            let count = (count as f32).min(n);
-            (1.0 + (n - count + 0.5) / (count + 0.5)).ln()
+        let rarity = |documents: f32, count: u32| {
+            let count = (count as f32).min(documents);
+            (1.0 + (documents - count + 0.5) / (count + 0.5)).ln()
         };
-        let weigh =
-            |(word, count): (usize, &u32)| if is_name(word) && !all_names { 0.0 } else { rarity(*count) };
-        let full: Vec<f32> = counts.words.iter().enumerate().map(weigh).collect();
+        let weigh = |documents: f32| -> Vec<f32> {
+            let no_word = |word: usize| is_name(word) && !all_names;
+            let words = counts.words.iter().enumerate();
+            words.map(|(word, count)| if no_word(word) { 0.0 } else { rarity(documents, *count) }).collect()
+        };
+        let full = weigh(n);
         let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
         let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
         // A common word says no more for being related to a rare one; a name is related to nothing.
         let synonym = |(synonym, count): (&Synonym, &u32)| {
             let weight = full.get(synonym.word).filter(|_| !is_name(synonym.word)).copied().unwrap_or(0.0);
-            synonym.likeness * weight.min(rarity(*count))
+            synonym.likeness * weight.min(rarity(n, *count))
         };
         let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
         // As if words fell independently of each other and each counted once in a text.
@@ -199,7 +210,8 @@ impl Bm25 {
         let deviation = variance.sum::<f32>().sqrt();
         Self {
             weights,
-            full_weight: full.iter().sum(),
+            worth: weigh(n + MORE_DOCUMENTS),
+            full,
             synonyms,
             deviation,
             names_speaker,
@@ -279,7 +291,8 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
     Candidates {
         rows,
         shares,
-        full_weight: bm25.full_weight,
+        full_weights: bm25.full,
+        worth: bm25.worth,
         weights: bm25.weights,
         lexical_deviation: bm25.deviation,
         cosine_mean: scan.cosine_mean,

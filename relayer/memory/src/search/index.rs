@@ -234,7 +234,8 @@ impl Index {
         }
         let mut found = Candidates {
             shares,
-            full_weight: bm25.full_weight,
+            full_weights: bm25.full,
+            worth: bm25.worth,
             weights: bm25.weights,
             lexical_deviation: bm25.deviation,
             names_speaker: bm25.names_speaker,

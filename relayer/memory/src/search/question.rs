@@ -50,9 +50,11 @@ const LATEST_WORDS: &[&str] =
 /// Words by which a question means the one who is asked.
 const YOUR_WORDS: &[&str] = &["you", "your", "yours", "yourself"];
 
-/// Words of courtesy, which say nothing of what a question is about.
-const COURTESY: &[&str] =
-    &["hello", "hi", "hey", "please", "thanks", "thank", "thx", "ok", "okay", "bye", "goodbye", "lot"];
+/// Words of courtesy, and those that ask for a number: they say nothing of what a question is about.
+const COURTESY: &[&str] = &[
+    "hello", "hi", "hey", "please", "thanks", "thank", "thx", "ok", "okay", "bye", "goodbye", "lot", "many",
+    "much", "often",
+];
 
 impl Question {
     /// Reads a question. `now_ms` is what "yesterday" is counted from.

@@ -144,6 +144,9 @@ pub fn rank_weighted(
     ranked
 }
 
+/// Words that a question has; of a longer message an answer has to say as much as of a question of its weightiest words.
+const WORDS_OF_A_QUESTION: usize = 8;
+
 /// Best items of which one has to match, as many as an answer has.
 const BEST: usize = 10;
 
@@ -172,6 +175,8 @@ struct Evidence<'a> {
     documents: &'a dyn Documents,
     measure: Measure,
     bar: Bar,
+    /// Of the words that an answer has to say some of.
+    worth: f32,
 }
 
 impl<'a> Evidence<'a> {
@@ -181,7 +186,10 @@ impl<'a> Evidence<'a> {
         let usual =
             OWN + length_prior(FULL_LENGTH / 2) + if candidates.names_speaker { BY_THE_NAMED } else { 0.0 };
         let bar = Bar::new(candidates, &measure, question.background, usual);
-        Self { question, candidates, documents, measure, bar }
+        let mut worth = candidates.worth.clone();
+        worth.sort_unstable_by(|a, b| b.total_cmp(a));
+        let worth = worth.iter().take(WORDS_OF_A_QUESTION).sum();
+        Self { question, candidates, documents, measure, bar, worth }
     }
 
     /// The candidates with most evidence of their own, in no order. Looks at every candidate, so it asks nothing of the
@@ -221,14 +229,20 @@ impl<'a> Evidence<'a> {
         let (own, before_has, after_has) = (has(Some(row)), has(before), has(after));
         // What is missing here of each word, and stands beside it; a word that is said twice is not more than said.
         let (mut near, mut answers, mut covered) = (0.0, 0.0, 0.0);
-        for (word, weight) in self.candidates.weights.iter().enumerate().take(WORDS) {
-            let said = own[word].min(*weight);
-            let missing = |there: &[f32; WORDS]| (there[word].min(*weight) - said).max(0.0);
-            let earlier = WORD_BEFORE * missing(&before_has);
-            let beside = earlier.max(WORD_AFTER * missing(&after_has));
-            near += beside;
+        for word in 0..self.candidates.weights.len().min(WORDS) {
+            let beside = |weight: f32| {
+                let said = own[word].min(weight);
+                let missing = |there: &[f32; WORDS]| (there[word].min(weight) - said).max(0.0);
+                (said, WORD_BEFORE * missing(&before_has), WORD_AFTER * missing(&after_has))
+            };
+            let (_, earlier, later) = beside(self.candidates.weights[word]);
+            near += earlier.max(later);
             answers += if asked { WORD_ASKED * earlier } else { 0.0 };
-            covered += said + beside;
+            let full = self.candidates.full_weights[word];
+            if full > 0.0 {
+                let (said, earlier, later) = beside(full);
+                covered += (said + earlier.max(later)) / full * self.candidates.worth[word];
+            }
         }
         let meaning = |row: Option<&Candidate>| row.map_or(0.0, |row| self.measure.meaning(row).max(0.0));
         let question_before = if asked { meaning(before) } else { 0.0 };
@@ -236,8 +250,8 @@ impl<'a> Evidence<'a> {
             + self.measure.meaning(row)
             + MEANING_NEAR * (meaning(before) + meaning(after) + question_before)
             + self.prior(row);
-        let share = covered / self.candidates.full_weight.max(f32::MIN_POSITIVE);
-        Together { sum, matches: is_about(share, row, self.question.background) }
+        let share = covered / self.worth.max(f32::MIN_POSITIVE);
+        Together { sum, matches: is_about(share, row, self.candidates, self.question.background) }
     }
 
     /// What makes it a better or worse answer to anything.

@@ -131,7 +131,7 @@ proptest! {
         prop_assert_eq!(comparable(&found), comparable(&expected));
         prop_assert_eq!(found.documents(), expected.documents());
         prop_assert_eq!(&found.weights, &expected.weights);
-        prop_assert!((found.full_weight - expected.full_weight).abs() < 1e-4);
+        prop_assert_eq!((&found.full_weights, &found.worth), (&expected.full_weights, &expected.worth));
         for row in found.rows() {
             let there = expected.get(row.number).expect("it was compared");
             prop_assert_eq!(found.shares.of(row.list), expected.shares.of(there.list));
