@@ -15,6 +15,10 @@ const B: f32 = 0.4;
 /// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
 const UNSEEN: f32 = 0.5;
 
+/// Share of the weight of a question's weightiest word from which a related word counts: less changes no order, and words that
+/// are everywhere would cost most of a search.
+const LEAST_SYNONYM: f32 = 0.2;
+
 /// Documents without any word of the question that are thought to be there: where there are few, a word that all of them
 /// have is no common one for that.
 const MORE_DOCUMENTS: f32 = 16.0;
@@ -197,9 +201,11 @@ impl Bm25 {
         let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
         let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
         // A common word says no more for being related to a rare one; a name is related to nothing.
+        let heaviest = full.iter().copied().fold(0.0, f32::max);
         let synonym = |(synonym, count): (&Synonym, &u32)| {
             let weight = full.get(synonym.word).filter(|_| !is_name(synonym.word)).copied().unwrap_or(0.0);
-            synonym.likeness * weight.min(rarity(n, *count))
+            let worth = synonym.likeness * weight.min(rarity(n, *count));
+            if worth < LEAST_SYNONYM * heaviest { 0.0 } else { worth }
         };
         let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
         // As if words fell independently of each other and each counted once in a text.
@@ -222,6 +228,11 @@ impl Bm25 {
     /// What a word adds that is `count` times in a text.
     pub(super) fn term(&self, word: usize, count: u16, length: u32) -> f32 {
         self.weights.get(word).map_or(0.0, |weight| weight * self.saturated(count, length))
+    }
+
+    /// Whether a synonym counts at all.
+    pub(super) fn counts(&self, synonym: usize) -> bool {
+        self.synonyms.get(synonym).is_some_and(|weight| *weight > 0.0)
     }
 
     /// What a synonym is worth in a text, in place of its word.

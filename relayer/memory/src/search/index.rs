@@ -197,7 +197,10 @@ impl Index {
         let lengths = self.lengths.iter().zip(&visible).filter(|(_, sees)| **sees);
         let total_length = lengths.map(|(length, _)| u64::from(*length)).sum();
         let lists: Vec<&[Posting]> = question.hashes().iter().map(|hash| self.list(*hash)).collect();
-        let counts: Vec<u32> = lists.iter().map(|list| count_visible(list, &visible)).collect();
+        let all = documents == self.len() as u64;
+        let count = |list: &&[Posting]| if all { list.len() } else { count_visible(list, &visible) };
+        let counts: Vec<u32> =
+            lists.iter().map(|list| u32::try_from(count(list)).unwrap_or(u32::MAX)).collect();
         let words = question.words();
         let bm25 = Bm25::new(&Counts {
             documents,
@@ -217,7 +220,7 @@ impl Index {
                 found.lexical += shares.take(&mut found.list, word, worth);
                 found.words |= 1 << word;
             }
-            for synonym in synonyms {
+            for synonym in synonyms.iter().filter(|synonym| bm25.counts(**synonym)) {
                 for posting in lists.get(question.related() + synonym).copied().unwrap_or_default() {
                     let slot = posting.slot as usize;
                     let worth = bm25.related(*synonym, posting.count, self.lengths[slot]);
@@ -315,8 +318,8 @@ impl Default for Scratch {
     }
 }
 
-fn count_visible(list: &[Posting], visible: &[bool]) -> u32 {
-    u32::try_from(list.iter().filter(|posting| visible[posting.slot as usize]).count()).unwrap_or(u32::MAX)
+fn count_visible(list: &[Posting], visible: &[bool]) -> usize {
+    list.iter().filter(|posting| visible[posting.slot as usize]).count()
 }
 
 impl Drop for Index {

@@ -14,7 +14,7 @@ use super::{
 /// Most terms of a question that are looked for, one bit each: what is longer is found by its first words.
 pub(super) const MAX_QUESTION_TERMS: usize = 64;
 
-/// Most related words of all the question's words together: a database reads each of its rows for each of them.
+/// Most related words of all the question's words together: a question of eight words has some sixty.
 const MAX_RELATED_TERMS: usize = 128;
 
 /// A word of the question in another word.
@@ -147,6 +147,14 @@ impl Question {
         self
     }
 
+    /// The same question with only the most alike of the words that are related to its own.
+    #[must_use]
+    pub fn fewer_related(mut self, most: usize) -> Self {
+        self.synonyms.truncate(most);
+        self.hashes.truncate(self.related() + self.synonyms.len());
+        self
+    }
+
     /// Hashes to look for, in the order in which [`ScanRow::counts`](crate::storage::ScanRow::counts) has to answer.
     #[must_use]
     pub fn hashes(&self) -> &[u64] {
@@ -224,6 +232,8 @@ mod tests {
         assert_eq!(with.synonyms(), expected);
         assert_eq!(with.hashes()[with.related() + 1], hasher.hash(TermKind::Word, "puppi"));
         assert_eq!(&with.hashes()[..with.related()], question.hashes());
+        let fewer = with.fewer_related(2);
+        assert_eq!((fewer.synonyms(), fewer.hashes().len()), (&expected[..2], fewer.related() + 2));
         let many: Vec<Related> = (0..1_000).map(|number| named(&format!("word{number}"), 0.5)).collect();
         let with = question.with_related(&words, &[many], &hasher);
         assert_eq!(with.synonyms().len(), MAX_RELATED_TERMS);

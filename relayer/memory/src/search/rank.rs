@@ -2,7 +2,7 @@
 //! and after, and what makes a text a better or worse answer.
 //!
 //! All constants are round numbers set by hand, in standard deviations, so that a weight of 1 means "as much as being one
-//! deviation more similar". None was fitted to a collection of questions.
+//! deviation more similar". None was fitted to a collection of questions; what they do to one is in docs/MEMORY.md.
 
 use std::collections::HashSet;
 

@@ -143,7 +143,7 @@ mod tests {
             let mut map = HashMap::new();
             for (key, value, puts) in steps {
                 // The inverse of the factor: these all want one of four places.
-                let key = if key % 2 == 0 { key } else { (key % 4 << 62 | key).wrapping_mul(0xf1de_83e1_9937_733d) };
+                let key = if key % 2 == 0 { key } else { (((key % 4) << 62) | key).wrapping_mul(0xf1de_83e1_9937_733d) };
                 if puts {
                     table.insert(key, value);
                     map.insert(key, value);

@@ -35,6 +35,8 @@ const GRAPH_SEEDS: usize = 5;
 const GRAPH_SHARE: f32 = 0.6;
 /// Rows that a database returns by each of words and meaning.
 const DATABASE_ROWS: u32 = 400;
+/// Related words that a database is asked for: it reads each of the rows for each of them.
+const DATABASE_RELATED: usize = 32;
 /// Share of items without a vector, in percent, from which an answer says so.
 const UNEMBEDDED_PERCENT: usize = 10;
 
@@ -153,6 +155,9 @@ impl Memory {
             &related,
             open.hasher(),
         );
+        if self.in_database() {
+            question = question.fewer_related(DATABASE_RELATED);
+        }
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
         let mut degraded = None;
         let mut mode = RecallMode::Full;
