@@ -7,7 +7,7 @@ use baton_memory::{
     Memory,
     api::{Hit, ItemView, Place, Recall, RecallRequest, Result, TurnRecord},
     ids::OwnerId,
-    model::{Author, Consent, Layer, MemoryScope},
+    model::{Consent, Layer, MemoryScope},
 };
 use baton_proto::{
     limits::{MAX_MEMORY_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS},
@@ -15,7 +15,7 @@ use baton_proto::{
 };
 use futures::future::BoxFuture;
 
-use crate::{delegation::registry::Records, http::time};
+use crate::delegation::registry::Records;
 
 /// Bytes of an envelope that its own fields and the items' lengths take at the most.
 const ENVELOPE_BYTES: usize = 2048 + MAX_MEMORY_ITEMS * 32;
@@ -63,7 +63,7 @@ pub(crate) fn items_of(hits: Vec<Hit>) -> (Vec<Hit>, Vec<MemoryItem>) {
     let mut left = MAX_MEMORY_BYTES - ENVELOPE_BYTES;
     let (mut kept, mut items) = (Vec::new(), Vec::new());
     for hit in hits {
-        let item = item_of(&hit.view);
+        let item = hit.view.memory_item();
         let bytes = item.text.len() + item.source.len();
         if items.len() == MAX_MEMORY_ITEMS || item.text.len() > MAX_MEMORY_ITEM_BYTES || bytes > left {
             continue;
@@ -101,22 +101,11 @@ pub(crate) fn profile_hits(views: Vec<ItemView>, scope: MemoryScope, budget_toke
     views.into_iter().filter(fits).map(|view| Hit { view, score: 1.0, similarity: None }).collect()
 }
 
-fn item_of(view: &ItemView) -> MemoryItem {
-    let who = match view.author {
-        Author::User => "said by the user",
-        Author::Owner => "noted by the user",
-        Author::Assistant => "said by a model, not confirmed by the user",
-        Author::Import => "imported by the user",
-    };
-    let day: String = time::format(view.time_ms).chars().take("2026-11-21".len()).collect();
-    MemoryItem { text: view.text.to_string(), source: format!("{who} on {day}"), time_ms: view.time_ms }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use baton_memory::{
         ids::ItemId,
-        model::{Kind, Role, Text},
+        model::{Author, Kind, Role, Text},
     };
 
     use super::*;
@@ -152,22 +141,46 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_item_tells_who_and_when_and_not_where() {
-        let (_, items) = items_of(vec![hit(1, "likes tea")]);
-        assert_eq!(
-            (items[0].text.as_str(), items[0].source.as_str()),
-            ("likes tea", "said by the user on 2026-11-21")
-        );
+    fn f4_an_item_tells_who_and_when_and_not_where() {
+        let told = |change: &dyn Fn(&mut ItemView)| {
+            let mut hit = hit(1, "likes tea");
+            change(&mut hit.view);
+            let (_, items) = items_of(vec![hit]);
+            items[0].source.clone()
+        };
+        // As a node writes it: "[1] (from the user on 21 November 2026) likes tea".
+        for (author, expected) in [
+            (Author::User, "the user on 21 November 2026"),
+            (Author::Owner, "a note by the user on 21 November 2026"),
+            (Author::Assistant, "the assistant on 21 November 2026, not confirmed by the user"),
+            (Author::Import, "an import by the user on 21 November 2026"),
+        ] {
+            assert_eq!(told(&|view| view.author = author), expected);
+        }
+        for (kind, expected) in [
+            (Kind::Summary, "a summary of earlier messages up to 21 November 2026"),
+            (Kind::Entity, "the names known on 21 November 2026"),
+        ] {
+            assert_eq!(told(&|view| view.kind = kind), expected);
+        }
+        let over = told(&|view| view.valid_to_ms = Some(1_795_219_200_001));
+        assert_eq!(over, "the user on 21 November 2026, no longer true");
+    }
+
+    #[test]
+    fn e7_of_a_long_message_a_turn_carries_the_beginning() {
+        let long = "I sail. ".repeat(2_000);
+        let (_, items) = items_of(vec![hit(1, &long), hit(2, "short")]);
+        assert!(items.len() == 2 && items[0].text.starts_with("I sail.") && items[0].text.len() < 4_096);
     }
 
     #[test]
     fn what_does_not_fit_an_envelope_is_left_out_whole() {
-        let long = "x".repeat(MAX_MEMORY_ITEM_BYTES + 1);
-        let (kept, items) = items_of(vec![hit(1, &long), hit(2, "short")]);
-        assert_eq!((kept.len(), items[0].text.as_str()), (1, "short"));
         let many: Vec<Hit> = (0..=u8::MAX).map(|id| hit(id, &"y".repeat(4000))).collect();
         let (kept, items) = items_of(many);
-        assert!(kept.len() == items.len() && (10..MAX_MEMORY_ITEMS).contains(&items.len()));
+        let bytes: usize = items.iter().map(|item| item.text.len() + item.source.len()).sum();
+        assert!(kept.len() == items.len() && (10..=MAX_MEMORY_ITEMS).contains(&items.len()));
+        assert!(bytes <= MAX_MEMORY_BYTES - ENVELOPE_BYTES);
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EmbedError, EmbedRole, Embedder, Hashing, MiniLm, Remote, RemoteConfig, StaticTable};
+use crate::{
+    EmbedError, EmbedRole, Embedder, Hashing, MiniLm, Remote, RemoteConfig, StaticTable, WithTable,
+    models::POTION_BASE_8M,
+};
 
 /// Which embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the fields of [`RemoteConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +31,8 @@ impl Default for EmbedderConfig {
 }
 
 /// Opens an embedder and has it embed something, so that one that cannot work is refused at start and never silently off
-/// (D4). `models_dir` is the folder that models are fetched into.
+/// (D4). `models_dir` is the folder that models are fetched into. Where the static table is among them, it tells the
+/// transformer and the endpoint, which know no single words, which words are used alike.
 ///
 /// # Errors
 /// [`EmbedError::Unusable`], with what to do.
@@ -41,7 +45,13 @@ pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn 
         EmbedderConfig::Remote(config) => Arc::new(Remote::open(config).await?),
     };
     probe(&*embedder).await?;
-    Ok(embedder)
+    let knows_no_words = matches!(config, EmbedderConfig::Minilm {} | EmbedderConfig::Remote(_));
+    if !knows_no_words || !POTION_BASE_8M.is_installed(models_dir) {
+        return Ok(embedder);
+    }
+    let folder = models_dir.to_owned();
+    let table = blocking(move || StaticTable::open_potion(&folder)).await?;
+    Ok(Arc::new(WithTable::new(embedder, table)))
 }
 
 async fn blocking<T: Send + 'static>(

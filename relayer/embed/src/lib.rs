@@ -11,6 +11,7 @@ mod config;
 mod hashing;
 mod minilm;
 pub mod models;
+mod related;
 mod remote;
 mod static_table;
 
@@ -21,6 +22,7 @@ use zeroize::Zeroizing;
 pub use config::{EmbedderConfig, open};
 pub use hashing::Hashing;
 pub use minilm::MiniLm;
+pub use related::{MAX_RELATED, Related, WithTable};
 pub use remote::{Remote, RemoteConfig, Roles};
 pub use static_table::StaticTable;
 
@@ -47,6 +49,9 @@ pub enum EmbedError {
 /// A boxed embedding, so that the trait can be used as `dyn`.
 pub type EmbedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Vec<f32>>, EmbedError>> + Send + 'a>>;
 
+/// Boxed related words, so that the trait can be used as `dyn`.
+pub type RelatedFuture<'a> = Pin<Box<dyn Future<Output = Vec<Vec<Related>>> + Send + 'a>>;
+
 /// Texts to unit vectors.
 pub trait Embedder: Send + Sync {
     /// Names model, version and dimensions: vectors of one id can be compared with each other and with no others.
@@ -56,6 +61,11 @@ pub trait Embedder: Send + Sync {
     /// One unit vector for each text, in their order (all zeros for a text without any word). Computation happens off
     /// the reactor.
     fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a>;
+    /// For each word the words that are used like it, most alike first: at most [`MAX_RELATED`], and none for an embedder
+    /// that knows no words by themselves. Computation happens off the reactor.
+    fn related<'a>(&'a self, words: &'a [&'a str]) -> RelatedFuture<'a> {
+        Box::pin(std::future::ready(vec![Vec::new(); words.len()]))
+    }
 }
 
 /// Most bytes of one text that are embedded: what is longer is embedded by its beginning. Models look at some hundreds of

@@ -6,7 +6,10 @@ use std::{fs, path::Path, sync::Arc};
 use safetensors::{Dtype, SafeTensors};
 use tokenizers::Tokenizer;
 
-use crate::{EmbedError, EmbedFuture, EmbedRole, Embedder, models::POTION_BASE_8M, off_reactor, unit};
+use crate::{
+    EmbedError, EmbedFuture, EmbedRole, Embedder, RelatedFuture, models::POTION_BASE_8M, off_reactor, owned,
+    related::Lexicon, unit,
+};
 
 /// Most word pieces of a text, as the reference implementation has it.
 const MAX_PIECES: usize = 512;
@@ -24,6 +27,7 @@ struct Table {
     unknown: Option<u32>,
     dimensions: usize,
     rows: Vec<f32>,
+    lexicon: Lexicon,
 }
 
 impl std::fmt::Debug for StaticTable {
@@ -64,7 +68,9 @@ impl StaticTable {
         }
         let unknown = reader.token_to_id("[UNK]");
         let id = format!("{name}-{dimensions}");
-        Ok(Self(Arc::new(Table { id, tokenizer: reader, unknown, dimensions, rows })))
+        let row = |piece: u32| rows.get(piece as usize * dimensions..(piece as usize + 1) * dimensions);
+        let lexicon = Lexicon::new(dimensions, reader.get_vocab(false), row);
+        Ok(Self(Arc::new(Table { id, tokenizer: reader, unknown, dimensions, rows, lexicon })))
     }
 }
 
@@ -113,6 +119,18 @@ impl Embedder for StaticTable {
     fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
         let table = self.0.clone();
         off_reactor(texts, move |texts| texts.iter().map(|text| table.embed(text)).collect())
+    }
+
+    fn related<'a>(&'a self, words: &'a [&'a str]) -> RelatedFuture<'a> {
+        let table = self.0.clone();
+        Box::pin(async move {
+            let (words, count) = (owned(words), words.len());
+            let look_up = move || -> Vec<_> {
+                let related = |word: &str| Some(table.lexicon.related(word, &table.embed(word).ok()?));
+                words.iter().map(|word| related(word).unwrap_or_default()).collect()
+            };
+            tokio::task::spawn_blocking(look_up).await.unwrap_or_else(|_| vec![Vec::new(); count])
+        })
     }
 }
 

@@ -453,19 +453,25 @@ impl ItemView {
         MemoryItem { text: excerpt(&self.text).into_owned(), source: self.source(), time_ms: self.time_ms }
     }
 
-    /// Where it comes from, in words for model and person.
+    /// Where it comes from, in words for model and person. A node writes "from" before it: "(from the user on 7 May 2023)".
     #[must_use]
     pub fn source(&self) -> String {
         let who = match (self.author, self.kind) {
-            (_, Kind::Summary) => "summary of earlier messages",
-            (_, Kind::Entity) => "known name",
-            (Author::User, _) => "said by the user",
-            (Author::Owner, _) => "noted by the user",
-            (Author::Import, _) => "imported by the user",
-            (Author::Assistant, _) => "said by the assistant, not confirmed by the user",
+            (_, Kind::Summary) => "a summary of earlier messages up to",
+            (_, Kind::Entity) => "the names known on",
+            (Author::User, _) => "the user on",
+            (Author::Owner, _) => "a note by the user on",
+            (Author::Import, _) => "an import by the user on",
+            (Author::Assistant, _) => "the assistant on",
         };
-        let day = crate::search::day(self.time_ms);
+        let day = crate::dates::Day::of(self.time_ms);
+        let doubt = match self.author {
+            Author::Assistant if !matches!(self.kind, Kind::Summary | Kind::Entity) => {
+                ", not confirmed by the user"
+            }
+            _ => "",
+        };
         let ended = if self.valid_to_ms.is_some() { ", no longer true" } else { "" };
-        format!("{who} on {day}{ended}")
+        format!("{who} {day}{doubt}{ended}")
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod content;
+mod dates;
 pub mod eval;
 mod events;
 pub mod ids;

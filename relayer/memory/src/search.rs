@@ -9,18 +9,19 @@
 mod background;
 mod bar;
 mod candidates;
-pub(crate) mod dates;
+
 mod features;
 mod index;
 mod question;
 mod rank;
 mod stop_words;
+mod table;
 mod terms;
 mod vector;
 
 pub use background::Background;
 pub use candidates::{Candidate, Candidates, candidates_from_scan};
-pub use dates::day;
+
 pub use features::{ASSISTANT_SPEAKER, Features, USER_SPEAKER, document_features, features, indexed_text};
 pub use index::Index;
 pub use question::Question;

@@ -39,7 +39,7 @@ async fn a_hint_brings_memory_to_a_turn_whose_words_the_relayer_never_has() {
     let outcome = turn(&world, &relayer, Some(hint)).await.unwrap();
     assert_eq!(texts(&outcome), ["The user's boat is called Marigold"]);
     assert_eq!(outcome.receipt.memory_items, 1);
-    assert!(outcome.memory[0].source.starts_with("noted by the user on "), "{:?}", outcome.memory[0].source);
+    assert!(outcome.memory[0].source.starts_with("a note by the user on "), "{:?}", outcome.memory[0].source);
     // Without a hint nothing is recalled; with an empty one the profile.
     assert!(texts(&turn(&world, &relayer, None).await.unwrap()).is_empty());
     let profile = turn(&world, &relayer, Some(MemoryHint::new(world.account.clone(), ""))).await.unwrap();

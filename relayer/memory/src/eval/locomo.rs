@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 
 use super::measures::{NoMatch, Report, Sums};
 use crate::{
+    dates,
     model::Kind,
     search::{
-        Background, DEFAULT_THRESHOLD, Documents, Index, Quantised, Question, Ranked, TermHasher, dates,
+        Background, DEFAULT_THRESHOLD, Documents, Index, Quantised, Question, Ranked, TermHasher,
         document_features, indexed_text, rank,
     },
 };
@@ -29,6 +30,9 @@ const BATCH: usize = 64;
 
 /// Ranks that are looked at.
 const DEPTH: usize = 100;
+
+/// Scores from which something counts as found: the default, and stricter ones that a caller may ask for.
+const THRESHOLDS: [f64; 5] = [DEFAULT_THRESHOLD as f64, 0.6, 0.7, 0.8, 0.9];
 
 /// Questions about nothing that a dialogue between two friends holds.
 const UNRELATED: [&str; 12] = [
@@ -131,7 +135,7 @@ pub async fn locomo(
             None => None,
         };
         let mut sums = Sums::default();
-        let mut told = NoMatch { embedder: name.clone(), ..NoMatch::default() };
+        let mut told = THRESHOLDS.map(|threshold| NoMatch { threshold, ..NoMatch::default() });
         for (done, dialogue) in dialogues.iter().enumerate() {
             let other = dialogues.get((done + 1) % dialogues.len()).unwrap_or(dialogue);
             measure(dialogue, other, with, &mut sums, &mut told).await?;
@@ -139,16 +143,13 @@ pub async fn locomo(
         }
         #[expect(clippy::cast_precision_loss, reason = "a handful of dialogues")]
         let count = dialogues.len().max(1) as f64;
-        for share in [
-            &mut told.answered,
-            &mut told.kept_at_10,
-            &mut told.answered_elsewhere,
-            &mut told.answered_unrelated,
-        ] {
-            *share /= count;
+        for share in told.iter_mut().flat_map(|told| {
+            let NoMatch { answered, kept_at_10, answered_elsewhere, answered_unrelated, .. } = told;
+            [answered, kept_at_10, answered_elsewhere, answered_unrelated]
+        }) {
+            *share = (*share / count * 10_000.0).round() / 10_000.0;
         }
-        report.configs.push(sums.report(&name));
-        report.no_match.push(told);
+        report.configs.push(sums.report(&name, told.into()));
     }
     Ok(report)
 }
@@ -159,7 +160,7 @@ async fn measure(
     other: &Dialogue,
     embedder: Option<(&dyn Embedder, Background)>,
     sums: &mut Sums,
-    told: &mut NoMatch,
+    told: &mut [NoMatch],
 ) -> Result<(), EvalError> {
     let hasher = TermHasher::new([0; 32]);
     let index = index(dialogue, &hasher, embedder.map(|(embedder, _)| embedder)).await?;
@@ -172,6 +173,11 @@ async fn measure(
             };
             for (at, text) in batch.iter().enumerate() {
                 let mut question = Question::parse(text, &hasher, dialogue.end_ms);
+                if let Some((embedder, _)) = embedder {
+                    let words = Question::words_sought(text);
+                    let asked: Vec<&str> = words.iter().map(String::as_str).collect();
+                    question = question.with_related(&words, &embedder.related(&asked).await, &hasher);
+                }
                 if let (Some(vector), Some((_, background))) = (vectors.get(at), embedder) {
                     question = question.with_vector(vector, background);
                 }
@@ -181,32 +187,44 @@ async fn measure(
         Ok(answers)
     };
 
-    let found = |answers: &[Vec<Ranked>]| {
-        let found = answers
-            .iter()
-            .filter(|ranked| ranked.first().is_some_and(|best| best.score >= DEFAULT_THRESHOLD));
-        share(found.count(), answers.len())
-    };
     let answers = ask(dialogue.questions.iter().map(|gold| gold.question.as_str()).collect()).await?;
-    let mut kept = 0.0;
+    let rank_of = |gold: &Gold, ranked: &[Ranked]| -> Vec<usize> {
+        let evidence = ranked.iter().enumerate().filter(|(_, item)| gold.evidence.contains(&item.number));
+        evidence.map(|(rank, _)| rank).collect()
+    };
     for (gold, ranked) in dialogue.questions.iter().zip(&answers) {
-        let evidence = || ranked.iter().enumerate().filter(|(_, item)| gold.evidence.contains(&item.number));
-        let ranks: Vec<usize> = evidence().map(|(rank, _)| rank).collect();
-        sums.add(gold.category, gold.evidence.len(), &ranks);
-        let above = evidence().filter(|(rank, item)| *rank < 10 && item.score >= DEFAULT_THRESHOLD).count();
-        kept += share(above, gold.evidence.len());
+        sums.add(gold.category, gold.evidence.len(), &rank_of(gold, ranked));
     }
-    told.answered += found(&answers);
-    #[expect(clippy::cast_precision_loss, reason = "some hundred questions")]
-    let questions = answers.len().max(1) as f64;
-    told.kept_at_10 += kept / questions;
+    sums.end_dialogue();
     // Without the names, so that it is not told apart by those alone.
     let names: BTreeSet<&str> = other.turns.iter().map(|turn| turn.speaker.as_str()).collect();
     let nameless =
         |gold: &Gold| names.iter().fold(gold.question.clone(), |text, name| text.replace(name, "the person"));
     let elsewhere: Vec<String> = other.questions.iter().map(nameless).collect();
-    told.answered_elsewhere += found(&ask(elsewhere.iter().map(String::as_str).collect()).await?);
-    told.answered_unrelated += found(&ask(UNRELATED.to_vec()).await?);
+    let elsewhere = ask(elsewhere.iter().map(String::as_str).collect()).await?;
+    let unrelated = ask(UNRELATED.to_vec()).await?;
+    for told in told {
+        let above = |item: &Ranked| f64::from(item.score) >= told.threshold;
+        let found = |answers: &[Vec<Ranked>]| {
+            share(answers.iter().filter(|ranked| ranked.first().is_some_and(above)).count(), answers.len())
+        };
+        let kept: f64 = dialogue
+            .questions
+            .iter()
+            .zip(&answers)
+            .map(|(gold, ranked)| {
+                let kept =
+                    rank_of(gold, ranked).into_iter().filter(|rank| *rank < 10 && above(&ranked[*rank]));
+                share(kept.count(), gold.evidence.len())
+            })
+            .sum();
+        #[expect(clippy::cast_precision_loss, reason = "some hundred questions")]
+        let questions = answers.len().max(1) as f64;
+        told.answered += found(&answers);
+        told.kept_at_10 += kept / questions;
+        told.answered_elsewhere += found(&elsewhere);
+        told.answered_unrelated += found(&unrelated);
+    }
     Ok(())
 }
 

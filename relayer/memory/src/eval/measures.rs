@@ -9,9 +9,6 @@ use serde::Serialize;
 pub struct Report {
     /// One for each embedder, and one without any (`bm25`).
     pub configs: Vec<ConfigReport>,
-    /// How well "no match" is told, in the same order. Not part of the JSON.
-    #[serde(skip)]
-    pub no_match: Vec<NoMatch>,
 }
 
 /// What was found with one embedder.
@@ -24,6 +21,10 @@ pub struct ConfigReport {
     pub all: Measures,
     /// By category of question.
     pub by_category: BTreeMap<String, Measures>,
+    /// By dialogue, in the order of the file.
+    pub by_dialogue: Vec<Measures>,
+    /// How well "no match" is told, at falling ease: the first threshold is the default one.
+    pub no_match: Vec<NoMatch>,
 }
 
 /// Means over questions.
@@ -43,11 +44,11 @@ pub struct Measures {
     pub ndcg_at_10: f64,
 }
 
-/// How often something was found above the default threshold.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// How often something was found above a threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct NoMatch {
-    /// The embedder's id.
-    pub embedder: String,
+    /// The score.
+    pub threshold: f64,
     /// Share of questions with an answer in memory that found anything.
     pub answered: f64,
     /// Share of the evidence among the first ten that is above the threshold.
@@ -63,6 +64,8 @@ pub struct NoMatch {
 pub(super) struct Sums {
     all: Measures,
     by_category: BTreeMap<String, Measures>,
+    dialogue: Measures,
+    by_dialogue: Vec<Measures>,
 }
 
 impl Sums {
@@ -70,13 +73,25 @@ impl Sums {
     pub(super) fn add(&mut self, category: u64, evidence: usize, ranks: &[usize]) {
         let one = Measures::of(evidence, ranks);
         self.all.add(&one);
+        self.dialogue.add(&one);
         self.by_category.entry(category.to_string()).or_default().add(&one);
     }
 
-    pub(super) fn report(self, embedder: &str) -> ConfigReport {
+    /// Ends a dialogue: the questions since the last one were its.
+    pub(super) fn end_dialogue(&mut self) {
+        self.by_dialogue.push(std::mem::take(&mut self.dialogue).mean());
+    }
+
+    pub(super) fn report(self, embedder: &str, no_match: Vec<NoMatch>) -> ConfigReport {
         let by_category =
             self.by_category.into_iter().map(|(category, sums)| (category, sums.mean())).collect();
-        ConfigReport { embedder: embedder.to_owned(), all: self.all.mean(), by_category }
+        ConfigReport {
+            embedder: embedder.to_owned(),
+            all: self.all.mean(),
+            by_category,
+            by_dialogue: self.by_dialogue,
+            no_match,
+        }
     }
 }
 
@@ -129,7 +144,10 @@ mod tests {
         let mut sums = Sums::default();
         sums.add(1, 2, &[0, 7]);
         sums.add(4, 1, &[]);
-        let report = sums.report("x");
+        sums.end_dialogue();
+        let told = NoMatch { threshold: 0.5, answered: 1.0, ..NoMatch::default() };
+        let report = sums.report("x", vec![told]);
+        assert_eq!(report.by_dialogue, [report.all]);
         assert_eq!(report.all.questions, 2);
         assert_eq!((report.all.r_at_5, report.all.r_at_10, report.all.r_at_20), (0.25, 0.5, 0.5));
         assert_eq!(
@@ -139,11 +157,11 @@ mod tests {
         let ideal = 1.0 + 1.0 / 3.0_f64.log2();
         let expected = (1.0 + 1.0 / 9.0_f64.log2()) / ideal;
         assert!((report.by_category["1"].ndcg_at_10 - expected).abs() < 1e-4);
-        let line = serde_json::to_value(Report { configs: vec![report], no_match: vec![] }).unwrap();
+        let line = serde_json::to_value(Report { configs: vec![report] }).unwrap();
         let config = &line["configs"][0];
         for field in ["embedder", "r_at_5", "r_at_10", "r_at_20", "mrr", "ndcg_at_10", "by_category"] {
             assert!(config.get(field).is_some(), "{field}");
         }
-        assert!(line.get("no_match").is_none());
+        assert_eq!(config["no_match"][0]["answered"], 1.0);
     }
 }

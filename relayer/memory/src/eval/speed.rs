@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use baton_embed::Related;
 use serde::Serialize;
 
 use crate::{
@@ -15,6 +16,8 @@ const WORDS: usize = 20_000;
 const ITEM_WORDS: usize = 20;
 /// Words of a question.
 const QUESTION_WORDS: usize = 8;
+/// Words related to each of them; a static table names about as many.
+const RELATED: usize = 12;
 /// Questions asked.
 const QUESTIONS: usize = 200;
 
@@ -80,9 +83,14 @@ impl Scale {
         let build_us = micros(begin);
         let questions = (0..QUESTIONS)
             .map(|_| {
-                let words: Vec<String> = (0..QUESTION_WORDS).map(|_| format!("w{}", random.word())).collect();
+                let words: Vec<String> = (0..QUESTION_WORDS).map(|_| random.named()).collect();
                 let background = Background { mean: 0.0, deviation: 0.1 };
+                let related: Vec<Vec<Related>> = words
+                    .iter()
+                    .map(|_| (0..RELATED).map(|_| Related { word: random.named(), likeness: 0.5 }).collect())
+                    .collect();
                 Question::parse(&words.join(" "), &hasher, 0)
+                    .with_related(&words, &related, &hasher)
                     .with_vector(&random.unit(dimensions), background)
             })
             .collect();
@@ -144,6 +152,10 @@ impl Random {
     /// A word: the logarithm of its rank is even.
     fn word(&mut self) -> usize {
         ((WORDS as f32).powf(self.share()) as usize).clamp(1, WORDS) - 1
+    }
+
+    fn named(&mut self) -> String {
+        format!("w{}", self.word())
     }
 
     fn unit(&mut self, dimensions: usize) -> Vec<f32> {

@@ -2,7 +2,10 @@
 
 use crate::storage::Scan;
 
-use super::{features::Cue, question::Question};
+use super::{
+    features::Cue,
+    question::{Question, Synonym},
+};
 
 /// How soon more of the same word stops to count (Robertson and Zaragoza, "The probabilistic relevance framework", 2009).
 const K1: f32 = 1.2;
@@ -12,16 +15,27 @@ const B: f32 = 0.4;
 /// Share of its weight that a word keeps which no document has: it may be another word for something that is there.
 const UNSEEN: f32 = 0.5;
 
+/// Share of the weight of a question's weightiest word from which a related word counts: less changes no order, and words that
+/// are everywhere would cost most of a search.
+const LEAST_SYNONYM: f32 = 0.2;
+
+/// Documents without any word of the question that are thought to be there: where there are few, a word that all of them
+/// have is no common one for that.
+const MORE_DOCUMENTS: f32 = 16.0;
+
+/// Most words of a question.
+pub(super) const WORDS: usize = super::question::MAX_QUESTION_TERMS;
+
 /// An item that a scan found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The item.
     pub number: u64,
-    /// BM25 of the question's words.
+    /// BM25 of the question's words, or of what is related to them.
     pub lexical: f32,
     /// Cosine with the question's vector, where both have one.
     pub cosine: Option<f32>,
-    /// Which of the question's words it has, by bit.
+    /// Which of the question's words it has, by bit, to the letter.
     pub(super) words: u64,
     /// Words in the text.
     pub(super) length: u32,
@@ -29,15 +43,70 @@ pub struct Candidate {
     pub(super) cues: u8,
     /// Whether it was said by somebody whom the question names.
     pub(super) speaker_named: bool,
+    /// Its list in [`Candidates::shares`].
+    pub(super) list: u32,
+}
+
+/// What documents have of each word of a question, in lists: most have nothing of most.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares(Vec<Share>);
+
+/// No list, or its end.
+pub(super) const NOTHING: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    word: u8,
+    worth: f32,
+    next: u32,
+}
+
+impl Shares {
+    /// Takes in what a document has of a word: the best of what it has counts. Words have to come one after the other.
+    /// Returns by how much that is more than before.
+    pub(super) fn take(&mut self, list: &mut u32, word: usize, worth: f32) -> f32 {
+        let word = u8::try_from(word).unwrap_or(u8::MAX);
+        if let Some(share) = self.0.get_mut(*list as usize).filter(|share| share.word == word) {
+            let more = (worth - share.worth).max(0.0);
+            share.worth += more;
+            return more;
+        }
+        if worth <= 0.0 {
+            return 0.0;
+        }
+        let Ok(at) = u32::try_from(self.0.len()) else { return 0.0 };
+        self.0.push(Share { word, worth, next: *list });
+        *list = at;
+        worth
+    }
+
+    /// What a list has of each word.
+    pub(super) fn of(&self, list: u32) -> [f32; WORDS] {
+        let mut worth = [0.0; WORDS];
+        let mut at = list;
+        while let Some(share) = self.0.get(at as usize) {
+            if let Some(place) = worth.get_mut(usize::from(share.word)) {
+                *place = share.worth;
+            }
+            at = share.next;
+        }
+        worth
+    }
 }
 
 /// What a scan found among everything that is allowed, with the statistics of all of that.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// Ascending by number.
     pub(super) rows: Vec<Candidate>,
+    /// What each of them has of each word of the question.
+    pub(super) shares: Shares,
     /// Weight of each of the question's words, also of those that no document has.
     pub(super) weights: Vec<f32>,
+    /// The same, those that no document has in full.
+    pub(super) full_weights: Vec<f32>,
+    /// What each is worth to a question whether it is answered: as if there were more documents, without any of them.
+    pub(super) worth: Vec<f32>,
     /// Standard deviation of BM25 over all documents, as their number with each word has it.
     pub(super) lexical_deviation: f32,
     /// Of the cosine over all documents with a vector.
@@ -91,12 +160,21 @@ pub(super) struct Counts<'a> {
     pub(super) total_length: u64,
     pub(super) words: &'a [u32],
     pub(super) speakers: &'a [u32],
+    /// Of each of the question's synonyms.
+    pub(super) related: &'a [u32],
+    pub(super) synonyms: &'a [Synonym],
 }
 
 /// Weights of a question's words among some documents.
 pub(super) struct Bm25 {
     /// Of each word; 0 for one that names a speaker, which is dealt with by itself.
     pub(super) weights: Vec<f32>,
+    /// The same without what an unseen word loses.
+    pub(super) full: Vec<f32>,
+    /// The same among [`MORE_DOCUMENTS`] more.
+    pub(super) worth: Vec<f32>,
+    /// Of each synonym.
+    synonyms: Vec<f32>,
     pub(super) deviation: f32,
     pub(super) names_speaker: bool,
     average_length: f32,
@@ -110,15 +188,26 @@ impl Bm25 {
         let names_speaker = counts.speakers.iter().any(names);
         let is_name = |word: usize| counts.speakers.get(word).is_some_and(names);
         let all_names = (0..counts.words.len()).all(is_name);
-        let weigh = |(word, count): (usize, &u32)| {
-            let count = (*count as f32).min(n);
-            if is_name(word) && !all_names {
-                return 0.0;
-            }
-            let weight = (1.0 + (n - count + 0.5) / (count + 0.5)).ln();
-            if count == 0.0 { UNSEEN * weight } else { weight }
+        let rarity = |documents: f32, count: u32| {
+            let count = (count as f32).min(documents);
+            (1.0 + (documents - count + 0.5) / (count + 0.5)).ln()
         };
-        let weights: Vec<f32> = counts.words.iter().enumerate().map(weigh).collect();
+        let weigh = |documents: f32| -> Vec<f32> {
+            let no_word = |word: usize| is_name(word) && !all_names;
+            let words = counts.words.iter().enumerate();
+            words.map(|(word, count)| if no_word(word) { 0.0 } else { rarity(documents, *count) }).collect()
+        };
+        let full = weigh(n);
+        let seen = |(weight, count): (&f32, &u32)| if *count == 0 { UNSEEN * weight } else { *weight };
+        let weights: Vec<f32> = full.iter().zip(counts.words).map(seen).collect();
+        // A common word says no more for being related to a rare one; a name is related to nothing.
+        let heaviest = full.iter().copied().fold(0.0, f32::max);
+        let synonym = |(synonym, count): (&Synonym, &u32)| {
+            let weight = full.get(synonym.word).filter(|_| !is_name(synonym.word)).copied().unwrap_or(0.0);
+            let worth = synonym.likeness * weight.min(rarity(n, *count));
+            if worth < LEAST_SYNONYM * heaviest { 0.0 } else { worth }
+        };
+        let synonyms = counts.synonyms.iter().zip(counts.related).map(synonym).collect();
         // As if words fell independently of each other and each counted once in a text.
         let variance = weights.iter().zip(counts.words).map(|(weight, count)| {
             let share = (*count as f32 / n.max(1.0)).min(1.0);
@@ -127,6 +216,9 @@ impl Bm25 {
         let deviation = variance.sum::<f32>().sqrt();
         Self {
             weights,
+            worth: weigh(n + MORE_DOCUMENTS),
+            full,
+            synonyms,
             deviation,
             names_speaker,
             average_length: (counts.total_length as f32 / n.max(1.0)).max(1.0),
@@ -135,10 +227,23 @@ impl Bm25 {
 
     /// What a word adds that is `count` times in a text.
     pub(super) fn term(&self, word: usize, count: u16, length: u32) -> f32 {
-        let Some(weight) = self.weights.get(word) else { return 0.0 };
+        self.weights.get(word).map_or(0.0, |weight| weight * self.saturated(count, length))
+    }
+
+    /// Whether a synonym counts at all.
+    pub(super) fn counts(&self, synonym: usize) -> bool {
+        self.synonyms.get(synonym).is_some_and(|weight| *weight > 0.0)
+    }
+
+    /// What a synonym is worth in a text, in place of its word.
+    pub(super) fn related(&self, synonym: usize, count: u16, length: u32) -> f32 {
+        self.synonyms.get(synonym).map_or(0.0, |weight| weight * self.saturated(count, length))
+    }
+
+    fn saturated(&self, count: u16, length: u32) -> f32 {
         let count = f32::from(count);
         let relative = length as f32 / self.average_length;
-        weight * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
+        count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative))
     }
 }
 
@@ -154,16 +259,28 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
         total_length: scan.total_length,
         words: &found(0..words),
         speakers: &found(question.speakers()),
+        related: &found(question.related()..question.hashes().len()),
+        synonyms: question.synonyms(),
     });
+    let mut shares = Shares::default();
+    let by_word = question.synonyms_by_word();
     let mut rows: Vec<Candidate> = scan
         .rows
         .iter()
         .map(|row| {
             let count = |index: usize| row.counts.get(index).copied().unwrap_or(0);
             let cue = |index: usize| count(question.cues() + index) > 0;
+            let (mut list, mut lexical) = (NOTHING, 0.0);
+            for (word, synonyms) in (0..words).zip(&by_word) {
+                lexical += shares.take(&mut list, word, bm25.term(word, count(word), row.length));
+                for synonym in synonyms {
+                    let count = count(question.related() + synonym);
+                    lexical += shares.take(&mut list, word, bm25.related(*synonym, count, row.length));
+                }
+            }
             Candidate {
                 number: row.number,
-                lexical: (0..words).map(|word| bm25.term(word, count(word), row.length)).sum(),
+                lexical,
                 cosine: row.cosine.filter(|cosine| cosine.is_finite() && question.vector.is_some()),
                 words: (0..words).filter(|word| count(*word) > 0).fold(0, |mask, word| mask | 1 << word),
                 length: row.length,
@@ -173,16 +290,20 @@ pub fn candidates_from_scan(scan: &Scan, question: &Question) -> Candidates {
                     .filter(|(at, _)| cue(*at))
                     .fold(0, |cues, (_, cue)| cues | cue.bit()),
                 speaker_named: question.speakers().any(|index| count(index) > 0),
+                list,
             }
         })
         // A cue or a speaker alone is no reason to look at an item.
-        .filter(|row| row.words != 0 || row.cosine.is_some())
+        .filter(|row| row.words != 0 || row.list != NOTHING || row.cosine.is_some())
         .collect();
     rows.sort_unstable_by_key(|row| row.number);
     rows.dedup_by_key(|row| row.number);
     let with_vector = if rows.iter().any(|row| row.cosine.is_some()) { scan.documents } else { 0 };
     Candidates {
         rows,
+        shares,
+        full_weights: bm25.full,
+        worth: bm25.worth,
         weights: bm25.weights,
         lexical_deviation: bm25.deviation,
         cosine_mean: scan.cosine_mean,

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use crate::dates::{Day, meant};
+
 use super::{
     Quantised,
-    dates::Day,
     terms::{TermHasher, TermKind, content_words, normalised, words},
 };
 
@@ -86,6 +87,10 @@ pub fn document_features(text: &str, speaker: &str, time_ms: u64, hasher: &TermH
     }
     counts.add_words(&name, hasher);
     counts.add_words(&normalised(&Day::of(time_ms).to_string()), hasher);
+    // Days that are meant and not named, such as "yesterday": it is found by their names, and is no longer for it.
+    for word in meant(words(&normal), time_ms).iter().flat_map(|day| day.split(' ')) {
+        counts.add_once(TermKind::Word, hasher.stem(&normalised(word)));
+    }
     for cue in Cue::ALL {
         let there = match cue {
             Cue::OnlyAsks => only_asks(&normal),
@@ -175,6 +180,13 @@ impl Counts {
         }
     }
 
+    /// Adds a term that is not there yet.
+    fn add_once(&mut self, kind: TermKind, term: String) {
+        if !self.counts.contains_key(&(kind as u8, term.clone())) {
+            self.add(kind, term);
+        }
+    }
+
     fn add(&mut self, kind: TermKind, term: String) {
         let room = self.counts.len() < MAX_TERMS;
         let count = match self.counts.entry((kind as u8, term)) {
@@ -233,6 +245,16 @@ mod tests {
         assert!(found.terms.is_sorted_by_key(|term| term.0));
         assert_eq!(indexed_text("Hi.", "Melanie", MAY_8), "Melanie, 8 May 2023: Hi.");
         assert_eq!(indexed_text("Hi.", "", MAY_8), "8 May 2023: Hi.");
+    }
+
+    #[test]
+    fn a_text_is_found_by_the_day_that_it_means() {
+        let found =
+            document_features("I saw a heron last year, and a fox yesterday.", "Melanie", MAY_8, &hasher());
+        for word in ["7", "8", "may", "2022", "2023"] {
+            assert!(has(&found, TermKind::Word, word), "{word}");
+        }
+        assert_eq!(found.length, 10);
     }
 
     #[test]

@@ -3,15 +3,14 @@
 //! Items lie in slots. A word's postings are ascending by slot, so that a scan walks memory forwards; vectors lie in blocks
 //! that never move, so that growing leaves no copies behind.
 
-use std::collections::HashMap;
-
 use zeroize::Zeroize as _;
 
 use super::{
     Candidate, Candidates, Features, Quantised,
-    candidates::{Bm25, Counts},
+    candidates::{Bm25, Counts, NOTHING, Shares},
     features::Cue,
     question::Question,
+    table::Table,
     vector::{as_cosine, dot},
 };
 
@@ -40,9 +39,9 @@ pub struct Index {
     /// 0 for a slot without a vector.
     scales: Vec<f32>,
     blocks: Vec<Box<[i8]>>,
-    slots: HashMap<u64, u32>,
+    slots: Table,
     free: Vec<u32>,
-    ids: HashMap<u64, u32>,
+    ids: Table,
     postings: Vec<Vec<Posting>>,
 }
 
@@ -59,7 +58,7 @@ impl Index {
     /// Whether an item is in it.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
-        self.slots.contains_key(&number)
+        self.slots.get(number).is_some()
     }
 
     /// Items in it.
@@ -79,8 +78,7 @@ impl Index {
     pub fn bytes(&self) -> usize {
         let postings: usize = self.postings.iter().map(|list| list.capacity() * size_of::<Posting>()).sum();
         let terms: usize = self.terms.iter().map(|terms| size_of_val(&**terms)).sum();
-        // A hash map of eight-byte keys and four-byte values takes about 20 bytes an entry at its usual load.
-        let maps = (self.slots.capacity() + self.ids.capacity()) * 20;
+        let maps = self.slots.bytes() + self.ids.bytes();
         let slots = self.numbers.capacity() * (8 + 4 + 4 + size_of::<Box<[u32]>>());
         postings
             + terms
@@ -116,14 +114,14 @@ impl Index {
 
     /// Gives an item another vector, or none. Does nothing for an item that is not there.
     pub fn set_vector(&mut self, number: u64, vector: Option<Quantised>) {
-        if let Some(slot) = self.slots.get(&number).copied() {
+        if let Some(slot) = self.slots.get(number) {
             self.put_vector(slot, vector.as_ref());
         }
     }
 
     /// Takes an item out and wipes what was kept of it. Returns whether it was there.
     pub fn remove(&mut self, number: u64) -> bool {
-        let Some(slot) = self.slots.remove(&number) else { return false };
+        let Some(slot) = self.slots.remove(number) else { return false };
         let at = slot as usize;
         let mut ids = std::mem::take(&mut self.terms[at]);
         for id in &ids {
@@ -159,7 +157,7 @@ impl Index {
 
     fn term_id(&mut self, hash: u64) -> u32 {
         let next = u32::try_from(self.postings.len()).expect("memory holds fewer than 2^32 terms");
-        let id = *self.ids.entry(hash).or_insert(next);
+        let id = self.ids.get_or_insert(hash, next);
         if id == next {
             self.postings.push(Vec::new());
         }
@@ -187,7 +185,7 @@ impl Index {
     }
 
     fn list(&self, hash: u64) -> &[Posting] {
-        let list = self.ids.get(&hash).and_then(|id| self.postings.get(*id as usize));
+        let list = self.ids.get(hash).and_then(|id| self.postings.get(id as usize));
         list.map_or(&[], Vec::as_slice)
     }
 
@@ -199,20 +197,36 @@ impl Index {
         let lengths = self.lengths.iter().zip(&visible).filter(|(_, sees)| **sees);
         let total_length = lengths.map(|(length, _)| u64::from(*length)).sum();
         let lists: Vec<&[Posting]> = question.hashes().iter().map(|hash| self.list(*hash)).collect();
-        let counts: Vec<u32> = lists.iter().map(|list| count_visible(list, &visible)).collect();
+        let all = documents == self.len() as u64;
+        let count = |list: &&[Posting]| if all { list.len() } else { count_visible(list, &visible) };
+        let counts: Vec<u32> =
+            lists.iter().map(|list| u32::try_from(count(list)).unwrap_or(u32::MAX)).collect();
         let words = question.words();
         let bm25 = Bm25::new(&Counts {
             documents,
             total_length,
             words: counts.get(..words).unwrap_or_default(),
             speakers: counts.get(question.speakers()).unwrap_or_default(),
+            related: counts.get(question.related()..).unwrap_or_default(),
+            synonyms: question.synonyms(),
         });
         let mut scratch = vec![Scratch::default(); self.numbers.len()];
-        for (word, list) in lists.iter().take(words).enumerate() {
-            for posting in *list {
+        let mut shares = Shares::default();
+        for (word, synonyms) in question.synonyms_by_word().iter().enumerate() {
+            for posting in lists.get(word).copied().unwrap_or_default() {
                 let slot = posting.slot as usize;
-                scratch[slot].lexical += bm25.term(word, posting.count, self.lengths[slot]);
-                scratch[slot].words |= 1 << word;
+                let worth = bm25.term(word, posting.count, self.lengths[slot]);
+                let found = &mut scratch[slot];
+                found.lexical += shares.take(&mut found.list, word, worth);
+                found.words |= 1 << word;
+            }
+            for synonym in synonyms.iter().filter(|synonym| bm25.counts(**synonym)) {
+                for posting in lists.get(question.related() + synonym).copied().unwrap_or_default() {
+                    let slot = posting.slot as usize;
+                    let worth = bm25.related(*synonym, posting.count, self.lengths[slot]);
+                    let found = &mut scratch[slot];
+                    found.lexical += shares.take(&mut found.list, word, worth);
+                }
             }
         }
         for list in lists.get(question.speakers()).unwrap_or_default() {
@@ -222,6 +236,9 @@ impl Index {
             list.iter().for_each(|posting| scratch[posting.slot as usize].cues |= cue.bit());
         }
         let mut found = Candidates {
+            shares,
+            full_weights: bm25.full,
+            worth: bm25.worth,
             weights: bm25.weights,
             lexical_deviation: bm25.deviation,
             names_speaker: bm25.names_speaker,
@@ -251,8 +268,8 @@ impl Index {
                 squares += f64::from(cosine) * f64::from(cosine);
                 found.with_vector += 1;
             }
-            let Scratch { lexical, words, cues, speaker_named } = scratch[slot];
-            if cosine.is_some() || words != 0 {
+            let Scratch { lexical, words, list, cues, speaker_named } = scratch[slot];
+            if cosine.is_some() || words != 0 || list != NOTHING {
                 let length = self.lengths[slot];
                 found.rows.push(Candidate {
                     number: *number,
@@ -262,6 +279,7 @@ impl Index {
                     length,
                     cues,
                     speaker_named,
+                    list,
                 });
             }
         }
@@ -285,16 +303,23 @@ impl Index {
 }
 
 /// What a scan knows of a slot before it looks at the vectors.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Scratch {
     words: u64,
     lexical: f32,
+    list: u32,
     cues: u8,
     speaker_named: bool,
 }
 
-fn count_visible(list: &[Posting], visible: &[bool]) -> u32 {
-    u32::try_from(list.iter().filter(|posting| visible[posting.slot as usize]).count()).unwrap_or(u32::MAX)
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { words: 0, lexical: 0.0, list: NOTHING, cues: 0, speaker_named: false }
+    }
+}
+
+fn count_visible(list: &[Posting], visible: &[bool]) -> usize {
+    list.iter().filter(|posting| visible[posting.slot as usize]).count()
 }
 
 impl Drop for Index {
@@ -310,7 +335,6 @@ impl Drop for Index {
                 posting.count.zeroize();
             });
         }
-        // A map's keys cannot be reached to be wiped; they are hashes under a key that is not kept here.
     }
 }
 

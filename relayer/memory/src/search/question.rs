@@ -1,22 +1,41 @@
 //! What somebody wants to know.
 
+use crate::dates::{DAY_MS, Day};
+
+use baton_embed::Related;
+
 use super::{
     Background, Quantised,
-    dates::{DAY_MS, Day},
     features::{ASSISTANT_SPEAKER, Cue, OWN_WORDS, USER_SPEAKER},
+    stop_words::is_stop_word,
     terms::{TermHasher, TermKind, content_words, normalised, words},
 };
 
 /// Most terms of a question that are looked for, one bit each: what is longer is found by its first words.
-const MAX_QUESTION_TERMS: usize = 64;
+pub(super) const MAX_QUESTION_TERMS: usize = 64;
+
+/// Most related words of all the question's words together: a question of eight words has some sixty.
+const MAX_RELATED_TERMS: usize = 128;
+
+/// A word of the question in another word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Synonym {
+    /// Which of the question's words.
+    pub(super) word: usize,
+    /// How alike they are used, up to 1.
+    pub(super) likeness: f32,
+}
 
 /// A question as the search sees it. Holds hashes, no words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Hashes to look for: words, then the same words as names of speakers and those whom "I" and "you" mean, then cues.
+    /// Hashes to look for: words, then the same words as names of speakers and those whom "I" and "you" mean, then cues,
+    /// then what is related to the words.
     hashes: Vec<u64>,
     words: usize,
     cues: usize,
+    /// What the hashes after the cues stand for.
+    synonyms: Vec<Synonym>,
     pub(super) asks_when: bool,
     pub(super) asks_latest: bool,
     pub(super) now_ms: u64,
@@ -31,9 +50,11 @@ const LATEST_WORDS: &[&str] =
 /// Words by which a question means the one who is asked.
 const YOUR_WORDS: &[&str] = &["you", "your", "yours", "yourself"];
 
-/// Words of courtesy, which say nothing of what a question is about.
-const COURTESY: &[&str] =
-    &["hello", "hi", "hey", "please", "thanks", "thank", "thx", "ok", "okay", "bye", "goodbye", "lot"];
+/// Words of courtesy, and those that ask for a number: they say nothing of what a question is about.
+const COURTESY: &[&str] = &[
+    "hello", "hi", "hey", "please", "thanks", "thank", "thx", "ok", "okay", "bye", "goodbye", "lot", "many",
+    "much", "often",
+];
 
 impl Question {
     /// Reads a question. `now_ms` is what "yesterday" is counted from.
@@ -46,8 +67,7 @@ impl Question {
                 terms.push(term);
             }
         };
-        let about = |word: &&str| !COURTESY.contains(word);
-        content_words(&normal).filter(about).take(MAX_QUESTION_TERMS).for_each(|word| add(hasher.stem(word)));
+        sought(&normal).for_each(|word| add(hasher.stem(word)));
         let days_ago = |days: u64| Day::of(now_ms.saturating_sub(days * DAY_MS));
         for word in words(&normal) {
             let day = match word {
@@ -71,6 +91,7 @@ impl Question {
             hashes,
             words: terms.len(),
             cues,
+            synonyms: Vec::new(),
             asks_when: words(&normal).take(3).any(|word| word == "when"),
             asks_latest: says(LATEST_WORDS),
             now_ms,
@@ -87,13 +108,60 @@ impl Question {
         self
     }
 
+    /// The words of a text that a question looks for, to ask an embedder what is related to them: its content words in
+    /// letters, each once.
+    #[must_use]
+    pub fn words_sought(text: &str) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        for word in sought(&normalised(text)) {
+            if word.chars().all(char::is_alphabetic) && !found.iter().any(|other| other == word) {
+                found.push(word.to_owned());
+            }
+        }
+        found
+    }
+
+    /// The same question, which also looks for words that are related to its own. `related` has a list for each of `words`,
+    /// which come from [`words_sought`](Self::words_sought) of the same text.
+    #[must_use]
+    pub fn with_related(mut self, words: &[String], related: &[Vec<Related>], hasher: &TermHasher) -> Self {
+        let own = |hash: &u64| self.hashes.iter().take(self.words).position(|word| word == hash);
+        let mut found: Vec<(u64, Synonym)> = Vec::new();
+        for (word, related) in words.iter().zip(related) {
+            let Some(word) = own(&hasher.hash(TermKind::Word, &hasher.stem(word))) else { continue };
+            for other in related.iter().filter(|other| !is_stop_word(&other.word)) {
+                let hash = hasher.hash(TermKind::Word, &hasher.stem(&other.word));
+                let known = found.iter().any(|(known, synonym)| *known == hash && synonym.word == word);
+                if !known && own(&hash) != Some(word) {
+                    let likeness =
+                        if other.likeness.is_finite() { other.likeness.clamp(0.0, 1.0) } else { 0.0 };
+                    found.push((hash, Synonym { word, likeness }));
+                }
+            }
+        }
+        found.sort_by(|a, b| b.1.likeness.total_cmp(&a.1.likeness));
+        found.truncate(MAX_RELATED_TERMS);
+        self.hashes.truncate(self.cues + Cue::ALL.len());
+        self.hashes.extend(found.iter().map(|(hash, _)| *hash));
+        self.synonyms = found.into_iter().map(|(_, synonym)| synonym).collect();
+        self
+    }
+
+    /// The same question with only the most alike of the words that are related to its own.
+    #[must_use]
+    pub fn fewer_related(mut self, most: usize) -> Self {
+        self.synonyms.truncate(most);
+        self.hashes.truncate(self.related() + self.synonyms.len());
+        self
+    }
+
     /// Hashes to look for, in the order in which [`ScanRow::counts`](crate::storage::ScanRow::counts) has to answer.
     #[must_use]
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
     }
 
-    /// How many of the hashes are words of the question; speakers follow, then the cues.
+    /// How many of the hashes are words of the question; speakers follow, then the cues, then what is related.
     pub(super) fn words(&self) -> usize {
         self.words
     }
@@ -108,9 +176,67 @@ impl Question {
         self.cues
     }
 
+    /// Where what is related begins.
+    pub(super) fn related(&self) -> usize {
+        self.cues + Cue::ALL.len()
+    }
+
+    /// The synonyms of each word, as indices of [`synonyms`](Self::synonyms).
+    pub(super) fn synonyms_by_word(&self) -> Vec<Vec<usize>> {
+        let mut found = vec![Vec::new(); self.words];
+        for (at, synonym) in self.synonyms.iter().enumerate() {
+            if let Some(list) = found.get_mut(synonym.word) {
+                list.push(at);
+            }
+        }
+        found
+    }
+
+    /// What the hashes from there on stand for.
+    pub(super) fn synonyms(&self) -> &[Synonym] {
+        &self.synonyms
+    }
+
     /// The embedding.
     #[must_use]
     pub fn vector(&self) -> Option<&Quantised> {
         self.vector.as_ref()
+    }
+}
+
+/// The words of a normalised text that say what a question is about.
+fn sought(normal: &str) -> impl Iterator<Item = &str> {
+    content_words(normal).filter(|word| !COURTESY.contains(word)).take(MAX_QUESTION_TERMS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn related_words_are_bounded_and_never_the_word_itself() {
+        let hasher = TermHasher::new([5; 32]);
+        let text = "Please, does my dog like the dogs on 3 May?";
+        let words = Question::words_sought(text);
+        assert_eq!(words, ["dog", "like", "dogs", "may"]);
+        let named = |word: &str, likeness: f32| Related { word: word.to_owned(), likeness };
+        let question = Question::parse(text, &hasher, 0);
+        let related = [
+            vec![named("puppy", 0.8), named("puppies", 0.7), named("dogs", 0.9), named("the", 0.9)],
+            vec![named("love", f32::NAN), named("enjoy", 2.0)],
+            vec![named("puppy", 0.6)],
+            Vec::new(),
+        ];
+        let with = question.clone().with_related(&words, &related, &hasher);
+        let expected = [(1, 1.0), (0, 0.8), (1, 0.0)].map(|(word, likeness)| Synonym { word, likeness });
+        assert_eq!(with.synonyms(), expected);
+        assert_eq!(with.hashes()[with.related() + 1], hasher.hash(TermKind::Word, "puppi"));
+        assert_eq!(&with.hashes()[..with.related()], question.hashes());
+        let fewer = with.fewer_related(2);
+        assert_eq!((fewer.synonyms(), fewer.hashes().len()), (&expected[..2], fewer.related() + 2));
+        let many: Vec<Related> = (0..1_000).map(|number| named(&format!("word{number}"), 0.5)).collect();
+        let with = question.with_related(&words, &[many], &hasher);
+        assert_eq!(with.synonyms().len(), MAX_RELATED_TERMS);
+        assert_eq!(with.hashes().len(), with.related() + MAX_RELATED_TERMS);
     }
 }

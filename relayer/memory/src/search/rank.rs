@@ -2,16 +2,16 @@
 //! and after, and what makes a text a better or worse answer.
 //!
 //! All constants are round numbers set by hand, in standard deviations, so that a weight of 1 means "as much as being one
-//! deviation more similar". None was fitted to a collection of questions.
+//! deviation more similar". None was fitted to a collection of questions; what they do to one is in docs/MEMORY.md.
 
 use std::collections::HashSet;
 
-use crate::model::Kind;
+use crate::{dates::DAY_MS, model::Kind};
 
 use super::{
     Candidate, Candidates, Question,
-    bar::{Bar, Measure},
-    dates::DAY_MS,
+    bar::{Bar, Measure, is_about},
+    candidates::{NOTHING, WORDS},
     features::Cue,
 };
 
@@ -68,16 +68,18 @@ const SHORTLIST: usize = 400;
 const WORD_BEFORE: f32 = 0.75;
 /// The same for the message after.
 const WORD_AFTER: f32 = 0.5;
-/// What similarity of the message before or after counts.
+/// How much more of its words counts if the message before ends with a question: then this one is the answer.
+const WORD_ASKED: f32 = 0.5;
+/// What similarity of the message before or after counts; that of a question before, twice.
 const MEANING_NEAR: f32 = 0.25;
 /// Said by the one whom the question names: who is asked about tells it, nearly always.
-const BY_THE_NAMED: f32 = 3.0;
+const BY_THE_NAMED: f32 = 4.0;
 /// The speaker tells of themselves.
 const OWN: f32 = 1.0;
 /// It ends with a question; and again if it does nothing but ask.
 const ASKS: f32 = -1.0;
-/// The question asks when, and it says when.
-const SAYS_WHEN: f32 = 1.0;
+/// The question asks when, and it says when: an answer without is none.
+const SAYS_WHEN: f32 = 3.0;
 /// The newest of the shortlist against the oldest, where the question asks for the newest.
 const NEWEST: f32 = 2.0;
 /// Words that a text needs to say as much as one can; more do not make it better. Facts and summaries count as this long.
@@ -113,14 +115,26 @@ pub fn rank_weighted(
     let rows: Vec<&Candidate> = shortlist.into_iter().chain(near).collect();
     let newest = Newest::of(question, &rows, documents);
 
-    let mut ranked: Vec<Ranked> = rows
+    let mut found: Vec<Found<'_>> = rows
         .into_iter()
         .map(|row| {
-            let sum = evidence.together(row) + newest.bonus(row.number, documents);
+            let Together { mut sum, matches } = evidence.together(row);
+            sum += newest.bonus(row.number, documents);
+            let says_it_all = evidence.says_it_all(row);
             let mut relevance = evidence.bar.score(sum);
-            if evidence.says_it_all(row) {
+            if says_it_all {
                 relevance = relevance.max(DEFAULT_THRESHOLD);
             }
+            Found { row, relevance, matches: matches || says_it_all }
+        })
+        .collect();
+    found.sort_unstable_by(|a, b| b.relevance.total_cmp(&a.relevance).then(b.row.number.cmp(&a.row.number)));
+    // None of the best says enough of what is asked: then nothing here is about it, and all of it is below the threshold.
+    let answered = found.iter().take(BEST).any(|found| found.matches);
+    let mut ranked: Vec<Ranked> = found
+        .into_iter()
+        .map(|Found { row, relevance, .. }| {
+            let relevance = if answered { relevance } else { relevance * DEFAULT_THRESHOLD };
             let score = blend(relevance, row.number, question, documents, weights);
             Ranked { number: row.number, score, similarity: row.cosine }
         })
@@ -128,6 +142,27 @@ pub fn rank_weighted(
     ranked.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));
     ranked.truncate(limit);
     ranked
+}
+
+/// Words that a question has; of a longer message an answer has to say as much as of a question of its weightiest words.
+const WORDS_OF_A_QUESTION: usize = 8;
+
+/// Best items of which one has to match, as many as an answer has.
+const BEST: usize = 10;
+
+/// An item while it is ranked.
+struct Found<'a> {
+    row: &'a Candidate,
+    relevance: f32,
+    matches: bool,
+}
+
+/// What an item has together with the messages before and after.
+struct Together {
+    /// The evidence.
+    sum: f32,
+    /// Whether it says enough of what is asked to be an answer.
+    matches: bool,
 }
 
 /// Share of the weight of a question's words that is nearly all of it.
@@ -140,6 +175,8 @@ struct Evidence<'a> {
     documents: &'a dyn Documents,
     measure: Measure,
     bar: Bar,
+    /// Of the words that an answer has to say some of.
+    worth: f32,
 }
 
 impl<'a> Evidence<'a> {
@@ -149,7 +186,10 @@ impl<'a> Evidence<'a> {
         let usual =
             OWN + length_prior(FULL_LENGTH / 2) + if candidates.names_speaker { BY_THE_NAMED } else { 0.0 };
         let bar = Bar::new(candidates, &measure, question.background, usual);
-        Self { question, candidates, documents, measure, bar }
+        let mut worth = candidates.worth.clone();
+        worth.sort_unstable_by(|a, b| b.total_cmp(a));
+        let worth = worth.iter().take(WORDS_OF_A_QUESTION).sum();
+        Self { question, candidates, documents, measure, bar, worth }
     }
 
     /// The candidates with most evidence of their own, in no order. Looks at every candidate, so it asks nothing of the
@@ -181,18 +221,37 @@ impl<'a> Evidence<'a> {
     }
 
     /// With the messages before and after.
-    fn together(&self, row: &Candidate) -> f32 {
+    fn together(&self, row: &Candidate) -> Together {
         let [before, after] =
             self.documents.neighbours(row.number).map(|number| self.candidates.get(number?));
-        let mask = |row: Option<&Candidate>| row.map_or(0, |row| row.words);
-        let new_before = mask(before) & !row.words;
-        let new_after = mask(after) & !row.words & !new_before;
-        let lexical = row.lexical
-            + WORD_BEFORE * self.candidates.weight_of(new_before)
-            + WORD_AFTER * self.candidates.weight_of(new_after);
-        let near =
-            [before, after].into_iter().flatten().map(|row| self.measure.meaning(row).max(0.0)).sum::<f32>();
-        self.measure.words(lexical) + self.measure.meaning(row) + MEANING_NEAR * near + self.prior(row)
+        let asked = before.is_some_and(|row| row.cues & Cue::EndsAsking.bit() != 0);
+        let has = |row: Option<&Candidate>| self.candidates.shares.of(row.map_or(NOTHING, |row| row.list));
+        let (own, before_has, after_has) = (has(Some(row)), has(before), has(after));
+        // What is missing here of each word, and stands beside it; a word that is said twice is not more than said.
+        let (mut near, mut answers, mut covered) = (0.0, 0.0, 0.0);
+        for word in 0..self.candidates.weights.len().min(WORDS) {
+            let beside = |weight: f32| {
+                let said = own[word].min(weight);
+                let missing = |there: &[f32; WORDS]| (there[word].min(weight) - said).max(0.0);
+                (said, WORD_BEFORE * missing(&before_has), WORD_AFTER * missing(&after_has))
+            };
+            let (_, earlier, later) = beside(self.candidates.weights[word]);
+            near += earlier.max(later);
+            answers += if asked { WORD_ASKED * earlier } else { 0.0 };
+            let full = self.candidates.full_weights[word];
+            if full > 0.0 {
+                let (said, earlier, later) = beside(full);
+                covered += (said + earlier.max(later)) / full * self.candidates.worth[word];
+            }
+        }
+        let meaning = |row: Option<&Candidate>| row.map_or(0.0, |row| self.measure.meaning(row).max(0.0));
+        let question_before = if asked { meaning(before) } else { 0.0 };
+        let sum = self.measure.words(row.lexical + near + answers)
+            + self.measure.meaning(row)
+            + MEANING_NEAR * (meaning(before) + meaning(after) + question_before)
+            + self.prior(row);
+        let share = covered / self.worth.max(f32::MIN_POSITIVE);
+        Together { sum, matches: is_about(share, row, self.candidates, self.question.background) }
     }
 
     /// What makes it a better or worse answer to anything.

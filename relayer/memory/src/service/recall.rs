@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use baton_embed::EmbedRole;
+use baton_embed::{EmbedRole, Related};
 use tokio::sync::OwnedRwLockReadGuard;
 
 use super::{Memory, Slot};
@@ -40,6 +40,8 @@ const GRAPH_SHARE: f32 = 0.6;
 const DATABASE_ROWS: u32 = 400;
 /// How often a database is asked whose rows change meanwhile.
 const SCAN_TRIES: u32 = 3;
+/// Related words that a database is asked for: it reads each of the rows for each of them.
+const DATABASE_RELATED: usize = 32;
 /// Share of items without a vector, in percent, from which an answer says so.
 const UNEMBEDDED_PERCENT: usize = 10;
 
@@ -137,16 +139,20 @@ impl Memory {
         let cut = request.query.floor_char_boundary(MAX_QUERY_BYTES);
         request.query.0.truncate(cut);
         let slot = self.slot(owner);
-        let (vector, guard) = tokio::join!(self.embed_query(&request.query), self.open_to_read(&slot, owner));
+        let (vector, related, guard) = tokio::join!(
+            self.embed_query(&request.query),
+            self.related_words(&request.query),
+            self.open_to_read(&slot, owner)
+        );
         let mut guard = guard?;
         for _ in 1..SCAN_TRIES {
-            match self.search_open(guard, &request, &vector).await? {
+            match self.search_open(guard, &request, &vector, &related).await? {
                 Some(answer) => return Ok(answer),
                 // Another relayer wrote in between, and its rows may be under a newer key than the question was.
                 None => guard = self.open_to_read(&slot, owner).await?,
             }
         }
-        let answer = self.search_open(guard, &request, &vector).await?;
+        let answer = self.search_open(guard, &request, &vector, &related).await?;
         answer
             .ok_or_else(|| MemoryError::Unavailable("other relayers write to this owner all the time".into()))
     }
@@ -170,9 +176,17 @@ impl Memory {
         guard: OwnedRwLockReadGuard<Option<Owner>>,
         request: &RecallRequest,
         vector: &Result<Vec<f32>, String>,
+        (words, related): &(Vec<String>, Vec<Vec<Related>>),
     ) -> Result<Option<Recall>> {
         let open = guard.as_ref().expect("it was filled");
-        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms());
+        let mut question = Question::parse(&request.query, open.hasher(), self.now_ms()).with_related(
+            words,
+            related,
+            open.hasher(),
+        );
+        if self.in_database() {
+            question = question.fewer_related(DATABASE_RELATED);
+        }
         let (waiting, all) = (open.unembedded.len(), open.state.entries.len());
         let mut degraded = None;
         let mut mode = RecallMode::Full;
@@ -225,6 +239,14 @@ impl Memory {
             .map_err(|_| MemoryError::Unavailable("the search was stopped".into()))?
         };
         Ok(Some(Recall { mode, degraded, ..answer }))
+    }
+
+    /// The words of a question, and for each what is related to it; none where that is not known in time.
+    async fn related_words(&self, query: &str) -> (Vec<String>, Vec<Vec<Related>>) {
+        let words = Question::words_sought(query);
+        let asked: Vec<&str> = words.iter().map(String::as_str).collect();
+        let related = tokio::time::timeout(EMBED_SHARE, self.inner.parts.embedder.related(&asked)).await;
+        (words, related.unwrap_or_default())
     }
 
     async fn embed_query(&self, query: &str) -> Result<Vec<f32>, String> {

@@ -7,6 +7,7 @@ use super::{
     text::{Pattern, Word, name_end, sentences, span},
     words::DAYS,
 };
+use crate::dates::MONTHS;
 
 /// Entities of one text at most: a text that names more is a list.
 pub const MAX_ENTITIES: usize = 16;
@@ -114,20 +115,6 @@ fn by_capital(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
 
 /// Days by name and dates in digits: "March 3rd", "3 March", "2024-05-01", "on Tuesday".
 fn by_day(text: &str, words: &[Word], found: &mut Vec<EntityMention>) {
-    const MONTHS: &[&str] = &[
-        "january",
-        "february",
-        "march",
-        "april",
-        "may",
-        "june",
-        "july",
-        "august",
-        "september",
-        "october",
-        "november",
-        "december",
-    ];
     let digits = |word: &Word| word.lower.starts_with(|c: char| c.is_ascii_digit()) && word.lower.len() <= 4;
     for (at, word) in words.iter().enumerate() {
         let lower = word.lower.as_str();

@@ -7,7 +7,7 @@ use super::{
     text::{prefix, sentences},
     words::{SMALL_TALK, STOP},
 };
-use crate::model::Role;
+use crate::{dates::Day, model::Role};
 
 /// A message to be summarised.
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ fn line(one: &Weighed<'_>) -> String {
         Role::System => "Instructions",
         Role::Summary => "Before",
     };
-    format!("{} {who}: {}\n", date(one.time_ms), prefix(one.text, MAX_SENTENCE_BYTES))
+    format!("{} {who}: {}\n", Day::of(one.time_ms).iso(), prefix(one.text, MAX_SENTENCE_BYTES))
 }
 
 fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
@@ -111,19 +111,4 @@ fn weigh<'a>(messages: &[Spoken<'a>]) -> Vec<Weighed<'a>> {
             weight: weight(sentence, *role),
         })
         .collect()
-}
-
-/// The day of a time, as `2026-03-01` (UTC; civil-from-days after Howard Hinnant's public-domain "chrono-compatible low-level date
-/// algorithms").
-pub fn date(time_ms: u64) -> String {
-    let days = time_ms / 86_400_000 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
 }

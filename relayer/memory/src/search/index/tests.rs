@@ -1,5 +1,6 @@
 //! The index against a search without one.
 
+use baton_embed::Related;
 use proptest::prelude::*;
 
 use super::*;
@@ -64,9 +65,10 @@ fn scan_of(items: &[(u64, Features)], question: &Question, allowed: &dyn Fn(u64)
 /// Rows that match at all, rounded: sums are added up in another order.
 fn comparable(found: &Candidates) -> Vec<Candidate> {
     let round = |x: f32| (x * 1_000.0).round();
-    let matches = found.rows().iter().filter(|row| row.cosine.is_some() || row.words != 0);
+    let matches =
+        found.rows().iter().filter(|row| row.cosine.is_some() || row.lexical > 0.0 || row.words != 0);
     matches
-        .map(|row| Candidate { lexical: round(row.lexical), cosine: row.cosine.map(round), ..*row })
+        .map(|row| Candidate { lexical: round(row.lexical), cosine: row.cosine.map(round), list: 0, ..*row })
         .collect()
 }
 
@@ -117,7 +119,12 @@ proptest! {
         prop_assert_eq!(index.len(), items.len());
         let items: Vec<(u64, Features)> = items.into_iter().collect();
         let allowed = |number: u64| number != hidden;
-        let question = Question::parse("What did Ana say of word1, word3 and word5?", &hasher(), 0)
+        let text = "What did Ana say of word1, word3 and word5?";
+        let likes = |word: &str, likeness: f32| Related { word: word.to_owned(), likeness };
+        let related = [vec![likes("word2", 0.5), likes("word3", 0.9)], vec![likes("word2", 0.8), likes("none", 0.4)]];
+        let words = ["word1", "word5"].map(str::to_owned);
+        let question = Question::parse(text, &hasher(), 0)
+            .with_related(&words, &related, &hasher())
             .with_vector(&towards(3), Background::TYPICAL);
         let found = index.scan(&question, &allowed);
         let scan = scan_of(&items, &question, &allowed);
@@ -125,6 +132,11 @@ proptest! {
         prop_assert_eq!(comparable(&found), comparable(&expected));
         prop_assert_eq!(found.documents(), expected.documents());
         prop_assert_eq!(&found.weights, &expected.weights);
+        prop_assert_eq!((&found.full_weights, &found.worth), (&expected.full_weights, &expected.worth));
+        for row in found.rows() {
+            let there = expected.get(row.number).expect("it was compared");
+            prop_assert_eq!(found.shares.of(row.list), expected.shares.of(there.list));
+        }
         prop_assert!((found.cosine_mean - expected.cosine_mean).abs() < 1e-4);
         prop_assert!((found.cosine_deviation - expected.cosine_deviation).abs() < 1e-3);
     }

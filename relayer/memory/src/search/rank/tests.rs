@@ -1,5 +1,7 @@
 //! The ranking over an index, as the service uses it.
 
+use baton_embed::Related;
+
 use super::*;
 use crate::search::{Background, Index, Quantised, TermHasher, document_features};
 
@@ -165,4 +167,64 @@ fn d5_meaning_finds_what_no_word_does() {
     // Another embedder's vectors do not count.
     let other = Question::parse("rice", &talk.hasher, BEGIN).with_vector(&[1.0, 0.0, 0.0], background);
     assert!(talk.index.scan(&other, &|_| true).rows().is_empty());
+}
+
+#[test]
+fn f7_a_question_about_something_else_has_no_match_however_good_the_best_is() {
+    let talk = talk();
+    // Who is named says nothing of what is asked, and one word of several is no answer.
+    for nothing in [
+        "Which instrument does my sister Ana study at the conservatory in Vienna?",
+        "How much does the harbour ferry to the islands cost in winter?",
+    ] {
+        let ranked = talk.ask(nothing);
+        assert!(
+            !ranked.is_empty() && ranked.iter().all(|ranked| ranked.score < DEFAULT_THRESHOLD),
+            "{nothing}"
+        );
+    }
+    // A caller who wants them all the same gets them in the same order.
+    let ranked = talk.ask("Which instrument does my sister Ana study at the conservatory in Vienna?");
+    assert_eq!(numbers(&ranked)[0], 4);
+}
+
+#[test]
+fn f7_a_memory_of_one_item_answers_what_it_says() {
+    let talk = Talk::new(&[("user", "The anchor weighs forty kilograms.")]);
+    assert!(talk.ask("How much does the anchor weigh?")[0].score >= DEFAULT_THRESHOLD);
+    assert!(talk.ask("Where is the lighthouse?").iter().all(|ranked| ranked.score < DEFAULT_THRESHOLD));
+}
+
+#[test]
+fn what_is_said_in_another_word_is_found_by_what_is_related() {
+    let mut talk = talk();
+    let text = "Did I take a boat?";
+    let words = Question::words_sought(text);
+    assert_eq!(words, ["take", "boat"]);
+    let more = [(8, "We paddled our canoe over."), (9, "We paddled our boat over.")];
+    let ask = |talk: &Talk, related: &[&str]| {
+        let named = related.iter().map(|word| Related { word: (*word).to_owned(), likeness: 0.8 }).collect();
+        let question =
+            Question::parse(text, &talk.hasher, BEGIN).with_related(&words, &[vec![], named], &talk.hasher);
+        numbers(&rank(&question, &talk.index.scan(&question, &|_| true), talk, 3))
+    };
+    for (number, told) in more {
+        talk.index.insert(number, document_features(told, "user", BEGIN, &talk.hasher));
+        talk.kinds.push(Kind::Episode);
+    }
+    // To the letter is better than related.
+    assert_eq!(ask(&talk, &["canoe"]), [9, 8]);
+    assert!(talk.index.remove(9));
+    assert_eq!(ask(&talk, &["canoe"]), [8]);
+    assert!(ask(&talk, &[]).is_empty());
+}
+
+#[test]
+fn the_answer_to_a_question_comes_before_what_follows_a_statement() {
+    let score = |before: &str| {
+        let talk = Talk::new(&[("Ana", before), ("Ben", "It was the oboe that I took, in the end.")]);
+        let ranked = talk.ask("Which instrument is in the orchestra, an oboe?");
+        ranked.iter().find(|ranked| ranked.number == 1).map(|ranked| ranked.score)
+    };
+    assert!(score("An instrument in your orchestra?") > score("An instrument in your orchestra."));
 }

@@ -1,0 +1,181 @@
+//! A map from numbers to numbers that can be wiped: the standard one keeps its keys in memory that it has freed.
+//!
+//! Open addressing with linear probing (Knuth, "The art of computer programming", volume 3, 6.4). Whoever chooses the keys
+//! cannot make it slow: they are keyed hashes, or numbers that are given out one after the other.
+
+use zeroize::Zeroize as _;
+
+/// Value of a free place.
+const FREE: u32 = u32::MAX;
+/// Least places, once there is anything.
+const LEAST: usize = 16;
+/// An odd number near 2^64 over the golden ratio: numbers in a row fall far from each other (ibid., "Fibonacci hashing").
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Numbers to numbers. Wiped when it grows, when something is removed, and when it is dropped.
+#[derive(Default)]
+pub(super) struct Table {
+    /// A power of two of them, or none.
+    places: Vec<(u64, u32)>,
+    used: usize,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Bytes of memory that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<(u64, u32)>()
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<u32> {
+        let (_, value) = self.places.get(self.find(key)?)?;
+        (*value != FREE).then_some(*value)
+    }
+
+    /// The value of a key, which is `value` if there was none.
+    pub(super) fn get_or_insert(&mut self, key: u64, value: u32) -> u32 {
+        if let Some(there) = self.get(key) {
+            return there;
+        }
+        self.insert(key, value);
+        value
+    }
+
+    /// Sets a key's value, which must not be `u32::MAX`.
+    pub(super) fn insert(&mut self, key: u64, value: u32) {
+        debug_assert!(value != FREE, "it would be a free place");
+        // At most three quarters full, so that a search soon comes to a free place.
+        if (self.used + 1) * 4 > self.places.len() * 3 {
+            self.grow();
+        }
+        let Some(at) = self.find(key) else { return };
+        self.used += usize::from(self.places[at].1 == FREE);
+        self.places[at] = (key, value);
+    }
+
+    /// Takes a key out; what stands behind it moves up, so that no mark of it is left.
+    pub(super) fn remove(&mut self, key: u64) -> Option<u32> {
+        let mut hole = self.find(key).filter(|at| self.places[*at].1 != FREE)?;
+        let value = self.places[hole].1;
+        let last = self.places.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & last;
+            let (other, there) = self.places[at];
+            if there == FREE {
+                break;
+            }
+            // It may move if its own place is not between the hole and where it is.
+            let own = self.place(other);
+            if at.wrapping_sub(own) & last >= at.wrapping_sub(hole) & last {
+                self.places[hole] = self.places[at];
+                hole = at;
+            }
+        }
+        self.places[hole] = (0, FREE);
+        self.used -= 1;
+        Some(value)
+    }
+
+    /// Where a key would like to stand.
+    fn place(&self, key: u64) -> usize {
+        let bits = self.places.len().trailing_zeros();
+        usize::try_from(key.wrapping_mul(SPREAD) >> (64 - bits)).expect("fewer bits than places have")
+    }
+
+    /// Where a key stands, or the free place where it would.
+    fn find(&self, key: u64) -> Option<usize> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let last = self.places.len() - 1;
+        let mut at = self.place(key);
+        while self.places[at].1 != FREE && self.places[at].0 != key {
+            at = (at + 1) & last;
+        }
+        Some(at)
+    }
+
+    fn grow(&mut self) {
+        let room = (self.places.len() * 2).max(LEAST);
+        let mut old = std::mem::replace(&mut self.places, vec![(0, FREE); room]);
+        for (key, value) in old.iter().filter(|(_, value)| *value != FREE) {
+            let at = self.find(*key).expect("there are places");
+            self.places[at] = (*key, *value);
+        }
+        wipe(&mut old);
+    }
+}
+
+fn wipe(places: &mut [(u64, u32)]) {
+    for (key, value) in places {
+        key.zeroize();
+        value.zeroize();
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        wipe(&mut self.places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Keys that fall together and keys that do not, put in and taken out in any order.
+        #[test]
+        fn it_holds_what_a_map_holds(steps in prop::collection::vec((0_u64..60, 0_u32..9, any::<bool>()), 0..300)) {
+            let mut table = Table::default();
+            let mut map = HashMap::new();
+            for (key, value, puts) in steps {
+                // The inverse of the factor: these all want one of four places.
+                let key = if key % 2 == 0 { key } else { (((key % 4) << 62) | key).wrapping_mul(0xf1de_83e1_9937_733d) };
+                if puts {
+                    table.insert(key, value);
+                    map.insert(key, value);
+                } else {
+                    prop_assert_eq!(table.remove(key), map.remove(&key));
+                }
+                prop_assert_eq!(table.len(), map.len());
+            }
+            for (key, value) in &map {
+                prop_assert_eq!(table.get(*key), Some(*value));
+                prop_assert_eq!(table.get_or_insert(*key, 77), *value);
+            }
+            prop_assert_eq!(table.get(1_000_003), None);
+            let left = table.places.iter().filter(|place| place.1 == FREE);
+            prop_assert!(left.clone().all(|place| place.0 == 0) && table.len() + left.count() == table.places.len());
+        }
+    }
+
+    #[test]
+    fn f1_what_is_taken_out_leaves_no_key() {
+        let mut table = Table::default();
+        assert!(table.is_empty() && table.get(5).is_none() && table.remove(5).is_none());
+        for key in 1..=12 {
+            assert_eq!(table.get_or_insert(key, 3), 3);
+        }
+        assert!(table.bytes() >= 16 * 16);
+        for key in 1..=12 {
+            assert_eq!(table.remove(key), Some(3));
+        }
+        assert!(table.is_empty() && table.places.iter().all(|place| *place == (0, FREE)));
+        table.insert(9, 1);
+        wipe(&mut table.places);
+        assert!(table.places.iter().all(|place| *place == (0, 0)));
+    }
+}
