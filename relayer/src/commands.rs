@@ -113,7 +113,7 @@ pub(crate) async fn erase_owner(settings: &Settings, account: &str, yes: bool) -
 
 /// Gives up what the database has lost of an owner, or of all owners; without `yes` it shows whose.
 pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes: bool) -> anyhow::Result<()> {
-    let memory = setup::open(settings).await?.memory;
+    let memory = setup::open(settings, None).await?.memory;
     let owners = match account {
         Some(account) => vec![account.parse().context("an account is 0x and 64 hex characters")?],
         None => memory.owners_with_loss().await?,
