@@ -137,7 +137,7 @@ fn forbid_memory_dumps() {
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        if baton_memory::storage::embedded::catches_panics() {
+        if baton_memory::catches_panics() {
             tracing::debug!(place, "the database cannot read what it holds");
             return;
         }

@@ -134,16 +134,19 @@ impl Memory {
     /// All steps of an owner until there is nothing left to do or something failed.
     async fn steps(&self, owner: OwnerId) -> Result<()> {
         loop {
-            let steps = [
+            let mut steps = vec![
                 self.extract_turns(owner).await?,
                 self.embed_items(owner).await?,
                 self.store_contents(owner).await?,
                 self.backstop(owner).await?,
                 self.summarise(owner).await?,
-                self.consolidate_if_due(owner).await?,
-                self.pack(owner).await?,
-                self.reindex(owner).await?,
             ];
+            // Upkeep goes through all of a memory, so it waits until nothing adds to it.
+            if steps.iter().all(|step| *step == Step::Idle) {
+                steps.push(self.consolidate_if_due(owner).await?);
+                steps.push(self.pack(owner).await?);
+                steps.push(self.reindex(owner).await?);
+            }
             let failed = steps.contains(&Step::Failed);
             if failed || steps.iter().all(|step| *step == Step::Idle) {
                 self.hold(owner, async |owner| {

@@ -22,3 +22,4 @@ pub mod writing;
 
 pub use jobs::Consolidated;
 pub use service::{Clock, Counters, Memory, Parts, RecordChanges};
+pub use storage::embedded::catches_panics;
