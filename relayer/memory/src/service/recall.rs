@@ -8,6 +8,7 @@ use std::{
 
 use baton_embed::{EmbedRole, Related};
 use tokio::sync::OwnedRwLockReadGuard;
+use zeroize::Zeroizing;
 
 use super::{Memory, Slot};
 use crate::{
@@ -300,16 +301,18 @@ fn choose(
     let mut recall = nothing(None);
     let mut budget = request.budget_tokens;
     let mut full = false;
+    // What the hits say, in canonical form: made once for each, since it costs more than ranking does.
+    let mut said: Vec<Zeroizing<String>> = Vec::new();
     for found in ranked {
         let Some(entry) = sight.entry(found.number) else { continue };
         let reason = if found.score < threshold {
             Some(DropReason::Threshold)
-        } else if recall.hits.iter().any(|hit| says_the_same(&hit.view.text, &entry.item.text)) {
-            Some(DropReason::Duplicate)
         } else if recall.hits.len() >= limit {
             Some(DropReason::Limit)
         } else {
-            None
+            said.push(Zeroizing::new(crate::writing::canonical(&entry.item.text)));
+            let (this, before) = said.split_last().expect("it was just pushed");
+            before.iter().any(|hit| says_the_same(hit, this)).then_some(DropReason::Duplicate)
         };
         let reason = reason.or_else(|| {
             let cost = entry_tokens(entry);
@@ -318,6 +321,9 @@ fn choose(
             budget = budget.map(|left| left.saturating_sub(cost));
             full.then_some(DropReason::Budget)
         });
+        if reason.is_some() {
+            said.truncate(recall.hits.len());
+        }
         match reason {
             None => {
                 let view = sight.owner.view(entry);
@@ -366,11 +372,10 @@ fn is_named(entry: &Entry) -> bool {
     entry.item.stable_key.as_deref().is_some_and(|key| !key.starts_with(super::turns::ANCHOR))
 }
 
-/// Whether two texts say the same, or one holds the other.
+/// Whether two canonical texts say the same, or one holds the other.
 fn says_the_same(a: &str, b: &str) -> bool {
-    let (a, b) = (crate::writing::canonical(a), crate::writing::canonical(b));
-    let (long, short) = if a.len() >= b.len() { (&a, &b) } else { (&b, &a) };
-    long == short || (short.len() >= 16 && long.contains(short.as_str()) && short.len() * 3 >= long.len())
+    let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
+    long == short || (short.len() >= 16 && long.contains(short) && short.len() * 3 >= long.len())
 }
 
 fn entry_tokens(entry: &Entry) -> u32 {
