@@ -2,7 +2,7 @@
 //! sealed sessions without knowing of them.
 //!
 //! A program sends the whole conversation with every request. What stands before its new messages finds the session
-//! ([`threads`]); a request that says something else from some point on becomes an edit of the last turn, or a session
+//! (`threads.rs`); a request that says something else from some point on becomes an edit of the last turn, or a session
 //! that branches off; one that is not known begins a session with what it says. Nothing that was said is lost by that.
 //!
 //! Only programs with the bearer key are served, under a loopback name or one that was allowed, and pages of other

@@ -118,14 +118,17 @@ pub(crate) async fn accept_loss(settings: &Settings, account: Option<&str>, yes:
         Some(account) => vec![account.parse().context("an account is 0x and 64 hex characters")?],
         None => memory.owners_with_loss().await?,
     };
+    if owners.is_empty() {
+        println("nothing was lost, as far as key files tell");
+        return Ok(());
+    }
     if !yes {
         for owner in &owners {
             println(&owner.to_string());
         }
         bail!(
-            "{} owners: what the database lost of them is given up, for good, with --yes; a backup of the database, put back \
-             while no relayer runs, brings it back",
-            owners.len()
+            "what the database lost of these is given up, for good, with --yes; a backup of the database, put back while no \
+             relayer runs, brings it back"
         );
     }
     for owner in owners {

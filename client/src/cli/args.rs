@@ -235,7 +235,7 @@ pub struct ServeArguments {
     /// Serve every program of this machine, without a key.
     #[arg(long, conflicts_with = "key_file")]
     pub no_key: bool,
-    /// Let pages of this origin ask, such as https://chat.example; may be repeated.
+    /// Let pages of this origin ask, such as `https://chat.example`; may be repeated.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "BATON_SERVE_ALLOW_ORIGIN")]
     pub allow_origin: Vec<String>,
     /// Serve requests that call the endpoint by this name, beside localhost; may be repeated.

@@ -222,8 +222,9 @@ impl<'a> View<'a> {
     /// Shows an event. The output may be gone; the turn goes on all the same.
     pub fn show(&mut self, event: TurnEvent) {
         match event {
-            TurnEvent::Attempt { node, model, .. } => {
-                self.out.note(&format!("node {} · {model}", short(&node)));
+            TurnEvent::Attempt { node, model, continues, .. } => {
+                let what = if continues > 0 { " goes on with the answer" } else { "" };
+                self.out.note(&format!("node {}{what} · {model}", short(&node)));
                 self.model = model;
             }
             TurnEvent::Memory(items) => show_memory(&items, self.out),

@@ -1,5 +1,6 @@
 //! An owner's state: the fold of the log. Pure; everything that decides is here or in [`crate::scope`], and nothing awaits.
 
+mod answered;
 mod openings;
 pub(crate) mod places;
 
@@ -13,10 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     events::{Event, Outcome, Pointer, StoredItem, StoredKey, Unpackable},
     ids::{ItemId, ProjectId, SessionId},
-    limits::MAX_ANSWERED,
     model::{Consent, Edge, Item, Kind, Layer, Text},
     scope::{Class, Home, View},
-    state::{openings::Openings, places::Places},
+    state::{answered::Answered, openings::Openings, places::Places},
 };
 
 /// An item with what happened to it.
@@ -125,41 +125,6 @@ pub(crate) struct State {
     /// Made when first asked for.
     #[serde(skip)]
     openings: OnceLock<Openings>,
-}
-
-/// What the latest calls with idempotency keys were answered with.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Answered {
-    /// By the number of the event: key, call and answer.
-    calls: BTreeMap<u64, ([u8; 32], [u8; 32], ItemId)>,
-    numbers: HashMap<[u8; 32], u64>,
-}
-
-impl Answered {
-    fn add(&mut self, number: u64, key: [u8; 32], call: [u8; 32], item: ItemId) {
-        if let Some(before) = self.numbers.insert(key, number) {
-            self.calls.remove(&before);
-        }
-        self.calls.insert(number, (key, call, item));
-        while self.calls.len() > MAX_ANSWERED {
-            if let Some((_, (key, ..))) = self.calls.pop_first() {
-                self.numbers.remove(&key);
-            }
-        }
-    }
-
-    /// The events of calls that were answered with an item.
-    fn about(&self, item: ItemId) -> impl Iterator<Item = u64> {
-        self.calls.iter().filter(move |(_, (.., answer))| *answer == item).map(|(number, _)| *number)
-    }
-
-    fn forget(&mut self, item: ItemId) {
-        for number in self.about(item).collect::<Vec<_>>() {
-            if let Some((key, ..)) = self.calls.remove(&number) {
-                self.numbers.remove(&key);
-            }
-        }
-    }
 }
 
 impl State {
@@ -450,8 +415,7 @@ impl State {
 
     /// The call that an idempotency key came with, and what it was answered with.
     pub(crate) fn answered(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
-        let (_, call, item) = self.answered.calls.get(self.answered.numbers.get(key)?)?;
-        Some((*call, *item))
+        self.answered.of(key)
     }
 
     pub(crate) fn recorded(&self, session: SessionId, turn: u64) -> Option<&Turn> {

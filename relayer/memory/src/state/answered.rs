@@ -1,0 +1,48 @@
+//! What calls with idempotency keys were answered with: the latest of them, so that a call that is made again is known.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::ItemId, limits::MAX_ANSWERED};
+
+/// What the latest calls with idempotency keys were answered with.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Answered {
+    /// By the number of the event: key, call and answer.
+    calls: BTreeMap<u64, ([u8; 32], [u8; 32], ItemId)>,
+    numbers: HashMap<[u8; 32], u64>,
+}
+
+impl Answered {
+    pub(super) fn add(&mut self, number: u64, key: [u8; 32], call: [u8; 32], item: ItemId) {
+        if let Some(before) = self.numbers.insert(key, number) {
+            self.calls.remove(&before);
+        }
+        self.calls.insert(number, (key, call, item));
+        while self.calls.len() > MAX_ANSWERED {
+            if let Some((_, (key, ..))) = self.calls.pop_first() {
+                self.numbers.remove(&key);
+            }
+        }
+    }
+
+    /// The events of calls that were answered with an item.
+    pub(super) fn about(&self, item: ItemId) -> impl Iterator<Item = u64> {
+        self.calls.iter().filter(move |(_, (.., answer))| *answer == item).map(|(number, _)| *number)
+    }
+
+    pub(super) fn forget(&mut self, item: ItemId) {
+        for number in self.about(item).collect::<Vec<_>>() {
+            if let Some((key, ..)) = self.calls.remove(&number) {
+                self.numbers.remove(&key);
+            }
+        }
+    }
+
+    /// The call that a key came with, and what it was answered with.
+    pub(super) fn of(&self, key: &[u8; 32]) -> Option<([u8; 32], ItemId)> {
+        let (_, call, item) = self.calls.get(self.numbers.get(key)?)?;
+        Some((*call, *item))
+    }
+}
