@@ -71,7 +71,7 @@ impl Owner {
     /// plan has to be made again.
     ///
     /// # Errors
-    /// [`Committed::Conflict`] is no error; [`MemoryError`] is.
+    /// [`Committed::Conflict`] is no error; [`MemoryError`](crate::api::MemoryError) is.
     pub(crate) async fn commit(&mut self, plan: Plan) -> Result<Committed> {
         if plan.is_empty() {
             return Ok(Committed::Done);
