@@ -35,7 +35,7 @@ use axum::{
 use baton_proto::ids::SessionId;
 use tokio::{
     net::TcpListener,
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::task::TaskTracker;
@@ -157,6 +157,11 @@ impl Gateway {
 
     fn threads(&self) -> MutexGuard<'_, Threads> {
         self.inner.threads()
+    }
+
+    /// Room for one more request, taken before its body is read: what is held in memory is bounded by it.
+    fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        self.inner.slots.clone().try_acquire_owned().map_err(|_| Fault::crowded())
     }
 
     /// Learns what a session says now; it was used.

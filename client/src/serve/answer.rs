@@ -1,7 +1,7 @@
 //! A turn on its way to a program: its text as it comes, and what it ends with.
 
 use baton_proto::ids::SessionId;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
     Fault, Gateway,
@@ -36,9 +36,8 @@ pub(super) struct Running {
     pub(super) steps: mpsc::UnboundedReceiver<Step>,
 }
 
-/// Places a request and starts its turn.
-pub(super) async fn start(gateway: &Gateway, ask: Ask) -> Result<Running, Fault> {
-    let slot = gateway.inner.slots.clone().try_acquire_owned().map_err(|_| Fault::crowded())?;
+/// Places a request and starts its turn, which keeps the slot until it ends.
+pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: Ask) -> Result<Running, Fault> {
     let mut template = gateway.config().template.clone();
     template.model = ask.model.clone().or(template.model);
     template.max_output_tokens = ask.max_tokens.unwrap_or(template.max_output_tokens);

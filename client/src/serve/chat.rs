@@ -15,6 +15,7 @@ use axum::{
 use baton_proto::{ids::SessionId, receipt::TokenCounts, record::FinishReason};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use zeroize::Zeroizing;
 
 use super::{
@@ -29,6 +30,8 @@ static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of a larger one that are read all the same, and dropped.
 const MAX_DRAINED_BYTES: usize = 4 * MAX_BODY_BYTES;
+/// For a body to arrive; until then it holds one of the slots.
+const BODY_TIME: Duration = Duration::from_secs(60);
 /// Pause after which a comment tells that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -45,22 +48,30 @@ pub(super) async fn complete(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Fault> {
+    let slot = gateway.slot()?;
     let mut ask = ChatRequest::read(&read(body).await?)?;
     if let Some(session) = headers.get(&SESSION) {
         let session = session.to_str().map_err(|_| Fault::value("session", "x-baton-session is not text"))?;
         ask.session = Some(session.to_owned());
     }
-    respond(gateway, ask, Form::Chat).await
+    respond(gateway, slot, ask, Form::Chat).await
 }
 
 /// A completion of a text.
 pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) -> Result<Response, Fault> {
-    respond(gateway, TextRequest::read(&read(body).await?)?, Form::Text).await
+    let slot = gateway.slot()?;
+    let ask = TextRequest::read(&read(body).await?)?;
+    respond(gateway, slot, ask, Form::Text).await
 }
 
 /// Reads a body. What is beyond the limit is read on for a while and dropped: a program that is cut off while it still
 /// sends never sees why.
 async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
+    read.map_err(|_| Fault::request("body_too_slow", "", "the body did not arrive in time"))?
+}
+
+async fn collect(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
     let mut bytes = Zeroizing::new(Vec::new());
     let mut seen = 0;
     let mut parts = body.into_data_stream();
@@ -80,7 +91,12 @@ async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
     Ok(bytes)
 }
 
-async fn respond(gateway: Gateway, ask: Ask, form: Form) -> Result<Response, Fault> {
+async fn respond(
+    gateway: Gateway,
+    slot: OwnedSemaphorePermit,
+    ask: Ask,
+    form: Form,
+) -> Result<Response, Fault> {
     let (stream, include_usage) = (ask.stream, ask.include_usage);
     let mut frame = Frame {
         form,
@@ -88,7 +104,7 @@ async fn respond(gateway: Gateway, ask: Ask, form: Form) -> Result<Response, Fau
         id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
         created_s: gateway.client().now_ms() / 1000,
     };
-    let mut running = start(&gateway, ask).await?;
+    let mut running = start(&gateway, slot, ask).await?;
     let session = running.session;
     let mut response = if stream {
         // An answer that fails before it begins is an error with a status, as programs expect.
