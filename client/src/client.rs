@@ -467,7 +467,18 @@ async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
     settings.listen = config.listen.clone();
     settings.bootstrap = config.bootstrap.clone();
     settings.mdns = config.mdns;
-    let (mesh, incoming) = Mesh::spawn(Zeroizing::new(baton_keys::secret::random_bytes()), settings).await?;
+    let seed = || Zeroizing::new(baton_keys::secret::random_bytes());
+    if settings.listen.is_empty() && settings.meets_others() {
+        // Two routers can be crossed only from ports that are listened on. Nobody can open a turn here.
+        let ports = ["/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/tcp/0"];
+        settings.listen = ports.iter().filter_map(|address| address.parse().ok()).collect();
+        match Mesh::spawn(seed(), settings.clone()).await {
+            Ok((mesh, _)) => return Ok(mesh),
+            Err(error) => tracing::debug!(%error, "no port can be listened on: routers are not crossed"),
+        }
+        settings.listen.clear();
+    }
+    let (mesh, incoming) = Mesh::spawn(seed(), settings).await?;
     drop(incoming);
     Ok(mesh)
 }

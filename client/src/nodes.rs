@@ -384,7 +384,15 @@ mod tests {
     }
 
     fn peer(number: usize) -> PeerInfo {
-        PeerInfo { node: node(number), addrs: Vec::new(), connected: true, serves_turns: true, agent: None }
+        PeerInfo {
+            node: node(number),
+            addrs: Vec::new(),
+            connected: true,
+            serves_turns: true,
+            agent: None,
+            relayed: false,
+            record: None,
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The one task that owns the swarm. It turns commands into libp2p calls and libp2p events into answers,
 //! table entries and inbound turns. Started by [`crate::Mesh::spawn`]; no handler here ever awaits.
 
+mod dht;
+mod network;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -9,41 +12,58 @@ use std::{
     },
 };
 
-use baton_proto::ids::NodeId;
+use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
 use futures::StreamExt as _;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm,
-    core::transport::ListenerId,
+    core::{ConnectedPoint, transport::ListenerId},
     identify, mdns, ping,
     swarm::{
-        ConnectionId, DialError, SwarmEvent,
+        ConnectionError, ConnectionId, DialError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
 use tokio::{
     sync::{broadcast, mpsc, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    behaviour::{Behaviour, BehaviourEvent},
+    behaviour::{Behaviour, BehaviourEvent, DHT_PROTOCOL, RELAY_PROTOCOL},
     bootstrap::Bootstrap,
+    config::MeshClock,
     dials::Dials,
     error::{MeshError, OpenError},
+    gossip::Judge,
+    handle::NetworkStatus,
     ids::node_id_of,
     incoming::{Refusal, StreamQuotas},
     limits::{LISTEN_TIMEOUT, SHUTDOWN_GRACE},
     peers::{Claims, PeerEvent, PeerTable},
+    probes::Probes,
+    reach::Reach,
+    records::DhtKey,
+    relays::{Relays, is_circuit, relay_of},
     transport::{listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
 };
+pub(crate) use dht::{Dht, GetReply, ProvidersReply, PutReply};
+pub(crate) use network::Network;
 
 /// What a handle asks of the swarm task.
 pub(crate) enum Command {
     /// Open a turn with a peer, dialling the addresses if there is no connection.
     Open { peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply },
+    /// Tell others of this mesh's own record.
+    Announce(Arc<Signed<NodeRecord>>),
+    /// Find the newest record under a key of the DHT.
+    Get { key: DhtKey, reply: GetReply },
+    /// Put a record into the DHT.
+    Put { key: DhtKey, value: Vec<u8>, expires_ms: u64, reply: PutReply },
+    /// Find nodes that serve a model, by its name or the hex of its id.
+    Providers { model: String, reply: ProvidersReply },
 }
 
 /// Counters of the mesh, read through [`crate::MeshHandle::stats`].
@@ -55,6 +75,12 @@ pub(crate) struct Counters {
     pub(crate) turns_accepted: AtomicU64,
     pub(crate) turns_refused_queue: AtomicU64,
     pub(crate) turns_refused_quota: AtomicU64,
+    pub(crate) gossip_taken: AtomicU64,
+    pub(crate) gossip_rejected: AtomicU64,
+    pub(crate) dht_records: AtomicU64,
+    pub(crate) dht_refused: AtomicU64,
+    pub(crate) holes_punched: AtomicU64,
+    pub(crate) holes_failed: AtomicU64,
 }
 
 /// The swarm and all that only its task touches.
@@ -75,6 +101,19 @@ pub(crate) struct Actor {
     pub(crate) listeners: HashMap<ListenerId, (Multiaddr, Vec<Multiaddr>)>,
     /// Under which address each connection sees its peer.
     pub(crate) remote_addrs: HashMap<ConnectionId, Multiaddr>,
+    pub(crate) dht: Dht,
+    pub(crate) judge: Judge,
+    pub(crate) relays: Relays,
+    pub(crate) probes: Probes,
+    pub(crate) network: Network,
+    pub(crate) status: watch::Sender<NetworkStatus>,
+    pub(crate) clock: MeshClock,
+    /// How near addresses are believed.
+    pub(crate) nearest: Reach,
+    /// Whether this mesh looks for others.
+    pub(crate) discovery: bool,
+    /// Whether this mesh accepts turns.
+    pub(crate) serves: bool,
 }
 
 impl Actor {
@@ -110,6 +149,7 @@ impl Actor {
 
     /// Runs until cancelled or until no handle is left, then says goodbye to all peers.
     pub(crate) async fn run(mut self: Box<Self>) {
+        let mut ticks = ticks();
         loop {
             tokio::select! {
                 biased;
@@ -119,6 +159,7 @@ impl Actor {
                     None => break,
                 },
                 () = until(self.bootstrap.next_due()) => self.dial_bootstrap(),
+                _ = ticks.tick() => self.on_tick(),
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
             }
         }
@@ -146,6 +187,10 @@ impl Actor {
     fn on_command(&mut self, command: Command) {
         match command {
             Command::Open { peer, addrs, reply } => self.open(peer, addrs, reply),
+            Command::Announce(record) => self.announce(record),
+            Command::Get { key, reply } => self.dht_get(&key, reply),
+            Command::Put { key, value, expires_ms, reply } => self.dht_put(&key, value, expires_ms, reply),
+            Command::Providers { model, reply } => self.dht_providers(model, reply),
         }
     }
 
@@ -154,10 +199,14 @@ impl Actor {
             let reason = "it is this process itself".to_owned();
             let _ = reply.send(Err(OpenError::Unreachable { reason }));
         } else if self.swarm.is_connected(&peer) {
-            self.swarm.behaviour_mut().turn.open(peer, reply);
+            self.open_on_best(peer, reply);
         } else {
             self.dials.wait(peer, reply);
-            self.dial(peer, self.dialable(peer, addrs));
+            let addrs = self.dialable(peer, addrs);
+            // Where nobody knows an address, the DHT may.
+            if !addrs.is_empty() || self.dials.is_dialing(peer) || !self.locate(peer) {
+                self.dial(peer, addrs);
+            }
         }
     }
 
@@ -214,11 +263,10 @@ impl Actor {
         match event {
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                let dialled = endpoint.is_dialer();
-                self.on_connected(peer_id, connection_id, endpoint.get_remote_address().clone(), dialled);
+                self.on_connected(peer_id, connection_id, &endpoint);
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, .. } => {
-                self.on_connection_closed(peer_id, connection_id, num_established);
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                self.on_connection_closed(peer_id, connection_id, num_established, cause.as_ref());
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
                 self.on_dial_failed(connection_id, peer_id, &error);
@@ -233,6 +281,9 @@ impl Actor {
             }
             SwarmEvent::ListenerClosed { listener_id, reason, .. } => {
                 self.on_listener_closed(listener_id, reason);
+            }
+            SwarmEvent::ExternalAddrConfirmed { .. } | SwarmEvent::ExternalAddrExpired { .. } => {
+                self.on_external_changed();
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reported an error"),
             _ => {}
@@ -250,6 +301,12 @@ impl Actor {
             }
             BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => self.on_mdns_discovered(found),
             BehaviourEvent::Mdns(mdns::Event::Expired(gone)) => self.on_mdns_expired(gone),
+            BehaviourEvent::Dht(event) => self.on_dht_event(event),
+            BehaviourEvent::Gossip(event) => self.on_gossip(event),
+            BehaviourEvent::Circuits(event) => self.on_relay_client(event),
+            BehaviourEvent::HolePunching(event) => self.on_hole_punched(&event),
+            BehaviourEvent::Reachable(event) => self.on_reachable(&event),
+            BehaviourEvent::Upnp(event) => self.on_upnp(event),
             _ => {}
         }
     }
@@ -275,35 +332,60 @@ impl Actor {
         }
     }
 
-    fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, remote: Multiaddr, dialled: bool) {
+    fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         self.counters.connections.fetch_add(1, Relaxed);
         self.bootstrap.on_connected(connection, peer);
-        let (address, _) = split_identity(remote);
+        self.probes.answered(peer);
+        let relay = match endpoint {
+            ConnectedPoint::Dialer { address, .. } => relay_of(address),
+            ConnectedPoint::Listener { local_addr, .. } => relay_of(local_addr),
+        };
+        self.network.linked(peer, connection, relay);
+        let (address, _) = split_identity(endpoint.get_remote_address().clone());
         self.remote_addrs.insert(connection, address.clone());
         for reply in self.dials.connected(peer) {
-            self.swarm.behaviour_mut().turn.open(peer, reply);
+            self.open_on_best(peer, reply);
         }
+        self.end_waiting_for(peer);
         let Some(node) = node_id_of(&peer) else {
             tracing::debug!(%peer, "disconnecting a peer without an Ed25519 identity");
             self.swarm.close_connection(connection);
             return;
         };
         // The address of an inbound connection has a passing port: nobody listens there.
-        if dialled {
+        if endpoint.is_dialer() {
             self.update_peers(|table| table.learn(node, address));
         }
-        self.update_peers(|table| table.connected(node));
+        let relayed = self.network.is_relayed(&peer);
+        self.update_peers(|table| table.connected(node, relayed));
     }
 
-    fn on_connection_closed(&mut self, peer: PeerId, connection: ConnectionId, remaining: u32) {
+    fn on_connection_closed(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        remaining: u32,
+        cause: Option<&ConnectionError>,
+    ) {
         self.counters.connections.fetch_sub(1, Relaxed);
         self.remote_addrs.remove(&connection);
+        self.network.unlinked(peer, connection);
+        let node = node_id_of(&peer);
         if remaining > 0 {
+            let relayed = self.network.is_relayed(&peer);
+            if let Some(node) = node {
+                self.update_peers(|table| table.connected(node, relayed));
+            }
             return;
         }
         self.bootstrap.on_disconnected(peer, Instant::now(), rand::random());
-        if let Some(node) = node_id_of(&peer) {
-            self.update_peers(|table| table.disconnected(node));
+        self.relays.withdrawn(peer);
+        let Some(node) = node else { return };
+        self.update_peers(|table| table.disconnected(node));
+        // One that merely had nothing to say is not gone.
+        let serves = self.table().list().iter().any(|known| known.node == node && known.serves_turns);
+        if serves && !matches!(cause, None | Some(ConnectionError::KeepAliveTimeout)) {
+            self.probes.doubt(peer, Instant::now());
         }
     }
 
@@ -319,11 +401,28 @@ impl Actor {
         if !again.is_empty() {
             self.attempt(peer, again);
         }
+        if !self.dials.is_dialing(peer) && !self.swarm.is_connected(&peer) {
+            self.missed(peer);
+        }
         self.dials.settle(peer);
+    }
+
+    /// A peer did not answer at any address that was tried.
+    fn missed(&mut self, peer: PeerId) {
+        let Some(node) = node_id_of(&peer) else { return };
+        let now = Instant::now();
+        if self.probes.failed(peer, now) {
+            tracing::debug!(%node, "a peer is gone");
+            self.gone(node);
+        } else if !self.table().addrs(node).is_empty() {
+            self.probes.doubt(peer, now);
+        }
     }
 
     fn on_identified(&mut self, connection: ConnectionId, peer: PeerId, info: identify::Info) {
         let Some(node) = node_id_of(&peer) else { return };
+        let in_dht = info.protocols.contains(&DHT_PROTOCOL);
+        let relays = info.protocols.contains(&RELAY_PROTOCOL);
         let claims = Claims::believe(
             info.agent_version,
             &info.protocols,
@@ -332,13 +431,22 @@ impl Actor {
             self.remote_addrs.get(&connection),
         );
         self.update_peers(|table| table.identified(node, claims));
+        self.dht_member(node, in_dht);
+        match self.remote_addrs.get(&connection).filter(|_| relays && !self.network.is_relayed(&peer)) {
+            Some(remote) => {
+                // Where it listens, if it says so; where it was dialled, else.
+                let listens = self.table().addrs(node).into_iter().find(|address| !is_circuit(address));
+                self.relays.offered(peer, listens.unwrap_or_else(|| remote.clone()));
+            }
+            None => self.relays.withdrawn(peer),
+        }
     }
 
     fn on_mdns_discovered(&mut self, found: Vec<(PeerId, Multiaddr)>) {
         for (peer, address) in found {
             let Some(node) = node_id_of(&peer) else { continue };
             let (address, _) = split_identity(address);
-            self.update_peers(|table| table.learn(node, address.clone()));
+            self.update_peers(|table| table.appeared(node, address.clone()));
             if !self.swarm.is_connected(&peer) && !self.dials.is_dialing(peer) {
                 self.dial(peer, vec![address]);
             }
@@ -349,7 +457,7 @@ impl Actor {
         for (peer, address) in gone {
             if let Some(node) = node_id_of(&peer) {
                 let (address, _) = split_identity(address);
-                self.update_peers(|table| table.forget_address(node, &address));
+                self.update_peers(|table| table.disappeared(node, &address));
             }
         }
     }
@@ -369,6 +477,10 @@ impl Actor {
     }
 
     fn on_listener_closed(&mut self, listener: ListenerId, reason: Result<(), std::io::Error>) {
+        if self.relays.ended(listener, Instant::now()) {
+            tracing::debug!(?reason, "a relay no longer leads here");
+            return;
+        }
         if let Some((address, _)) = self.listeners.remove(&listener) {
             tracing::error!(%address, ?reason, "a listener closed; restart to listen there again");
         }
@@ -391,6 +503,12 @@ impl Actor {
             let _ = self.peer_events.send(event);
         }
     }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(network::TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 async fn until(due: Option<Instant>) {

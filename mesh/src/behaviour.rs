@@ -3,19 +3,31 @@
 use std::time::Duration;
 
 use libp2p::{
+    autonat,
     connection_limits::{self, ConnectionLimits},
-    identify,
+    dcutr, identify,
     identity::Keypair,
-    mdns, memory_connection_limits, ping,
+    kad, mdns, memory_connection_limits, ping, relay,
     swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
+    upnp,
 };
 
 use crate::{
-    config::MeshConfig,
+    config::{MeshConfig, RelayLimits},
     error::MeshError,
-    limits::{MEMORY_SHARE, MeshLimits},
+    gossip,
+    limits::{
+        DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_PACKET_BYTES,
+        MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,
+    },
     turn_protocol,
 };
+
+/// The DHT's protocol: Kademlia's, among members of this network only.
+pub(crate) const DHT_PROTOCOL: libp2p::StreamProtocol = libp2p::StreamProtocol::new("/baton/kad/1");
+/// What a relay says that it speaks (circuit relay v2).
+pub(crate) const RELAY_PROTOCOL: libp2p::StreamProtocol =
+    libp2p::StreamProtocol::new("/libp2p/circuit/relay/0.2.0/hop");
 
 /// Protocol family told by identify; peers of another family can be told apart, but are not refused.
 const PROTOCOL_FAMILY: &str = "baton/1";
@@ -33,10 +45,25 @@ pub(crate) struct Behaviour {
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
+    pub(crate) dht: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
+    pub(crate) gossip: Toggle<gossip::Behaviour>,
+    pub(crate) relay: Toggle<relay::Behaviour>,
+    pub(crate) circuits: relay::client::Behaviour,
+    pub(crate) hole_punching: Toggle<dcutr::Behaviour>,
+    pub(crate) reachable: Toggle<autonat::v2::client::Behaviour>,
+    pub(crate) dial_back: Toggle<autonat::v2::server::Behaviour>,
+    pub(crate) upnp: Toggle<upnp::tokio::Behaviour>,
 }
 
 impl Behaviour {
-    pub(crate) fn new(keypair: &Keypair, config: &MeshConfig) -> Result<Self, MeshError> {
+    pub(crate) fn new(
+        keypair: &Keypair,
+        config: &MeshConfig,
+        circuits: relay::client::Behaviour,
+    ) -> Result<Self, MeshError> {
+        let local = keypair.public().to_peer_id();
+        // Between the processes of one machine there are no routers.
+        let nat = config.nat && !config.is_alone();
         let mdns = config
             .mdns
             .then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), keypair.public().to_peer_id()))
@@ -59,7 +86,60 @@ impl Behaviour {
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
             mdns: Toggle::from(mdns),
+            dht: Toggle::from(config.discovery.then(|| dht(keypair, config.accept_turns))),
+            gossip: Toggle::from(config.discovery.then(|| gossip::behaviour(keypair)).transpose()?),
+            relay: Toggle::from(
+                config.relay.then(|| relay::Behaviour::new(local, relay_config(config.relay_limits))),
+            ),
+            circuits,
+            hole_punching: Toggle::from(config.nat.then(|| dcutr::Behaviour::new(local))),
+            reachable: Toggle::from(
+                (nat && config.accept_turns).then(autonat::v2::client::Behaviour::default),
+            ),
+            dial_back: Toggle::from(
+                (nat && config.accept_turns).then(autonat::v2::server::Behaviour::default),
+            ),
+            upnp: Toggle::from((nat && config.upnp).then(upnp::tokio::Behaviour::default)),
         })
+    }
+}
+
+/// Kademlia among Baton's members. Nothing that a peer sends is kept before [`crate::records`] has checked it.
+fn dht(keypair: &Keypair, serve: bool) -> kad::Behaviour<kad::store::MemoryStore> {
+    let local = keypair.public().to_peer_id();
+    let mut config = kad::Config::new(DHT_PROTOCOL);
+    config
+        .set_query_timeout(DHT_QUERY_TIMEOUT)
+        // Paths that share no peer: one liar on one path does not decide a lookup.
+        .disjoint_query_paths(true)
+        .set_record_filtering(kad::StoreInserts::FilterBoth)
+        .set_kbucket_inserts(kad::BucketInserts::Manual)
+        .set_max_packet_size(MAX_DHT_PACKET_BYTES)
+        // Who keeps a record hands it on; who published it may be away for months, and need not be known.
+        .set_publication_interval(None)
+        .set_record_ttl(None)
+        .set_periodic_bootstrap_interval(Some(DHT_REFRESH));
+    let bounds = kad::store::MemoryStoreConfig {
+        max_records: MAX_DHT_RECORDS,
+        max_value_bytes: baton_proto::limits::MAX_SIGNED_BYTES + 1,
+        max_provided_keys: MAX_PROVIDED_KEYS,
+        ..kad::store::MemoryStoreConfig::default()
+    };
+    let store = kad::store::MemoryStore::with_config(local, bounds);
+    let mut dht = kad::Behaviour::with_config(local, store, config);
+    dht.set_mode(Some(if serve { kad::Mode::Server } else { kad::Mode::Client }));
+    dht
+}
+
+fn relay_config(limits: RelayLimits) -> relay::Config {
+    // libp2p's own rates for new reservations and circuits of one peer and one address hold as they are.
+    relay::Config {
+        max_reservations: MAX_RESERVATIONS,
+        max_circuits: MAX_CIRCUITS,
+        max_circuits_per_peer: MAX_CIRCUITS_PER_PEER,
+        max_circuit_duration: limits.circuit_time,
+        max_circuit_bytes: limits.circuit_bytes,
+        ..relay::Config::default()
     }
 }
 
@@ -80,8 +160,9 @@ mod tests {
     async fn mdns_is_absent_unless_asked_for() {
         let keypair = Keypair::generate_ed25519();
         let mut config = MeshConfig::dialer("test");
-        assert!(!Behaviour::new(&keypair, &config).unwrap().mdns.is_enabled());
+        let circuits = || relay::client::new(keypair.public().to_peer_id()).1;
+        assert!(!Behaviour::new(&keypair, &config, circuits()).unwrap().mdns.is_enabled());
         config.mdns = true;
-        assert!(Behaviour::new(&keypair, &config).unwrap().mdns.is_enabled());
+        assert!(Behaviour::new(&keypair, &config, circuits()).unwrap().mdns.is_enabled());
     }
 }

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
 };
 
-use baton_proto::ids::NodeId;
-use libp2p::{Multiaddr, Swarm, identity::Keypair, multiaddr::Protocol, swarm};
+use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use libp2p::{Multiaddr, Swarm, identity::Keypair, multiaddr::Protocol, relay, swarm};
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
     time::{Instant, timeout_at},
@@ -15,12 +15,14 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use crate::{
-    actor::{Actor, Command, Counters, local_node},
+    actor::{Actor, Command, Counters, Dht, Network, local_node},
     behaviour::Behaviour,
     bootstrap::Bootstrap,
     config::MeshConfig,
+    dht::{DhtError, Found},
     dials::Dials,
     error::{MeshError, OpenError},
+    gossip::Judge,
     ids::peer_id_of,
     incoming::{Incoming, StreamQuotas},
     limits::{
@@ -28,6 +30,9 @@ use crate::{
         MAX_NEGOTIATING_STREAMS, PEER_EVENT_QUEUE,
     },
     peers::{PeerEvent, PeerInfo, PeerTable},
+    probes::Probes,
+    records::DhtKey,
+    relays::{RelayInfo, Relays},
     transport::{probe_listen, split_identity, transport},
     turn_protocol::Negotiated,
     turn_stream::TurnStream,
@@ -61,6 +66,43 @@ pub struct MeshStats {
     pub turns_refused_queue: u64,
     /// Inbound turns reset because too many were open.
     pub turns_refused_quota: u64,
+    /// Node records taken in by gossip.
+    pub gossip_taken: u64,
+    /// Gossiped messages that did not verify.
+    pub gossip_rejected: u64,
+    /// Records kept for the DHT now.
+    pub dht_records: u64,
+    /// Records for the DHT that were refused.
+    pub dht_refused: u64,
+    /// Direct connections that came about by hole punching.
+    pub holes_punched: u64,
+    /// Attempts at one that failed.
+    pub holes_failed: u64,
+}
+
+/// Whether others can reach a mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reachability {
+    /// Nobody has tested it.
+    #[default]
+    Unknown,
+    /// At an address of its own: one was confirmed from outside, or configured.
+    Public,
+    /// Only through relays: who tested it could not dial it.
+    Private,
+}
+
+/// How a mesh stands in the network.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkStatus {
+    /// Whether others can reach it.
+    pub reachability: Reachability,
+    /// Where: confirmed or configured addresses, and those through relays, without its own `/p2p/`.
+    pub external: Vec<Multiaddr>,
+    /// The relays on which it is reachable, or tries to be.
+    pub relays: Vec<RelayInfo>,
+    /// Members of the DHT in the routing table.
+    pub dht_members: usize,
 }
 
 struct Shared {
@@ -69,6 +111,7 @@ struct Shared {
     peers: Arc<RwLock<PeerTable>>,
     peer_events: broadcast::Sender<PeerEvent>,
     listen_addrs: watch::Receiver<Vec<Multiaddr>>,
+    status: watch::Receiver<NetworkStatus>,
     exit: watch::Receiver<Option<MeshExit>>,
     counters: Arc<Counters>,
     cancel: CancellationToken,
@@ -112,10 +155,12 @@ impl Mesh {
         let (turns, queue) = mpsc::channel(INCOMING_QUEUE);
         let (peer_events, _) = broadcast::channel(PEER_EVENT_QUEUE);
         let (listen_sender, listen_addrs) = watch::channel(Vec::new());
+        let (status_sender, status) = watch::channel(NetworkStatus::default());
         let (exit_sender, exit) = watch::channel(None);
         let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
         let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
+        let (nearest, alone, now) = (config.nearest(), config.is_alone(), Instant::now());
         let bootstrap: Vec<_> = config.bootstrap.into_iter().filter(others).collect();
 
         let mut actor = Box::new(Actor {
@@ -129,12 +174,25 @@ impl Mesh {
             listen_addrs: listen_sender,
             counters: counters.clone(),
             cancel: cancel.clone(),
-            bootstrap: Bootstrap::new(bootstrap, Instant::now()),
+            bootstrap: Bootstrap::new(bootstrap, now),
             dials: Dials::default(),
             listeners: HashMap::new(),
             remote_addrs: HashMap::new(),
+            dht: Dht::new(now),
+            judge: Judge::default(),
+            relays: Relays::new(config.relays),
+            probes: Probes::default(),
+            network: Network::new(!config.external.is_empty(), now),
+            status: status_sender,
+            clock: config.clock,
+            nearest,
+            discovery: config.discovery,
+            serves: config.accept_turns,
         });
         Box::pin(actor.listen(config.listen)).await?;
+        if alone {
+            actor.reachable_where_bound();
+        }
 
         let task = tokio::spawn(actor.run());
         // Joins the task and publishes how it ended, for every handle to wait on.
@@ -145,7 +203,8 @@ impl Mesh {
             };
             exit_sender.send_replace(Some(ended));
         });
-        let shared = Shared { node, commands, peers, peer_events, listen_addrs, exit, counters, cancel };
+        let shared =
+            Shared { node, commands, peers, peer_events, listen_addrs, status, exit, counters, cancel };
         Ok((MeshHandle(Arc::new(shared)), Incoming { queue }))
     }
 }
@@ -170,8 +229,11 @@ fn swarm(keypair: &Keypair, config: &MeshConfig) -> Result<Swarm<Behaviour>, Mes
     let settings = swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_max_negotiating_inbound_streams(MAX_NEGOTIATING_STREAMS);
-    let behaviour = Behaviour::new(keypair, config)?;
-    let mut swarm = Swarm::new(transport(keypair)?, behaviour, keypair.public().to_peer_id(), settings);
+    let local = keypair.public().to_peer_id();
+    let (circuits, relay_client) = relay::client::new(local);
+    let behaviour = Behaviour::new(keypair, config, relay_client)?;
+    let transport = transport(keypair, config.nearest(), circuits)?;
+    let mut swarm = Swarm::new(transport, behaviour, local, settings);
     for address in &config.external {
         swarm.add_external_address(address.clone());
     }
@@ -265,6 +327,53 @@ impl MeshHandle {
         }
     }
 
+    /// How this mesh stands in the network, looked at twice a second.
+    #[must_use]
+    pub fn network(&self) -> NetworkStatus {
+        self.0.status.borrow().clone()
+    }
+
+    /// Changes of [`network`](Self::network).
+    #[must_use]
+    pub fn network_changes(&self) -> watch::Receiver<NetworkStatus> {
+        self.0.status.clone()
+    }
+
+    /// Tells others of this mesh's own record: by gossip at once, which also says that it is alive, and through the DHT
+    /// from time to time. To be called with a newly signed record every few seconds.
+    pub async fn announce(&self, record: Arc<Signed<NodeRecord>>) {
+        // A mesh that has ended has nobody to tell.
+        let _ = self.0.commands.send(Command::Announce(record)).await;
+    }
+
+    /// Nodes that say that they serve a model, by its name or the hex of its id.
+    ///
+    /// # Errors
+    /// [`DhtError`].
+    pub async fn providers(&self, model: &str) -> Result<Vec<NodeId>, DhtError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask_dht(Command::Providers { model: model.to_owned(), reply }, answer).await
+    }
+
+    pub(crate) async fn dht_get(&self, key: DhtKey) -> Result<Option<Found>, DhtError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask_dht(Command::Get { key, reply }, answer).await
+    }
+
+    pub(crate) async fn dht_put(&self, key: DhtKey, value: Vec<u8>, expires_ms: u64) -> Result<(), DhtError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask_dht(Command::Put { key, value, expires_ms, reply }, answer).await
+    }
+
+    async fn ask_dht<T>(
+        &self,
+        command: Command,
+        answer: oneshot::Receiver<Result<T, DhtError>>,
+    ) -> Result<T, DhtError> {
+        self.0.commands.send(command).await.map_err(|_| DhtError::Closed)?;
+        answer.await.unwrap_or(Err(DhtError::Closed))
+    }
+
     /// The addresses listened on now, with their real ports, without `/p2p/`.
     #[must_use]
     pub fn listen_addrs(&self) -> Vec<Multiaddr> {
@@ -299,6 +408,12 @@ impl MeshHandle {
             turns_accepted: counters.turns_accepted.load(Relaxed),
             turns_refused_queue: counters.turns_refused_queue.load(Relaxed),
             turns_refused_quota: counters.turns_refused_quota.load(Relaxed),
+            gossip_taken: counters.gossip_taken.load(Relaxed),
+            gossip_rejected: counters.gossip_rejected.load(Relaxed),
+            dht_records: counters.dht_records.load(Relaxed),
+            dht_refused: counters.dht_refused.load(Relaxed),
+            holes_punched: counters.holes_punched.load(Relaxed),
+            holes_failed: counters.holes_failed.load(Relaxed),
         }
     }
 

@@ -63,6 +63,88 @@ pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
+/// Signed records that this mesh keeps for the DHT; with head records of at most 4 KiB, 64 MiB. When full, those whose
+/// keys are farthest from this mesh's own make room, so that a flood of far keys evicts nothing near.
+pub(crate) const MAX_DHT_RECORDS: usize = 16 * 1024;
+
+/// Keys of models for which this mesh remembers providers, and providers of one.
+pub(crate) const MAX_PROVIDED_KEYS: usize = 1024;
+
+/// Largest message of the DHT's protocol: a node record of 16 KiB and twenty peers with their addresses.
+pub(crate) const MAX_DHT_PACKET_BYTES: usize = 64 * 1024;
+
+/// Records a minute that one peer may put here; a relayer publishes the heads of all its users.
+pub(crate) const DHT_PUTS_PER_MINUTE: u32 = 600;
+
+/// DHT queries of this process that may run at once; beyond it callers are told `Busy`.
+pub(crate) const MAX_DHT_QUERIES: usize = 64;
+
+/// Time for one query of the DHT.
+pub(crate) const DHT_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most replies to one query that are looked at: several times the replication factor.
+pub(crate) const MAX_DHT_ANSWERS: usize = 64;
+
+/// How often the routing table is refreshed by looking up one's own key and random ones.
+pub(crate) const DHT_REFRESH: Duration = Duration::from_secs(5 * 60);
+
+/// How often a node puts its own record into the DHT again. Gossip tells of it far more often.
+pub(crate) const DHT_PUT_OWN: Duration = Duration::from_secs(10 * 60);
+
+/// Connections with other members that a mesh opens by itself, beside those that it was told of or that its work needs.
+/// Gossip brings the records of all others.
+pub(crate) const EXPLORE_CONNECTIONS: usize = 8;
+
+/// Largest gossiped message: a signed node record and gossipsub's own fields.
+pub(crate) const MAX_GOSSIP_BYTES: usize = 20 * 1024;
+
+/// A second record of one node within this is not passed on.
+pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A peer without a connection that gave no sign for so long leaves the table.
+pub(crate) const PEER_SILENCE: Duration = Duration::from_secs(30);
+
+/// Pauses before a peer whose connection broke is dialled, to see whether it is gone; after the last it is.
+pub(crate) const PROBE_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(3)];
+
+/// Peers that are probed at once.
+pub(crate) const MAX_PROBES: usize = 256;
+
+/// Peers that are gone whose last record is remembered, so that an old message does not bring them back.
+pub(crate) const MAX_GONE: usize = 1024;
+
+/// Relays on which a mesh behind a router is reachable at once: one may go.
+pub(crate) const RELAYS_WANTED: usize = 2;
+
+/// The least that a relay must let through one circuit: the largest request, an answer of 32k tokens and a blob, with room.
+pub(crate) const MIN_CIRCUIT_BYTES: u64 = 24 << 20;
+
+/// The least time that a relay must keep one circuit: a slow model's long answer.
+pub(crate) const MIN_CIRCUIT_TIME: Duration = Duration::from_secs(15 * 60);
+
+/// What this mesh lets through one circuit when it is the relay.
+pub(crate) const CIRCUIT_BYTES: u64 = 128 << 20;
+
+/// How long it keeps one.
+pub(crate) const CIRCUIT_TIME: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Circuits through this mesh at once, and from one peer.
+pub(crate) const MAX_CIRCUITS: usize = 64;
+/// Circuits from one peer.
+pub(crate) const MAX_CIRCUITS_PER_PEER: usize = 8;
+
+/// Peers that may hold a reservation here.
+pub(crate) const MAX_RESERVATIONS: usize = 128;
+
+/// How long an opener waits for hole punching where the relay's limits do not fit a turn.
+pub(crate) const HOLE_PUNCH_WAIT: Duration = Duration::from_secs(8);
+
+/// How long a relay that refused, or that went away, is left alone.
+pub(crate) const RELAY_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long one is left alone whose limits do not fit a turn.
+pub(crate) const RELAY_TOO_SMALL_PAUSE: Duration = Duration::from_secs(60 * 60);
+
 /// Share of the machine's memory that this process may use before new connections are refused, where
 /// [`MeshLimits::max_process_memory_bytes`] is not set.
 pub(crate) const MEMORY_SHARE: f64 = 0.9;

@@ -3,12 +3,22 @@
 //! Written by the swarm task, read through [`crate::MeshHandle::peers`]. Everything in it is a hint: the
 //! identity of a peer is proven anew on every connection, so a false address costs a failed dial.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
-use baton_proto::ids::NodeId;
-use libp2p::{Multiaddr, StreamProtocol, multiaddr::Protocol};
+use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
+use libp2p::{Multiaddr, StreamProtocol};
+use tokio::time::Instant;
 
-use crate::limits::{MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_PROTOCOL_BYTES, MAX_PROTOCOLS};
+use crate::{
+    limits::{
+        MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_GONE, MAX_PROTOCOL_BYTES, MAX_PROTOCOLS,
+        PEER_SILENCE,
+    },
+    reach::{Reach, reach_of_address},
+};
 
 /// A known peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +33,10 @@ pub struct PeerInfo {
     pub serves_turns: bool,
     /// Whether a connection is open now.
     pub connected: bool,
+    /// Whether all open connections go through a relay.
+    pub relayed: bool,
+    /// The latest record that it signed and that reached this mesh by gossip or through the DHT.
+    pub record: Option<Arc<Signed<NodeRecord>>>,
 }
 
 /// A change in the table of peers.
@@ -36,7 +50,9 @@ pub enum PeerEvent {
     Identified(NodeId),
     /// The last connection with it ended.
     Disconnected(NodeId),
-    /// It is no longer in the table.
+    /// Its record came, or one with other keys, models or addresses than the one before.
+    Recorded(NodeId),
+    /// It is no longer in the table: it is gone, it gave no sign for 30 s, or it made room for another.
     Expired(NodeId),
 }
 
@@ -45,6 +61,10 @@ struct Entry {
     info: PeerInfo,
     /// Value of the table's clock when the peer was last heard of.
     touched: u64,
+    /// When the peer last gave a sign of life.
+    sign: Instant,
+    /// Addresses at which multicast says that it is: such a sign lasts until it is taken back.
+    present: usize,
 }
 
 /// The table. Its clock counts changes, so that the order of eviction needs no time.
@@ -53,11 +73,13 @@ pub(crate) struct PeerTable {
     limit: usize,
     clock: u64,
     peers: HashMap<NodeId, Entry>,
+    /// Sequence of the last record of those that are gone, the longest gone first.
+    gone: VecDeque<(NodeId, u64)>,
 }
 
 impl PeerTable {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, clock: 0, peers: HashMap::new() }
+        Self { limit, clock: 0, peers: HashMap::new(), gone: VecDeque::new() }
     }
 
     /// The known peers, in no particular order.
@@ -83,23 +105,112 @@ impl PeerTable {
         events
     }
 
+    /// Multicast says that a peer is at an address.
+    pub(crate) fn appeared(&mut self, node: NodeId, address: Multiaddr) -> Vec<PeerEvent> {
+        let events = self.learn(node, address);
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.present = entry.present.saturating_add(1);
+        }
+        events
+    }
+
+    /// Multicast takes back that a peer is at an address.
+    pub(crate) fn disappeared(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.present = entry.present.saturating_sub(1);
+        }
+        self.forget_address(node, address)
+    }
+
+    /// Takes a verified record that came by gossip or through the DHT; `seen_at` says how near its sender is. Whether it
+    /// is newer than what is known, with what changed.
+    pub(crate) fn recorded(
+        &mut self,
+        record: Arc<Signed<NodeRecord>>,
+        nearest: Reach,
+    ) -> Option<Vec<PeerEvent>> {
+        let node = record.node;
+        let known = self.peers.get(&node).and_then(|entry| entry.info.record.as_ref());
+        let least = known.map(|known| known.sequence);
+        let least = least.or_else(|| self.gone.iter().find(|(gone, _)| *gone == node).map(|(_, last)| *last));
+        if least.is_some_and(|least| record.sequence <= least) {
+            return None;
+        }
+        let told = |old: &NodeRecord| {
+            old.keys == record.keys && old.models == record.models && old.addresses == record.addresses
+        };
+        let same = known.is_some_and(|known| told(known));
+        let addrs: Vec<Multiaddr> = record
+            .addresses
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .filter(|address| reach_of_address(address).is_some_and(|reach| reach <= nearest))
+            .collect();
+        let mut events = self.touch(node);
+        for address in addrs.into_iter().rev() {
+            // What it says now stands first, but does not push out how it is connected.
+            events.extend(self.learn(node, address));
+        }
+        let entry = self.peers.get_mut(&node)?;
+        entry.info.serves_turns = true;
+        entry.info.record = Some(record);
+        self.gone.retain(|(gone, _)| *gone != node);
+        if !same {
+            events.push(PeerEvent::Recorded(node));
+        }
+        Some(events)
+    }
+
+    /// A peer could not be reached, several times: it is gone.
+    pub(crate) fn gone(&mut self, node: NodeId) -> Vec<PeerEvent> {
+        if self.peers.get(&node).is_none_or(|entry| entry.info.connected) {
+            return Vec::new();
+        }
+        self.remove(node);
+        vec![PeerEvent::Expired(node)]
+    }
+
+    /// Drops peers without a connection that gave no sign for long.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<PeerEvent> {
+        let silent = |entry: &&Entry| {
+            !entry.info.connected
+                && entry.present == 0
+                && now.saturating_duration_since(entry.sign) > PEER_SILENCE
+        };
+        let nodes: Vec<_> = self.peers.values().filter(silent).map(|entry| entry.info.node).collect();
+        nodes.iter().for_each(|node| self.remove(*node));
+        nodes.into_iter().map(PeerEvent::Expired).collect()
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        let removed = self.peers.remove(&node);
+        if let Some(record) = removed.and_then(|entry| entry.info.record) {
+            if self.gone.len() >= MAX_GONE {
+                self.gone.pop_front();
+            }
+            self.gone.push_back((node, record.sequence));
+        }
+    }
+
     /// Drops an address; a peer left with none and no connection goes too.
     pub(crate) fn forget_address(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
         let Some(entry) = self.peers.get_mut(&node) else { return Vec::new() };
         entry.info.addrs.retain(|known| known != address);
         if entry.info.addrs.is_empty() && !entry.info.connected {
-            self.peers.remove(&node);
+            self.remove(node);
             return vec![PeerEvent::Expired(node)];
         }
         Vec::new()
     }
 
-    pub(crate) fn connected(&mut self, node: NodeId) -> Vec<PeerEvent> {
+    /// A connection is open; `relayed` says whether all of them go through a relay.
+    pub(crate) fn connected(&mut self, node: NodeId, relayed: bool) -> Vec<PeerEvent> {
         let mut events = self.touch(node);
-        if let Some(entry) = self.peers.get_mut(&node)
-            && !std::mem::replace(&mut entry.info.connected, true)
-        {
-            events.push(PeerEvent::Connected(node));
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.info.relayed = relayed;
+            if !std::mem::replace(&mut entry.info.connected, true) {
+                events.push(PeerEvent::Connected(node));
+            }
         }
         events
     }
@@ -107,6 +218,8 @@ impl PeerTable {
     pub(crate) fn disconnected(&mut self, node: NodeId) -> Vec<PeerEvent> {
         let Some(entry) = self.peers.get_mut(&node) else { return Vec::new() };
         entry.info.connected = false;
+        entry.info.relayed = false;
+        entry.sign = Instant::now();
         vec![PeerEvent::Disconnected(node)]
     }
 
@@ -118,7 +231,7 @@ impl PeerTable {
         }
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.info.agent = claims.agent;
-            entry.info.serves_turns = claims.serves_turns;
+            entry.info.serves_turns = claims.serves_turns || entry.info.record.is_some();
             events.push(PeerEvent::Identified(node));
         }
         events
@@ -130,6 +243,7 @@ impl PeerTable {
         self.clock += 1;
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.touched = self.clock;
+            entry.sign = Instant::now();
             return Vec::new();
         }
         let mut events = Vec::new();
@@ -138,11 +252,19 @@ impl PeerTable {
             let Some(oldest) = idle.min_by_key(|entry| entry.touched).map(|entry| entry.info.node) else {
                 return events;
             };
-            self.peers.remove(&oldest);
+            self.remove(oldest);
             events.push(PeerEvent::Expired(oldest));
         }
-        let info = PeerInfo { node, addrs: Vec::new(), agent: None, serves_turns: false, connected: false };
-        self.peers.insert(node, Entry { info, touched: self.clock });
+        let info = PeerInfo {
+            node,
+            addrs: Vec::new(),
+            agent: None,
+            serves_turns: false,
+            connected: false,
+            relayed: false,
+            record: None,
+        };
+        self.peers.insert(node, Entry { info, touched: self.clock, sign: Instant::now(), present: 0 });
         events.push(PeerEvent::Discovered(node));
         events
     }
@@ -170,50 +292,15 @@ impl Claims {
         let sane = protocols.len() <= MAX_PROTOCOLS
             && protocols.iter().all(|name| name.as_ref().len() <= MAX_PROTOCOL_BYTES);
         let serves_turns = sane && protocols.iter().any(|name| spoken.contains(name));
-        let reach = seen_at.and_then(ip_of).map_or(Reach::Public, reach_of);
+        let reach = seen_at.and_then(reach_of_address).unwrap_or(Reach::Public);
         let mut addrs: Vec<_> = addrs
             .into_iter()
             .filter(|address| address.len() <= MAX_ADDR_BYTES)
             .map(|address| crate::transport::split_identity(address).0)
-            .filter(|address| ip_of(address).is_some_and(|ip| reach_of(ip) <= reach))
+            .filter(|address| reach_of_address(address).is_some_and(|claimed| claimed <= reach))
             .collect();
         addrs.truncate(MAX_ADDRS_PER_PEER);
         Self { agent, serves_turns, addrs }
-    }
-}
-
-/// From how near an address can be reached. A peer may name addresses as near as itself and farther ones:
-/// otherwise a stranger could make this machine dial into its own loopback or local network. Names are
-/// never taken from a peer for the same reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
-    Public,
-    Local,
-    Loopback,
-}
-
-fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
-    match address.iter().next()? {
-        Protocol::Ip4(ip) => Some(IpAddr::V4(ip)),
-        Protocol::Ip6(ip) => Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)),
-        _ => None,
-    }
-}
-
-fn reach_of(ip: IpAddr) -> Reach {
-    let local = match ip {
-        IpAddr::V4(ip) => {
-            // 100.64.0.0/10 is the shared space of carriers (RFC 6598).
-            ip.is_private() || ip.is_link_local() || matches!(ip.octets(), [100, 64..=127, ..])
-        }
-        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
-    };
-    if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
-        Reach::Loopback
-    } else if local {
-        Reach::Local
-    } else {
-        Reach::Public
     }
 }
 
@@ -234,7 +321,7 @@ mod tests {
     fn evicts_the_longest_unseen_peer_without_connection() {
         let mut table = PeerTable::new(3);
         for low in 1..=3 {
-            assert_eq!(table.connected(node(low)).last(), Some(&PeerEvent::Connected(node(low))));
+            assert_eq!(table.connected(node(low), false).last(), Some(&PeerEvent::Connected(node(low))));
         }
         assert_eq!(table.learn(node(4), addr("/ip4/1.2.3.4/tcp/1")), vec![], "no room beside connected ones");
         table.disconnected(node(2));
@@ -265,7 +352,7 @@ mod tests {
         table.learn(node(1), address.clone());
         assert_eq!(table.forget_address(node(1), &address), vec![PeerEvent::Expired(node(1))]);
         table.learn(node(2), address.clone());
-        table.connected(node(2));
+        table.connected(node(2), false);
         assert_eq!(table.forget_address(node(2), &address), vec![]);
     }
 

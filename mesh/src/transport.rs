@@ -16,7 +16,7 @@ use libp2p::{
     dns,
     identity::Keypair,
     multiaddr::Protocol,
-    noise, quic, tcp, yamux,
+    noise, quic, relay, tcp, yamux,
 };
 
 use crate::{
@@ -25,26 +25,45 @@ use crate::{
         MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE,
         QUIC_STREAM_WINDOW_BYTES,
     },
+    reach::{Guarded, Reach},
 };
 
 type Transport = Boxed<(PeerId, StreamMuxerBox)>;
 
 /// The transport of every role. Names are resolved as the system is configured; on a machine without any
 /// such configuration, addresses with names fail and all others work.
-pub(crate) fn transport(keypair: &Keypair) -> Result<Transport, MeshError> {
-    match dns::tokio::Transport::system(plain_transport(keypair)?) {
-        Ok(transport) => Ok(transport.boxed()),
+///
+/// Circuits through relays go first: the other transports would take their addresses for those of the relays.
+pub(crate) fn transport(
+    keypair: &Keypair,
+    nearest: Reach,
+    circuits: relay::client::Transport,
+) -> Result<Transport, MeshError> {
+    let (noise, yamux) = security(keypair)?;
+    let circuits = circuits
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let direct = match dns::tokio::Transport::system(direct_transport(keypair, nearest)?) {
+        Ok(transport) => transport.boxed(),
         Err(error) => {
             tracing::warn!(%error, "no usable resolver configuration: addresses with names will fail");
-            plain_transport(keypair)
+            direct_transport(keypair, nearest)?.boxed()
         }
-    }
+    };
+    Ok(circuits.or_transport(direct).map(|either, _| either.into_inner()).boxed())
 }
 
-fn plain_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
+fn security(keypair: &Keypair) -> Result<(noise::Config, yamux::Config), MeshError> {
     let noise = noise::Config::new(keypair).map_err(|error| MeshError::Transport(error.to_string()))?;
     let mut yamux = yamux::Config::default();
     yamux.set_max_num_streams(MAX_MUXED_STREAMS);
+    Ok((noise, yamux))
+}
+
+fn direct_transport(keypair: &Keypair, nearest: Reach) -> Result<Guarded<Transport>, MeshError> {
+    let (noise, yamux) = security(keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
         .authenticate(noise)
@@ -59,7 +78,7 @@ fn plain_transport(keypair: &Keypair) -> Result<Transport, MeshError> {
     config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
     let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
-    Ok(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed())
+    Ok(Guarded::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest))
 }
 
 /// Whether a configured address can be bound now. libp2p binds TCP listeners with `SO_REUSEPORT`, so that

@@ -62,15 +62,15 @@ impl Behaviour {
         Self { protocols, accept, actions: VecDeque::new() }
     }
 
-    /// Opens a stream on an existing connection with the peer.
-    pub(crate) fn open(&mut self, peer: PeerId, reply: OpenReply) {
+    /// Opens a stream on this connection with the peer; one that has ended drops the reply.
+    pub(crate) fn open(&mut self, peer: PeerId, connection: ConnectionId, reply: OpenReply) {
         if self.actions.len() >= MAX_PENDING_OPENS {
             let _ = reply.send(Err(OpenError::Busy));
             return;
         }
         self.actions.push_back(ToSwarm::NotifyHandler {
             peer_id: peer,
-            handler: NotifyHandler::Any,
+            handler: NotifyHandler::One(connection),
             event: reply,
         });
     }

@@ -58,6 +58,16 @@ pub struct Settings {
     pub bootstrap: Vec<Multiaddr>,
     /// Whether to find peers on the local network.
     pub mdns: bool,
+    /// Whether to take part in the DHT and in gossip.
+    pub discovery: bool,
+    /// Whether to test reachability, use relays and punch holes.
+    pub nat: bool,
+    /// Whether to ask the router for a port.
+    pub upnp: bool,
+    /// Whether to carry others' circuits.
+    pub relay: bool,
+    /// Relays on which to be reachable in any case.
+    pub relays: Vec<Multiaddr>,
     /// Base URLs that blobs are written to, at least one, in the order of preference.
     pub publishers: Vec<String>,
     /// Base URLs that blobs are read from, at least one, in the order of preference.
@@ -160,6 +170,11 @@ impl Settings {
             external: chosen.external.unwrap_or_default(),
             bootstrap: chosen.bootstrap.unwrap_or_default(),
             mdns: chosen.mdns.unwrap_or(true),
+            discovery: chosen.discovery.unwrap_or(true),
+            nat: chosen.nat.unwrap_or(true),
+            upnp: chosen.upnp.unwrap_or(true),
+            relay: chosen.relay.unwrap_or(true),
+            relays: chosen.relays.unwrap_or_default(),
             heads: chosen.heads.unwrap_or(HeadsSetting::At(first)),
             publishers,
             aggregators,

@@ -135,9 +135,7 @@ impl Node {
             (settings.heads != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
         let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
         let (mesh, incoming) = join_mesh(settings, &identity).await?;
-        let mut addresses = settings.external.clone();
-        addresses.extend(mesh.listen_addrs());
-        upkeep::refresh(identity.clone(), addresses).await;
+        upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external, &mesh)).await;
 
         let deps = ServiceDeps {
             engines: vec![engine.clone()],
@@ -307,6 +305,11 @@ async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHand
         bootstrap: settings.bootstrap.clone(),
         external: settings.external.clone(),
         mdns: settings.mdns,
+        discovery: settings.discovery,
+        nat: settings.nat,
+        upnp: settings.upnp,
+        relay: settings.relay,
+        relays: settings.relays.clone(),
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {

@@ -179,6 +179,18 @@ impl Identity {
         self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Signs the record anew with keys and addresses as they are, so that others see that the node is alive.
+    pub fn renew_record(&self) -> Arc<Signed<NodeRecord>> {
+        let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let sequence = self.current_record().sequence + 1;
+        let now_ms = (self.clock)();
+        let signed =
+            Arc::new(sign_record(&self.signing, &self.profile, &ring, &last.addresses, now_ms, sequence));
+        *self.record.write().unwrap_or_else(PoisonError::into_inner) = signed.clone();
+        signed
+    }
+
     /// Rotates exchange keys that are due and signs a new record if keys or addresses changed or half of the
     /// record's life is over. Returns whether there is a new record. Blocking: it may write a file.
     ///
@@ -404,6 +416,9 @@ mod tests {
                 last = record;
             }
         }
+        let renewed = identity.renew_record();
+        assert!(renewed.sequence > last.sequence && renewed.addresses == last.addresses);
+        assert_eq!((&renewed.keys, &renewed.models), (&last.keys, &last.models));
         let sequence = node.open().current_record().sequence;
         assert!(sequence >= last.sequence, "also over a restart");
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, PeerEvent, PeerInfo};
+use baton_mesh::{Mesh, MeshHandle, PeerEvent, PeerInfo};
 use baton_proto::ids::NodeId;
 use tokio::{
     sync::broadcast,
@@ -29,7 +29,7 @@ async fn bootstrap_connects_and_identifies_both_ways() {
     for listen in [TCP, QUIC] {
         let (node, _incoming) = server(listen).await;
         let mut node_events = node.peer_events();
-        let mut config = MeshConfig::dialer("baton-test (client)");
+        let mut config = dialer("baton-test (client)");
         config.bootstrap = node.bootstrap_addrs();
         let client = start(config).await.0;
         let info = known(&client, node.node_id(), |peer| peer.agent.is_some()).await;
@@ -56,7 +56,7 @@ async fn bootstrap_without_identity_works_and_ones_own_is_skipped() {
     let probe = Mesh::spawn(own.clone(), server_config(TCP)).await.unwrap().0;
     let own_addrs = probe.bootstrap_addrs();
     probe.shutdown().await;
-    let mut config = MeshConfig::dialer("x");
+    let mut config = dialer("x");
     config.bootstrap = [node.listen_addrs(), own_addrs].concat();
     let client = Mesh::spawn(own, config).await.unwrap().0;
     known(&client, node.node_id(), |peer| peer.connected).await;
@@ -68,7 +68,7 @@ async fn bootstrap_dials_again_when_the_peer_comes_back() {
     let identity = seed();
     let (node, incoming) = Mesh::spawn(identity.clone(), server_config(TCP)).await.unwrap();
     let listen = node.listen_addrs()[0].to_string();
-    let mut config = MeshConfig::dialer("x");
+    let mut config = dialer("x");
     config.bootstrap = node.bootstrap_addrs();
     let client = start(config).await.0;
     known(&client, node.node_id(), |peer| peer.connected).await;
@@ -143,7 +143,7 @@ async fn mdns_finds_a_node_on_the_same_machine() {
     let mut config = server_config("/ip4/0.0.0.0/tcp/0");
     config.mdns = true;
     let (node, _incoming) = start(config).await;
-    let mut config = MeshConfig::dialer("x");
+    let mut config = dialer("x");
     config.mdns = true;
     let seeker = start(config).await.0;
     if !multicast_works() {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use baton_mesh::{MeshConfig, MeshHandle, MeshStats, OpenError};
+use baton_mesh::{MeshHandle, MeshStats, OpenError};
 use tokio::time::{Instant, interval};
 
 use crate::support::*;
@@ -77,7 +77,7 @@ async fn resets_turns_that_nobody_takes() {
 #[tokio::test]
 async fn dials_nobody_when_the_process_uses_too_much_memory() {
     let (node, _incoming) = server(TCP).await;
-    let mut config = MeshConfig::dialer("full");
+    let mut config = dialer("full");
     config.limits.max_process_memory_bytes = Some(1);
     let full = start(config).await.0;
     let result = full.open(node.node_id(), &node.listen_addrs(), soon()).await;

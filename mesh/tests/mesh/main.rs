@@ -3,6 +3,7 @@
 
 mod discovery;
 mod limits;
+mod network;
 mod refusals;
 mod support;
 mod turns;

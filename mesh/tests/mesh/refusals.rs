@@ -36,7 +36,7 @@ async fn a_stale_address_does_not_hide_a_good_one() {
 async fn an_address_that_names_another_identity_is_not_dialled() {
     let (node, _incoming) = server(TCP).await;
     let client = client().await;
-    let nobody = Mesh::spawn(seed(), MeshConfig::dialer("x")).await.unwrap().0.node_id();
+    let nobody = Mesh::spawn(seed(), dialer("x")).await.unwrap().0.node_id();
     let result = client.open(nobody, &node.bootstrap_addrs(), soon()).await;
     assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{result:?}");
     assert_eq!(client.stats().connections, 0);
@@ -90,7 +90,7 @@ async fn refuses_a_peer_that_does_not_serve_turns() {
 #[tokio::test]
 async fn refuses_a_peer_without_a_common_version() {
     let (node, _incoming) = server(QUIC).await;
-    let mut config = MeshConfig::dialer("future");
+    let mut config = dialer("future");
     config.turn_protocols = vec![StreamProtocol::new("/baton/turn/3")];
     let result = start(config).await.0.open(node.node_id(), &node.listen_addrs(), soon()).await;
     assert_eq!(result.unwrap_err(), OpenError::ProtocolUnsupported);
@@ -129,7 +129,7 @@ async fn an_unusable_listen_address_fails_the_start() {
 #[tokio::test]
 async fn refuses_a_configuration_over_its_limits() {
     let many = vec![addr("/ip4/127.0.0.1/tcp/1"); 33];
-    let base = || MeshConfig::dialer("x");
+    let base = || dialer("x");
     let faults = [
         MeshConfig { bootstrap: many, ..base() },
         MeshConfig { agent: "x".repeat(129), ..base() },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TurnStream};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -30,6 +30,11 @@ pub fn server_config(listen: &str) -> MeshConfig {
     MeshConfig::server("baton-test (node)", vec![addr(listen)])
 }
 
+/// A mesh that only dials, on this machine.
+pub fn dialer(agent: &str) -> MeshConfig {
+    MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(agent) }
+}
+
 pub async fn start(config: MeshConfig) -> (MeshHandle, Incoming) {
     Mesh::spawn(seed(), config).await.expect("a mesh")
 }
@@ -39,7 +44,7 @@ pub async fn server(listen: &str) -> (MeshHandle, Incoming) {
 }
 
 pub async fn client() -> MeshHandle {
-    start(MeshConfig::dialer("baton-test (client)")).await.0
+    start(dialer("baton-test (client)")).await.0
 }
 
 /// Opens a turn with the node and takes it there.

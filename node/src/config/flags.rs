@@ -70,6 +70,22 @@ pub struct RunFlags {
     /// Whether to find peers on the local network by multicast
     #[arg(long, env = "BATON_NODE_MDNS", value_name = "BOOL", help_heading = "Network")]
     pub mdns: Option<bool>,
+    /// Whether to find and be found by peers that nobody named: through the DHT and by gossip
+    #[arg(long, env = "BATON_NODE_DISCOVERY", value_name = "BOOL", help_heading = "Network")]
+    pub discovery: Option<bool>,
+    /// Whether to test if this node can be reached, use relays where it cannot, and punch holes into routers
+    #[arg(long, env = "BATON_NODE_NAT", value_name = "BOOL", help_heading = "Network")]
+    pub nat: Option<bool>,
+    /// Whether to ask the router for a port by UPnP
+    #[arg(long, env = "BATON_NODE_UPNP", value_name = "BOOL", help_heading = "Network")]
+    pub upnp: Option<bool>,
+    /// Whether to carry circuits of nodes that cannot be reached otherwise
+    #[arg(long, env = "BATON_NODE_RELAY", value_name = "BOOL", help_heading = "Network")]
+    pub relay: Option<bool>,
+    /// Relay on which to be reachable in any case, with its /p2p/ identity
+    #[arg(long, env = "BATON_NODE_RELAYS", value_name = "MULTIADDR", value_delimiter = ',', help_heading = "Network",
+        value_parser = |text: &str| address("relays", text))]
+    pub relays: Option<Vec<Multiaddr>>,
 
     /// Base URL of the Walrus publisher that blobs are written to, several in the order of preference; repeat it, or
     /// separate them by commas
@@ -193,7 +209,7 @@ impl RunFlags {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
-            config data_dir listen external bootstrap mdns publisher aggregator
+            config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
             publisher_token_file publisher_secret_file heads shards model model_dir engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
@@ -210,6 +226,11 @@ impl RunFlags {
             "external" => self.external = Some(list()?),
             "bootstrap" => self.bootstrap = Some(list()?),
             "mdns" => self.mdns = Some(one() == "true"),
+            "discovery" => self.discovery = Some(one() == "true"),
+            "nat" => self.nat = Some(one() == "true"),
+            "upnp" => self.upnp = Some(one() == "true"),
+            "relay" => self.relay = Some(one() == "true"),
+            "relays" => self.relays = Some(list()?),
             "publisher" => self.publisher = Some(urls()?),
             "aggregator" => self.aggregator = Some(urls()?),
             "publisher_token_file" => self.publisher_token_file = Some(text(key, one())?.into()),

@@ -41,6 +41,8 @@ pub struct OptionEntry {
 const MAX_ADDRESSES: usize = 16;
 /// Most bootstrap peers: more would make a start a flood, and the mesh refuses them.
 const MAX_BOOTSTRAP: usize = 32;
+/// Most configured relays: a record has room for a few addresses on each.
+const MAX_RELAYS: usize = 4;
 /// Most publishers, and most aggregators: each is a place that a failing turn may wait for.
 const MAX_STORES: usize = 8;
 /// Longest text of an option: above every path and URL in use.
@@ -85,6 +87,17 @@ pub const OPTIONS: &[OptionEntry] = &[
         "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
     ),
     entry("mdns", Kind::Switch, "true", "", ""),
+    entry("discovery", Kind::Switch, "true", "", ""),
+    entry("nat", Kind::Switch, "true", "", ""),
+    entry("upnp", Kind::Switch, "true", "", ""),
+    entry("relay", Kind::Switch, "true", "", ""),
+    entry(
+        "relays",
+        Kind::List(MAX_RELAYS),
+        "[]",
+        "those found, where this node cannot be reached",
+        "addresses such as \"/ip4/203.0.113.7/tcp/4001/p2p/12D3Koo...\"",
+    ),
     entry("publisher", Kind::OneOrMore(MAX_STORES), "\"http://127.0.0.1:31415\"", "", URL),
     entry("aggregator", Kind::OneOrMore(MAX_STORES), "", "the publishers' URLs", URL),
     entry("publisher_token_file", Kind::Text, "", "", "a file"),

@@ -1,8 +1,9 @@
-//! What a running node does beside turns: keeping its keys and record fresh, and looking whether the store answers.
+//! What a running node does beside turns: keeping its keys and record fresh, telling others that it is there, and looking
+//! whether the store answers.
 
 use std::{sync::Arc, time::Duration};
 
-use baton_mesh::Multiaddr;
+use baton_mesh::{MeshHandle, Multiaddr};
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::{MissedTickBehavior, interval},
@@ -14,10 +15,13 @@ use crate::{identity::Identity, metrics::WatchedStore};
 
 /// How often addresses, keys and record are looked at: an address change is known to others within this.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+/// How often a node tells the network that it is there. Who heard nothing for 30 s takes it off its list, so two may be
+/// lost.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How often a store that nobody uses is asked. Several may fail before the store counts as silent.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Starts both; they end with `stop`.
+/// Starts them; they end with `stop`.
 pub(super) fn spawn(
     running: &Arc<Running>,
     external: Vec<Multiaddr>,
@@ -35,15 +39,39 @@ pub(super) fn spawn(
     tasks
 }
 
+/// Refreshes the record, at once where the node can be reached in another way, and tells others of it.
 async fn keep_record(running: &Running, external: Vec<Multiaddr>) {
-    let mut ticks = interval(REFRESH_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut refreshes = interval(REFRESH_INTERVAL);
+    refreshes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beats = interval(HEARTBEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut network = running.mesh.network_changes();
     loop {
-        ticks.tick().await;
-        let mut addresses = external.clone();
-        addresses.extend(running.mesh.listen_addrs());
-        refresh(running.identity.clone(), addresses).await;
+        tokio::select! {
+            _ = beats.tick() => {}
+            _ = refreshes.tick() => {
+                refresh(running.identity.clone(), addresses(&external, &running.mesh)).await;
+                continue;
+            }
+            Ok(()) = network.changed() => {
+                refresh(running.identity.clone(), addresses(&external, &running.mesh)).await;
+            }
+        }
+        running.mesh.announce(running.identity.renew_record()).await;
     }
+}
+
+/// Where others reach this node, the surest first: configured addresses, those confirmed from outside or through relays, and
+/// those listened on.
+pub(super) fn addresses(configured: &[Multiaddr], mesh: &MeshHandle) -> Vec<Multiaddr> {
+    let found = mesh.network().external.into_iter().chain(mesh.listen_addrs());
+    let mut addresses = configured.to_vec();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 /// Refreshes the record with these addresses, off the reactor since it may write a file.

@@ -8,7 +8,7 @@ use baton_keys::{
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, TurnStream};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, Reach, TurnStream};
 use baton_proto::{
     ErrorCode, Signed,
     ack::StatusRequest,
@@ -60,7 +60,9 @@ impl Client {
     /// From a node's ready event.
     pub async fn of(ready: &Value) -> Self {
         let seed = Zeroizing::new(random_bytes());
-        let (mesh, _) = Mesh::spawn(seed, MeshConfig::dialer("baton/test (client)")).await.unwrap();
+        // The addresses given are this machine's own.
+        let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
+        let (mesh, _) = Mesh::spawn(seed, config).await.unwrap();
         let address = ready["listen"][0].as_str().unwrap().parse().unwrap();
         Self { mesh, node: ready["node"].as_str().unwrap().parse().unwrap(), address }
     }

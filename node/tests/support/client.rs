@@ -5,7 +5,7 @@ use baton_keys::{
     secret::random_bytes,
     session::{RecordIdentity, SessionRoot},
 };
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Reach, TurnStream};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
     ack::{Abort, StatusRequest, TurnAck},
@@ -353,7 +353,9 @@ impl Session {
 impl Client {
     pub async fn start() -> Self {
         let seed = Zeroizing::new(random_bytes());
-        let (mesh, _) = Mesh::spawn(seed, MeshConfig::dialer("baton/test (client)")).await.unwrap();
+        // The addresses given are this machine's own.
+        let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
+        let (mesh, _) = Mesh::spawn(seed, config).await.unwrap();
         Self { mesh }
     }
 

@@ -1,0 +1,413 @@
+//! The swarm task's part in staying in the network: whom it knows and meets, who is gone, how it can be reached.
+
+use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use baton_proto::ids::NodeId;
+use libp2p::{
+    Multiaddr, PeerId, autonat, dcutr, gossipsub, kad,
+    multiaddr::Protocol,
+    relay,
+    swarm::{
+        ConnectionId,
+        dial_opts::{DialOpts, PeerCondition},
+    },
+    upnp,
+};
+use tokio::time::Instant;
+
+use super::Actor;
+use crate::{
+    error::OpenError,
+    gossip::Verdict,
+    handle::{NetworkStatus, Reachability},
+    ids::{node_id_of, peer_id_of},
+    limits::{EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME},
+    records::check_node,
+    relays::{CircuitLimits, is_circuit, relay_of},
+    turn_protocol::OpenReply,
+};
+
+/// How often the upkeep runs.
+pub(super) const TICK: Duration = Duration::from_millis(500);
+/// Pause before a peer that could not be met is tried again.
+const EXPLORE_PAUSE: Duration = Duration::from_secs(60);
+/// Peers whose pause is remembered.
+const MAX_EXPLORED: usize = 1024;
+/// Peers that are met in one round.
+const EXPLORE_BATCH: usize = 4;
+/// How often records out of date are looked for.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// A connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    id: ConnectionId,
+    /// The relay it goes through.
+    via: Option<PeerId>,
+}
+
+/// How a turn with a peer can be opened now.
+pub(super) enum Path {
+    /// On this connection.
+    Open(ConnectionId),
+    /// Only through a relay whose limits do not fit a turn.
+    TooSmall(CircuitLimits),
+    /// There is no connection.
+    None,
+}
+
+/// What the swarm task remembers of the network.
+pub(crate) struct Network {
+    links: HashMap<PeerId, Vec<Link>>,
+    /// Opens that wait for a hole to be punched, until when.
+    waiting: Vec<(PeerId, Instant, OpenReply)>,
+    explored: HashMap<PeerId, Instant>,
+    explore_due: Instant,
+    sweep_due: Instant,
+    /// Whether an address from outside was configured.
+    told_external: bool,
+    /// Whether a server of AutoNAT could not dial us back.
+    unreachable: bool,
+}
+
+impl Network {
+    pub(crate) fn new(told_external: bool, now: Instant) -> Self {
+        Self {
+            links: HashMap::new(),
+            waiting: Vec::new(),
+            explored: HashMap::new(),
+            explore_due: now,
+            sweep_due: now + SWEEP,
+            told_external,
+            unreachable: false,
+        }
+    }
+
+    pub(super) fn linked(&mut self, peer: PeerId, id: ConnectionId, via: Option<PeerId>) {
+        self.links.entry(peer).or_default().push(Link { id, via });
+    }
+
+    pub(super) fn unlinked(&mut self, peer: PeerId, id: ConnectionId) {
+        if let Some(links) = self.links.get_mut(&peer) {
+            links.retain(|link| link.id != id);
+            if links.is_empty() {
+                self.links.remove(&peer);
+            }
+        }
+    }
+
+    /// Whether all connections with a peer go through relays.
+    pub(super) fn is_relayed(&self, peer: &PeerId) -> bool {
+        self.links.get(peer).is_some_and(|links| links.iter().all(|link| link.via.is_some()))
+    }
+}
+
+impl Actor {
+    /// What is due: peers to look for and to forget, relays to ask, records to put.
+    pub(super) fn on_tick(&mut self) {
+        let now = Instant::now();
+        for peer in self.probes.due(now) {
+            let known = node_id_of(&peer).map(|node| self.table().addrs(node)).unwrap_or_default();
+            if self.swarm.is_connected(&peer) || known.is_empty() {
+                self.probes.answered(peer);
+            } else if !self.dials.is_dialing(peer) {
+                self.dial(peer, known);
+            }
+        }
+        self.update_peers(|table| table.expire(now));
+        self.reserve(now);
+        self.end_waiting(now);
+        self.put_own(now);
+        self.introduce(now);
+        if now >= self.network.explore_due {
+            self.explore(now);
+        }
+        if now >= self.network.sweep_due {
+            self.network.sweep_due = now + SWEEP;
+            let now_ms = self.clock.now_ms();
+            self.sweep_dht(now_ms);
+        }
+        self.publish_network();
+    }
+
+    /// The best connection with a peer: a direct one, else one through a relay that fits a turn.
+    pub(super) fn path(&self, peer: &PeerId) -> Path {
+        let Some(links) = self.network.links.get(peer) else { return Path::None };
+        if let Some(direct) = links.iter().find(|link| link.via.is_none()) {
+            return Path::Open(direct.id);
+        }
+        let limits = |link: &Link| link.via.map(|via| self.relays.limits_of(&via)).unwrap_or_default();
+        match links.iter().find(|link| limits(link).fit_a_turn()) {
+            Some(link) => Path::Open(link.id),
+            None => links.first().map_or(Path::None, |link| Path::TooSmall(limits(link))),
+        }
+    }
+
+    /// Opens a turn on the best connection, or waits for a better one.
+    pub(super) fn open_on_best(&mut self, peer: PeerId, reply: OpenReply) {
+        match self.path(&peer) {
+            Path::Open(id) => self.swarm.behaviour_mut().turn.open(peer, id, reply),
+            Path::TooSmall(_) if self.network.waiting.len() < MAX_PENDING_OPENS => {
+                self.network.waiting.push((peer, Instant::now() + HOLE_PUNCH_WAIT, reply));
+            }
+            Path::TooSmall(_) => drop(reply.send(Err(OpenError::Busy))),
+            Path::None => drop(reply),
+        }
+    }
+
+    /// A direct connection with a peer is there: those who waited for it go on.
+    pub(super) fn end_waiting_for(&mut self, peer: PeerId) {
+        let waiting = std::mem::take(&mut self.network.waiting);
+        for (waited_for, until, reply) in waiting {
+            if waited_for == peer {
+                self.open_on_best(peer, reply);
+            } else {
+                self.network.waiting.push((waited_for, until, reply));
+            }
+        }
+    }
+
+    fn end_waiting(&mut self, now: Instant) {
+        let waiting = std::mem::take(&mut self.network.waiting);
+        for (peer, until, reply) in waiting {
+            if reply.is_closed() {
+                continue;
+            }
+            match self.path(&peer) {
+                Path::Open(id) => self.swarm.behaviour_mut().turn.open(peer, id, reply),
+                Path::TooSmall(limits) if until <= now => {
+                    let reason = format!(
+                        "only a relay leads to it, which lets {limits} through; a turn may need {} KiB and {} s, and no \
+                         direct connection came about",
+                        MIN_CIRCUIT_BYTES / 1024,
+                        MIN_CIRCUIT_TIME.as_secs()
+                    );
+                    let _ = reply.send(Err(OpenError::Unreachable { reason }));
+                }
+                Path::TooSmall(_) => self.network.waiting.push((peer, until, reply)),
+                Path::None => drop(reply),
+            }
+        }
+    }
+
+    /// Meets a few members that nobody named, until there are enough connections.
+    pub(super) fn explore(&mut self, now: Instant) {
+        self.network.explore_due = now + Duration::from_secs(5);
+        if !self.discovery {
+            return;
+        }
+        let known = self.table().list();
+        let met = known.iter().filter(|peer| peer.connected && peer.serves_turns).count();
+        let Some(missing) = EXPLORE_CONNECTIONS.checked_sub(met).filter(|missing| *missing > 0) else {
+            return;
+        };
+        self.network.explored.retain(|_, until| *until > now);
+        let listed = known.into_iter().filter(|peer| peer.serves_turns && !peer.connected);
+        let listed = listed.filter_map(|peer| Some((peer_id_of(peer.node)?, peer.addrs)));
+        let mut strangers: Vec<_> = listed.chain(self.dht_members()).collect();
+        let local = *self.swarm.local_peer_id();
+        strangers.retain(|(peer, addrs)| {
+            *peer != local
+                && !addrs.is_empty()
+                && !self.network.explored.contains_key(peer)
+                && !self.swarm.is_connected(peer)
+                && !self.dials.is_dialing(*peer)
+        });
+        // Nobody can know whom this mesh meets first.
+        let offset = usize::try_from(rand::random::<u32>()).unwrap_or(0) % strangers.len().max(1);
+        strangers.rotate_left(offset);
+        for (peer, addrs) in strangers.into_iter().take(missing.min(EXPLORE_BATCH)) {
+            if self.network.explored.len() < MAX_EXPLORED {
+                self.network.explored.insert(peer, now + EXPLORE_PAUSE);
+            }
+            let options = DialOpts::peer_id(peer)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .addresses(addrs)
+                .build();
+            let _ = self.swarm.dial(options);
+        }
+    }
+
+    /// Where nobody but processes of this machine is met, they reach this one where it listens.
+    pub(crate) fn reachable_where_bound(&mut self) {
+        let bound: Vec<_> = self.listeners.values().flat_map(|(_, bound)| bound.iter().cloned()).collect();
+        bound.into_iter().for_each(|address| self.swarm.add_external_address(address));
+    }
+
+    /// Asks a relay to be reachable through it, where that is wanted.
+    fn reserve(&mut self, now: Instant) {
+        let unreachable = self.reachability() == Reachability::Private;
+        let Some((relay, address)) = self.relays.next(unreachable, now, rand::random()) else { return };
+        match self.swarm.listen_on(address) {
+            Ok(listener) => self.relays.asked(listener, relay),
+            Err(error) => {
+                tracing::debug!(%relay, %error, "a relay could not be asked");
+                self.relays.pause(relay, now + crate::limits::RELAY_PAUSE);
+            }
+        }
+    }
+
+    pub(super) fn reachability(&self) -> Reachability {
+        let direct = self.swarm.external_addresses().any(|address| !is_circuit(address));
+        if direct || self.network.told_external {
+            Reachability::Public
+        } else if self.network.unreachable {
+            Reachability::Private
+        } else {
+            Reachability::Unknown
+        }
+    }
+
+    /// Whoever cannot be reached keeps no records for others.
+    fn settle_dht_mode(&mut self) {
+        let serve = self.serves && self.reachability() != Reachability::Private;
+        let wanted = if serve { kad::Mode::Server } else { kad::Mode::Client };
+        if let Some(dht) = self.swarm.behaviour_mut().dht.as_mut()
+            && dht.mode() != wanted
+        {
+            dht.set_mode(Some(wanted));
+        }
+    }
+
+    pub(super) fn on_gossip(&mut self, event: gossipsub::Event) {
+        let gossipsub::Event::Message { propagation_source, message_id, message } = event else { return };
+        let (now, now_ms) = (Instant::now(), self.clock.now_ms());
+        let verdict = self.judge.judge(message.source, &message.data, now, now_ms);
+        let acceptance = match verdict {
+            Verdict::Holds(record) => {
+                self.counters.gossip_taken.fetch_add(1, Relaxed);
+                if self.take_verified(*record) {
+                    gossipsub::MessageAcceptance::Accept
+                } else {
+                    gossipsub::MessageAcceptance::Ignore
+                }
+            }
+            Verdict::Ignore => gossipsub::MessageAcceptance::Ignore,
+            Verdict::Reject => {
+                self.counters.gossip_rejected.fetch_add(1, Relaxed);
+                gossipsub::MessageAcceptance::Reject
+            }
+        };
+        if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
+            gossip.report_message_validation_result(&message_id, &propagation_source, acceptance);
+        }
+    }
+
+    /// Takes a node record in, whoever showed it.
+    pub(super) fn take_record(&mut self, value: &[u8], now_ms: u64) {
+        if let Ok(record) = check_node(value, now_ms) {
+            self.take_verified(record);
+        }
+    }
+
+    /// Whether the record is news.
+    fn take_verified(&mut self, record: baton_proto::Signed<baton_proto::node_record::NodeRecord>) -> bool {
+        if Some(record.node) == node_id_of(self.swarm.local_peer_id()) {
+            return false;
+        }
+        let (nearest, mut news) = (self.nearest, false);
+        self.update_peers(|table| {
+            let events = table.recorded(std::sync::Arc::new(record), nearest);
+            news = events.is_some();
+            events.unwrap_or_default()
+        });
+        news
+    }
+
+    pub(super) fn on_relay_client(&mut self, event: relay::client::Event) {
+        // Zero is how the protocol says that there is no limit.
+        let circuit = |bytes: Option<u64>, time: Option<Duration>| CircuitLimits {
+            bytes: bytes.filter(|bytes| *bytes > 0),
+            time: time.filter(|time| !time.is_zero()),
+        };
+        match event {
+            relay::client::Event::ReservationReqAccepted { relay_peer_id, limit, .. } => {
+                let bytes = limit.as_ref().and_then(|limit| limit.data_in_bytes());
+                let limits = circuit(bytes, limit.as_ref().and_then(|limit| limit.duration()));
+                for listener in self.relays.granted(relay_peer_id, limits, Instant::now()) {
+                    tracing::warn!(relay = %relay_peer_id, %limits, "this relay lets too little through for a turn; another one is asked");
+                    self.swarm.remove_listener(listener);
+                }
+                self.publish_network();
+            }
+            relay::client::Event::OutboundCircuitEstablished { relay_peer_id, limit } => {
+                let bytes = limit.as_ref().and_then(|limit| limit.data_in_bytes());
+                let time = limit.as_ref().and_then(|limit| limit.duration());
+                self.relays.learned(relay_peer_id, circuit(bytes, time));
+            }
+            relay::client::Event::InboundCircuitEstablished { .. } => {}
+        }
+    }
+
+    pub(super) fn on_hole_punched(&mut self, event: &dcutr::Event) {
+        let counter = match &event.result {
+            Ok(_) => &self.counters.holes_punched,
+            Err(_) => &self.counters.holes_failed,
+        };
+        counter.fetch_add(1, Relaxed);
+        tracing::debug!(peer = %event.remote_peer_id, direct = event.result.is_ok(), "hole punching ended");
+    }
+
+    pub(super) fn on_reachable(&mut self, event: &autonat::v2::client::Event) {
+        tracing::debug!(address = %event.tested_addr, reachable = event.result.is_ok(), "an address was tested from outside");
+        if event.result.is_err() {
+            self.network.unreachable = true;
+        }
+        self.settle_dht_mode();
+    }
+
+    pub(super) fn on_upnp(&mut self, event: upnp::Event) {
+        match event {
+            upnp::Event::NewExternalAddr { external_addr, .. } => {
+                tracing::info!(address = %external_addr, "the router forwards a port to this mesh");
+            }
+            upnp::Event::GatewayNotFound | upnp::Event::NonRoutableGateway => {
+                tracing::debug!("no router here forwards ports");
+            }
+            upnp::Event::ExpiredExternalAddr { .. } => {}
+        }
+    }
+
+    /// The addresses under which others reach this mesh have changed.
+    pub(super) fn on_external_changed(&mut self) {
+        self.settle_dht_mode();
+        self.publish_network();
+    }
+
+    /// Tells the handles how this mesh stands in the network.
+    fn publish_network(&mut self) {
+        let members = self.dht_members().len();
+        let own = Protocol::P2p(*self.swarm.local_peer_id());
+        let strip = |address: &Multiaddr| {
+            let mut address = address.clone();
+            if address.iter().last() == Some(own.clone()) {
+                address.pop();
+            }
+            address
+        };
+        // Others are told of a relay only once it is known what it lets through.
+        let usable = |address: &&Multiaddr| {
+            relay_of(address).is_none_or(|relay| self.relays.limits_of(&relay).fit_a_turn())
+        };
+        let status = NetworkStatus {
+            reachability: self.reachability(),
+            external: self.swarm.external_addresses().filter(usable).map(strip).collect(),
+            relays: self.relays.list(),
+            dht_members: members,
+        };
+        self.status.send_if_modified(|known| {
+            let changed = *known != status;
+            *known = status;
+            changed
+        });
+    }
+
+    /// A peer is gone for good.
+    pub(super) fn gone(&mut self, node: NodeId) {
+        self.dht_member(node, false);
+        if let Some(peer) = peer_id_of(node) {
+            self.relays.withdrawn(peer);
+        }
+        self.update_peers(|table| table.gone(node));
+    }
+}

@@ -1,0 +1,148 @@
+//! From how near an address can be reached, and the transport that dials none that is nearer than this mesh has business
+//! with.
+//!
+//! Addresses come from strangers: in identify messages, node records and answers of the DHT. Without this rule one of
+//! them could make this machine dial into its own loopback or local network.
+
+use std::{
+    net::IpAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use libp2p::{
+    Multiaddr, Transport,
+    core::transport::{DialOpts, ListenerId, TransportError, TransportEvent},
+    multiaddr::Protocol,
+};
+
+/// From how near an address can be reached, the farthest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// From everywhere.
+    Public,
+    /// From the same local network (RFC 1918, RFC 4193, link-local, and the carriers' shared space of RFC 6598).
+    Local,
+    /// From the same machine; also addresses that are nobody's: unspecified and multicast ones.
+    Loopback,
+}
+
+/// How near the first address of a multiaddress is; for a circuit that of its relay. `None` for a name.
+pub(crate) fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
+    match address.iter().next()? {
+        Protocol::Ip4(ip) => Some(reach_of(IpAddr::V4(ip))),
+        Protocol::Ip6(ip) => Some(reach_of(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))),
+        _ => None,
+    }
+}
+
+fn reach_of(ip: IpAddr) -> Reach {
+    let local = match ip {
+        // 100.64.0.0/10 is the shared space of carriers (RFC 6598).
+        IpAddr::V4(ip) => ip.is_private() || ip.is_link_local() || matches!(ip.octets(), [100, 64..=127, ..]),
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    let unspecified = ip.is_unspecified() || matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0);
+    if ip.is_loopback() || unspecified || ip.is_multicast() {
+        Reach::Loopback
+    } else if local {
+        Reach::Local
+    } else {
+        Reach::Public
+    }
+}
+
+/// Whether a listener at this address listens at all addresses of the machine.
+pub(crate) fn is_unspecified(address: &Multiaddr) -> bool {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
+        Some(Protocol::Ip6(ip)) => ip.is_unspecified(),
+        _ => false,
+    }
+}
+
+/// How near a mesh may dial, by what it was told: its own listeners other than unspecified ones, the peers it begins with,
+/// and whether it looks for peers on the local network.
+pub(crate) fn nearest<'a>(configured: impl Iterator<Item = &'a Multiaddr>, mdns: bool) -> Reach {
+    let told = configured.filter(|address| !is_unspecified(address)).filter_map(reach_of_address).max();
+    let found = if mdns { Reach::Local } else { Reach::Public };
+    told.unwrap_or(Reach::Public).max(found)
+}
+
+/// A transport that refuses to dial nearer addresses than it may.
+pub(crate) struct Guarded<T> {
+    inner: T,
+    nearest: Reach,
+}
+
+impl<T> Guarded<T> {
+    pub(crate) fn new(inner: T, nearest: Reach) -> Self {
+        Self { inner, nearest }
+    }
+}
+
+impl<T: Transport + Unpin> Transport for Guarded<T> {
+    type Output = T::Output;
+    type Error = T::Error;
+    type ListenerUpgrade = T::ListenerUpgrade;
+    type Dial = T::Dial;
+
+    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<T::Error>> {
+        self.inner.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.inner.remove_listener(id)
+    }
+
+    fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<T::Error>> {
+        match reach_of_address(&address) {
+            Some(reach) if reach <= self.nearest => self.inner.dial(address, options),
+            _ => Err(TransportError::MultiaddrNotSupported(address)),
+        }
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<TransportEvent<T::ListenerUpgrade, T::Error>> {
+        Pin::new(&mut self.inner).poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reach(text: &str) -> Option<Reach> {
+        reach_of_address(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_are_told_apart_by_how_near_they_are() {
+        for near in ["/ip4/127.0.0.1/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip4/0.1.2.3/tcp/1", "/ip6/::1/tcp/1"] {
+            assert_eq!(reach(near), Some(Reach::Loopback), "{near}");
+        }
+        for local in
+            ["/ip4/10.1.2.3/tcp/1", "/ip4/100.64.0.1/tcp/1", "/ip6/fe80::1/tcp/1", "/ip6/fd00::1/udp/1"]
+        {
+            assert_eq!(reach(local), Some(Reach::Local), "{local}");
+        }
+        assert_eq!(reach("/ip6/::ffff:7f00:1/tcp/1"), Some(Reach::Loopback), "a mapped one is what it maps");
+        assert_eq!(reach("/ip4/9.9.9.9/tcp/1/p2p-circuit"), Some(Reach::Public));
+        assert_eq!(reach("/dns4/example.org/tcp/1"), None);
+    }
+
+    #[test]
+    fn what_was_configured_decides_how_near_is_dialled() {
+        let told = |texts: &[&str], mdns| {
+            let addresses: Vec<Multiaddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            nearest(addresses.iter(), mdns)
+        };
+        assert_eq!(told(&[], false), Reach::Public);
+        assert_eq!(told(&["/ip4/0.0.0.0/tcp/4001", "/ip4/9.9.9.9/tcp/1"], false), Reach::Public);
+        assert_eq!(told(&["/ip4/0.0.0.0/tcp/4001"], true), Reach::Local);
+        assert_eq!(told(&["/ip4/9.9.9.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], false), Reach::Local);
+        assert_eq!(told(&["/ip4/127.0.0.1/tcp/1"], true), Reach::Loopback);
+    }
+}

@@ -1,0 +1,253 @@
+//! What the DHT may hold: signed node records and head records under the keys that they themselves determine, and
+//! nothing else. Pure; the caller has the clock.
+
+use baton_proto::{
+    ErrorCode, Signed,
+    head::HeadRecord,
+    ids::{HeadIndexKey, NodeId},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_HEAD_BYTES, MAX_SIGNED_BYTES, VERSION},
+    node_record::NodeRecord,
+};
+use libp2p::kad::RecordKey;
+
+const NODE: &[u8] = b"/baton/node/";
+const HEAD: &[u8] = b"/baton/head/";
+const MODEL: &[u8] = b"/baton/model/";
+
+/// Longest name of a model under which providers are found; a node record's texts are no longer.
+const MAX_MODEL_BYTES: usize = baton_proto::limits::MAX_RECORD_TEXT_BYTES;
+
+/// How far ahead of this clock a client's may be.
+const HEAD_SKEW_MS: u64 = 24 * 3600 * 1000;
+
+/// What a key of the DHT stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DhtKey {
+    /// A node's record.
+    Node(NodeId),
+    /// A session's head record.
+    Head(HeadIndexKey),
+    /// Nodes that serve a model, by its name or by the hex of its id. Providers only; it holds no record.
+    Model(String),
+}
+
+impl DhtKey {
+    /// Reads a key; `None` for any other.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        if let Some(rest) = bytes.strip_prefix(NODE) {
+            return Some(Self::Node(NodeId(rest.try_into().ok()?)));
+        }
+        if let Some(rest) = bytes.strip_prefix(HEAD) {
+            return Some(Self::Head(HeadIndexKey(rest.try_into().ok()?)));
+        }
+        let name = std::str::from_utf8(bytes.strip_prefix(MODEL)?).ok()?;
+        (!name.is_empty() && name.len() <= MAX_MODEL_BYTES).then(|| Self::Model(name.to_owned()))
+    }
+
+    pub(crate) fn to_record_key(&self) -> RecordKey {
+        let bytes = match self {
+            Self::Node(node) => [NODE, node.as_bytes()].concat(),
+            Self::Head(key) => [HEAD, key.as_bytes()].concat(),
+            Self::Model(name) => [MODEL, name.as_bytes()].concat(),
+        };
+        RecordKey::from(bytes)
+    }
+}
+
+/// What decides between two records under one key, and how long one is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// The higher one wins.
+    pub(crate) sequence: u64,
+    /// Until when it is kept, in milliseconds since the Unix epoch.
+    pub(crate) expires_ms: u64,
+}
+
+/// Why a record is not kept or believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RecordFault {
+    #[error("the key is none of this network")]
+    UnknownKey,
+    #[error("it is longer than such a record may be")]
+    TooLarge,
+    #[error("it does not verify: {0}")]
+    Invalid(ErrorCode),
+    #[error("it belongs under another key")]
+    WrongKey,
+    #[error("it is out of date, or from the future")]
+    Time,
+}
+
+impl From<ErrorCode> for RecordFault {
+    fn from(code: ErrorCode) -> Self {
+        Self::Invalid(code)
+    }
+}
+
+/// Checks a record that somebody sends under a key: size first, the signature last.
+pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, RecordFault> {
+    match DhtKey::parse(key) {
+        Some(DhtKey::Node(node)) => {
+            let record = check_node(value, now_ms)?;
+            let checked = Checked { sequence: record.sequence, expires_ms: record.expires_ms };
+            if record.node == node { Ok(checked) } else { Err(RecordFault::WrongKey) }
+        }
+        Some(DhtKey::Head(key)) => {
+            if value.len() > MAX_HEAD_BYTES {
+                return Err(RecordFault::TooLarge);
+            }
+            let record = Signed::<HeadRecord>::verify_encoded(value)?;
+            if record.index_key() != key {
+                return Err(RecordFault::WrongKey);
+            }
+            // Its owner alone can sign under its key, so that a fast clock of his harms nobody else.
+            if record.expires_ms <= now_ms || record.issued_ms > now_ms.saturating_add(HEAD_SKEW_MS) {
+                return Err(RecordFault::Time);
+            }
+            Ok(Checked { sequence: record.sequence, expires_ms: record.expires_ms })
+        }
+        Some(DhtKey::Model(_)) | None => Err(RecordFault::UnknownKey),
+    }
+}
+
+/// Checks a node record, wherever it came from.
+pub(crate) fn check_node(value: &[u8], now_ms: u64) -> Result<Signed<NodeRecord>, RecordFault> {
+    if value.len() > MAX_SIGNED_BYTES {
+        return Err(RecordFault::TooLarge);
+    }
+    let record = Signed::<NodeRecord>::verify_encoded(value)?;
+    let future = now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
+    // Sequences follow the time, so that nobody can occupy his key for ever with the highest number.
+    if record.expires_ms <= now_ms || record.issued_ms > future || record.sequence > future {
+        return Err(RecordFault::Time);
+    }
+    if !record.versions.contains(&VERSION) {
+        return Err(ErrorCode::UnsupportedVersion.into());
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use baton_keys::{session::SessionRoot, sign::SecretSigningKey};
+    use baton_proto::{
+        head::{HeadInner, HeadOuter, SegmentRef},
+        ids::{BlobDigest, BlobId, LinkHash, TurnId},
+        link::BlobRef,
+        node_record::NodeLimits,
+    };
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000;
+
+    pub(crate) fn node_record(
+        key: &SecretSigningKey,
+        sequence: u64,
+        addresses: &[&str],
+    ) -> Signed<NodeRecord> {
+        let record = NodeRecord {
+            version: VERSION,
+            node: key.node_id(),
+            sequence,
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            keys: vec![],
+            models: vec![],
+            limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 60, max_output_tokens: 100 },
+            versions: vec![VERSION],
+            software: "test".to_owned(),
+            issued_ms: sequence,
+            expires_ms: sequence + 3_600_000,
+        };
+        Signed::sign(record, key)
+    }
+
+    fn head(root: &SessionRoot, sequence: u64) -> (DhtKey, Vec<u8>) {
+        let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
+        let outer = HeadOuter {
+            n_shards: 1000,
+            branch: None,
+            seq: 1,
+            link_hash: LinkHash([3; 32]),
+            blobs: vec![SegmentRef { segment: 0, blob }],
+        };
+        let inner = HeadInner {
+            turn_id: TurnId([4; 16]),
+            attempt: 0,
+            author: NodeId([5; 32]),
+            devices: vec![],
+            tombstone: false,
+        };
+        let record = HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + 1000);
+        (DhtKey::Head(record.index_key()), record.encode())
+    }
+
+    fn checked(key: &DhtKey, value: &[u8], now_ms: u64) -> Result<u64, RecordFault> {
+        check(key.to_record_key().as_ref(), value, now_ms).map(|checked| checked.sequence)
+    }
+
+    #[test]
+    fn keys_go_through_bytes_and_back() {
+        let keys = [
+            DhtKey::Node(NodeId([7; 32])),
+            DhtKey::Head(HeadIndexKey([8; 32])),
+            DhtKey::Model("smollm2-135m-instruct".to_owned()),
+        ];
+        for key in keys {
+            assert_eq!(DhtKey::parse(key.to_record_key().as_ref()), Some(key));
+        }
+        let long = [MODEL, &[b'a'; MAX_MODEL_BYTES + 1]].concat();
+        for other in [b"".as_slice(), b"/baton/node/short", b"/baton/model/", b"/pk/something", &long] {
+            assert_eq!(DhtKey::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn a_node_record_is_kept_under_its_own_key_only() {
+        let (key, other) = (SecretSigningKey::generate(), SecretSigningKey::generate());
+        let value = node_record(&key, NOW, &[]).encode();
+        assert_eq!(checked(&DhtKey::Node(key.node_id()), &value, NOW), Ok(NOW));
+        assert_eq!(checked(&DhtKey::Node(other.node_id()), &value, NOW), Err(RecordFault::WrongKey));
+        let head = DhtKey::Head(HeadIndexKey([1; 32]));
+        assert!(matches!(checked(&head, &value, NOW), Err(RecordFault::Invalid(_))));
+        assert_eq!(checked(&DhtKey::Model("m".to_owned()), &value, NOW), Err(RecordFault::UnknownKey));
+    }
+
+    #[test]
+    fn every_changed_byte_of_a_record_is_refused() {
+        let key = SecretSigningKey::generate();
+        let value = node_record(&key, NOW, &["/ip4/1.2.3.4/tcp/1"]).encode();
+        for index in 0..value.len() {
+            let mut bad = value.clone();
+            bad[index] ^= 1;
+            assert!(checked(&DhtKey::Node(key.node_id()), &bad, NOW).is_err(), "byte {index}");
+        }
+        let root = SessionRoot::generate();
+        let (key, value) = head(&root, NOW);
+        assert_eq!(checked(&key, &value, NOW), Ok(NOW));
+        for index in 0..value.len() {
+            let mut bad = value.clone();
+            bad[index] ^= 1;
+            assert!(checked(&key, &bad, NOW).is_err(), "byte {index}");
+        }
+    }
+
+    #[test]
+    fn records_out_of_their_time_or_too_large_are_refused() {
+        let key = SecretSigningKey::generate();
+        let place = DhtKey::Node(key.node_id());
+        let value = node_record(&key, NOW, &[]).encode();
+        assert_eq!(checked(&place, &value, NOW + 3_600_000), Err(RecordFault::Time), "expired");
+        assert_eq!(checked(&place, &value, NOW - 60_000), Err(RecordFault::Time), "from the future");
+        assert_eq!(checked(&place, &vec![0; MAX_SIGNED_BYTES + 1], NOW), Err(RecordFault::TooLarge));
+        let root = SessionRoot::generate();
+        let (place, value) = head(&root, NOW);
+        assert_eq!(checked(&place, &value, NOW + 1000), Err(RecordFault::Time), "expired");
+        assert_eq!(
+            checked(&place, &value, NOW - 2 * HEAD_SKEW_MS),
+            Err(RecordFault::Time),
+            "from the future"
+        );
+        assert_eq!(checked(&place, &vec![0; MAX_HEAD_BYTES + 1], NOW), Err(RecordFault::TooLarge));
+    }
+}
