@@ -153,7 +153,11 @@ impl DataDir {
         Self::lock(path)
     }
 
-    fn lock(path: &Path) -> Result<Self, DataDirError> {
+    /// Takes an existing directory for this process.
+    ///
+    /// # Errors
+    /// [`DataDirError::InUse`] where another process has it, or [`DataDirError::Io`].
+    pub fn lock(path: &Path) -> Result<Self, DataDirError> {
         let file = path.join(LOCK_FILE);
         let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
         let mut options = File::options();
