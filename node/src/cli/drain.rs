@@ -45,10 +45,11 @@ pub(super) struct DrainArgs {
 pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
     let settings = Settings::load(args.node.clone().flags()?)?;
     let admin = Admin::at(admin_address(&settings)?)?;
-    let token = token(&settings.data_dir)?;
     let path = if args.cancel { control::CANCEL_DRAIN } else { control::DRAIN };
     block_on(async {
-        let mut status = admin.change(path, &token).await?;
+        // Whether there is a node is told before what is missing for it.
+        admin.status().await?;
+        let mut status = admin.change(path, &token(&settings.data_dir)?).await?;
         if args.wait {
             status = wait(&admin, status, args.timeout).await?;
         }

@@ -57,7 +57,14 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
     if own.is_none() {
         catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     }
-    if !force && let Some(user) = user_of(settings, name) {
+    let here = own.is_some()
+        || catalogue.list(folder).iter().any(|model| {
+            model.entry.name == name && (model.present_bytes.is_some() || model.partial_bytes > 0)
+        });
+    if here
+        && !force
+        && let Some(user) = user_of(settings, name)
+    {
         let text = format!("{name} is {user}; nothing was removed. --force removes it all the same");
         return Err(Failure::text(Exit::Failure, text));
     }

@@ -39,8 +39,13 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
     let missing = fetched.iter().find(|model| model.entry.name == settings.model && !model.is_installed());
     // A wheel and the file that is unpacked from it lie beside each other for a while.
     let needed = missing.map_or(0, |model| 2 * model.entry.size);
-    for (place, needed) in [(folder, 0), (&settings.model_dir, needed)] {
-        check_space(&mut check, place, needed);
+    let (data, models) = (Space::at(folder), Space::at(&settings.model_dir));
+    let same_disk = data.as_ref().zip(models.as_ref()).is_some_and(|(data, models)| data.disk == models.disk);
+    if same_disk {
+        check_space(&mut check, data, needed);
+    } else {
+        check_space(&mut check, data, 0);
+        check_space(&mut check, models, needed);
     }
     let journal = folder_bytes(&folder.join("journal"), 0);
     let limit = u64::from(settings.resources.journal_mb) << 20;
@@ -71,8 +76,8 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-fn check_space(check: &mut Check, place: &Path, needed: u64) {
-    let Some((folder, free)) = free_bytes(place) else { return };
+fn check_space(check: &mut Check, space: Option<Space>, needed: u64) {
+    let Some(Space { folder, free, .. }) = space else { return };
     let detail = format!("{} MB free at {}", free / 1_000_000, folder.display());
     if free < FULL_BYTES.saturating_add(needed) {
         let detail = match needed {
@@ -87,11 +92,24 @@ fn check_space(check: &mut Check, place: &Path, needed: u64) {
     }
 }
 
-/// Space for others than root at a folder, or at the first above it that exists.
-fn free_bytes(place: &Path) -> Option<(PathBuf, u64)> {
-    let folder = place.ancestors().find(|folder| folder.is_dir())?;
-    let stat = rustix::fs::statvfs(folder).ok()?;
-    Some((folder.to_owned(), stat.f_bavail.saturating_mul(stat.f_frsize)))
+/// Space on a disk.
+struct Space {
+    /// A folder on it that exists.
+    folder: PathBuf,
+    /// Which disk.
+    disk: u64,
+    /// Bytes for others than root.
+    free: u64,
+}
+
+impl Space {
+    /// At a folder, or at the first above it that exists.
+    fn at(place: &Path) -> Option<Self> {
+        let folder = place.ancestors().find(|folder| folder.is_dir())?;
+        let stat = rustix::fs::statvfs(folder).ok()?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        Some(Self { folder: folder.to_owned(), disk: stat.f_fsid, free })
+    }
 }
 
 fn folder_bytes(folder: &Path, depth: u32) -> u64 {

@@ -84,7 +84,10 @@ fn guess(check: &mut Check, subject: &Subject) {
         check.saw("guess: this machine has no network beside itself");
     } else {
         let own: Vec<_> = own.iter().map(ToString::to_string).collect();
-        check.found(codes::NAT_GUESSED, format!("a guess by {}", own.join(", ")));
+        check.found(
+            codes::NAT_GUESSED,
+            format!("its addresses are {}; whether a router forwards its port is not known", own.join(", ")),
+        );
     }
 }
 
