@@ -26,7 +26,8 @@ const SHARDS: u16 = 10;
 fn doctor(home: &Path, words: &[&str]) -> (i32, Vec<String>, Value) {
     let words = [&["doctor", "--json"], words].concat();
     let output = output(home, &words);
-    let all: Value = serde_json::from_slice(&output.stdout).expect(&text(&output.stderr));
+    let all: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
     let findings =
         all["checks"].as_array().unwrap().iter().flat_map(|check| check["findings"].as_array().unwrap());
     let open = findings.filter(|finding| finding["fixed"] == false);

@@ -23,13 +23,13 @@ use turn::Client;
 
 fn json(home: &Path, words: &[&str]) -> Value {
     let output = output(home, words);
-    serde_json::from_slice(&output.stdout).expect(&text(&output.stderr))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_again() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &["--echo-delay-ms", "200"]);
+    let mut node = Node::start(home.path(), &["--echo-delay-ms", "200", "--drain-seconds", "1"]);
     let admin = node.admin().to_owned();
     let client = Client::of(&node.ready).await;
     let mut turn = client.ask("one two three four five six").await;

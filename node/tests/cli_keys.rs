@@ -94,7 +94,8 @@ fn nobody_is_asked_where_nobody_can_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     let home = tempfile::tempdir().unwrap();
-    let mut node = Node::start(home.path(), &[]);
+    // No store answers, so there is nothing to wait for at the end.
+    let mut node = Node::start(home.path(), &["--drain-seconds", "1"]);
     let client = Client::of(&node.ready).await;
     let before = client.record().await;
     let rotated = json(home.path(), &["keys", "rotate", "--admin", node.admin(), "--json"]);

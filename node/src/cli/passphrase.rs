@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::{Exit, Failure};
 
 /// Longest passphrase, far above any that is typed.
-const MAX_BYTES: u64 = 4096;
+const MAX_BYTES: usize = 4096;
 
 /// A passphrase for something new, typed twice where it is typed.
 pub(super) fn new(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
@@ -47,16 +47,16 @@ fn from_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
         Failure::text(Exit::Usage, format!("cannot read the passphrase file {}: {error}", path.display()))
     };
     // With room for the longest: a text that grew would leave copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 1));
+    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
     if path == Path::new("-") {
-        io::stdin().lock().take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+        io::stdin().lock().take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(failed)?;
     } else {
         File::open(path)
-            .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+            .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_string(&mut text))
             .map_err(failed)?;
     }
     let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() || text.len() as u64 > MAX_BYTES {
+    if line.is_empty() || text.len() > MAX_BYTES {
         return Err(failed(io::Error::other("it must hold one line that is not empty")));
     }
     Ok(Zeroizing::new(line.to_owned()))
