@@ -1,7 +1,10 @@
 //! The admin port: health, readiness, metrics and status over HTTP, on a loopback address only.
 //!
-//! `daemon` binds and runs it; `baton-node status` and monitoring ask it. It only reads. It shows addresses,
-//! counts and states, never a session, a text or a key.
+//! `daemon` binds and runs it; `baton-node status` and monitoring ask it. It only reads, but for [`control`], which wants
+//! a token. It shows addresses, counts and states, never a session, a text or a key.
+
+pub mod control;
+pub mod network;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -17,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{CONTENT_TYPE, TurnCounts};
+use crate::metrics::{CONTENT_TYPE, Speed, TurnCounts};
+pub use control::{Control, Door};
+pub use network::NetworkStatus;
 
 /// A model as the status shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +59,17 @@ pub struct StoreStatus {
     pub answered_seconds_ago: Option<u64>,
 }
 
+/// A node that takes no new turns because its operator said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainStatus {
+    /// Seconds since it was told.
+    pub seconds: u64,
+    /// Turns that are still being finished.
+    pub turns: usize,
+    /// Blobs that are still being stored; they are in the journal, so stopping the node loses none.
+    pub storing: usize,
+}
+
 /// What the node is doing. The answer of `/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -83,10 +99,19 @@ pub struct Status {
     pub queue: u32,
     /// Turns now and since the start.
     pub turns: TurnCounts,
+    /// How fast turns were answered within the last minute.
+    #[serde(default)]
+    pub speed: Speed,
     /// The store.
     pub store: StoreStatus,
     /// Memory in use, where the system says it.
     pub resident_bytes: Option<u64>,
+    /// Where the operator drains the node.
+    #[serde(default)]
+    pub drain: Option<DrainStatus>,
+    /// The node's place in the network, once it has one.
+    #[serde(default)]
+    pub network: Option<NetworkStatus>,
 }
 
 /// What the admin port shows. Both must answer at once.
@@ -99,14 +124,16 @@ pub trait StatusSource: Send + Sync {
 
 type Source = Arc<dyn StatusSource>;
 
-/// The routes.
-pub fn router(source: Source) -> Router {
+/// The routes; with a door, also those that change something.
+pub fn router(source: Source, door: Option<Door>) -> Router {
+    let control = door.map(|door| control::routes(door, source.clone())).unwrap_or_default();
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
         .with_state(source)
+        .merge(control)
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
@@ -114,8 +141,13 @@ pub fn router(source: Source) -> Router {
 ///
 /// # Errors
 /// The listener's.
-pub async fn serve(listener: TcpListener, source: Source, stop: CancellationToken) -> std::io::Result<()> {
-    axum::serve(listener, router(source)).with_graceful_shutdown(stop.cancelled_owned()).await
+pub async fn serve(
+    listener: TcpListener,
+    source: Source,
+    door: Option<Door>,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    axum::serve(listener, router(source, door)).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
 async fn ready(State(source): State<Source>) -> (StatusCode, String) {
@@ -190,7 +222,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (source, stop) = (Arc::new(Fixed::default()), CancellationToken::new());
-            let task = tokio::spawn(serve(listener, source.clone(), stop.clone()));
+            let task = tokio::spawn(serve(listener, source.clone(), None, stop.clone()));
             let client = reqwest::Client::builder().no_proxy().build().unwrap();
             Self { address, source, stop, task, client }
         }

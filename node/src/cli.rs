@@ -3,11 +3,19 @@
 //! `main` calls [`main`] and nothing else. Every failure carries the exit code that tells a script what kind it was,
 //! and a text that tells a person what to do next.
 
+mod ask;
+mod config;
+mod doctor;
+mod drain;
 mod init;
+mod keys;
 mod models;
+mod passphrase;
 pub(crate) mod progress;
 mod status;
 mod style;
+mod time;
+mod watch;
 
 use std::{
     io::{self, Write as _},
@@ -15,10 +23,14 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{
+    ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
+};
 
 use crate::{
-    config::{ConfigError, LogFormat, RunFlags, Settings, describe_defaults},
+    config::{
+        ConfigError, LogFormat, OPTIONS, Origin, Origins, RunFlags, Settings, describe_defaults, parse_admin,
+    },
     daemon, logging,
 };
 use style::Style;
@@ -87,13 +99,16 @@ Examples:
   baton-node run                           serve the default model; the first start fetches it
   baton-node run --engine echo --listen /ip4/127.0.0.1/tcp/0 --json
                                            a node without a model, for trying things out
-  baton-node status                        ask the running node how it is
+  baton-node status --watch                how the running node is, once a second
+  baton-node doctor                        look for what is wrong, and how to mend it
   baton-node models list                   models that can be served
+  baton-node keys backup --out FILE        a copy of the node key, under a passphrase
 
 Exit codes:
   0  done                                  3  an address cannot be listened on
-  1  failed; status: the node is not ready 4  the data directory cannot be used
-  2  wrong usage or configuration          5  the model cannot be fetched or loaded";
+  1  failed; status: the node is not ready 4  the data directory or a key file cannot be used
+     doctor: there is a problem            5  the model cannot be fetched or loaded, or is wrong
+  2  wrong usage or configuration";
 
 const RUN_AFTER_HELP: &str = "\
 Each option is also an environment variable, and a key of the configuration file. Flags go before the environment,
@@ -124,16 +139,35 @@ enum Command {
     /// Run the node
     #[command(after_help = RUN_AFTER_HELP)]
     Run(Box<RunFlags>),
-    /// List and fetch models
+    /// Look for what is wrong with the node and its surroundings, and say how to mend it
+    #[command(after_help = doctor::AFTER_HELP)]
+    Doctor(Box<doctor::DoctorArgs>),
+    /// Let running turns finish and take no new ones, before maintenance
+    #[command(
+        after_help = "Clients are told that the node is busy and go elsewhere; the node stays up and answers\n\
+        questions about turns. A restart ends the drain.\n\n\
+        Examples:\n  baton-node drain --wait && systemctl restart baton-node\n  baton-node drain --cancel"
+    )]
+    Drain(drain::DrainArgs),
+    /// Show and check the configuration
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Config(config::ConfigArgs),
+    /// Show, back up, restore and replace the node's keys
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Keys(keys::KeysArgs),
+    /// List, fetch, check and remove models
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
-        after_help = "Example:\n  baton-node models pull smollm2-135m-instruct"
+        after_help = "A download that ends early is gone on with by the next `models pull` of the same model.\n\n\
+            Examples:\n  baton-node models pull smollm2-135m-instruct\n  baton-node models verify"
     )]
     Models(ModelsArgs),
     /// Ask the running node how it is
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
-        Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json")]
+        With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
+        Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
+        baton-node status --watch | tee node.log")]
     Status(StatusArgs),
 }
 
@@ -151,6 +185,66 @@ struct Places {
 impl Places {
     fn flags(self) -> RunFlags {
         RunFlags { data_dir: self.data_dir, config: self.config, ..RunFlags::default() }
+    }
+}
+
+/// Which running node is meant.
+#[derive(Args, Clone, Debug, Default)]
+struct NodeArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Admin address of the node [default: as configured, or 127.0.0.1:9464]
+    #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+impl NodeArgs {
+    fn flags(self) -> Result<RunFlags, Failure> {
+        let mut flags = self.places.flags();
+        if let Some(text) = &self.admin {
+            let admin = parse_admin(text);
+            let admin = admin.map_err(|problem| Failure::text(Exit::Usage, format!("--admin: {problem}")))?;
+            flags.admin = Some(admin);
+        }
+        Ok(flags)
+    }
+}
+
+/// Every option of `run`, for commands about what `run` does with them; but `--json` is such a command's own.
+#[derive(Args, Clone, Debug)]
+struct RunLike {
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+impl RunLike {
+    /// What is given of the options, where it comes from, and whether the command is to print JSON.
+    fn given(self, matches: &ArgMatches) -> Result<(RunFlags, Origins, bool), Failure> {
+        let (mut flags, mut origins) = (self.flags, Origins::of_matches(matches));
+        let json = flags.json == Some(true);
+        flags.json = match std::env::var("BATON_NODE_JSON").as_deref() {
+            Ok("true") => Some(true),
+            Ok("false") => Some(false),
+            Err(_) => None,
+            Ok(_) => return Err(Failure::text(Exit::Usage, "BATON_NODE_JSON: expected true or false")),
+        };
+        origins.set("json", flags.json.map(|_| Origin::Environment));
+        Ok((flags, origins, json))
+    }
+
+    /// Shows of the many options those that say which node is meant; all are taken.
+    fn describe(command: clap::Command) -> clap::Command {
+        describe_defaults(command).mut_args(|arg| {
+            let id = arg.get_id().to_string();
+            match id.as_str() {
+                "json" => {
+                    arg.env(Resettable::Reset).help("Print the result as JSON").help_heading(None::<&str>)
+                }
+                "data_dir" | "config" | "admin" => arg.help_heading(None::<&str>),
+                _ if OPTIONS.iter().any(|entry| entry.key == id) => arg.hide(true),
+                _ => arg,
+            }
+        })
     }
 }
 
@@ -186,31 +280,64 @@ enum ModelsCommand {
     },
     /// Show the models that can be fetched, and which are here
     List,
+    /// Remove a model's file, and what is here of an interrupted download
+    Rm {
+        /// Name from `models list`
+        name: String,
+        /// Remove it also when it is in use
+        #[arg(long)]
+        force: bool,
+    },
+    /// Hash the files again and compare: a disk may have damaged them
+    Verify {
+        /// Names from `models list` [default: every model that is here]
+        names: Vec<String>,
+    },
 }
 
 #[derive(Args, Clone, Debug)]
 struct StatusArgs {
     #[command(flatten)]
-    places: Places,
-    /// Admin address of the node [default: as configured, or 127.0.0.1:9464]
-    #[arg(long, env = "BATON_NODE_ADMIN", value_name = "ADDR")]
-    admin: Option<String>,
+    node: NodeArgs,
     /// Print the status as JSON
     #[arg(long)]
     json: bool,
+    /// Go on until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// With --watch: seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch",
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    interval: u32,
 }
 
-fn command() -> clap::Command {
-    Cli::command().mut_subcommand("run", describe_defaults)
+/// The command line, with every default in its help.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+        .mut_subcommand("run", describe_defaults)
+        .mut_subcommand("doctor", RunLike::describe)
+        .mut_subcommand("config", |config| config.mut_subcommand("show", RunLike::describe))
+}
+
+/// What was given to the innermost subcommand.
+fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let inner = innermost(&matches);
     let result = match cli.command {
         Command::Init(args) => init::run(args),
         Command::Run(flags) => run(*flags),
+        Command::Doctor(args) => doctor::run(*args, inner),
+        Command::Drain(args) => drain::run(args),
+        Command::Config(args) => config::run(args, inner),
+        Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
         Command::Status(args) => status::run(args),
     };

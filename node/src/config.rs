@@ -6,7 +6,9 @@
 
 mod file;
 mod flags;
+mod limits;
 mod options;
+mod show;
 mod template;
 
 use std::{
@@ -17,9 +19,11 @@ use std::{
 
 use baton_mesh::Multiaddr;
 
-pub use file::ConfigError;
+pub use file::{ConfigError, Examined, read_text as read_config_text};
 pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
+pub use limits::ResourceLimits;
 pub use options::{OPTIONS, admin as parse_admin, describe_defaults};
+pub use show::{Origin, Origins, Shown};
 pub use template::commented_file;
 
 /// Name of the configuration file in the data directory.
@@ -106,6 +110,8 @@ pub struct Settings {
     pub turns_per_minute: u32,
     /// Most epochs that a blob is stored for.
     pub max_epochs: u32,
+    /// Memory, connections and disk.
+    pub resources: ResourceLimits,
     /// Price of a thousand input tokens, in millionths of the node's unit.
     pub input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
@@ -142,14 +148,22 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`], naming file, line, key and what is allowed.
     pub fn load(flags: RunFlags) -> Result<Self, ConfigError> {
-        let data_dir = flags.data_dir.clone().unwrap_or_else(default_data_dir);
-        let (path, required) = match &flags.config {
-            Some(path) => (path.clone(), true),
-            None => (data_dir.join(CONFIG_FILE), false),
-        };
-        let file = file::read(&path, required)?;
-        let config = file.is_some().then_some(path);
-        Self::resolve(flags, file.unwrap_or_default(), config)
+        let (config, file) = read_file(&flags)?;
+        Self::resolve(flags, file.into_flags()?, config)
+    }
+
+    /// The same, and where each value comes from; `given` says so for what is in `flags`.
+    ///
+    /// # Errors
+    /// As [`Settings::load`].
+    pub fn load_with_origins(flags: RunFlags, given: Origins) -> Result<(Self, Origins), ConfigError> {
+        let (config, file) = read_file(&flags)?;
+        let mut origins = Origins::default();
+        if let Some(path) = &config {
+            origins.of_file(path, &file.lines);
+        }
+        origins.over(given);
+        Ok((Self::resolve(flags, file.into_flags()?, config)?, origins))
     }
 
     /// Merges flags over the file's options over the defaults, and checks them against each other.
@@ -157,12 +171,20 @@ impl Settings {
     /// # Errors
     /// [`ConfigError::Conflict`].
     pub fn resolve(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Result<Self, ConfigError> {
+        let settings = Self::merge(flags, file, config);
+        match settings.conflicts().into_iter().next() {
+            Some(conflict) => Err(conflict),
+            None => Ok(settings),
+        }
+    }
+
+    fn merge(flags: RunFlags, file: RunFlags, config: Option<PathBuf>) -> Self {
         let chosen = flags.or(file);
         let data_dir = chosen.data_dir.unwrap_or_else(default_data_dir);
         let publishers = chosen.publisher.unwrap_or_else(|| vec![DEFAULT_STORE_URL.to_owned()]);
         let aggregators = chosen.aggregator.unwrap_or_else(|| publishers.clone());
         let first = publishers.first().cloned().unwrap_or_default();
-        let settings = Self {
+        Self {
             model_dir: chosen.model_dir.unwrap_or_else(default_model_dir),
             data_dir,
             config,
@@ -193,51 +215,82 @@ impl Settings {
             queue: chosen.queue.unwrap_or(16),
             turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
             max_epochs: chosen.max_epochs.unwrap_or(53),
+            resources: ResourceLimits {
+                max_memory_mb: chosen.max_memory_mb,
+                max_connections: chosen.max_connections.unwrap_or(512),
+                max_connections_per_peer: chosen.max_connections_per_peer.unwrap_or(4),
+                max_streams: chosen.max_streams.unwrap_or(512),
+                max_streams_per_peer: chosen.max_streams_per_peer.unwrap_or(64),
+                cache_mb: chosen.cache_mb.unwrap_or(64),
+                journal_mb: chosen.journal_mb.unwrap_or(512),
+            },
             input_price: chosen.input_price.unwrap_or(0),
             output_price: chosen.output_price.unwrap_or(0),
             admin: chosen.admin.unwrap_or_else(default_admin),
             log: chosen.log.unwrap_or(LogLevel::Info),
-            log_format: chosen.log_format.unwrap_or(LogFormat::Text),
+            log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),
             json: chosen.json.unwrap_or(false),
             drain_seconds: chosen.drain_seconds.unwrap_or(30),
             echo_delay_ms: chosen.echo_delay_ms.unwrap_or(0),
             pause_at: chosen.pause_at,
-        };
-        settings.check()?;
-        Ok(settings)
+        }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        let conflict = |text: &str| Err(ConfigError::Conflict(text.to_owned()));
+    /// Everything that is wrong with the text of a file, with the defaults for what it does not say.
+    #[must_use]
+    pub fn examine(path: &Path, text: &str) -> Vec<ConfigError> {
+        let examined = file::examine(path, text);
+        let settings = Self::merge(RunFlags::default(), examined.flags, None);
+        examined.problems.into_iter().chain(settings.conflicts()).collect()
+    }
+
+    /// Options that exclude each other or need each other.
+    fn conflicts(&self) -> Vec<ConfigError> {
+        let mut found = Vec::new();
+        let mut conflict = |text: &str| found.push(ConfigError::Conflict(text.to_owned()));
         let proxied = self.engine == EngineChoice::Proxied;
         if proxied && (self.proxied_url.is_none() || self.proxied_model.is_none()) {
-            return conflict(
+            conflict(
                 "engine = \"proxied\" needs both proxied_url (the base URL of an OpenAI-compatible server, such as \
                  http://127.0.0.1:8080) and proxied_model (the model's name there)",
             );
         }
         let proxy = [&self.proxied_url, &self.proxied_model];
         if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
-            return conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
+            conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
         }
         if self.publisher_token_file.is_some() && self.publisher_secret_file.is_some() {
-            return conflict(
+            conflict(
                 "publisher_token_file and publisher_secret_file exclude each other: the publishers want either one \
                  token that lasts, or one made for each PUT",
             );
         }
         if self.publishers.is_empty() || self.aggregators.is_empty() {
-            return conflict("publisher and aggregator must each name at least one URL");
+            conflict("publisher and aggregator must each name at least one URL");
         }
         if self.listen.is_empty() {
-            return conflict(
-                "listen must name at least one address; a node that nobody reaches serves nobody",
-            );
+            conflict("listen must name at least one address; a node that nobody reaches serves nobody");
         }
         if self.context_tokens <= self.max_output_tokens {
-            return conflict("context_tokens must be greater than max_output_tokens");
+            conflict("context_tokens must be greater than max_output_tokens");
         }
-        Ok(())
+        found
+    }
+}
+
+/// The configuration file of these flags: its path where there is one, and what it says.
+fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, Examined), ConfigError> {
+    let (path, required) = config_path(flags);
+    let file = file::read(&path, required)?;
+    Ok((file.is_some().then_some(path), file.unwrap_or_default()))
+}
+
+/// Where the configuration file of these flags is or would be, and whether it was named.
+#[must_use]
+pub fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
+    match &flags.config {
+        Some(path) => (path.clone(), true),
+        None => (flags.data_dir.clone().unwrap_or_else(default_data_dir).join(CONFIG_FILE), false),
     }
 }
 

@@ -32,12 +32,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admin,
+    admin::{self, control},
     cli::{Exit, Failure},
     config::{AdminSetting, HeadsSetting, Settings},
     engine::{Engine, EngineKind},
     identity::{Identity, IdentityError, Profile, load_node_key},
-    journal::{Journal, JournalLimits},
+    journal::Journal,
     metrics::{Metrics, WatchedStore},
     service::{ClockMs, LogKey, NodeService, PausePoints, Price, ServiceDeps, ServiceError, ServiceLimits},
 };
@@ -75,7 +75,8 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
     let key = load_node_key(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
     let metrics = Arc::new(Metrics::new(settings.slots, settings.queue));
     let view = Arc::new(View::new(&settings, key.node_id(), metrics.clone()));
-    let admin = AdminPort::open(settings.admin, view.clone()).await?;
+    let token = control::open_token(home.path()).map_err(|error| Failure::new(Exit::Storage, error))?;
+    let admin = AdminPort::open(settings.admin, view.clone(), &token).await?;
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
     let engine = tokio::select! {
@@ -150,8 +151,9 @@ impl Node {
             log_key: LogKey::random(),
             pause,
         };
-        let running = Running::new(mesh, identity, store, journal, &[engine.as_ref()]);
-        Ok(Self { running: Arc::new(running), service: NodeService::new(deps), incoming, engine })
+        let service = NodeService::new(deps);
+        let running = Running::new(mesh, identity, store, journal, service.clone(), &[engine.as_ref()]);
+        Ok(Self { running: Arc::new(running), service, incoming, engine })
     }
 
     /// Serves until a signal, then drains; a second signal ends it at once.
@@ -228,11 +230,11 @@ async fn open_state(
     clock: ClockMs,
 ) -> Result<(Identity, Journal), Failure> {
     let profile = profile(settings, engine);
-    let folder = home.path().to_owned();
+    let (folder, limits) = (home.path().to_owned(), settings.resources.journal());
     let opened = tokio::task::spawn_blocking(move || {
         let identity = Identity::open(&folder, profile, clock.clone())
             .map_err(|error: IdentityError| Failure::new(Exit::Storage, error))?;
-        let journal = Journal::open(&folder.join(JOURNAL_FOLDER), JournalLimits::default(), clock());
+        let journal = Journal::open(&folder.join(JOURNAL_FOLDER), limits, clock());
         Ok((identity, journal.map_err(|error| Failure::new(Exit::Storage, error))?))
     });
     opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
@@ -276,11 +278,13 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
         max_epochs: settings.max_epochs.max(1),
         prices: BTreeMap::from([(engine.info().model_id, price)]),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
+        cache_bytes: settings.resources.cache_bytes(),
         ..defaults
     }
 }
 
-fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
+/// The store of these settings.
+pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
     let shards = ShardCount::new(settings.shards).map_err(|error| usage(error.into()))?;
     let publishers: Vec<&str> = settings.publishers.iter().map(String::as_str).collect();
@@ -310,6 +314,7 @@ async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHand
         upnp: settings.upnp,
         relay: settings.relay,
         relays: settings.relays.clone(),
+        limits: settings.resources.mesh(),
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {
@@ -330,7 +335,7 @@ struct AdminPort {
 }
 
 impl AdminPort {
-    async fn open(setting: AdminSetting, view: Arc<View>) -> Result<Option<Self>, Failure> {
+    async fn open(setting: AdminSetting, view: Arc<View>, token: &str) -> Result<Option<Self>, Failure> {
         let AdminSetting::At(address) = setting else { return Ok(None) };
         let refused = |error: io::Error| {
             let hint = match error.kind() {
@@ -346,7 +351,8 @@ impl AdminPort {
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let stop = CancellationToken::new();
-        let task = tokio::spawn(admin::serve(listener, view, stop.clone()));
+        let door = admin::Door::new(view.clone(), token);
+        let task = tokio::spawn(admin::serve(listener, view, Some(door), stop.clone()));
         Ok(Some(Self { address, stop, task }))
     }
 

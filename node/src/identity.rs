@@ -3,7 +3,9 @@
 //! `daemon` opens it and keeps it fresh; the turn service asks it for secrets, signatures and the record. Secrets
 //! stay in here, in 0600 files and in memory that is wiped; the time comes from a clock that is handed in.
 
+mod backup;
 mod ring;
+mod rotation;
 
 use std::{
     fs, io,
@@ -27,7 +29,9 @@ use zeroize::Zeroizing;
 
 use crate::service::{ClockMs, NodeIdentity};
 
+pub use backup::{BackupNote, back_up, note_backup, noted_backup, restore};
 pub use ring::{KeyRing, ROTATE_AFTER_MS};
+pub use rotation::{Rotated, exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
 
 /// The node key's file in the data directory.
 pub const NODE_KEY_FILE: &str = "node.key";

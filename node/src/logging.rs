@@ -48,7 +48,8 @@ pub fn start(level: LogLevel, format: LogFormat) {
         .with_targets(OURS.map(|target| (target, level)));
     let lines = fmt::layer().with_writer(io::stderr).with_ansi(colour_on_stderr());
     let lines = match format {
-        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Pretty => lines.with_target(false).boxed(),
+        LogFormat::Compact => lines.with_target(false).without_time().boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     // Fails only where a log was started before, as a test may have.

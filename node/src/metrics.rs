@@ -3,11 +3,12 @@
 //! The turn service reports through [`ServiceObserver`], the store through [`WatchedStore`], the rest is looked at
 //! when somebody asks. Labels have few, fixed values: no session, peer or text ever becomes one.
 
+mod speed;
 mod watched_store;
 
 use std::{
     sync::atomic::{AtomicI64, AtomicU64},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use baton_mesh::MeshStats;
@@ -19,6 +20,8 @@ use prometheus_client::{
 };
 
 use crate::service::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
+use speed::Recent;
+pub use speed::Speed;
 pub use watched_store::WatchedStore;
 
 /// The media type of [`Metrics::render`].
@@ -91,6 +94,7 @@ pub struct Metrics {
     committed_total: Count,
     failed_total: Count,
     refused_total: Count,
+    recent: Recent,
 }
 
 fn seconds() -> Histogram {
@@ -128,6 +132,7 @@ impl Metrics {
             committed_total: Counter::default(),
             failed_total: Counter::default(),
             refused_total: Counter::default(),
+            recent: Recent::default(),
         };
         metrics.register_turns(slots, queue);
         metrics.register_surroundings();
@@ -283,6 +288,12 @@ impl Metrics {
         }
     }
 
+    /// Output tokens of the last minute.
+    #[must_use]
+    pub fn speed(&self) -> Speed {
+        self.recent.speed(Instant::now())
+    }
+
     /// A call of the store ended; `bytes` went up or down with it.
     pub(crate) fn store_called(&self, call: &'static str, result: &'static str, bytes: usize) {
         self.store_calls.get_or_create(&[("call", call), ("result", result)]).inc();
@@ -330,6 +341,7 @@ impl ServiceObserver for Metrics {
     }
 
     fn finished(&self, turn: &TurnSummary) {
+        self.recent.finished(turn, Instant::now());
         self.turns.get_or_create(&[("outcome", "committed")]).inc();
         self.committed_total.inc();
         self.tokens.get_or_create(&[("direction", "input")]).inc_by(turn.input_tokens.into());

@@ -2,7 +2,9 @@
 
 use std::ops::Deref;
 
-pub use baton_fetch::{CatalogueEntry, ModelError, ModelStatus, Part, PullProgress, WeightsHash};
+pub use baton_fetch::{
+    CatalogueEntry, ModelError, ModelStatus, Part, PullProgress, Verified, WeightsHash, hash_of,
+};
 
 /// The catalogue that comes with the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");

@@ -15,7 +15,10 @@ pub(crate) mod running;
 pub(crate) mod slots;
 pub(crate) mod storing;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use baton_keys::{
     SecretSigningKey,
@@ -109,6 +112,15 @@ pub struct ServiceDeps {
     pub pause: PausePoints,
 }
 
+/// What is under way in a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Turns that wait, run or are being signed.
+    pub turns: usize,
+    /// Blobs that are being stored; they are in the journal until they are.
+    pub storing: usize,
+}
+
 /// Why a service ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -151,6 +163,8 @@ pub(crate) struct Core {
     connections: TaskTracker,
     turns: TaskTracker,
     storing: TaskTracker,
+    /// No new turns, until the operator says otherwise.
+    held: AtomicBool,
     /// No new turns.
     pub(crate) draining: CancellationToken,
     /// Every turn ends now.
@@ -172,6 +186,11 @@ impl Core {
             Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
             Err(_) => Err(ErrorCode::Busy),
         }
+    }
+
+    /// Whether the operator wants no new turns here.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// The time now.
@@ -258,6 +277,7 @@ impl NodeService {
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),
+            held: AtomicBool::new(false),
             draining: CancellationToken::new(),
             ending: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -265,6 +285,18 @@ impl NodeService {
             limits,
         };
         Self { core: Arc::new(core) }
+    }
+
+    /// Takes no new turns from now on, or takes them again. Those that were admitted are finished either way, and what is
+    /// asked about turns is answered.
+    pub fn hold_turns(&self, hold: bool) {
+        self.core.held.store(hold, Ordering::Relaxed);
+    }
+
+    /// What is under way.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        Work { turns: self.core.turns.len(), storing: self.core.storing.len() }
     }
 
     /// Serves until `shutdown`, then refuses new turns, lets running ones finish within

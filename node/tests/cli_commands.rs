@@ -25,9 +25,19 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
             &["run", "--help"],
             &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
         ),
-        (&["models", "--help"], &["pull", "list", "Example:"]),
+        (&["models", "--help"], &["pull", "list", "rm", "verify", "Examples:"]),
+        (&["models", "rm", "--help"], &["--force"]),
+        (
+            &["doctor", "--help"],
+            &["--fix", "--offline", "--json", "Exit code", "Examples:", "every option of `run`"],
+        ),
+        (&["drain", "--help"], &["--wait", "--cancel", "--timeout", "Examples:"]),
+        (&["config", "show", "--help"], &["--origin", "--json", "Examples:"]),
+        (&["config", "check", "--help"], &["[FILE]", "Exit code"]),
+        (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
+        (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
         (&["models", "pull", "--help"], &["NAME"]),
-        (&["status", "--help"], &["--json", "Examples:", "Exit code 0"]),
+        (&["status", "--help"], &["--json", "--watch", "Examples:", "Exit code 0"]),
     ] {
         let output = output(home.path(), words);
         let help = text(&output.stdout);

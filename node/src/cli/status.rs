@@ -1,36 +1,30 @@
 //! `baton-node status`: asks the admin port of a running node.
 
-use std::{net::SocketAddr, time::Duration};
-
-use super::{Exit, Failure, StatusArgs, say, style::Style};
+use super::{
+    Exit, Failure, StatusArgs,
+    ask::{Admin, admin_address, block_on},
+    say,
+    style::Style,
+    time::span,
+    watch,
+};
 use crate::{
-    admin::Status,
-    config::{AdminSetting, Settings},
+    admin::{
+        Status,
+        network::{Nat, NetworkStatus},
+    },
+    config::Settings,
 };
 
-/// Time for the whole answer; it comes from this machine.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer: a status has some lines for each model and address.
-const MAX_ANSWER_BYTES: usize = 256 * 1024;
-
 pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
-    let mut flags = args.places.flags();
-    if let Some(text) = &args.admin {
-        let admin = crate::config::parse_admin(text);
-        let admin = admin.map_err(|problem| Failure::text(Exit::Usage, format!("--admin: {problem}")))?;
-        flags.admin = Some(admin);
+    let flags = args.node.flags()?;
+    let admin = Admin::at(admin_address(&Settings::load(flags)?)?)?;
+    if args.watch {
+        return block_on(watch::run(&admin, args.json, args.interval));
     }
-    let AdminSetting::At(address) = Settings::load(flags)?.admin else {
-        return Err(Failure::text(
-            Exit::Usage,
-            "the admin port is switched off in the configuration (admin = \"none\"), so nobody can be asked",
-        ));
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
-    let status = runtime.block_on(ask(address))?;
+    let status = block_on(async { Ok(admin.status().await?) })?;
     if args.json {
-        say(serde_json::to_string(&status).expect("a status has nothing that JSON cannot hold"));
+        say(as_json(&status));
     } else {
         say(describe(&status, Style::stdout()));
     }
@@ -41,48 +35,16 @@ pub(super) fn run(args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-async fn ask(address: SocketAddr) -> Result<Status, Failure> {
-    let unreachable = |error: &dyn std::fmt::Display| {
-        Failure::text(
-            Exit::Failure,
-            format!(
-                "no node answers at {address} ({error}); start one with `baton-node run`, or name its --admin address"
-            ),
-        )
-    };
-    let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build();
-    let client = client.map_err(|error| Failure::new(Exit::Failure, error))?;
-    let answer = client.get(format!("http://{address}/status")).send().await;
-    let mut answer = answer.map_err(|error| unreachable(&root_cause(&error)))?;
-    let other = || {
-        Failure::text(
-            Exit::Failure,
-            format!("something else than a baton-node of this version answers at {address}"),
-        )
-    };
-    if !answer.status().is_success() {
-        return Err(other());
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| unreachable(&root_cause(&error)))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_ANSWER_BYTES {
-            return Err(other());
-        }
-    }
-    serde_json::from_slice(&body).map_err(|_| other())
+pub(super) fn as_json(status: &Status) -> String {
+    serde_json::to_string(status).expect("a status has nothing that JSON cannot hold")
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
-}
-
-fn describe(status: &Status, style: Style) -> String {
-    let state = if status.ready { style.good("ready") } else { style.bad("not ready") };
+pub(super) fn describe(status: &Status, style: Style) -> String {
+    let state = match (status.ready, &status.drain) {
+        (_, Some(_)) => style.bad("draining"),
+        (true, None) => style.good("ready"),
+        (false, None) => style.bad("not ready"),
+    };
     let store = match (status.store.reachable, status.store.answered_seconds_ago) {
         (true, Some(seconds)) => format!("{}, {seconds} s ago", style.good("answers")),
         (_, Some(seconds)) => style.bad(&format!("silent for {seconds} s")),
@@ -96,7 +58,19 @@ fn describe(status: &Status, style: Style) -> String {
     for address in &status.listen {
         lines.push(format!("Listens   {address}"));
     }
+    if let Some(network) = &status.network {
+        lines.push(format!("Network   {}", describe_network(network)));
+    }
     lines.push(format!("Peers     {} connected, {} known", status.peers.connected, status.peers.known));
+    let peers = status.network.iter().flat_map(|network| &network.peers).filter(|peer| peer.connected);
+    for peer in peers.take(MAX_PEERS_LISTED) {
+        lines.push(format!(
+            "          {}... {} {}",
+            peer.node.get(..16).unwrap_or(&peer.node),
+            peer.agent.as_deref().unwrap_or("unnamed"),
+            peer.address.as_deref().unwrap_or("")
+        ));
+    }
     for model in &status.models {
         lines.push(format!(
             "Model     {} ({}, {} tokens of context, id {}...)",
@@ -117,18 +91,87 @@ fn describe(status: &Status, style: Style) -> String {
         turns.failed,
         turns.refused
     ));
+    lines.push(format!("Speed     {}", describe_speed(status)));
     lines.push(format!("Store     {} {store}", status.store.publishers.join(", ")));
     if let Some(bytes) = status.resident_bytes {
         lines.push(format!("Memory    {} MB", bytes / 1_000_000));
     }
+    if let Some(drain) = status.drain {
+        let left = match drain.turns {
+            0 => style.good("no turn is left; the node can be stopped"),
+            turns => format!("{turns} turns are still being finished"),
+        };
+        lines.push(format!("Drain     for {}: new turns are refused, {left}", span(drain.seconds)));
+        if drain.storing > 0 {
+            lines.push(format!(
+                "          {} blobs are still being stored; the journal has them",
+                drain.storing
+            ));
+        }
+    }
     lines.join("\n")
 }
 
-fn span(seconds: u64) -> String {
-    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
+/// Peers that are listed; `--json` has more.
+const MAX_PEERS_LISTED: usize = 8;
+
+fn describe_speed(status: &Status) -> String {
+    let speed = status.speed;
+    if speed.turns == 0 {
+        return "no turn within the last minute".to_owned();
     }
+    let mut text = format!("{:.1} tokens/s over the last minute", speed.tokens_per_second());
+    if let Some(each) = speed.tokens_per_second_each() {
+        text.push_str(&format!("; {each:.1} tokens/s to each reader"));
+    }
+    if let Some(wait) = speed.first_token_ms {
+        text.push_str(&format!(", first token after {wait} ms"));
+    }
+    text
+}
+
+/// Reachability in words.
+pub(super) fn describe_network(network: &NetworkStatus) -> String {
+    let mut parts = vec![match network.nat {
+        Nat::Unknown => "whether others reach this node is not known yet".to_owned(),
+        Nat::Public => "others reach this node".to_owned(),
+        Nat::Private => "behind a NAT".to_owned(),
+    }];
+    if !network.external_addrs.is_empty() {
+        parts.push(format!("as {}", network.external_addrs.join(", ")));
+    }
+    if !network.relayed_via.is_empty() {
+        let relays = network.relayed_via.len();
+        let limits = network.relay_limits.map(|limits| {
+            let bytes =
+                limits.bytes.map_or("any number of bytes".to_owned(), |bytes| format!("{} kB", bytes / 1000));
+            let time = limits.seconds.map_or("any time".to_owned(), span);
+            format!(" ({bytes}, {time} for one connection)")
+        });
+        parts.push(format!("through {relays} relays{}", limits.unwrap_or_default()));
+    }
+    parts.join(", ")
+}
+
+/// One line for a log.
+pub(super) fn one_line(status: &Status) -> String {
+    let state = match (status.ready, &status.drain) {
+        (_, Some(_)) => "draining",
+        (true, None) => "ready",
+        (false, None) => "not-ready",
+    };
+    let turns = status.turns;
+    format!(
+        "{state} running={}/{} waiting={}/{} committed={} failed={} refused={} tokens_per_second={:.1} peers={} store={}",
+        turns.running,
+        status.slots,
+        turns.waiting,
+        status.queue,
+        turns.committed,
+        turns.failed,
+        turns.refused,
+        status.speed.tokens_per_second(),
+        status.peers.connected,
+        if status.store.reachable { "ok" } else { "silent" },
+    )
 }

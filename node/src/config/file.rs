@@ -70,8 +70,27 @@ pub enum ConfigError {
     Conflict(String),
 }
 
+/// A file as far as it can be understood.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// What it says, without what is wrong.
+    pub flags: RunFlags,
+    /// Where each option stands: key and line, from 1, in the order of the file.
+    pub lines: Vec<(&'static str, usize)>,
+    /// Everything that is wrong, in the order of the file.
+    pub problems: Vec<ConfigError>,
+}
+
 /// Reads a file; `None` when there is none and none is required.
-pub(super) fn read(path: &Path, required: bool) -> Result<Option<RunFlags>, ConfigError> {
+pub(super) fn read(path: &Path, required: bool) -> Result<Option<Examined>, ConfigError> {
+    Ok(read_text(path, required)?.map(|text| examine(path, &text)))
+}
+
+/// The text of a file; `None` when there is none and none is required.
+///
+/// # Errors
+/// [`ConfigError::Read`].
+pub fn read_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError> {
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
@@ -86,37 +105,93 @@ pub(super) fn read(path: &Path, required: bool) -> Result<Option<RunFlags>, Conf
     if text.len() as u64 > MAX_FILE_BYTES {
         return Err(failed(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes"))));
     }
-    parse(path, &text).map(Some)
+    Ok(Some(text))
 }
 
 /// Parses the text of a file.
+#[cfg(test)]
 pub(super) fn parse(path: &Path, text: &str) -> Result<RunFlags, ConfigError> {
+    examine(path, text).into_flags()
+}
+
+impl ConfigError {
+    /// The line that it is about, where it is about one.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        match self {
+            Self::Syntax { line, .. } | Self::UnknownKey { line, .. } | Self::Value { line, .. } => {
+                Some(*line)
+            }
+            Self::Read { .. } | Self::Conflict(_) => None,
+        }
+    }
+
+    /// The key that it is about, where it is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::UnknownKey { key, .. } | Self::Value { key, .. } => Some(key),
+            Self::Read { .. } | Self::Syntax { .. } | Self::Conflict(_) => None,
+        }
+    }
+}
+
+impl Examined {
+    /// What the file says, or the first thing that is wrong.
+    pub(super) fn into_flags(self) -> Result<RunFlags, ConfigError> {
+        match self.problems.into_iter().next() {
+            Some(problem) => Err(problem),
+            None => Ok(self.flags),
+        }
+    }
+}
+
+/// Parses the text of a file, on behind whatever is wrong with it.
+pub(super) fn examine(path: &Path, text: &str) -> Examined {
     let line_of =
         |span: Range<usize>| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
-    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        path: path.to_owned(),
-        line: line_of(error.span().unwrap_or(0..0)),
-        problem: error.message().replace('\n', ", "),
-    })?;
+    let (table, broken) = DeTable::parse_recoverable(text);
+    let mut examined = Examined::default();
+    let mut problems: Vec<(usize, ConfigError)> = Vec::new();
+    for error in &broken {
+        let (path, line) = (path.to_owned(), line_of(error.span().unwrap_or(0..0)));
+        // Behind one broken piece the parser stumbles over the rest of its line.
+        if problems.last().is_none_or(|(last, _)| *last != line) {
+            let problem = error.message().replace('\n', ", ");
+            problems.push((line, ConfigError::Syntax { path, line, problem }));
+        }
+    }
     let mut entries: Vec<_> = table.get_ref().iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
-    let mut flags = RunFlags::default();
     for (key, value) in entries {
-        let name = key.get_ref().as_ref();
+        let (name, line) = (key.get_ref().as_ref(), line_of(key.span()));
+        // What the parser made of a broken line is told of already.
+        if problems
+            .iter()
+            .any(|(broken, error)| *broken == line && matches!(error, ConfigError::Syntax { .. }))
+        {
+            continue;
+        }
         let Some(entry) = find(name) else {
-            let (path, line, hint) = (path.to_owned(), line_of(key.span()), hint(name));
-            return Err(ConfigError::UnknownKey { path, line, key: name.escape_debug().to_string(), hint });
+            let (path, hint) = (path.to_owned(), hint(name));
+            let key = name.escape_debug().to_string();
+            problems.push((line, ConfigError::UnknownKey { path, line, key, hint }));
+            continue;
         };
-        let refused = |(span, problem): (Range<usize>, String)| ConfigError::Value {
-            path: path.to_owned(),
-            line: line_of(span),
-            key: name.to_owned(),
-            problem,
+        let refused = |(span, problem): (Range<usize>, String)| {
+            let (path, line, key) = (path.to_owned(), line_of(span), name.to_owned());
+            (line, ConfigError::Value { path, line, key, problem })
         };
-        let values = texts(entry, value).map_err(refused)?;
-        flags.set(name, &values).map_err(|problem| refused((value.span(), problem)))?;
+        let set = texts(entry, value)
+            .and_then(|values| examined.flags.set(name, &values).map_err(|problem| (value.span(), problem)));
+        match set {
+            Ok(()) => examined.lines.push((entry.key, line)),
+            Err(problem) => problems.push(refused(problem)),
+        }
     }
-    Ok(flags)
+    problems.sort_by_key(|(line, _)| *line);
+    examined.problems = problems.into_iter().map(|(_, problem)| problem).collect();
+    examined
 }
 
 /// The texts of a value, after a check of its type.
@@ -231,6 +306,18 @@ mod tests {
         check("slots = 2\nqueue = ", 2, &["not valid TOML"]);
         check("slots = 2\nslots = 3", 2, &["not valid TOML", "duplicate"]);
         check("listen = [\"a\"", 1, &["not valid TOML"]);
+    }
+
+    #[test]
+    fn tells_everything_that_is_wrong_in_the_order_of_the_file() {
+        let text = "slotts = 1\nqueue = \"many\"\nslots = 3\nmdns = \nshards = 3\nlog = [\"a\"]\n";
+        let examined = examine(Path::new("c.toml"), text);
+        let lines: Vec<_> = examined.problems.iter().map(ConfigError::line).collect();
+        assert_eq!(lines, [1, 2, 4, 5, 6].map(Some), "{:?}", examined.problems);
+        assert_eq!(examined.flags, RunFlags { slots: Some(3), ..RunFlags::default() });
+        assert_eq!(examined.lines, [("slots", 3)]);
+        let keys: Vec<_> = examined.problems.iter().map(ConfigError::key).collect();
+        assert_eq!(keys, [Some("slotts"), Some("queue"), None, Some("shards"), Some("log")]);
     }
 
     #[test]

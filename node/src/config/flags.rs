@@ -39,8 +39,11 @@ pub enum LogLevel {
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people.
-    Text,
+    /// Lines for people, with the time.
+    #[value(alias = "text")]
+    Pretty,
+    /// The same without the time, for a log that notes it itself, such as systemd's journal.
+    Compact,
     /// One JSON object a line.
     Json,
 }
@@ -162,6 +165,34 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_MAX_EPOCHS", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("max_epochs", text))]
     pub max_epochs: Option<u32>,
+    /// Memory of the process, in megabytes, above which new connections are refused
+    #[arg(long, env = "BATON_NODE_MAX_MEMORY_MB", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("max_memory_mb", text))]
+    pub max_memory_mb: Option<u32>,
+    /// Connections that others may have open to this node
+    #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("max_connections", text))]
+    pub max_connections: Option<u32>,
+    /// Connections with one peer
+    #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS_PER_PEER", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("max_connections_per_peer", text))]
+    pub max_connections_per_peer: Option<u32>,
+    /// Requests that others may have open at once
+    #[arg(long, env = "BATON_NODE_MAX_STREAMS", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("max_streams", text))]
+    pub max_streams: Option<u32>,
+    /// Requests that one peer may have open at once; a relayer is one peer for all of its users
+    #[arg(long, env = "BATON_NODE_MAX_STREAMS_PER_PEER", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("max_streams_per_peer", text))]
+    pub max_streams_per_peer: Option<u32>,
+    /// Memory for blobs of histories that were read lately, in megabytes
+    #[arg(long, env = "BATON_NODE_CACHE_MB", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("cache_mb", text))]
+    pub cache_mb: Option<u32>,
+    /// Disk for blobs in the journal, in megabytes; what is not stored elsewhere yet is kept in any case
+    #[arg(long, env = "BATON_NODE_JOURNAL_MB", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("journal_mb", text))]
+    pub journal_mb: Option<u32>,
     /// Price of a thousand input tokens, in millionths of your unit
     #[arg(long, env = "BATON_NODE_INPUT_PRICE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u64>("input_price", text))]
@@ -212,6 +243,7 @@ impl RunFlags {
             config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
             publisher_token_file publisher_secret_file heads shards model model_dir engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
+            max_memory_mb max_connections max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
     }
 
@@ -250,6 +282,13 @@ impl RunFlags {
             "queue" => self.queue = Some(number(key, one())?),
             "max_epochs" => self.max_epochs = Some(number(key, one())?),
             "turns_per_minute" => self.turns_per_minute = Some(number(key, one())?),
+            "max_memory_mb" => self.max_memory_mb = Some(number(key, one())?),
+            "max_connections" => self.max_connections = Some(number(key, one())?),
+            "max_connections_per_peer" => self.max_connections_per_peer = Some(number(key, one())?),
+            "max_streams" => self.max_streams = Some(number(key, one())?),
+            "max_streams_per_peer" => self.max_streams_per_peer = Some(number(key, one())?),
+            "cache_mb" => self.cache_mb = Some(number(key, one())?),
+            "journal_mb" => self.journal_mb = Some(number(key, one())?),
             "input_price" => self.input_price = Some(number(key, one())?),
             "output_price" => self.output_price = Some(number(key, one())?),
             "admin" => self.admin = Some(admin(one())?),

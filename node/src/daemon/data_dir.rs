@@ -153,7 +153,11 @@ impl DataDir {
         Self::lock(path)
     }
 
-    fn lock(path: &Path) -> Result<Self, DataDirError> {
+    /// Takes an existing directory for this process.
+    ///
+    /// # Errors
+    /// [`DataDirError::InUse`] where another process has it, or [`DataDirError::Io`].
+    pub fn lock(path: &Path) -> Result<Self, DataDirError> {
         let file = path.join(LOCK_FILE);
         let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
         let mut options = File::options();
@@ -177,6 +181,14 @@ impl DataDir {
             .and_then(|()| lock.sync_all())
             .map_err(failed)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Whether another process has the directory. Makes and changes no file: whoever asks may be another user than the
+    /// node's, which could not use what that one made.
+    #[must_use]
+    pub fn is_in_use(path: &Path) -> bool {
+        let file = File::open(path.join(LOCK_FILE));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// The folder.
@@ -231,8 +243,13 @@ mod tests {
         assert!(
             matches!(&refused, DataDirError::InUse { owner, .. } if owner.contains(&std::process::id().to_string()))
         );
+        assert!(DataDir::is_in_use(parent.path()));
         drop(held);
+        assert!(!DataDir::is_in_use(parent.path()));
         DataDir::lock(parent.path()).unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        assert!(!DataDir::is_in_use(empty.path()));
+        assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
     }
 
     #[test]

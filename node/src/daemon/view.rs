@@ -2,22 +2,26 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{MeshHandle, PeerId};
+use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
 
 use crate::{
-    admin::{ModelInfo, PeerCounts, Status, StatusSource, StoreStatus},
+    admin::{
+        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
+        network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits},
+    },
     config::Settings,
     engine::{Engine, EngineKind},
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
+    service::NodeService,
 };
 
 /// A store that answered within this counts as reachable: a few probes may be lost.
@@ -29,6 +33,7 @@ pub(super) struct Running {
     pub(super) identity: Arc<Identity>,
     pub(super) store: Arc<WatchedStore>,
     pub(super) journal: Journal,
+    pub(super) service: NodeService,
     pub(super) models: Vec<ModelInfo>,
     pub(super) peer_id: PeerId,
 }
@@ -39,11 +44,12 @@ impl Running {
         identity: Arc<Identity>,
         store: Arc<WatchedStore>,
         journal: Journal,
+        service: NodeService,
         engines: &[&dyn Engine],
     ) -> Self {
         let models = engines.iter().map(|engine| model_info(*engine)).collect();
         let peer_id = peer_id(identity.node_id());
-        Self { mesh, identity, store, journal, models, peer_id }
+        Self { mesh, identity, store, journal, service, models, peer_id }
     }
 
     fn store_answers(&self) -> bool {
@@ -71,12 +77,15 @@ pub(super) struct View {
     node: NodeId,
     publishers: Vec<String>,
     aggregators: Vec<String>,
+    configured: Vec<Multiaddr>,
     slots: u32,
     queue: u32,
     started: Instant,
     metrics: Arc<Metrics>,
     running: OnceLock<Arc<Running>>,
     draining: AtomicBool,
+    /// Since when the operator wants no new turns.
+    held: Mutex<Option<Instant>>,
 }
 
 impl View {
@@ -85,17 +94,22 @@ impl View {
             node,
             publishers: settings.publishers.clone(),
             aggregators: settings.aggregators.clone(),
+            configured: settings.external.clone(),
             slots: settings.slots,
             queue: settings.queue,
             started: Instant::now(),
             metrics,
             running: OnceLock::new(),
             draining: AtomicBool::new(false),
+            held: Mutex::new(None),
         }
     }
 
     /// The node serves from now on.
     pub(super) fn running(&self, running: Arc<Running>) {
+        // An operator may have said so while the model was still being loaded.
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        running.service.hold_turns(held.is_some());
         // There is one node in a process, started once.
         let _ = self.running.set(running);
     }
@@ -119,6 +133,9 @@ impl View {
         if self.draining.load(Ordering::Relaxed) {
             missing.push("the node is stopping".to_owned());
         }
+        if self.held_since().is_some() {
+            missing.push("draining: new turns are refused (baton-node drain --cancel)".to_owned());
+        }
         if running.mesh.listen_addrs().is_empty() {
             missing.push("no address is listened on".to_owned());
         }
@@ -131,6 +148,55 @@ impl View {
             missing.push("the store does not answer".to_owned());
         }
         missing
+    }
+
+    fn held_since(&self) -> Option<Instant> {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain_status(&self) -> Option<DrainStatus> {
+        let since = self.held_since()?;
+        let work = self.running.get().map(|running| running.service.work()).unwrap_or_default();
+        Some(DrainStatus { seconds: since.elapsed().as_secs(), turns: work.turns, storing: work.storing })
+    }
+
+    /// The node's place in the network.
+    fn network(&self) -> Option<NetworkStatus> {
+        let running = self.running.get()?;
+        let mut peers = running.mesh.peers();
+        peers.sort_by_key(|peer| (!peer.connected, peer.node));
+        peers.truncate(MAX_PEERS_SHOWN);
+        let peers = peers.into_iter().map(|peer| PeerStatus {
+            node: peer.node.to_string(),
+            agent: peer.agent,
+            address: peer.addrs.first().map(ToString::to_string),
+            connected: peer.connected,
+            serves_turns: peer.serves_turns,
+        });
+        let network = running.mesh.network();
+        let found = network.external.iter().filter(|address| !self.configured.contains(address));
+        let external_addrs = self.configured.iter().chain(found).map(ToString::to_string);
+        let granted: Vec<_> = network.relays.iter().filter_map(|relay| relay.limits).collect();
+        let narrowest = granted.iter().min_by_key(|limits| limits.bytes.unwrap_or(u64::MAX));
+        Some(NetworkStatus {
+            nat: match network.reachability {
+                Reachability::Unknown => Nat::Unknown,
+                Reachability::Public => Nat::Public,
+                Reachability::Private => Nat::Private,
+            },
+            external_addrs: external_addrs.collect(),
+            relayed_via: network
+                .relays
+                .iter()
+                .filter(|relay| relay.limits.is_some())
+                .map(|relay| relay.relay.to_string())
+                .collect(),
+            relay_limits: narrowest.map(|limits| RelayLimits {
+                bytes: limits.bytes,
+                seconds: limits.time.map(|time| time.as_secs()),
+            }),
+            peers: peers.collect(),
+        })
     }
 
     fn peers(&self) -> PeerCounts {
@@ -159,6 +225,7 @@ impl StatusSource for View {
             slots: self.slots,
             queue: self.queue,
             turns: self.metrics.turn_counts(),
+            speed: self.metrics.speed(),
             store: StoreStatus {
                 publishers: self.publishers.clone(),
                 aggregators: self.aggregators.clone(),
@@ -166,6 +233,8 @@ impl StatusSource for View {
                 answered_seconds_ago: answered.map(|ago| ago.as_secs()),
             },
             resident_bytes: resident_bytes(),
+            drain: self.drain_status(),
+            network: self.network(),
         }
     }
 
@@ -180,5 +249,33 @@ impl StatusSource for View {
             ready: self.not_ready().is_empty(),
         };
         self.metrics.render(&snapshot, self.started.elapsed())
+    }
+}
+
+impl Control for View {
+    fn drain(&self, on: bool) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match (on, *held) {
+            (true, None) => {
+                tracing::info!("draining: new turns are refused until `baton-node drain --cancel`");
+                *held = Some(Instant::now());
+            }
+            (false, Some(_)) => {
+                tracing::info!("no longer draining: turns are taken again");
+                *held = None;
+            }
+            _ => {}
+        }
+        // Under the lock, so that the last of two requests holds.
+        if let Some(running) = self.running.get() {
+            running.service.hold_turns(on);
+        }
+    }
+
+    fn rotate_exchange(&self) -> Result<(), String> {
+        let running = self.running.get().ok_or("the model is still being loaded; try again then")?;
+        running.identity.rotate_exchange().map_err(|error| error.to_string())?;
+        tracing::info!("made new exchange keys and erased the old ones");
+        Ok(())
     }
 }

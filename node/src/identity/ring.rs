@@ -69,6 +69,18 @@ impl KeyRing {
         before != self.0.iter().map(|key| key.window).collect::<Vec<_>>()
     }
 
+    /// Erases every key, also those that turns on their way were sealed to, and makes a current and a next one.
+    pub fn replace(&mut self, now_ms: u64) {
+        self.0.clear();
+        self.advance(now_ms);
+    }
+
+    /// Every key, oldest first, with its window.
+    #[must_use]
+    pub fn windows(&self) -> Vec<KeyWindow> {
+        self.0.iter().map(|key| key.window).collect()
+    }
+
     /// What the node record says: the current key first, then the ones ahead. Older keys that still hold are
     /// served, not advertised.
     #[must_use]

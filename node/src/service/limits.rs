@@ -24,6 +24,10 @@ pub(crate) const SMALL_FRAME_BYTES: usize = 64 * 1024;
 /// What is told to wait before trying a busy node again, in milliseconds: about one short answer.
 pub(crate) const BUSY_RETRY_MS: u32 = 1000;
 
+/// What is told to wait before trying a node again that its operator drains, in milliseconds: maintenance takes minutes,
+/// and every other node is a better choice meanwhile.
+pub(crate) const DRAIN_RETRY_MS: u32 = 60_000;
+
 /// How long a turn waits for an abandoned attempt at the same session to end: that one stops within a token.
 pub(crate) const TAKE_OVER_WAIT: Duration = Duration::from_secs(2);
 

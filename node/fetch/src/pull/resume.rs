@@ -1,0 +1,263 @@
+//! One file over HTTP, going on where an earlier try ended (RFC 9110, range requests).
+//!
+//! What came so far lies in the file's name with `.part` added, also after the process has ended. It is asked for the
+//! rest of it with a `Range`; only the hash of the whole decides whether that was right, and where it is not, the file is
+//! fetched once more from its beginning.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    sync::mpsc::{SyncSender, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use reqwest::{Client, Response, StatusCode, header};
+
+use crate::{WeightsHash, hash_file};
+
+/// Time for a connection, and longest silence within one.
+const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time for one call; the next one goes on.
+const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Progress reports that may wait for whoever shows them; the download waits then.
+const REPORTS_AHEAD: usize = 16;
+
+/// A file somewhere else.
+#[derive(Debug, Clone)]
+pub(super) struct Remote {
+    /// Where.
+    pub(super) url: reqwest::Url,
+    /// SHA-256 of the whole.
+    pub(super) sha256: WeightsHash,
+}
+
+/// How long a server that fails is tried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Tries in a row that brought nothing.
+    pub(crate) tries: u32,
+    /// Wait before the second of them; doubles.
+    pub(crate) pause: Duration,
+}
+
+impl Default for Patience {
+    /// Five tries in half a minute: a line that is back by then is not told of.
+    fn default() -> Self {
+        Self { tries: 5, pause: Duration::from_secs(2) }
+    }
+}
+
+/// Why there is no file.
+#[derive(Debug)]
+pub(super) enum FetchError {
+    /// The server will not give it to us, or gives something else: somebody else may get it.
+    Refused {
+        /// What it said.
+        reason: String,
+    },
+    /// It ended before the whole was there; what came stays.
+    Interrupted {
+        /// So much is there.
+        bytes: u64,
+        /// The last failure.
+        reason: String,
+    },
+    /// The disk.
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why one try ended.
+enum Broken {
+    /// Another may bring more.
+    Again(String),
+    /// It would end in the same way.
+    Final(FetchError),
+}
+
+/// Where the beginning of a file lies.
+pub(super) fn part_file(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    target.with_file_name(name)
+}
+
+/// Makes sure that `target` is the remote file. Reports bytes, and their total once it is known. Blocking.
+pub(super) fn fetch(
+    remote: &Remote,
+    target: &Path,
+    limit: u64,
+    patience: Patience,
+    report: &mut dyn FnMut(u64, Option<u64>),
+) -> Result<(), FetchError> {
+    if hash_file(target, &mut |_| {}).is_ok_and(|found| found == remote.sha256) {
+        return Ok(());
+    }
+    let (sender, receiver) = sync_channel(REPORTS_AHEAD);
+    // A thread of its own: the caller's may belong to a runtime, which could not wait for another one.
+    thread::scope(|scope| {
+        let download = Download { remote, target, part: part_file(target), limit, patience, sender };
+        let worker = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(io_error(target))?;
+            runtime.block_on(download.run())
+        });
+        for (bytes, total) in receiver {
+            report(bytes, total);
+        }
+        worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+struct Download<'a> {
+    remote: &'a Remote,
+    target: &'a Path,
+    part: PathBuf,
+    limit: u64,
+    patience: Patience,
+    sender: SyncSender<(u64, Option<u64>)>,
+}
+
+impl Download<'_> {
+    async fn run(self) -> Result<(), FetchError> {
+        let client = Client::builder().connect_timeout(SILENCE_LIMIT).read_timeout(SILENCE_LIMIT).build();
+        let client = client.map_err(|error| FetchError::Refused { reason: describe(&error) })?;
+        let begin = Instant::now();
+        let mut from_before = self.present() > 0;
+        let mut failures = 0;
+        loop {
+            let before = self.present();
+            match self.attempt(&client, before).await {
+                Ok(()) if self.is_right()? => {
+                    return fs::rename(&self.part, self.target).map_err(io_error(self.target));
+                }
+                Ok(()) => {
+                    fs::remove_file(&self.part).map_err(io_error(&self.part))?;
+                    if !from_before {
+                        return Err(FetchError::Refused {
+                            reason: "it has another hash than said".to_owned(),
+                        });
+                    }
+                    // What lay here was of another file.
+                    from_before = false;
+                }
+                Err(Broken::Final(error)) => return Err(error),
+                Err(Broken::Again(reason)) => {
+                    let bytes = self.present();
+                    failures = if bytes > before { 0 } else { failures + 1 };
+                    if failures >= self.patience.tries || begin.elapsed() > TIME_LIMIT {
+                        return Err(FetchError::Interrupted { bytes, reason });
+                    }
+                    if failures > 0 {
+                        tokio::time::sleep(self.patience.pause * (1 << (failures - 1).min(8))).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes that are there.
+    fn present(&self) -> u64 {
+        fs::metadata(&self.part).map_or(0, |metadata| metadata.len())
+    }
+
+    fn is_right(&self) -> Result<bool, FetchError> {
+        let found = hash_file(&self.part, &mut |_| {}).map_err(io_error(&self.part))?;
+        Ok(found == self.remote.sha256)
+    }
+
+    /// One request: the rest of the file, appended. Ends well where the server says that there is no more.
+    async fn attempt(&self, client: &Client, have: u64) -> Result<(), Broken> {
+        let mut request = client.get(self.remote.url.clone()).header(header::ACCEPT_ENCODING, "identity");
+        if have > 0 {
+            request = request.header(header::RANGE, format!("bytes={have}-"));
+        }
+        let response = request.send().await.map_err(again)?;
+        let start = match response.status() {
+            StatusCode::PARTIAL_CONTENT if range_begin(&response) == Some(have) => have,
+            // The whole, whatever was asked for.
+            StatusCode::OK => 0,
+            // Nothing after what is there; the hash tells whether that is the file.
+            StatusCode::RANGE_NOT_SATISFIABLE if have > 0 => return Ok(()),
+            status if status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429) => {
+                return Err(Broken::Again(format!("the server said {status}")));
+            }
+            status => {
+                let reason = format!("the server said {status}");
+                return Err(Broken::Final(FetchError::Refused { reason }));
+            }
+        };
+        self.append(response, start).await
+    }
+
+    async fn append(&self, mut response: Response, start: u64) -> Result<(), Broken> {
+        let disk = |error| Broken::Final(io_error(&self.part)(error));
+        let total = response.content_length().map(|length| length.saturating_add(start));
+        let too_large = || {
+            let reason = format!("it is larger than {} bytes", self.limit);
+            Broken::Final(FetchError::Refused { reason })
+        };
+        if total.is_some_and(|total| total > self.limit) {
+            return Err(too_large());
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&self.part);
+        let mut file: File = file.map_err(disk)?;
+        if start == 0 {
+            file.set_len(0).map_err(disk)?;
+        }
+        let mut bytes = start;
+        loop {
+            self.tell(bytes, total);
+            let Some(chunk) = response.chunk().await.map_err(again)? else { break };
+            bytes += chunk.len() as u64;
+            if bytes > self.limit {
+                return Err(too_large());
+            }
+            file.write_all(&chunk).map_err(disk)?;
+        }
+        file.sync_all().map_err(disk)?;
+        match total {
+            Some(total) if bytes < total => Err(Broken::Again("the server ended it early".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&self, bytes: u64, total: Option<u64>) {
+        // Whoever shows it lives as long as the download.
+        let _ = self.sender.send((bytes, total));
+    }
+}
+
+/// Where a partial answer begins: `bytes 100-199/200`.
+fn range_begin(response: &Response) -> Option<u64> {
+    let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
+}
+
+fn again(error: reqwest::Error) -> Broken {
+    Broken::Again(describe(&error))
+}
+
+/// The innermost cause, without the URL.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
+    let path = path.to_owned();
+    move |source| FetchError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests;

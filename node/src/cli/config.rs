@@ -1,0 +1,155 @@
+//! `baton-node config`: what holds, where it comes from, and what is wrong with a file.
+
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Args, Subcommand};
+use serde_json::{Map, Value};
+
+use super::{Exit, Failure, RunLike, say, style::Style};
+use crate::config::{ConfigError, Origin, Settings, Shown, config_path, read_config_text};
+
+/// The arguments.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum ConfigCommand {
+    /// Show the configuration that `run` would have with the same options, environment and file
+    #[command(
+        after_help = "The output is a configuration file that holds the same. Takes every option of `run` as well.\n\n\
+        Examples:\n  baton-node config show --origin\n  baton-node config show --slots 4 --json"
+    )]
+    Show(Box<ShowArgs>),
+    /// Look for everything that is wrong with a configuration file
+    #[command(after_help = "Exit code 0 when the file can be used, 2 when it cannot.\n\n\
+        Example:\n  baton-node config check /etc/baton/node.toml")]
+    Check(CheckArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct ShowArgs {
+    #[command(flatten)]
+    run: RunLike,
+    /// Say of each value where it comes from: default, file, environment or flag
+    #[arg(long)]
+    origin: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct CheckArgs {
+    /// The file [default: config.toml in the data directory]
+    file: Option<PathBuf>,
+    /// Folder of keys, journal and models, where the file is looked for
+    #[arg(long, env = "BATON_NODE_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: ConfigArgs, matches: &ArgMatches) -> Result<(), Failure> {
+    match args.command {
+        ConfigCommand::Show(args) => show(*args, matches),
+        ConfigCommand::Check(args) => check(args),
+    }
+}
+
+fn show(args: ShowArgs, matches: &ArgMatches) -> Result<(), Failure> {
+    let (flags, given, json) = args.run.given(matches)?;
+    let (settings, origins) = Settings::load_with_origins(flags, given)?;
+    let shown = settings.shown();
+    if json {
+        let options: Map<String, Value> = shown
+            .iter()
+            .map(|Shown { key, value }| {
+                let value = serde_json::to_value(value).expect("a TOML value of ours is one of JSON");
+                let origin = origins.of(key);
+                let entry = if args.origin { with_origin(value, &origin) } else { value };
+                ((*key).to_owned(), entry)
+            })
+            .collect();
+        say(serde_json::json!({ "config": settings.config, "options": options }));
+        return Ok(());
+    }
+    let style = Style::stdout();
+    match &settings.config {
+        Some(path) => say(format!("# Configuration file: {}", path.display())),
+        None => say("# No configuration file was read."),
+    }
+    for Shown { key, value } in shown {
+        let line = match value {
+            Some(value) => format!("{key} = {value}"),
+            None => format!("#{key} ="),
+        };
+        if args.origin {
+            let origin = origins.of(key);
+            let words = format!("# {}", origin.describe(key));
+            let words = if origin == Origin::Default { words } else { style.good(&words) };
+            say(format!("{line:<60} {words}"));
+        } else {
+            say(line);
+        }
+    }
+    Ok(())
+}
+
+fn with_origin(value: Value, origin: &Origin) -> Value {
+    let mut entry = serde_json::json!({ "value": value, "origin": origin.kind() });
+    if let Origin::File { path, line } = origin {
+        entry["file"] = serde_json::json!(path);
+        entry["line"] = serde_json::json!(line);
+    }
+    entry
+}
+
+fn check(args: CheckArgs) -> Result<(), Failure> {
+    let named = args.file.is_some();
+    let flags = crate::config::RunFlags { config: args.file, data_dir: args.data_dir, ..Default::default() };
+    let (path, _) = config_path(&flags);
+    let problems = match read_config_text(&path, named)? {
+        Some(text) => Settings::examine(&path, &text),
+        None => {
+            if args.json {
+                say(serde_json::json!({ "file": path, "exists": false, "ok": true, "problems": [] }));
+            } else {
+                say(format!(
+                    "there is no {}: the defaults hold (baton-node init writes one)",
+                    path.display()
+                ));
+            }
+            return Ok(());
+        }
+    };
+    if args.json {
+        let listed: Vec<_> = problems.iter().map(as_json).collect();
+        say(serde_json::json!({
+            "file": path, "exists": true, "ok": problems.is_empty(), "problems": listed,
+        }));
+    } else {
+        for problem in &problems {
+            match problem {
+                ConfigError::Conflict(_) => say(format!("{}: {problem}", path.display())),
+                _ => say(problem),
+            }
+        }
+    }
+    match problems.len() {
+        0 => {
+            if !args.json {
+                say(format!("{}: nothing is wrong", path.display()));
+            }
+            Ok(())
+        }
+        1 => Err(Failure::text(Exit::Usage, "the configuration cannot be used: 1 problem")),
+        count => {
+            Err(Failure::text(Exit::Usage, format!("the configuration cannot be used: {count} problems")))
+        }
+    }
+}
+
+fn as_json(problem: &ConfigError) -> Value {
+    serde_json::json!({ "line": problem.line(), "key": problem.key(), "problem": problem.to_string() })
+}

@@ -1,0 +1,196 @@
+//! `baton-node doctor`: looks at everything that a node needs, names what is wrong, and what to do about it.
+//!
+//! It asks the running node what only that knows, and looks at the rest itself. It changes nothing, but for permissions
+//! with `--fix`. Each subject is a module; what can be wrong is in `codes`.
+
+mod codes;
+mod keys;
+mod machine;
+mod model;
+mod network;
+mod peers;
+mod ports;
+mod report;
+mod store;
+
+use clap::{ArgMatches, Args};
+
+use super::{
+    Exit, Failure, RunLike,
+    ask::{Admin, AskError},
+    say,
+    style::Style,
+    time::now_ms,
+};
+use crate::{
+    admin::Status,
+    config::{AdminSetting, Settings, config_path, read_config_text},
+    daemon::data_dir::DataDir,
+    identity::load_node_key,
+};
+use report::Check;
+
+pub(super) const AFTER_HELP: &str = "\
+It asks the running node, where there is one, and looks at the rest itself. Takes every option of `run` as well, so that it
+can be asked about a node that is not configured by a file. docs/OPERATING.md lists every code.
+
+Exit code 0 when there is no problem (warnings may be), 1 when there is one.
+
+Examples:
+  baton-node doctor
+  baton-node doctor --fix
+  baton-node doctor --json | jq '.checks[].findings[]'";
+
+/// The arguments.
+#[derive(Args, Clone, Debug)]
+pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    run: RunLike,
+    /// Mend what can be mended without loss: permissions of folders and key files
+    #[arg(long)]
+    fix: bool,
+    /// Do not dial, ask or resolve anything outside this machine
+    #[arg(long)]
+    offline: bool,
+}
+
+/// What is looked at.
+struct Subject {
+    settings: Settings,
+    /// What the running node says, where it is this one.
+    running: Option<Status>,
+    /// Another process has the data directory.
+    in_use: bool,
+    /// Somebody else answers at the admin address.
+    stranger: Option<String>,
+    fix: bool,
+    offline: bool,
+    now_ms: u64,
+}
+
+pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure> {
+    let (flags, _, json) = args.run.given(matches)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failure, error))?;
+    let mut config = Check::new("config");
+    let (path, named) = config_path(&flags);
+    let settings = match read_config_text(&path, named) {
+        Ok(text) => {
+            match text {
+                Some(_) => config.saw(path.display().to_string()),
+                None => config.saw(format!("the defaults: there is no {}", path.display())),
+            }
+            let settings = Settings::load(flags);
+            if settings.is_err() {
+                // With the environment and the flags there may be fewer, but the first one is one in any case.
+                for problem in Settings::examine(&path, &text.unwrap_or_default()) {
+                    config.found(codes::CONFIG_BROKEN, problem.to_string());
+                }
+            }
+            settings
+        }
+        Err(error) => Err(error),
+    };
+    let mut checks = vec![config];
+    match settings {
+        Ok(settings) => {
+            let subject = runtime.block_on(Subject::look(settings, args.fix, args.offline))?;
+            let checked = runtime.block_on(Box::pin(subject.check(&mut checks)));
+            checked?;
+        }
+        Err(error) => {
+            if checks.iter().all(|check| check.findings().is_empty())
+                && let Some(config) = checks.first_mut()
+            {
+                config.found(codes::CONFIG_BROKEN, error.to_string());
+            }
+        }
+    }
+    runtime.shutdown_background();
+    tell(&checks, json)
+}
+
+fn tell(checks: &[Check], json: bool) -> Result<(), Failure> {
+    let findings = || checks.iter().flat_map(Check::findings);
+    let problems = findings().filter(|finding| finding.is_problem()).count();
+    if json {
+        let ok = problems == 0;
+        say(serde_json::json!({ "ok": ok, "problems": problems, "checks": checks }));
+    } else {
+        let style = Style::stdout();
+        for check in checks {
+            say(check.describe(style).join("\n"));
+        }
+        say("");
+        match (problems, findings().count()) {
+            (0, 0) => say(style.good("Nothing is wrong.")),
+            (0, _) => say("No problem."),
+            _ => {}
+        }
+    }
+    match problems {
+        0 => Ok(()),
+        1 => Err(Failure::text(Exit::Failure, "there is 1 problem")),
+        count => Err(Failure::text(Exit::Failure, format!("there are {count} problems"))),
+    }
+}
+
+impl Subject {
+    /// Finds out whether the node runs.
+    async fn look(settings: Settings, fix: bool, offline: bool) -> Result<Self, Failure> {
+        let own = load_node_key(&settings.data_dir).ok().map(|key| key.node_id().to_string());
+        let (mut running, mut stranger) = (None, None);
+        if let AdminSetting::At(address) = settings.admin {
+            match Admin::at(address)?.status().await {
+                Ok(status) if own.as_ref().is_none_or(|own| *own == status.node) => running = Some(status),
+                Ok(status) => stranger = Some(format!("the node {}", status.node)),
+                Err(error @ (AskError::Stranger(_) | AskError::Refused { .. })) => {
+                    stranger = Some(error.to_string());
+                }
+                Err(AskError::Silent { .. }) => {}
+            }
+        }
+        let in_use = DataDir::is_in_use(&settings.data_dir);
+        Ok(Self { settings, running, in_use, stranger, fix, offline, now_ms: now_ms() })
+    }
+
+    async fn check(&self, checks: &mut Vec<Check>) -> Result<(), Failure> {
+        checks.push(self.check_node());
+        checks.push(keys::check(self));
+        checks.push(machine::check_disk(self));
+        checks.push(model::check(self).await?);
+        checks.push(ports::check(self));
+        let (store, dates) = store::check(self).await?;
+        let (peers, records) = peers::check(self).await;
+        checks.push(machine::check_clock(self, &dates, &records));
+        checks.push(store);
+        checks.push(network::check(self));
+        checks.push(peers);
+        Ok(())
+    }
+
+    fn check_node(&self) -> Check {
+        let Some(status) = &self.running else {
+            let mut check = Check::skipped("node", "no node runs here");
+            if self.in_use && self.settings.admin != AdminSetting::Off {
+                let folder = self.settings.data_dir.display();
+                check = Check::new("node");
+                check.found(codes::ADMIN_SILENT, format!("{folder} is in use"));
+            }
+            return check;
+        };
+        let mut check = Check::new("node");
+        let node = status.node.get(..16).unwrap_or(&status.node);
+        check.saw(format!("{node}... runs, up {}", super::time::span(status.uptime_seconds)));
+        if let Some(drain) = &status.drain {
+            check.found(codes::DRAINING, format!("for {}", super::time::span(drain.seconds)));
+        } else if !status.ready {
+            check.found(codes::NOT_READY, status.not_ready.join("; "));
+        }
+        if status.version != env!("CARGO_PKG_VERSION") {
+            let here = env!("CARGO_PKG_VERSION");
+            check.found(codes::OTHER_VERSION, format!("{} runs, this is {here}", status.version));
+        }
+        check
+    }
+}

@@ -1,0 +1,125 @@
+//! Every problem that `doctor` can find: its code, what it is, and how to mend it. Codes are stable: they are added, never
+//! given to something else. docs/OPERATING.md has them all.
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    /// The node works, but not as well or as safely as it could.
+    Warning,
+    /// Turns are not served, or not kept, or will not be after the next start.
+    Problem,
+}
+
+/// One problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    /// The code.
+    pub(super) id: &'static str,
+    /// How bad it is.
+    pub(super) severity: Severity,
+    /// What it is, in one line.
+    pub(super) title: &'static str,
+    /// The one thing to do.
+    pub(super) fix: &'static str,
+}
+
+const fn warning(id: &'static str, title: &'static str, fix: &'static str) -> Code {
+    Code { id, severity: Severity::Warning, title, fix }
+}
+
+const fn problem(id: &'static str, title: &'static str, fix: &'static str) -> Code {
+    Code { id, severity: Severity::Problem, title, fix }
+}
+
+macro_rules! codes {
+    ($($name:ident = $make:ident($id:literal, $title:literal, $fix:literal);)*) => {
+        $(pub(super) const $name: Code = $make($id, $title, $fix);)*
+        /// All of them.
+        #[cfg(test)]
+        pub(super) const ALL: &[Code] = &[$($name),*];
+    };
+}
+
+codes! {
+    CONFIG_BROKEN = problem("D101", "the configuration cannot be used", "run `baton-node config check` and mend what it names");
+    NO_DATA_DIR = problem("D102", "the data directory is missing or cannot be used", "run `baton-node init`, or name another one with --data-dir");
+    DATA_DIR_OPEN = warning("D103", "others on this machine can look into the data directory", "run chmod 700 on it (--fix does)");
+    KEY_MISSING = problem("D104", "there is no node key", "run `baton-node keys restore FILE` with its copy, or `baton-node init` for a new one");
+    KEY_READABLE = problem("D105", "others on this machine can read a key", "run chmod 600 on the file (--fix does), then `baton-node keys rotate`");
+    KEY_BROKEN = problem("D106", "the node key cannot be opened", "move it away and run `baton-node keys restore FILE` with its copy");
+    EXCHANGE_BROKEN = problem("D107", "the exchange keys cannot be read", "run `baton-node keys rotate`");
+    EXCHANGE_EXPIRED = problem("D108", "the running node's exchange keys have expired", "make room on the disk, then run `baton-node keys rotate`");
+    NO_BACKUP = warning("D109", "no backup of the node key is noted", "run `baton-node keys backup --out FILE` and keep the file on another machine");
+
+    CLOCK_OFF_STORE = problem("D201", "this machine's clock and the store's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
+    CLOCK_OFF_PEERS = problem("D202", "this machine's clock and a peer's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
+    CLOCK_ABSURD = problem("D203", "this machine's clock is years off", "set the clock, and switch on time synchronisation");
+
+    NOT_WRITABLE = problem("D301", "the data directory cannot be written", "give the node's user the folder (chown), or remount the disk writable");
+    DISK_FULL = problem("D302", "the disk is almost full", "make room: without it the journal fails, and turns are refused");
+    DISK_LOW = warning("D303", "the disk is filling up", "make room, or set a smaller journal_mb");
+    JOURNAL_LARGE = warning("D304", "the journal is far larger than journal_mb", "see that the store answers: what it does not take is kept; then restart the node");
+    FEW_FILES = warning("D305", "the process may open too few files for its connections", "raise the limit (ulimit -n, or LimitNOFILE= in the systemd unit)");
+
+    MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or put NAME.gguf into the model folder");
+    MODEL_MISSING = warning("D402", "the configured model is not fetched yet", "run `baton-node models pull NAME`; the next start would do it as well");
+    MODEL_WRONG = problem("D403", "the model file is damaged or another model", "run `baton-node models pull NAME`, which replaces it");
+    MODEL_LARGE = problem("D404", "the model does not fit into the memory", "choose a smaller model or context_tokens, or add memory");
+    MODEL_BROKEN = problem("D405", "the model file is none that the native engine reads", "choose another model, or serve this one through --engine proxied");
+    PROXY_SILENT = problem("D406", "the server behind the proxied engine does not answer", "start it, or correct proxied_url");
+    PROXY_REFUSES = problem("D407", "the server behind the proxied engine refuses", "correct proxied_key_file");
+    PROXY_LACKS_MODEL = warning("D408", "the server behind the proxied engine does not list the model", "load it there, or correct proxied_model");
+    ECHO_ENGINE = warning("D409", "the echo engine repeats what it is told", "set engine = \"native\" or \"proxied\" for service");
+
+    PORT_TAKEN = problem("D501", "a listen address is taken by another process", "stop that process, or choose another port in listen");
+    PORT_REFUSED = problem("D502", "a listen address cannot be used", "choose an address of this machine, and a port above 1023, in listen");
+    PORT_NOT_OPEN = problem("D503", "the running node does not listen on a configured address", "restart the node; its log says why it could not");
+    ADMIN_TAKEN = problem("D504", "the admin port is taken by another process", "stop that process, or choose another port in admin");
+    ADMIN_SILENT = problem("D505", "a node uses the data directory and its admin port does not answer", "name its address with --admin; if that is right, restart the node");
+    ADMIN_TOKEN_READABLE = problem("D506", "others on this machine can read the admin port's token", "remove the file and restart the node, which makes another");
+
+    NAT_NO_RELAY = problem("D601", "the node stands behind a NAT and no relay carries it", "forward its port at the router and name the outside address in external, or add a bootstrap peer that relays");
+    NAT_GUESSED = warning("D602", "this machine has no public address", "forward the port at the router and name the outside address in external, or rely on relays");
+    LOOPBACK_ONLY = warning("D603", "the node listens to this machine only", "set listen = [\"/ip4/0.0.0.0/tcp/4001\", \"/ip4/0.0.0.0/udp/4001/quic-v1\"]");
+    EXTERNAL_PRIVATE = warning("D604", "an external address is of a private network", "name the address that the router has outside, or remove it");
+    RELAY_NARROW = warning("D605", "the relay's limits are too narrow for long turns", "add a bootstrap peer whose relay grants more, or forward the port at the router");
+
+    AGGREGATOR_SILENT = problem("D701", "an aggregator does not answer", "correct aggregator, or wait for it; others are used meanwhile");
+    PUBLISHER_SILENT = problem("D702", "a publisher does not answer", "correct publisher, or wait for it; blobs stay in the journal meanwhile");
+    STORE_SLOW = warning("D703", "the store answers slowly", "put a nearer aggregator or publisher first");
+    HEADS_SILENT = problem("D704", "the head index does not answer", "correct heads, or set heads = \"none\"");
+    HEADS_MISSING = warning("D705", "the store has no head index", "name one in heads, or set heads = \"none\"");
+    TOKEN_BROKEN = problem("D706", "the publisher's token or secret cannot be used", "correct publisher_token_file or publisher_secret_file");
+
+    BOOTSTRAP_SILENT = warning("D801", "a bootstrap peer cannot be reached", "correct its address in bootstrap, or remove it");
+    BOOTSTRAP_OTHER = problem("D802", "another node answers at a bootstrap peer's address", "ask its operator for the address, and correct bootstrap");
+    BOOTSTRAP_NONE = warning("D803", "nobody is there to find other nodes through", "name some nodes in bootstrap, or set mdns = true");
+    PEERS_NONE = warning("D804", "the running node has no connection to any peer", "see that its network reaches the bootstrap peers");
+    BOOTSTRAP_ANONYMOUS = warning("D805", "a bootstrap address does not say whose it is", "add /p2p/ and the peer's name to it");
+    BOOTSTRAP_ALL_SILENT = problem("D806", "no bootstrap peer can be reached", "see that this machine reaches the internet, and correct bootstrap");
+
+    NOT_READY = problem("D901", "the running node is not ready", "mend what it names; the findings here may say how");
+    OTHER_VERSION = warning("D902", "the running node is of another version than this program", "restart the node");
+    DRAINING = warning("D903", "the running node takes no new turns, as its operator said", "run `baton-node drain --cancel`, or stop the node");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_documented_word_by_word() {
+        let page = include_str!("../../../../docs/OPERATING.md");
+        for (index, code) in ALL.iter().enumerate() {
+            assert!(ALL[..index].iter().all(|other| other.id != code.id), "{}", code.id);
+            let severity = match code.severity {
+                Severity::Warning => "warning",
+                Severity::Problem => "problem",
+            };
+            let row = format!("| {} | {severity} | {} | {} |", code.id, code.title, code.fix);
+            assert!(page.contains(&row), "docs/OPERATING.md lacks this row:\n{row}");
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| D")).count();
+        assert_eq!(rows, ALL.len(), "a code of the page is none of the program's");
+    }
+}

@@ -1,0 +1,119 @@
+//! The node's keys and the folder that they are in.
+
+use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
+
+use baton_keys::files::KeyFileError;
+
+use super::{Subject, codes, report::Check};
+use crate::{
+    admin::control::TOKEN_FILE,
+    cli::time::utc,
+    identity::{
+        EXCHANGE_KEYS_FILE, IdentityError, NODE_KEY_FILE, exchange_keys, load_node_key, noted_backup,
+    },
+};
+
+pub(super) fn check(subject: &Subject) -> Check {
+    let folder = &subject.settings.data_dir;
+    let mut check = Check::new("keys");
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => {
+            let mode = metadata.permissions().mode() & 0o777;
+            if mode & 0o077 != 0 {
+                let fixed = subject.fix && set_mode(folder, 0o700);
+                let fix = format!("chmod 700 {}", folder.display());
+                check.found_with(
+                    codes::DATA_DIR_OPEN,
+                    format!("{} (mode {mode:o})", folder.display()),
+                    fix,
+                    fixed,
+                );
+            }
+        }
+        Ok(_) => {
+            check.found(codes::NO_DATA_DIR, format!("{} is no folder", folder.display()));
+            return check;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            check.found(codes::NO_DATA_DIR, format!("there is no {}", folder.display()));
+            return check;
+        }
+        Err(error) => {
+            check.found(codes::NO_DATA_DIR, format!("{}: {error}", folder.display()));
+            return check;
+        }
+    }
+    for (file, code) in [
+        (NODE_KEY_FILE, codes::KEY_READABLE),
+        (EXCHANGE_KEYS_FILE, codes::KEY_READABLE),
+        (TOKEN_FILE, codes::ADMIN_TOKEN_READABLE),
+    ] {
+        check_mode(&mut check, subject, &folder.join(file), code);
+    }
+    check_node_key(&mut check, subject);
+    check_exchange_keys(&mut check, subject);
+    check
+}
+
+fn set_mode(path: &Path, mode: u32) -> bool {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).is_ok()
+}
+
+fn check_mode(check: &mut Check, subject: &Subject, path: &Path, code: codes::Code) {
+    let Ok(metadata) = fs::metadata(path) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let fixed = subject.fix && set_mode(path, 0o600);
+    let fix = match fixed {
+        true => format!("chmod 600 {}; whoever could read it until now may have", path.display()),
+        false if code == codes::KEY_READABLE => {
+            format!("chmod 600 {}, then `baton-node keys rotate`", path.display())
+        }
+        false => code.fix.to_owned(),
+    };
+    check.found_with(code, format!("{} (mode {mode:o})", path.display()), fix, fixed);
+}
+
+fn check_node_key(check: &mut Check, subject: &Subject) {
+    let folder = &subject.settings.data_dir;
+    let node = match load_node_key(folder) {
+        Ok(key) => key.node_id(),
+        Err(KeyFileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            check.found(codes::KEY_MISSING, format!("there is no {}", folder.join(NODE_KEY_FILE).display()));
+            return;
+        }
+        // Told already.
+        Err(KeyFileError::Permissions { .. }) => return,
+        Err(error) => {
+            check.found(codes::KEY_BROKEN, error.to_string());
+            return;
+        }
+    };
+    let name = node.to_string();
+    check.saw(format!("node key of {}... opens", name.get(..16).unwrap_or(&name)));
+    match noted_backup(folder, node) {
+        Some(note) => check.saw(format!("backup of {} {}", utc(note.at_ms), note.place)),
+        None => check.found(codes::NO_BACKUP, "if this disk dies, the node's name dies with it"),
+    }
+}
+
+fn check_exchange_keys(check: &mut Check, subject: &Subject) {
+    let windows = match exchange_keys(&subject.settings.data_dir) {
+        Ok(windows) => windows,
+        Err(IdentityError::NodeKey(KeyFileError::Permissions { .. })) => return,
+        Err(error) => {
+            check.found(codes::EXCHANGE_BROKEN, error.to_string());
+            return;
+        }
+    };
+    let now = subject.now_ms;
+    match windows.iter().rfind(|key| key.from_ms <= now && now <= key.until_ms) {
+        Some(key) => check.saw(format!("exchange key good until {}", utc(key.until_ms))),
+        None if subject.running.is_some() => {
+            check.found(codes::EXCHANGE_EXPIRED, "none of them holds now");
+        }
+        None => check.saw("no exchange key holds now; the next start makes one"),
+    }
+}

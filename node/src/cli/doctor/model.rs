@@ -1,0 +1,194 @@
+//! The engine and its model.
+
+use std::{fs, fs::File, io, io::BufReader, path::Path, time::Duration};
+
+use candle_core::quantized::gguf_file;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Subject, codes, report::Check};
+use crate::{
+    cli::{Failure, ask::root_cause, progress::Progress},
+    config::{EngineChoice, Settings},
+    models::Catalogue,
+};
+
+/// Time for the server behind a proxied engine to list its models.
+const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest such list.
+const MAX_LIST_BYTES: usize = 4 << 20;
+/// What a process takes beside model and cache: code, journal, connections.
+const OTHER_BYTES: u64 = 256 << 20;
+/// Bytes of a number as the engine holds it.
+const FLOAT_BYTES: u64 = 4;
+/// Weights in a file of four bits each grow so much in memory.
+const GROWTH: u64 = 7;
+
+pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
+    let mut check = Check::new("model");
+    let settings = &subject.settings;
+    match settings.engine {
+        EngineChoice::Echo => check.found(codes::ECHO_ENGINE, "it is for tests"),
+        EngineChoice::Proxied if subject.offline => return Ok(Check::skipped("model", "offline")),
+        EngineChoice::Proxied => check_proxy(&mut check, settings).await,
+        EngineChoice::Native => check_native(&mut check, subject),
+    }
+    Ok(check)
+}
+
+fn check_native(check: &mut Check, subject: &Subject) {
+    let settings = &subject.settings;
+    let (catalogue, name) = (Catalogue::built_in(), &settings.model);
+    let pull = format!("baton-node models pull {name}");
+    let path = match catalogue.list(&settings.model_dir).into_iter().find(|model| model.entry.name == *name) {
+        None => {
+            let path = settings.model_dir.join(format!("{name}.gguf"));
+            if name.contains(['/', '\\']) || !path.is_file() {
+                check.found(codes::MODEL_UNKNOWN, format!("{name}: there is no {}", path.display()));
+                return;
+            }
+            check.saw(format!("{name}, a file of your own"));
+            path
+        }
+        Some(model) => {
+            let Some(bytes) = model.present_bytes else {
+                let partial = match model.partial_bytes {
+                    0 => String::new(),
+                    bytes => format!("; {} MB of it are here, and are gone on with", bytes / 1_000_000),
+                };
+                check.found_with(codes::MODEL_MISSING, format!("{name}{partial}"), pull, false);
+                check_memory(check, subject, model.entry.size.saturating_mul(GROWTH), 0);
+                return;
+            };
+            if !model.is_installed() {
+                let detail =
+                    format!("{} has {bytes} bytes instead of {}", model.path.display(), model.entry.size);
+                check.found_with(codes::MODEL_WRONG, detail, pull, false);
+                return;
+            }
+            let mut progress = Progress::new(&model.entry);
+            let verified = catalogue.verify(name, &settings.model_dir, &mut |step| {
+                if io::IsTerminal::is_terminal(&io::stderr()) {
+                    progress.show(step);
+                }
+            });
+            progress.finish();
+            match verified {
+                Ok(verified) if verified.is_right() => check.saw(format!("{name} has the right SHA-256")),
+                Ok(verified) => {
+                    let detail = format!("{} has SHA-256 {}", model.path.display(), verified.actual);
+                    check.found_with(codes::MODEL_WRONG, detail, pull, false);
+                    return;
+                }
+                Err(error) => {
+                    check.found_with(codes::MODEL_WRONG, error.to_string(), pull, false);
+                    return;
+                }
+            }
+            model.path
+        }
+    };
+    match measure(&path, settings.context_tokens) {
+        Ok((weights, cache)) => check_memory(check, subject, weights, cache),
+        Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
+    }
+}
+
+/// Bytes of the weights and of one conversation's cache in memory, from the file's header.
+fn measure(path: &Path, context_tokens: u32) -> Result<(u64, u64), String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let header = gguf_file::Content::read(&mut BufReader::new(file)).map_err(|error| error.to_string())?;
+    let weights = header.tensor_infos.values().map(|tensor| tensor.shape.elem_count() as u64).sum::<u64>();
+    let kind = header.metadata.get("general.architecture").and_then(|value| value.to_string().ok());
+    let kind = kind.map_or("llama", |kind| kind.as_str());
+    let number = |key: &str| {
+        let value = header.metadata.get(&format!("{kind}.{key}"))?;
+        value.to_u32().ok().map(u64::from)
+    };
+    let layers = number("block_count").unwrap_or(0);
+    let heads = number("attention.head_count").unwrap_or(1).max(1);
+    let width = number("embedding_length").unwrap_or(0) / heads;
+    let cached = number("attention.head_count_kv").unwrap_or(heads);
+    let context = number("context_length").unwrap_or(u64::MAX).min(context_tokens.into());
+    // Keys and values of each layer.
+    let per_token = [2, layers, cached, width, FLOAT_BYTES].into_iter().fold(1, u64::saturating_mul);
+    Ok((weights.saturating_mul(FLOAT_BYTES), per_token.saturating_mul(context)))
+}
+
+fn check_memory(check: &mut Check, subject: &Subject, weights: u64, cache: u64) {
+    let megabytes = |bytes: u64| bytes / 1_000_000;
+    if let Some(resident) = subject.running.as_ref().and_then(|status| status.resident_bytes) {
+        check.saw(format!("the running node takes {} MB", megabytes(resident)));
+        return;
+    }
+    let blobs = subject.settings.resources.cache_bytes() as u64;
+    let needed = weights.saturating_add(cache).saturating_add(blobs).saturating_add(OTHER_BYTES);
+    let Some(available) = available_memory() else { return };
+    let detail = format!("about {} MB are needed, {} MB are free", megabytes(needed), megabytes(available));
+    if needed > available { check.found(codes::MODEL_LARGE, detail) } else { check.saw(detail) }
+}
+
+/// Memory that a new process can have: of the machine, or of the group that it is in.
+fn available_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
+    let read = |name: &str| {
+        let text = fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let group = read("memory.max").map(|most| most.saturating_sub(read("memory.current").unwrap_or(0)));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+async fn check_proxy(check: &mut Check, settings: &Settings) {
+    let (url, model) = (settings.proxied_url.clone().unwrap_or_default(), settings.proxied_model.clone());
+    let url = format!("{}/v1/models", url.trim_end_matches('/'));
+    let client = reqwest::Client::builder().timeout(PROXY_TIMEOUT).build();
+    let Ok(client) = client else { return };
+    let mut request = client.get(&url);
+    if let Some(path) = &settings.proxied_key_file {
+        match fs::read_to_string(path).map(Zeroizing::new) {
+            Ok(key) => request = request.bearer_auth(key.trim()),
+            Err(error) => {
+                check.found(codes::PROXY_REFUSES, format!("{}: {error}", path.display()));
+                return;
+            }
+        }
+    }
+    let mut answer = match request.send().await {
+        Ok(answer) => answer,
+        Err(error) => {
+            check.found(codes::PROXY_SILENT, format!("{url}: {}", root_cause(&error)));
+            return;
+        }
+    };
+    let status = answer.status();
+    if matches!(status.as_u16(), 401 | 403) {
+        check.found(codes::PROXY_REFUSES, format!("{url} says {status}"));
+        return;
+    }
+    if status.is_server_error() {
+        check.found(codes::PROXY_SILENT, format!("{url} says {status}"));
+        return;
+    }
+    check.saw(format!("{url} answers"));
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = answer.chunk().await {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_LIST_BYTES {
+            return;
+        }
+    }
+    // Not every such server lists its models.
+    let Ok(list) = serde_json::from_slice::<Value>(&body) else { return };
+    let Some(models) = list["data"].as_array() else { return };
+    let model = model.unwrap_or_default();
+    let names: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+    if names.contains(&model.as_str()) {
+        check.saw(format!("and has {model}"));
+    } else {
+        let shown: Vec<_> = names.iter().take(5).copied().collect();
+        check.found(codes::PROXY_LACKS_MODEL, format!("{model} is not among {}", shown.join(", ")));
+    }
+}

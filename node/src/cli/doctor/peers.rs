@@ -1,0 +1,167 @@
+//! Bootstrap peers: each is dialled as the node would, under an identity of this command's own, and asked for its record.
+
+use std::time::Duration;
+
+use baton_keys::secret::random_bytes;
+use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr, OpenError, PeerId, node_id_of};
+use baton_proto::{
+    Signed, codec,
+    limits::MAX_NODE_FRAME_BYTES,
+    node_record::NodeRecord,
+    wire::{ClientFrame, NodeFrame},
+};
+use futures::future::join_all;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::{Subject, codes, report::Check};
+use crate::cli::time::{now_ms, short};
+
+/// Time for one peer.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
+/// What this command calls itself to peers.
+const SOFTWARE: &str = concat!("baton-node/", env!("CARGO_PKG_VERSION"), " (doctor)");
+
+/// What a peer's record says of its clock.
+#[derive(Clone, Debug)]
+pub(super) struct PeerRecord {
+    pub(super) peer: String,
+    pub(super) issued_ms: u64,
+    pub(super) expires_ms: u64,
+    /// Our time then.
+    pub(super) asked_ms: u64,
+}
+
+/// What became of one dial.
+#[derive(Debug)]
+enum Dialled {
+    Answered { took: Duration, record: Option<PeerRecord> },
+    Other,
+    Silent(String),
+}
+
+pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
+    let settings = &subject.settings;
+    let mut check = Check::new("peers");
+    if let Some(status) = &subject.running {
+        check.saw(format!("{} connected, {} known", status.peers.connected, status.peers.known));
+        if status.peers.connected == 0 && !settings.bootstrap.is_empty() {
+            check.found(
+                codes::PEERS_NONE,
+                format!("{} bootstrap peers are configured", settings.bootstrap.len()),
+            );
+        }
+    }
+    if settings.bootstrap.is_empty() {
+        if settings.mdns {
+            check.saw("no bootstrap peer is configured; peers of the local network are found by multicast");
+        } else {
+            check.found(codes::BOOTSTRAP_NONE, "bootstrap is empty and mdns is off");
+        }
+        return (check, Vec::new());
+    }
+    if subject.offline {
+        check.saw("offline: bootstrap peers were not dialled");
+        return (check, Vec::new());
+    }
+    let dialled = join_all(settings.bootstrap.iter().map(|address| Box::pin(dial(address)))).await;
+    let (mut records, mut answered) = (Vec::new(), 0);
+    for (address, dialled) in settings.bootstrap.iter().zip(dialled) {
+        if !address.to_string().contains("/p2p/") {
+            check.found(codes::BOOTSTRAP_ANONYMOUS, address.to_string());
+        }
+        match dialled {
+            Dialled::Answered { took, record } => {
+                answered += 1;
+                check.saw(format!("{address} answers in {}", short(took)));
+                records.extend(record);
+            }
+            Dialled::Other => check.found(codes::BOOTSTRAP_OTHER, address.to_string()),
+            Dialled::Silent(reason) => check.found(codes::BOOTSTRAP_SILENT, format!("{address}: {reason}")),
+        }
+    }
+    if answered == 0 {
+        check.found(codes::BOOTSTRAP_ALL_SILENT, format!("none of {}", settings.bootstrap.len()));
+    }
+    (check, records)
+}
+
+/// The address without its last part, and the peer that it names.
+fn named_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
+    let text = address.to_string();
+    let (place, peer) = text.rsplit_once("/p2p/")?;
+    Some((place.parse().ok()?, peer.parse().ok()?))
+}
+
+async fn dial(address: &Multiaddr) -> Dialled {
+    let named = named_peer(address);
+    let mut config = MeshConfig::dialer(SOFTWARE);
+    if named.is_none() {
+        config.bootstrap = vec![address.clone()];
+    }
+    let (mesh, _incoming) = match Box::pin(Mesh::spawn(Zeroizing::new(random_bytes()), config)).await {
+        Ok(mesh) => mesh,
+        Err(error) => return Dialled::Silent(error.to_string()),
+    };
+    let begin = Instant::now();
+    let deadline = begin + DIAL_TIMEOUT;
+    let dialled = match named {
+        Some((place, peer)) => match node_id_of(&peer) {
+            Some(node) => match mesh.open(node, &[place], deadline).await {
+                Ok(stream) => {
+                    let took = begin.elapsed();
+                    Dialled::Answered { took, record: ask(stream, deadline).await }
+                }
+                // It is there, and serves no turns: a relay, or a bootstrap peer and nothing else.
+                Err(OpenError::ProtocolUnsupported) => {
+                    Dialled::Answered { took: begin.elapsed(), record: None }
+                }
+                Err(OpenError::WrongIdentity { .. }) => Dialled::Other,
+                Err(error) => Dialled::Silent(error.to_string()),
+            },
+            None => Dialled::Silent("its name is not that of an Ed25519 key".to_owned()),
+        },
+        None => wait_for_anyone(&mesh, begin, deadline).await,
+    };
+    mesh.shutdown().await;
+    dialled
+}
+
+async fn wait_for_anyone(mesh: &MeshHandle, begin: Instant, deadline: Instant) -> Dialled {
+    match mesh.wait_for_peers(deadline, |peers| peers.iter().any(|peer| peer.connected)).await {
+        Some(_) => Dialled::Answered { took: begin.elapsed(), record: None },
+        None => Dialled::Silent(format!("no connection within {}", short(DIAL_TIMEOUT))),
+    }
+}
+
+/// The peer's record; `None` where it gives none that is good.
+async fn ask(mut stream: baton_mesh::TurnStream, deadline: Instant) -> Option<PeerRecord> {
+    let asked_ms = now_ms();
+    stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.ok()?;
+    let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
+    let NodeFrame::NodeRecord(bytes) = codec::decode(&frame, MAX_NODE_FRAME_BYTES).ok()? else { return None };
+    let record = Signed::<NodeRecord>::verify(bytes).ok()?;
+    let name = stream.remote().to_string();
+    let peer = format!("{}...", name.get(..16).unwrap_or(&name));
+    Some(PeerRecord { peer, issued_ms: record.issued_ms, expires_ms: record.expires_ms, asked_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::SecretSigningKey;
+
+    use super::*;
+
+    #[test]
+    fn the_peer_is_the_last_one_that_an_address_names() {
+        let [relay, peer] = [1, 2]
+            .map(|fill| baton_mesh::peer_id_of(SecretSigningKey::from_seed(&[fill; 32]).node_id()).unwrap());
+        for place in
+            ["/ip4/192.0.2.1/tcp/4001".to_owned(), format!("/ip4/192.0.2.1/tcp/1/p2p/{relay}/p2p-circuit")]
+        {
+            let found = named_peer(&format!("{place}/p2p/{peer}").parse().unwrap()).unwrap();
+            assert_eq!((found.0.to_string(), found.1), (place, peer));
+        }
+        assert!(named_peer(&"/ip4/192.0.2.1/tcp/4001".parse().unwrap()).is_none());
+    }
+}

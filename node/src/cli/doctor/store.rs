@@ -1,0 +1,159 @@
+//! Every publisher, aggregator and the head index: asked once, with the time that it took. Their clocks are compared with
+//! ours on the way.
+
+use std::time::{Duration, Instant};
+
+use baton_proto::{
+    ids::{BlobId, HeadIndexKey},
+    store::{HeadIndex as _, StoreError},
+};
+use reqwest::{Client, Method, header};
+
+use super::{Subject, codes, report::Check};
+use crate::{
+    cli::{
+        Exit, Failure,
+        ask::root_cause,
+        time::{http_date, now_ms, short},
+    },
+    config::HeadsSetting,
+    daemon::http_store,
+};
+
+/// Time for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// What is slow for an answer without content: every turn waits for some.
+const SLOW: Duration = Duration::from_secs(2);
+/// A date says the second, not where in it.
+const DATE_MARGIN_MS: u64 = 1000;
+
+/// What a store's clock says of ours.
+#[derive(Clone, Debug)]
+pub(super) struct StoreDate {
+    /// Which store.
+    pub(super) url: String,
+    /// How far ours is ahead.
+    pub(super) ahead_ms: i64,
+    /// How exact that is.
+    pub(super) margin_ms: u64,
+}
+
+pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), Failure> {
+    if subject.offline {
+        return Ok((Check::skipped("store", "offline"), Vec::new()));
+    }
+    let settings = &subject.settings;
+    let (mut check, mut dates) = (Check::new("store"), Vec::new());
+    let client = Client::builder().timeout(TIMEOUT).build();
+    let client = client.map_err(|error| Failure::new(Exit::Failure, error))?;
+    // Any answer shows that it is there; nobody has this blob.
+    let blob = format!("v1/blobs/{}", BlobId([0; 32]));
+    for url in &settings.aggregators {
+        ask(
+            &client,
+            Method::HEAD,
+            url,
+            &blob,
+            "aggregator",
+            codes::AGGREGATOR_SILENT,
+            &mut check,
+            &mut dates,
+        )
+        .await;
+    }
+    for url in &settings.publishers {
+        ask(
+            &client,
+            Method::GET,
+            url,
+            "v1/api",
+            "publisher",
+            codes::PUBLISHER_SILENT,
+            &mut check,
+            &mut dates,
+        )
+        .await;
+    }
+    match http_store(settings) {
+        Ok(store) => match &settings.heads {
+            HeadsSetting::Off => check.saw("no head index is configured"),
+            HeadsSetting::At(url) => {
+                let begin = Instant::now();
+                match store.resolve(HeadIndexKey([0; 32])).await {
+                    Ok(_) => check.saw(format!("head index {url} answers in {}", short(begin.elapsed()))),
+                    Err(StoreError::Unavailable { reason, .. }) => {
+                        check.found(codes::HEADS_SILENT, format!("{url}: {reason}"));
+                    }
+                    Err(error) => check.found(codes::HEADS_MISSING, format!("{url}: {error}")),
+                }
+            }
+        },
+        Err(failure) => check.found(codes::TOKEN_BROKEN, failure.to_string()),
+    }
+    dates.dedup_by(|later, first| later.url == first.url);
+    Ok((check, dates))
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call for each kind of source")]
+async fn ask(
+    client: &Client,
+    method: Method,
+    url: &str,
+    path: &str,
+    kind: &str,
+    silent: codes::Code,
+    check: &mut Check,
+    dates: &mut Vec<StoreDate>,
+) {
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let mut full = format!("{}/{path}", base.trim_end_matches('/'));
+    if let Some(query) = query {
+        full = format!("{full}?{query}");
+    }
+    let (begin, asked_ms) = (Instant::now(), now_ms());
+    let answer = match client.request(method, full).send().await {
+        Ok(answer) => answer,
+        Err(error) => {
+            check.found(silent, format!("{base}: {}", root_cause(&error)));
+            return;
+        }
+    };
+    let took = begin.elapsed();
+    if answer.status().is_server_error() {
+        check.found(silent, format!("{base} says {}", answer.status()));
+        return;
+    }
+    check.saw(format!("{kind} {base} answers in {}", short(took)));
+    if took > SLOW {
+        check.found(codes::STORE_SLOW, format!("{kind} {base} took {}", short(took)));
+    }
+    let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok()).and_then(http_date);
+    if let Some(seconds) = date {
+        dates.push(compare(base, seconds, asked_ms, took));
+    }
+}
+
+/// Its second lay somewhere between question and answer.
+fn compare(url: &str, seconds: u64, asked_ms: u64, took: Duration) -> StoreDate {
+    let half_ms = u64::try_from(took.as_millis() / 2).unwrap_or(u64::MAX);
+    let here = i64::try_from(asked_ms.saturating_add(half_ms)).unwrap_or(i64::MAX);
+    let there =
+        i64::try_from(seconds.saturating_mul(1000).saturating_add(DATE_MARGIN_MS / 2)).unwrap_or(i64::MAX);
+    let margin_ms = half_ms.saturating_add(DATE_MARGIN_MS / 2);
+    StoreDate { url: url.to_owned(), ahead_ms: here.saturating_sub(there), margin_ms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_within_the_time_that_the_answer_took() {
+        let date = compare("u", 1_800_000_000, 1_800_000_000_200, Duration::from_millis(600));
+        assert_eq!((date.ahead_ms, date.margin_ms), (0, 800));
+        let date = compare("u", 1_800_000_000, 1_800_000_090_500, Duration::ZERO);
+        assert_eq!((date.ahead_ms, date.margin_ms), (90_000, 500));
+        let date = compare("u", 1_800_000_000, 1_799_999_000_500, Duration::ZERO);
+        assert_eq!(date.ahead_ms, -1_000_000);
+    }
+}

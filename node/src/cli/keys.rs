@@ -1,0 +1,351 @@
+//! `baton-node keys`: the node's identity and its exchange keys. What is secret is never shown.
+
+use std::{
+    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use baton_keys::files;
+use clap::{Args, Subcommand};
+
+use super::{
+    Exit, Failure, NodeArgs,
+    ask::{Admin, admin_address, block_on, token},
+    passphrase, say,
+    style::Style,
+    time::{now_ms, utc},
+};
+use crate::{
+    admin::control,
+    config::Settings,
+    daemon::data_dir::{DataDir, DataDirError},
+    identity::{
+        NODE_KEY_FILE, back_up, exchange_keys, load_node_key, note_backup, noted_backup, peer_id, restore,
+        retired_keys, rotate_exchange_keys, rotate_node_key,
+    },
+};
+
+/// Longest words about where a copy is.
+const MAX_PLACE_CHARS: usize = 1000;
+
+/// The arguments.
+#[derive(Args, Clone, Debug)]
+pub(super) struct KeysArgs {
+    #[command(subcommand)]
+    command: KeysCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum KeysCommand {
+    /// Show the node's name, its exchange keys with their times, and whether there is a backup
+    Show(ShowArgs),
+    /// Write a copy of the node key to a new file, under a passphrase
+    #[command(
+        after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
+        Examples:\n  baton-node keys backup --out /media/usb/node.key\n  \
+        baton-node keys backup --mark \"data directory is in the nightly backup\""
+    )]
+    Backup(BackupArgs),
+    /// Bring the node key back from a copy; never over another one
+    #[command(after_help = "Example:\n  baton-node keys restore /media/usb/node.key")]
+    Restore(RestoreArgs),
+    /// Replace the exchange keys at once, or with --identity the node key
+    #[command(
+        after_help = "Without --identity: the keys that turns are sealed to are erased and new ones made, also in a \
+        running node; clients\nlearn of them by themselves. Do so when somebody may have seen the data directory.\n\n\
+        Examples:\n  baton-node keys rotate\n  baton-node keys rotate --identity"
+    )]
+    Rotate(RotateArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct ShowArgs {
+    #[command(flatten)]
+    places: super::Places,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct BackupArgs {
+    #[command(flatten)]
+    places: super::Places,
+    /// File to write; it must not exist
+    #[arg(long, value_name = "FILE", required_unless_present = "mark")]
+    out: Option<PathBuf>,
+    /// File with the passphrase in its first line, or - for standard input [default: ask]
+    #[arg(long, value_name = "FILE", conflicts_with = "mark")]
+    passphrase_file: Option<PathBuf>,
+    /// Write the copy without a passphrase: whoever has the file is the node
+    #[arg(long, conflicts_with_all = ["passphrase_file", "mark"])]
+    no_passphrase: bool,
+    /// Only note that there is a copy elsewhere, and where
+    #[arg(long, value_name = "WHERE", conflicts_with = "out")]
+    mark: Option<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct RestoreArgs {
+    #[command(flatten)]
+    places: super::Places,
+    /// The copy
+    file: PathBuf,
+    /// File with its passphrase in the first line, or - for standard input [default: ask]
+    #[arg(long, value_name = "FILE")]
+    passphrase_file: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct RotateArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Make another node of it: a new node key, with the old one set aside
+    #[arg(long)]
+    identity: bool,
+    /// Do not ask
+    #[arg(long, requires = "identity")]
+    yes: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: KeysArgs) -> Result<(), Failure> {
+    match args.command {
+        KeysCommand::Show(args) => show(args),
+        KeysCommand::Backup(args) => backup(args),
+        KeysCommand::Restore(args) => bring_back(args),
+        KeysCommand::Rotate(args) if args.identity => rotate_identity(args),
+        KeysCommand::Rotate(args) => rotate_exchange(args),
+    }
+}
+
+fn storage(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Exit::Storage, error)
+}
+
+fn data_dir(places: super::Places) -> Result<PathBuf, Failure> {
+    Ok(Settings::load(places.flags())?.data_dir)
+}
+
+fn show(args: ShowArgs) -> Result<(), Failure> {
+    let folder = data_dir(args.places)?;
+    let node = load_node_key(&folder).map_err(storage)?.node_id();
+    let windows = exchange_keys(&folder).map_err(storage)?;
+    let note = noted_backup(&folder, node);
+    let retired = retired_keys(&folder).map_err(storage)?;
+    let now = now_ms();
+    let current = windows.iter().rposition(|key| key.from_ms <= now && now <= key.until_ms);
+    let state = |index: usize, from_ms: u64| match current {
+        Some(current) if current == index => "current",
+        _ if from_ms > now => "next",
+        _ => "old",
+    };
+    if args.json {
+        let keys = windows.iter().enumerate().map(|(index, key)| {
+            serde_json::json!({
+                "key": key.key.to_string(), "state": state(index, key.from_ms),
+                "from_ms": key.from_ms, "until_ms": key.until_ms,
+            })
+        });
+        say(serde_json::json!({
+            "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": folder.join(NODE_KEY_FILE),
+            "exchange_keys": keys.collect::<Vec<_>>(), "backup": note, "retired": retired,
+        }));
+        return Ok(());
+    }
+    let style = Style::stdout();
+    say(format!("Node        {node}\nPeer        {}", peer_id(node)));
+    say(format!("Node key    {}", folder.join(NODE_KEY_FILE).display()));
+    match note {
+        Some(note) => say(format!("Backup      {} {}", utc(note.at_ms), note.place)),
+        None => say(format!("Backup      {}", style.bad("none noted: baton-node keys backup --out FILE"))),
+    }
+    for (index, key) in windows.iter().enumerate() {
+        let name = key.key.to_string();
+        say(format!(
+            "Exchange    {:7} {}... {} to {}",
+            state(index, key.from_ms),
+            name.get(..16).unwrap_or(&name),
+            utc(key.from_ms),
+            utc(key.until_ms)
+        ));
+    }
+    if windows.is_empty() {
+        say("Exchange    none yet; the first start makes them");
+    }
+    for path in retired {
+        say(format!("Set aside   {}", path.display()));
+    }
+    Ok(())
+}
+
+fn backup(args: BackupArgs) -> Result<(), Failure> {
+    let folder = data_dir(args.places)?;
+    let node = load_node_key(&folder).map_err(storage)?.node_id();
+    let place = match (&args.mark, &args.out) {
+        (Some(mark), _) => {
+            if mark.trim().is_empty()
+                || mark.chars().any(char::is_control)
+                || mark.chars().count() > MAX_PLACE_CHARS
+            {
+                return Err(Failure::text(Exit::Usage, "--mark: say in one line where the copy is"));
+            }
+            mark.clone()
+        }
+        (None, Some(out)) => {
+            let passphrase = match args.no_passphrase {
+                true => None,
+                false => Some(passphrase::new(args.passphrase_file.as_deref())?),
+            };
+            back_up(&folder, out, passphrase.as_ref().map(|text| text.as_str())).map_err(storage)?;
+            std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string()
+        }
+        (None, None) => return Err(Failure::text(Exit::Usage, "name the new file with --out")),
+    };
+    note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
+    if args.json {
+        say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
+    } else if args.out.is_some() {
+        say(format!(
+            "The node key of {node} is in {place}, read back and the same.\n\
+             Keep it on another machine. To be this node again: baton-node keys restore FILE"
+        ));
+    } else {
+        say(format!("Noted that the node key of {node} has a copy: {place}"));
+    }
+    Ok(())
+}
+
+fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
+    let folder = data_dir(args.places)?;
+    let key = folder.join(NODE_KEY_FILE);
+    if std::fs::exists(&key).map_err(storage)? {
+        let text = format!(
+            "there is a node key already: {}. Nothing was changed. To be the node of the copy instead, move that file away \
+             first, or restore into another data directory (--data-dir)",
+            key.display()
+        );
+        return Err(Failure::text(Exit::Storage, text));
+    }
+    let sealed = files::needs_passphrase(&args.file).map_err(storage)?;
+    let passphrase = match sealed {
+        true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
+        false => None,
+    };
+    files::create_private_folder(&folder).map_err(storage)?;
+    let _lock = DataDir::lock(&folder).map_err(DataDirError::into_failure)?;
+    let passphrase = passphrase.as_ref().map(|text| text.as_str());
+    let node = restore(&folder, &args.file, passphrase).map_err(storage)?;
+    let place = std::path::absolute(&args.file).unwrap_or(args.file);
+    note_backup(&folder, node, now_ms(), &place.display().to_string()).map_err(storage)?;
+    if args.json {
+        say(
+            serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),
+        );
+    } else {
+        say(format!(
+            "The node key of {node} is in {}.\nRun one node with it at a time: two would answer for each other.",
+            key.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The data directory, unless a node uses it.
+fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
+    match DataDir::lock(folder) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(DataDirError::InUse { .. }) => Ok(None),
+        Err(error) => Err(error.into_failure()),
+    }
+}
+
+fn rotate_exchange(args: RotateArgs) -> Result<(), Failure> {
+    let settings = Settings::load(args.node.flags()?)?;
+    let folder = &settings.data_dir;
+    load_node_key(folder).map_err(storage)?;
+    let running = match lock(folder)? {
+        Some(_lock) => {
+            rotate_exchange_keys(folder, now_ms()).map_err(storage)?;
+            false
+        }
+        None => {
+            let admin = Admin::at(admin_address(&settings)?)?;
+            let token = token(folder)?;
+            block_on(async { Ok(admin.change(control::ROTATE_EXCHANGE, &token).await?) })?;
+            true
+        }
+    };
+    let current =
+        exchange_keys(folder).map_err(storage)?.first().map(|key| key.key.to_string()).unwrap_or_default();
+    if args.json {
+        say(serde_json::json!({ "exchange_key": current, "running_node": running }));
+    } else {
+        let whose = if running { "The running node has" } else { "The node starts with" };
+        say(format!(
+            "{whose} new exchange keys, from {}...; the old ones are erased.",
+            current.get(..16).unwrap_or(&current)
+        ));
+    }
+    Ok(())
+}
+
+fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
+    let folder = Settings::load(args.node.flags()?)?.data_dir;
+    let old = load_node_key(&folder).map_err(storage)?.node_id();
+    let Some(_lock) = lock(&folder)? else {
+        return Err(Failure::text(
+            Exit::Failure,
+            "a node runs with this key: let it finish (baton-node drain --wait) and stop it first",
+        ));
+    };
+    if !args.yes {
+        confirm(&format!(
+            "This makes another node of it. Until now it is\n\n  {old}\n\n\
+             - Whoever names it by that, or by its /p2p/ address, no longer finds it: bootstrap lists, clients' settings.\n\
+             - What clients think of it, and what it was credited for, stays with the old name; the old key is kept to prove it.\n\
+             - Turns that it signed stay valid. Retries of the last turns are no longer answered.\n\
+             - The new key has no backup yet."
+        ))?;
+    }
+    let rotated = rotate_node_key(&folder, now_ms()).map_err(storage)?;
+    if args.json {
+        say(serde_json::json!({
+            "old": rotated.old.to_string(), "node": rotated.new.to_string(),
+            "peer_id": peer_id(rotated.new).to_string(), "set_aside": rotated.set_aside,
+        }));
+    } else {
+        say(format!(
+            "The node is now {}\nPeer              {}\nThe old key is in {}\nNext: baton-node keys backup --out FILE",
+            rotated.new,
+            peer_id(rotated.new),
+            rotated.set_aside.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Goes on only after a `yes`.
+fn confirm(text: &str) -> Result<(), Failure> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        let said = format!("{text}\n\nnobody can be asked here: repeat it with --yes");
+        return Err(Failure::text(Exit::Usage, said));
+    }
+    let mut out = io::stdout();
+    let _ = write!(out, "{text}\n\nType yes to go on: ").and_then(|()| out.flush());
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(|error| Failure::new(Exit::Failure, error))?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => Err(Failure::text(Exit::Failure, "nothing was changed")),
+    }
+}

@@ -1,0 +1,63 @@
+//! Asking for passphrases: from a file, or on the terminal.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal as _, Read as _},
+    path::Path,
+};
+
+use zeroize::Zeroizing;
+
+use super::{Exit, Failure};
+
+/// Longest passphrase, far above any that is typed.
+const MAX_BYTES: usize = 4096;
+
+/// A passphrase for something new, typed twice where it is typed.
+pub(super) fn new(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    if let Some(file) = file {
+        return from_file(file);
+    }
+    let first = ask("New passphrase: ")?;
+    let second = ask("The same again: ")?;
+    if first.is_empty() || first != second {
+        return Err(Failure::text(Exit::Usage, "the passphrases are empty or differ; nothing was written"));
+    }
+    Ok(first)
+}
+
+/// The passphrase of something that exists.
+pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    file.map_or_else(|| ask("Passphrase: "), from_file)
+}
+
+fn ask(prompt: &str) -> Result<Zeroizing<String>, Failure> {
+    if !io::stdin().is_terminal() {
+        let text =
+            "nobody can be asked for a passphrase here: name a file that holds it with --passphrase-file";
+        return Err(Failure::text(Exit::Usage, text));
+    }
+    let typed = rpassword::prompt_password(prompt).map_err(|error| Failure::new(Exit::Failure, error))?;
+    Ok(Zeroizing::new(typed))
+}
+
+/// The first line of a file; `-` is standard input.
+fn from_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let failed = |error: io::Error| {
+        Failure::text(Exit::Usage, format!("cannot read the passphrase file {}: {error}", path.display()))
+    };
+    // With room for the longest: a text that grew would leave copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
+    if path == Path::new("-") {
+        io::stdin().lock().take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+    } else {
+        File::open(path)
+            .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_string(&mut text))
+            .map_err(failed)?;
+    }
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() || text.len() > MAX_BYTES {
+        return Err(failed(io::Error::other("it must hold one line that is not empty")));
+    }
+    Ok(Zeroizing::new(line.to_owned()))
+}

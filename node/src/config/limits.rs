@@ -1,0 +1,71 @@
+//! What the node may take of the machine, as the mesh, the service and the journal count it.
+
+use baton_mesh::MeshLimits;
+
+use crate::journal::JournalLimits;
+
+const MEGABYTE: usize = 1 << 20;
+
+/// Memory, connections and disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceLimits {
+    /// Megabytes of the process above which new connections are refused; `None`: nine tenths of the machine's.
+    pub max_memory_mb: Option<u32>,
+    /// Connections that others opened.
+    pub max_connections: u32,
+    /// Connections with one peer.
+    pub max_connections_per_peer: u32,
+    /// Inbound requests open at once.
+    pub max_streams: u32,
+    /// Inbound requests of one peer open at once.
+    pub max_streams_per_peer: u32,
+    /// Megabytes of memory for blobs that were read lately.
+    pub cache_mb: u32,
+    /// Megabytes on disk for blobs in the journal.
+    pub journal_mb: u32,
+}
+
+impl ResourceLimits {
+    /// As the mesh counts them.
+    #[must_use]
+    pub fn mesh(&self) -> MeshLimits {
+        MeshLimits {
+            max_connections_in: self.max_connections,
+            max_connections_per_peer: self.max_connections_per_peer,
+            max_streams_in: self.max_streams as usize,
+            max_streams_per_peer: self.max_streams_per_peer as usize,
+            max_process_memory_bytes: self.max_memory_mb.map(|mb| (mb as usize).saturating_mul(MEGABYTE)),
+            ..MeshLimits::default()
+        }
+    }
+
+    /// As the journal counts them.
+    #[must_use]
+    pub fn journal(&self) -> JournalLimits {
+        JournalLimits { max_blob_bytes: u64::from(self.journal_mb) << 20, ..JournalLimits::default() }
+    }
+
+    /// Bytes of blobs kept in memory.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        (self.cache_mb as usize).saturating_mul(MEGABYTE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{RunFlags, Settings},
+        *,
+    };
+    use crate::service::ServiceLimits;
+
+    #[test]
+    fn the_defaults_are_those_of_mesh_service_and_journal() {
+        let settings = Settings::resolve(RunFlags::default(), RunFlags::default(), None).unwrap();
+        let resources = settings.resources;
+        assert_eq!(resources.mesh(), MeshLimits::default());
+        assert_eq!(resources.cache_bytes(), ServiceLimits::default().cache_bytes);
+        assert_eq!(resources.journal().max_blob_bytes, JournalLimits::default().max_blob_bytes);
+    }
+}

@@ -1,0 +1,131 @@
+//! A copy of the node key elsewhere, and the note that there is one.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use baton_keys::{
+    SecretSigningKey,
+    files::{self, FileSecret, KeyFileError},
+    ids::NodeId,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{NODE_KEY_FILE, NODE_KEY_KIND, load_node_key};
+
+/// The note in the data directory.
+const NOTE_FILE: &str = "node.key.backup";
+/// Bytes of a note: a path and some words.
+const MAX_NOTE_BYTES: u64 = 16 * 1024;
+
+/// That the node key has a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupNote {
+    /// Whose key it is, hex: the note of an earlier identity says nothing of this one.
+    pub node: String,
+    /// When it was made, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Where to, as the operator said.
+    pub place: String,
+}
+
+/// Writes a copy of the node key to a new file, under a passphrase where one is given, and reads it back.
+///
+/// # Errors
+/// [`KeyFileError`]: the key cannot be read, or the copy not be written; an existing file is never overwritten.
+pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
+    let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
+    files::create(out, NODE_KEY_KIND, &secret, passphrase)?;
+    let copy = node_of(&files::load(out, NODE_KEY_KIND, passphrase)?);
+    if copy == node_of(&secret) {
+        Ok(copy)
+    } else {
+        Err(KeyFileError::Format { path: out.to_owned(), kind: NODE_KEY_KIND.to_owned() })
+    }
+}
+
+fn node_of(secret: &FileSecret) -> NodeId {
+    SecretSigningKey::from_seed(secret.expose()).node_id()
+}
+
+/// Puts a copy into a data directory that has no node key.
+///
+/// # Errors
+/// [`KeyFileError`]: the copy cannot be opened, or there is a node key already.
+pub fn restore(data_dir: &Path, copy: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
+    let secret = files::load(copy, NODE_KEY_KIND, passphrase)?;
+    files::create(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, &secret, None)?;
+    Ok(load_node_key(data_dir)?.node_id())
+}
+
+/// Notes that there is a copy.
+///
+/// # Errors
+/// The file system's.
+pub fn note_backup(data_dir: &Path, node: NodeId, at_ms: u64, place: &str) -> io::Result<()> {
+    let note = BackupNote { node: node.to_string(), at_ms, place: place.to_owned() };
+    let text = serde_json::to_string(&note).expect("a note has nothing that JSON cannot hold");
+    files::replace_private(&note_path(data_dir), text.as_bytes())
+}
+
+/// The note of this node's copy, if there is one.
+#[must_use]
+pub fn noted_backup(data_dir: &Path, node: NodeId) -> Option<BackupNote> {
+    use io::Read as _;
+    let mut text = String::new();
+    let file = fs::File::open(note_path(data_dir)).ok()?;
+    file.take(MAX_NOTE_BYTES).read_to_string(&mut text).ok()?;
+    let note: BackupNote = serde_json::from_str(&text).ok()?;
+    (note.node == node.to_string()).then_some(note)
+}
+
+/// Removes the note.
+pub(super) fn forget_note(data_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(note_path(data_dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn note_path(data_dir: &Path) -> PathBuf {
+    data_dir.join(NOTE_FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::create_node_key, *};
+
+    #[test]
+    fn a_copy_brings_the_node_back_and_never_over_another() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        create_node_key(home.path()).unwrap();
+        let node = load_node_key(home.path()).unwrap().node_id();
+        for passphrase in [None, Some("correct horse")] {
+            let copy = other.path().join(format!("copy-{}", passphrase.is_some()));
+            assert_eq!(back_up(home.path(), &copy, passphrase).unwrap(), node);
+            assert!(back_up(home.path(), &copy, passphrase).is_err(), "never over a file");
+            let new = tempfile::tempdir().unwrap();
+            if passphrase.is_some() {
+                let refused = restore(new.path(), &copy, Some("wrong")).unwrap_err();
+                assert!(matches!(refused, KeyFileError::WrongPassphrase { .. }));
+                assert!(!new.path().join(NODE_KEY_FILE).exists());
+            }
+            assert_eq!(restore(new.path(), &copy, passphrase).unwrap(), node);
+            let before = fs::read(new.path().join(NODE_KEY_FILE)).unwrap();
+            assert!(restore(new.path(), &copy, passphrase).is_err());
+            assert_eq!(fs::read(new.path().join(NODE_KEY_FILE)).unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn a_note_is_of_one_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let (node, other) = (NodeId([1; 32]), NodeId([2; 32]));
+        assert!(noted_backup(folder.path(), node).is_none());
+        note_backup(folder.path(), node, 5, "/safe \"place\"").unwrap();
+        let note = noted_backup(folder.path(), node).unwrap();
+        assert_eq!((note.at_ms, note.place.as_str()), (5, "/safe \"place\""));
+        assert!(noted_backup(folder.path(), other).is_none());
+    }
+}

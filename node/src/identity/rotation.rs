@@ -1,0 +1,166 @@
+//! New keys before their time: exchange keys at once, or a whole new identity.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use baton_keys::{files, ids::NodeId};
+use baton_proto::node_record::KeyWindow;
+
+use super::{
+    EXCHANGE_KEYS_FILE, Identity, IdentityError, NODE_KEY_FILE, backup, create_node_key, load_node_key,
+    load_ring, sign_record,
+};
+
+/// What a node key that was set aside is called: this and the beginning of the node's name.
+const RETIRED_PREFIX: &str = "node.key.retired-";
+/// Hex digits of the node's name in it.
+const RETIRED_DIGITS: usize = 16;
+
+/// A new identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotated {
+    /// The node until now.
+    pub old: NodeId,
+    /// The node from now on.
+    pub new: NodeId,
+    /// Where the old key is.
+    pub set_aside: PathBuf,
+}
+
+impl Identity {
+    /// Erases the exchange keys, makes new ones and signs a record with them. Turns that run go on; one that comes sealed
+    /// to an old key is refused, and its client asks for the new record. Blocking: it writes a file.
+    ///
+    /// # Errors
+    /// [`IdentityError::Ring`] when the keys could not be written; nothing has changed then.
+    pub fn rotate_exchange(&self) -> Result<(), IdentityError> {
+        let last = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now_ms = (self.clock)();
+        let mut ring = self.ring.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        ring.replace(now_ms);
+        replace_ring(&self.ring_path, &ring)?;
+        let sequence = self.current_record().sequence + 1;
+        let signed = sign_record(&self.signing, &self.profile, &ring, &last.addresses, now_ms, sequence);
+        *self.ring.write().unwrap_or_else(std::sync::PoisonError::into_inner) = ring;
+        *self.record.write().unwrap_or_else(std::sync::PoisonError::into_inner) = std::sync::Arc::new(signed);
+        Ok(())
+    }
+}
+
+fn replace_ring(path: &Path, ring: &super::KeyRing) -> Result<(), IdentityError> {
+    files::replace_secret(path, ring.render().as_bytes()).map_err(|source| IdentityError::Ring {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The exchange keys of a data directory, oldest first.
+///
+/// # Errors
+/// [`IdentityError`]: they cannot be read.
+pub fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityError> {
+    Ok(load_ring(&data_dir.join(EXCHANGE_KEYS_FILE))?.windows())
+}
+
+/// The same as [`Identity::rotate_exchange`] for a node that does not run. A damaged file is replaced as well.
+///
+/// # Errors
+/// [`IdentityError::Ring`] when the keys cannot be written.
+pub fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), IdentityError> {
+    let mut ring = super::KeyRing::default();
+    ring.replace(now_ms);
+    replace_ring(&data_dir.join(EXCHANGE_KEYS_FILE), &ring)
+}
+
+/// Makes a new node key, and new exchange keys with it; the old node key is set aside beside it. For a node that does not
+/// run.
+///
+/// # Errors
+/// [`IdentityError`], by cause. A key that was set aside is back in its place then, if the file system lets one.
+pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<Rotated, IdentityError> {
+    let path = data_dir.join(NODE_KEY_FILE);
+    let old = load_node_key(data_dir)?.node_id();
+    let name = old.to_string();
+    let set_aside = data_dir.join(format!("{RETIRED_PREFIX}{}", name.get(..RETIRED_DIGITS).unwrap_or(&name)));
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| IdentityError::Ring { action, path, source }
+    };
+    fs::rename(&path, &set_aside).map_err(failed("set aside", &path))?;
+    if let Err(error) = create_node_key(data_dir) {
+        // The first error is the one told.
+        let _ = fs::rename(&set_aside, &path);
+        return Err(error.into());
+    }
+    rotate_exchange_keys(data_dir, now_ms)?;
+    backup::forget_note(data_dir).map_err(failed("remove the note of a backup beside", &path))?;
+    Ok(Rotated { old, new: load_node_key(data_dir)?.node_id(), set_aside })
+}
+
+/// Node keys that were set aside.
+///
+/// # Errors
+/// The file system's.
+pub fn retired_keys(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(data_dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(RETIRED_PREFIX) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::KeyRing;
+
+    const NOW: u64 = 1_800_000_000_000;
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        create_node_key(folder.path()).unwrap();
+        folder
+    }
+
+    #[test]
+    fn new_exchange_keys_leave_nothing_of_the_old_ones() {
+        let folder = folder();
+        rotate_exchange_keys(folder.path(), NOW).unwrap();
+        let path = folder.path().join(EXCHANGE_KEYS_FILE);
+        let old = fs::read_to_string(&path).unwrap();
+        // A second name for the old bytes, to see what becomes of them.
+        fs::hard_link(&path, folder.path().join("watched")).unwrap();
+        rotate_exchange_keys(folder.path(), NOW + 1).unwrap();
+        assert!(fs::read(folder.path().join("watched")).unwrap().iter().all(|byte| *byte == 0));
+        let windows = exchange_keys(folder.path()).unwrap();
+        assert_eq!((windows.len(), windows[0].from_ms), (2, NOW + 1));
+        for window in KeyRing::parse(&old).unwrap().windows() {
+            assert!(!windows.iter().any(|new| new.key == window.key));
+        }
+        fs::write(&path, "damaged").unwrap();
+        assert!(exchange_keys(folder.path()).is_err());
+        rotate_exchange_keys(folder.path(), NOW + 2).unwrap();
+        assert_eq!(exchange_keys(folder.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_new_identity_keeps_the_old_key_and_forgets_its_backup() {
+        let folder = folder();
+        let key = fs::read(folder.path().join(NODE_KEY_FILE)).unwrap();
+        let old = load_node_key(folder.path()).unwrap().node_id();
+        backup::note_backup(folder.path(), old, NOW, "elsewhere").unwrap();
+        let rotated = rotate_node_key(folder.path(), NOW).unwrap();
+        assert_eq!((rotated.old, rotated.new), (old, load_node_key(folder.path()).unwrap().node_id()));
+        assert_ne!(rotated.old, rotated.new);
+        assert_eq!(fs::read(&rotated.set_aside).unwrap(), key);
+        assert_eq!(retired_keys(folder.path()).unwrap(), [rotated.set_aside]);
+        assert!(backup::noted_backup(folder.path(), rotated.new).is_none());
+    }
+}
