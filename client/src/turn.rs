@@ -20,11 +20,12 @@ use crate::{
     client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    reputation::{Fault, Measured},
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
-    settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
-    state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
+    settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Settled},
+    state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
 /// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
@@ -128,9 +129,9 @@ impl Client {
         let asked = session.read(attempt::attempts_to_ask);
         for auth in asked.into_iter().rev() {
             match Box::pin(self.settle(&session, &auth, STATUS_WAIT)).await {
-                Ok(Some((finished, memory))) => {
-                    on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
-                    let finish = self.finish(&session, &auth, finished, memory, None, &mut on_event);
+                Ok(Some(settled)) => {
+                    on_event(TurnEvent::Text(settled.0.record.answer().unwrap_or_default().to_owned()));
+                    let finish = self.finish(&session, &auth, settled, None, &mut on_event);
                     return Box::pin(finish).await.map(Some);
                 }
                 Ok(None) => {}
@@ -184,8 +185,9 @@ impl Client {
             };
             progress.attempts += 1;
             let failure = match result {
-                Ok(Finished { accepted, memory, rest }) => {
-                    return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
+                Ok(Finished { accepted, memory, measured, rest }) => {
+                    let delivered = Some((rest, measured));
+                    return self.finish(session, &auth, (accepted, memory), delivered, events).await;
                 }
                 Err(failure) => failure,
             };
@@ -200,7 +202,7 @@ impl Client {
                 if !unseen.is_empty() {
                     events(TurnEvent::Text(unseen.to_owned()));
                 }
-                return self.finish(session, &auth, accepted, memory, None, events).await;
+                return self.finish(session, &auth, (accepted, memory), None, events).await;
             }
             self.after_failure(session, &auth, failure, &mut progress, events).await?;
         }
@@ -219,15 +221,17 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
-        let (last_model, output_tokens) = session.read(|state| {
+        let (last_model, warm, output_tokens) = session.read(|state| {
             let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
-            (last, state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens))
+            let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
+            (last, self.warm_node(state), output_tokens)
         });
         let wish = Wish {
             model: options.model.as_deref(),
             node: options.node,
             allow_echo: options.allow_echo,
             last_model,
+            warm,
             output_tokens,
             max_price: Some(self.inner.config.max_price),
             tried: &progress.tried,
@@ -295,6 +299,14 @@ impl Client {
         Ok((auth, result))
     }
 
+    /// The node that served a session's last turn, if this client saw it do so a moment ago: it may still have the prompt at
+    /// hand.
+    pub(crate) fn warm_node(&self, state: &State) -> Option<NodeId> {
+        let link = &state.last()?.0.link;
+        let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
+        self.inner.directory.is_warm(&tag).then_some(link.author)
+    }
+
     /// Decides what follows a failed attempt, and prepares it.
     async fn after_failure(
         &self,
@@ -322,11 +334,11 @@ impl Client {
         let seen = code.is_some_and(|code| progress.codes.contains(&code));
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
+        if step == NextStep::Elsewhere || failure.fault == Fault::Lied {
+            self.inner.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
+        }
         match step {
-            NextStep::Elsewhere => {
-                self.inner.directory.failed(node, u64::from(failure.retry_after_ms));
-                progress.tried.push(node);
-            }
+            NextStep::Elsewhere => progress.tried.push(node),
             NextStep::Here(pause) => tokio::time::sleep(pause).await,
             NextStep::RenewRecord => self.inner.directory.renew(node).await,
             NextStep::RepairStore => {
@@ -350,9 +362,8 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
-        accepted: baton_proto::commit::AcceptedTurn,
-        memory: Vec<baton_proto::memory::MemoryItem>,
-        rest: Option<attempt::Rest>,
+        (accepted, memory): Settled,
+        delivered: Option<(attempt::Rest, Option<Measured>)>,
         events: &mut Events<'_>,
     ) -> Result<TurnOutcome, ClientError> {
         let now = self.now_ms();
@@ -385,7 +396,10 @@ impl Client {
             memory: memory.clone(),
         };
         session.record(vec![Entry::Turn(Box::new(turn))]).await?;
-        self.inner.directory.served(auth.audience);
+        let (rest, measured) = delivered.map_or((None, None), |(rest, measured)| (Some(rest), measured));
+        let tag = session
+            .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
+        self.inner.directory.served(auth.audience, auth.model, measured, tag);
         events(TurnEvent::Accepted);
         self.spawn_aborts(session, others, Some(auth.attempt));
         self.spawn_after_turn(session.clone(), accepted.link.seq, rest);
