@@ -23,6 +23,7 @@ use baton_proto::{
     Signed,
     ids::{ModelId, NodeId},
     node_record::NodeRecord,
+    receipt::Receipt,
 };
 use tokio::sync::Notify;
 
@@ -283,26 +284,24 @@ impl Directory {
         self.changed();
     }
 
-    /// A node served a turn that was verified; whoever a tag is about may have a session's prompt at hand.
-    pub(crate) fn served(
-        &self,
-        node: NodeId,
-        model: ModelId,
-        measured: Option<Measured>,
-        warm_tag: [u8; 32],
-    ) {
-        let now = self.now_ms();
-        let mut name = None;
+    /// A node served a turn whose receipt was verified; whoever a tag is about may have a session's prompt at hand.
+    pub(crate) fn served(&self, receipt: &Receipt, measured: Option<Measured>, warm_tag: [u8; 32]) {
+        let (now, node) = (self.now_ms(), receipt.node);
+        let mut offered = None;
         if let Some(known) = self.lock().get_mut(&node) {
             known.presence.heard(now);
             let mut offers = known.record.iter().flat_map(|record| &record.models);
-            name = offers.find(|offer| offer.model == model).map(|offer| offer.name.clone());
+            offered = offers.find(|offer| offer.model == receipt.model).cloned();
         }
         let mut reputation = self.reputation();
         reputation.served(node, measured, now);
         reputation.note_warm(warm_tag, now);
-        if let Some(name) = name {
-            reputation.note_model(model, &name);
+        if let Some(offered) = offered {
+            reputation.note_model(receipt.model, &offered.name);
+            // It signed both: a kind of engine that is preferred, and then another.
+            if offered.engine != receipt.engine {
+                reputation.failed(node, Fault::Lied, 0, now);
+            }
         }
         drop(reputation);
         self.changed();

@@ -399,7 +399,7 @@ impl Client {
         let (rest, measured) = delivered.map_or((None, None), |(rest, measured)| (Some(rest), measured));
         let tag = session
             .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
-        self.inner.directory.served(auth.audience, auth.model, measured, tag);
+        self.inner.directory.served(&accepted.receipt, measured, tag);
         events(TurnEvent::Accepted);
         self.spawn_aborts(session, others, Some(auth.attempt));
         self.spawn_after_turn(session.clone(), accepted.link.seq, rest);

@@ -191,15 +191,15 @@ fn lied(candidate: &Candidate<'_>, wish: &Wish<'_>) -> bool {
 
 fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Class {
     let failures = wish.tried.iter().filter(|node| **node == candidate.record.node).count();
-    // A node that lied is asked once every honest one that answers failed twice in this turn: what it says is checked like
-    // everything else, so that it costs time at the worst.
+    // A node that lied is asked only once every honest one that answers failed twice in this turn. Then it is better than
+    // nobody: what it says is checked like everything else, so that it costs time at the worst.
     let trouble = match (lied(candidate, wish), candidate.gone, failures) {
         (false, false, 0) => 0,
         (false, false, 1) => 1,
         (false, true, 0) => 2,
-        (true, _, 0) => 4,
+        (true, _, 0) => 3,
+        (false, _, _) => 4,
         (true, _, _) => 5,
-        (false, _, _) => 3,
     };
     let paused_until_ms = candidate.evidence.paused_until_ms;
     Class {

@@ -168,7 +168,9 @@ fn excluded(exclusion: Exclusion) -> String {
 /// What was seen of a node, in a line.
 fn seen(row: &NodeExplanation, now_ms: u64) -> String {
     let evidence = &row.evidence;
-    let mut parts = vec![format!("{:.1} turns served, {:.1} failed", evidence.served, evidence.failed)];
+    // By weight: a lie weighs four failures, a refusal half of one, and all of them fade.
+    let mut parts =
+        vec![format!("{:.1} turns served, failures weigh {:.1}", evidence.served, evidence.failed)];
     match &evidence.speed {
         None => parts.push("speed not measured".to_owned()),
         Some(speed) => {

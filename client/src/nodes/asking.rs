@@ -29,7 +29,7 @@ pub(super) enum Asked {
     /// It did not answer.
     Nothing,
     /// It was not asked: this process is at a limit, or ends.
-    NotAsked,
+    Never,
 }
 
 impl Directory {
@@ -138,7 +138,7 @@ impl Directory {
         let bytes = match answer {
             Ok(NodeFrame::NodeRecord(bytes)) => bytes,
             Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_)) => return Asked::Otherwise,
-            Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return Asked::NotAsked,
+            Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return Asked::Never,
             Err(_) => return Asked::Nothing,
         };
         let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return Asked::Otherwise };
@@ -164,7 +164,7 @@ impl Directory {
             }
             Asked::Otherwise => entry.presence.answered_otherwise(now),
             Asked::Nothing => entry.presence.unanswered(now),
-            Asked::NotAsked => entry.presence.not_asked(),
+            Asked::Never => entry.presence.not_asked(),
         }
     }
 

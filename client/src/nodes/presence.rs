@@ -52,9 +52,9 @@ impl Presence {
         self.in_vain > 0
     }
 
-    /// Whether the pause after a question in vain is over.
+    /// Whether nobody waits for its answer, and the pause after a question in vain is over.
     pub(super) fn may_ask(&self, now_ms: u64) -> bool {
-        self.ask_from_ms <= now_ms
+        !self.asking && self.ask_from_ms <= now_ms
     }
 
     /// Whether it is to be asked in the background now.

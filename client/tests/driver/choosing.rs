@@ -90,6 +90,21 @@ async fn a_liar_is_left_for_honest_nodes_also_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_receipts_contradict_its_record_is_a_liar() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    client.nodes().await;
+    world.nodes[0].script([Act::OtherEngine]);
+    let session = session(&client).await;
+    let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("hello") };
+    client.turn(session, input, |_| {}).await.unwrap();
+    let all = explain(&client).await;
+    assert!(matches!(explained(&all, world.nodes[0].id()).1.behind, Some(Behind::Lied { .. })));
+    assert_eq!(say(&client, session, "hello").await.node, world.nodes[1].id());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hiccup_bans_nobody() {
     for (act, fault, pause_ms) in [
         (Act::Truncate, "cut-off", 6000),

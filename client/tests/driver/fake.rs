@@ -50,6 +50,9 @@ pub enum Act {
     Fail(ErrorCode),
     /// Signs a receipt for another model.
     WrongReceipt,
+    /// Signs a receipt for another kind of engine than its record says.
+    #[allow(dead_code, reason = "for the client's tests")]
+    OtherEngine,
     /// Seals another text than it sent.
     WrongText,
     /// Names another blob than it sealed.
@@ -491,7 +494,7 @@ fn seal(
         auth_hash: auth.auth_hash(),
         node: auth.audience,
         model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
-        engine: shared.engine,
+        engine: if act == Act::OtherEngine { EngineKind::Proxied } else { shared.engine },
         sampling: auth.sampling,
         seed: payload.sampling.seed,
         window_from,
