@@ -79,8 +79,6 @@ struct Reply {
 pub(crate) struct Finished {
     pub(crate) accepted: AcceptedTurn,
     pub(crate) memory: Vec<MemoryItem>,
-    /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
-    pub(crate) measured: Option<Measured>,
     pub(crate) rest: Rest,
 }
 
@@ -89,6 +87,8 @@ pub(crate) struct Rest {
     stream: TurnStream,
     opener: baton_keys::seal::StreamOpener,
     seen: Option<StoreState>,
+    /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
+    pub(crate) measured: Option<Measured>,
 }
 
 /// What an attempt needs beside itself.
@@ -145,7 +145,7 @@ pub(crate) async fn run(
     let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut rest = Rest { stream, opener, seen: None };
+    let mut rest = Rest { stream, opener, seen: None, measured: None };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
@@ -158,8 +158,8 @@ pub(crate) async fn run(
     };
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
-    let measured = context.relayer.is_none().then(|| reply.pace.measured(sent));
-    Ok(Finished { accepted, memory: reply.memory, measured, rest })
+    rest.measured = context.relayer.is_none().then(|| reply.pace.measured(sent));
+    Ok(Finished { accepted, memory: reply.memory, rest })
 }
 
 impl Context<'_> {
@@ -412,7 +412,7 @@ impl Reply {
 struct Pace {
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Bytes of text that came after the first event with tokens.
+    /// Bytes of text that came after the first event with any.
     bytes: usize,
     /// What each of the latest tokens took, oldest first.
     recent: VecDeque<Duration>,
@@ -422,7 +422,8 @@ impl Pace {
     fn arrived(&mut self, now: Instant, tokens: usize, bytes: usize) {
         match self.first {
             Some(_) => self.bytes += bytes,
-            None => self.first = Some(now),
+            // Ids alone are no answer yet.
+            None => self.first = (bytes > 0).then_some(now),
         }
         if let (Some(last), Ok(tokens)) = (self.last, u32::try_from(tokens.max(1))) {
             if self.recent.len() == RECENT_TOKENS {
@@ -540,6 +541,7 @@ mod tests {
     fn speed_is_measured_by_text_and_not_by_what_is_said_of_it() {
         let sent = Instant::now();
         let (mut pace, mut now) = (Pace::default(), sent + Duration::from_millis(300));
+        pace.arrived(sent, 500, 0);
         pace.arrived(now, 500, 4);
         assert_eq!(pace.measured(sent).first_token, Some(Duration::from_millis(300)));
         assert_eq!(pace.measured(sent).tokens_per_second, None, "too short to tell");

@@ -14,7 +14,7 @@ use baton_mesh::{Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
     ErrorCode, Signed,
     chain::HistoryTurn,
-    ids::{DeviceId, LinkHash, ModelId, NodeId, SessionId},
+    ids::{DeviceId, LinkHash, NodeId, SessionId},
     link::BranchPoint,
     memory::MemoryItem,
     receipt::{ProgressNote, Receipt},
@@ -27,13 +27,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use zeroize::Zeroizing;
 
 use crate::{
-    choose::Wish,
     config::ClientConfig,
     error::ClientError,
-    event::ResumeOptions,
     journal::{self, EXTENSION, JournalLog, Keeper, file_error},
     lifetime::{self, Terms},
-    nodes::{Directory, NodeExplanation, NodeInfo, Setup, keeper},
+    nodes::{Directory, NodeInfo, Setup, keeper},
     session::Session,
     state::{Entry, Opened, State, TurnMeta},
 };
@@ -263,41 +261,6 @@ impl Client {
         let mut nodes = self.inner.directory.refresh().await;
         nodes.sort_by_key(|node| node.record.node);
         nodes
-    }
-
-    /// Why each node that is known would be chosen for a turn, or not, in the order of their ids. With a session, as its
-    /// next turn would see it.
-    ///
-    /// # Errors
-    /// As [`Client::session`], where one is named.
-    pub async fn explain(
-        &self,
-        session: Option<SessionId>,
-        options: &ResumeOptions,
-    ) -> Result<Vec<NodeExplanation>, ClientError> {
-        let mut wish = Wish {
-            model: options.model.as_deref(),
-            node: options.node,
-            allow_echo: options.allow_echo,
-            output_tokens: crate::event::DEFAULT_OUTPUT_TOKENS,
-            max_price: Some(self.inner.config.max_price),
-            now_ms: self.now_ms(),
-            ..Wish::default()
-        };
-        if let Some(id) = session {
-            let session = self.opened(id).await?;
-            (wish.last_model, wish.warm) = session.read(|state| {
-                let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
-                (last, self.warm_node(state))
-            });
-        }
-        Ok(self.inner.directory.explain(&wish).await)
-    }
-
-    /// What a model was called that served a turn of this home, as its node said.
-    #[must_use]
-    pub fn model_name(&self, model: ModelId) -> Option<String> {
-        self.inner.directory.model_name(model)
     }
 
     /// Begins a session.

@@ -20,11 +20,11 @@ use crate::{
     client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
-    reputation::{Fault, Measured},
+    reputation::Fault,
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
-    settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Settled},
+    settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
@@ -129,9 +129,9 @@ impl Client {
         let asked = session.read(attempt::attempts_to_ask);
         for auth in asked.into_iter().rev() {
             match Box::pin(self.settle(&session, &auth, STATUS_WAIT)).await {
-                Ok(Some(settled)) => {
-                    on_event(TurnEvent::Text(settled.0.record.answer().unwrap_or_default().to_owned()));
-                    let finish = self.finish(&session, &auth, settled, None, &mut on_event);
+                Ok(Some((finished, memory))) => {
+                    on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
+                    let finish = self.finish(&session, &auth, finished, memory, None, &mut on_event);
                     return Box::pin(finish).await.map(Some);
                 }
                 Ok(None) => {}
@@ -185,9 +185,8 @@ impl Client {
             };
             progress.attempts += 1;
             let failure = match result {
-                Ok(Finished { accepted, memory, measured, rest }) => {
-                    let delivered = Some((rest, measured));
-                    return self.finish(session, &auth, (accepted, memory), delivered, events).await;
+                Ok(Finished { accepted, memory, rest }) => {
+                    return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
                 }
                 Err(failure) => failure,
             };
@@ -202,7 +201,7 @@ impl Client {
                 if !unseen.is_empty() {
                     events(TurnEvent::Text(unseen.to_owned()));
                 }
-                return self.finish(session, &auth, (accepted, memory), None, events).await;
+                return self.finish(session, &auth, accepted, memory, None, events).await;
             }
             self.after_failure(session, &auth, failure, &mut progress, events).await?;
         }
@@ -362,8 +361,9 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
-        (accepted, memory): Settled,
-        delivered: Option<(attempt::Rest, Option<Measured>)>,
+        accepted: baton_proto::commit::AcceptedTurn,
+        memory: Vec<baton_proto::memory::MemoryItem>,
+        rest: Option<attempt::Rest>,
         events: &mut Events<'_>,
     ) -> Result<TurnOutcome, ClientError> {
         let now = self.now_ms();
@@ -396,7 +396,7 @@ impl Client {
             memory: memory.clone(),
         };
         session.record(vec![Entry::Turn(Box::new(turn))]).await?;
-        let (rest, measured) = delivered.map_or((None, None), |(rest, measured)| (Some(rest), measured));
+        let measured = rest.as_ref().and_then(|rest| rest.measured);
         let tag = session
             .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
         self.inner.directory.served(&accepted.receipt, measured, tag);

@@ -2,10 +2,18 @@
 
 use std::sync::Arc;
 
-use baton_proto::{ids::NodeId, node_record::ModelOffer};
+use baton_proto::{
+    ids::{ModelId, NodeId, SessionId},
+    node_record::ModelOffer,
+};
 
 use super::Directory;
-use crate::choose::{Evidence, Verdict, Wish, weigh};
+use crate::{
+    choose::{Evidence, Verdict, Wish, weigh},
+    client::Client,
+    error::ClientError,
+    event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
+};
 
 /// An offer of a node, or a node as a whole where it is excluded as such, and what the choice makes of it.
 #[derive(Debug, Clone)]
@@ -52,5 +60,42 @@ impl Directory {
             })
         });
         explained.collect()
+    }
+}
+
+impl Client {
+    /// Why each node that is known would be chosen for a turn, or not, in the order of their ids. With a session, as its
+    /// next turn would see it.
+    ///
+    /// # Errors
+    /// As [`Client::session`], where one is named.
+    pub async fn explain(
+        &self,
+        session: Option<SessionId>,
+        options: &ResumeOptions,
+    ) -> Result<Vec<NodeExplanation>, ClientError> {
+        let mut wish = Wish {
+            model: options.model.as_deref(),
+            node: options.node,
+            allow_echo: options.allow_echo,
+            output_tokens: DEFAULT_OUTPUT_TOKENS,
+            max_price: Some(self.inner.config.max_price),
+            now_ms: self.now_ms(),
+            ..Wish::default()
+        };
+        if let Some(id) = session {
+            let session = self.opened(id).await?;
+            (wish.last_model, wish.warm) = session.read(|state| {
+                let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
+                (last, self.warm_node(state))
+            });
+        }
+        Ok(self.inner.directory.explain(&wish).await)
+    }
+
+    /// What a model was called that served a turn of this home, as its node said.
+    #[must_use]
+    pub fn model_name(&self, model: ModelId) -> Option<String> {
+        self.inner.directory.model_name(model)
     }
 }

@@ -26,6 +26,9 @@ const IDLE_TICK: Duration = Duration::from_secs(60 * 60);
 /// How long a node is waited for that is asked in the background. With the time until it is asked, that stays below the half
 /// minute after which nobody counts on it.
 const CHECK_WAIT: Duration = Duration::from_secs(5);
+/// Nodes a second that are asked only because nothing was heard of them: forty within the time after which they are to be
+/// asked. Where more are known, each of them is asked more rarely, and the mesh's own probes see to the rest.
+const QUIET_ASKS_PER_SECOND: u128 = 2;
 /// The reputation is written at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
@@ -35,9 +38,9 @@ pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
     let (mut events, wake) = (first.mesh.peer_events(), first.wake.clone());
     drop(first);
     let mut asks = JoinSet::new();
-    let mut written = Instant::now();
+    let (mut written, mut quiet_from) = (Instant::now(), Instant::now());
     while let Some(kept) = directory.upgrade() {
-        kept.start_checks(&mut asks);
+        kept.start_checks(&mut asks, &mut quiet_from);
         if kept.unsaved.load(Ordering::Acquire) && written.elapsed() >= WRITE_EVERY {
             kept.save().await;
             written = Instant::now();
@@ -83,25 +86,39 @@ impl Directory {
         }
     }
 
-    /// Asks some of those of which nothing was heard for a while, and those that something happened to.
-    fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<()>) {
+    /// Asks those that something happened to, and some of those of which nothing was heard for a while: as many as the time
+    /// since `quiet_from` allows.
+    fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<()>, quiet_from: &mut Instant) {
         while asks.try_join_next().is_some() {}
         if !self.is_in_use() {
             return;
         }
         self.take_peers();
         let now = self.now_ms();
-        let mut due: Vec<NodeId> = Vec::new();
-        for (node, known) in self.lock().iter_mut() {
-            if asks.len() + due.len() >= PARALLEL_ASKS {
-                break;
-            }
-            // Who never gave a record is asked when somebody wants a node.
-            if known.record.is_some() && known.presence.is_due(now) {
+        let allowed = quiet_from.elapsed().as_millis() * QUIET_ASKS_PER_SECOND / 1000;
+        let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+        let mut known = self.lock();
+        // Who never gave a record is asked when somebody wants a node.
+        let of_record = || known.iter().filter(|(_, known)| known.record.is_some());
+        let mut due: Vec<NodeId> =
+            of_record().filter(|(_, known)| known.presence.is_urgent(now)).map(|(node, _)| *node).collect();
+        let mut quiet: Vec<(u64, NodeId)> = of_record()
+            .filter(|(_, known)| !known.presence.is_urgent(now) && known.presence.is_quiet(now))
+            .map(|(node, known)| (known.presence.heard_ms(), *node))
+            .collect();
+        quiet.sort_unstable();
+        quiet.truncate(allowed);
+        if !quiet.is_empty() {
+            *quiet_from = Instant::now();
+        }
+        due.extend(quiet.into_iter().map(|(_, node)| node));
+        due.truncate(PARALLEL_ASKS.saturating_sub(asks.len()));
+        for node in &due {
+            if let Some(known) = known.get_mut(node) {
                 known.presence.ask();
-                due.push(*node);
             }
         }
+        drop(known);
         for node in due {
             let directory = self.clone();
             asks.spawn(async move {

@@ -7,7 +7,7 @@
 /// A node of which nothing was heard for so long is not counted on, unless its connection is open.
 const SILENT_MS: u64 = 30_000;
 /// A node of which nothing was heard for so long is asked, so that the answer, or none, is there before [`SILENT_MS`].
-pub(super) const QUIET_MS: u64 = 20_000;
+const QUIET_MS: u64 = 20_000;
 /// First pause before a node that did not answer is asked again; doubled by each further question in vain.
 const ASK_AGAIN_MS: u64 = 2000;
 /// Longest such pause.
@@ -57,10 +57,14 @@ impl Presence {
         !self.asking && self.ask_from_ms <= now_ms
     }
 
-    /// Whether it is to be asked in the background now.
-    pub(super) fn is_due(&self, now_ms: u64) -> bool {
-        let quiet = now_ms.saturating_sub(self.heard_ms) >= QUIET_MS;
-        !self.asking && (self.doubtful || (self.may_ask(now_ms) && (quiet || self.gone_since_ms.is_some())))
+    /// Whether something happened that makes it worth asking now, or it is gone and the pause is over.
+    pub(super) fn is_urgent(&self, now_ms: u64) -> bool {
+        !self.asking && (self.doubtful || (self.gone_since_ms.is_some() && self.may_ask(now_ms)))
+    }
+
+    /// Whether nothing was heard of it for so long that it is to be asked.
+    pub(super) fn is_quiet(&self, now_ms: u64) -> bool {
+        self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
     }
 
     /// It is being asked in the background.
@@ -138,12 +142,12 @@ mod tests {
     #[test]
     fn leaves_with_the_first_question_in_vain_and_is_back_with_the_first_answer() {
         let mut presence = present();
-        assert!(!presence.is_gone(NOW) && !presence.is_due(NOW));
+        assert!(!presence.is_gone(NOW) && !presence.is_urgent(NOW) && !presence.is_quiet(NOW));
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW), "an idle connection ends too");
-        assert!(presence.is_due(NOW), "but it is asked at once");
+        assert!(presence.is_urgent(NOW), "but it is asked at once");
         presence.ask();
-        assert!(!presence.is_due(NOW), "and not twice at a time");
+        assert!(!presence.is_urgent(NOW), "and not twice at a time");
         presence.unanswered(NOW);
         assert!(presence.is_gone(NOW));
         presence.heard(NOW + 1);
@@ -153,7 +157,7 @@ mod tests {
     #[test]
     fn without_any_sign_it_leaves_after_half_a_minute_and_is_asked_before() {
         let mut presence = present();
-        assert!(presence.is_due(NOW + QUIET_MS));
+        assert!(presence.is_quiet(NOW + QUIET_MS));
         assert!(!presence.is_gone(NOW + 10 * SILENT_MS), "its connection is probed by the mesh");
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW + SILENT_MS));
@@ -167,12 +171,12 @@ mod tests {
         for _ in 0..7 {
             presence.unanswered(NOW);
             pauses.push((presence.ask_from_ms - NOW) / 1000);
-            assert!(!presence.is_due(NOW));
+            assert!(!presence.is_urgent(NOW));
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60]);
         presence.set_connected(false, NOW);
         presence.unanswered(NOW);
         presence.set_connected(true, NOW);
-        assert!(presence.is_due(NOW) && presence.is_gone(NOW), "a connection alone is no answer");
+        assert!(presence.is_urgent(NOW) && presence.is_gone(NOW), "a connection alone is no answer");
     }
 }
