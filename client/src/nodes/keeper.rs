@@ -100,10 +100,9 @@ impl Directory {
         let mut known = self.lock();
         // Who never gave a record is asked when somebody wants a node.
         let of_record = || known.iter().filter(|(_, known)| known.record.is_some());
-        let mut due: Vec<NodeId> =
-            of_record().filter(|(_, known)| known.presence.is_urgent(now)).map(|(node, _)| *node).collect();
+        let urgent = of_record().filter(|(_, known)| known.presence.is_urgent()).map(|(node, _)| *node);
         let mut quiet: Vec<(u64, NodeId)> = of_record()
-            .filter(|(_, known)| !known.presence.is_urgent(now) && known.presence.is_quiet(now))
+            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_quiet(now))
             .map(|(node, known)| (known.presence.heard_ms(), *node))
             .collect();
         quiet.sort_unstable();
@@ -111,7 +110,12 @@ impl Directory {
         if !quiet.is_empty() {
             *quiet_from = Instant::now();
         }
-        due.extend(quiet.into_iter().map(|(_, node)| node));
+        let missed = of_record()
+            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_missed(now))
+            .map(|(node, _)| *node);
+        // Many that are gone, and take long to say nothing, must not keep the others from being asked.
+        let mut due: Vec<NodeId> =
+            urgent.chain(quiet.into_iter().map(|(_, node)| node)).chain(missed).collect();
         due.truncate(PARALLEL_ASKS.saturating_sub(asks.len()));
         for node in &due {
             if let Some(known) = known.get_mut(node) {

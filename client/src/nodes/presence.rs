@@ -57,14 +57,20 @@ impl Presence {
         !self.asking && self.ask_from_ms <= now_ms
     }
 
-    /// Whether something happened that makes it worth asking now, or it is gone and the pause is over.
-    pub(super) fn is_urgent(&self, now_ms: u64) -> bool {
-        !self.asking && (self.doubtful || (self.gone_since_ms.is_some() && self.may_ask(now_ms)))
+    /// Whether something happened that makes it worth asking now.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.asking && self.doubtful
     }
 
     /// Whether nothing was heard of it for so long that it is to be asked.
     pub(super) fn is_quiet(&self, now_ms: u64) -> bool {
-        self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
+        let present = self.gone_since_ms.is_none();
+        present && self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
+    }
+
+    /// Whether it is gone, and the pause before it is asked again is over.
+    pub(super) fn is_missed(&self, now_ms: u64) -> bool {
+        self.gone_since_ms.is_some() && self.may_ask(now_ms)
     }
 
     /// It is being asked in the background.
@@ -142,12 +148,12 @@ mod tests {
     #[test]
     fn leaves_with_the_first_question_in_vain_and_is_back_with_the_first_answer() {
         let mut presence = present();
-        assert!(!presence.is_gone(NOW) && !presence.is_urgent(NOW) && !presence.is_quiet(NOW));
+        assert!(!presence.is_gone(NOW) && !presence.is_urgent() && !presence.is_quiet(NOW));
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW), "an idle connection ends too");
-        assert!(presence.is_urgent(NOW), "but it is asked at once");
+        assert!(presence.is_urgent(), "but it is asked at once");
         presence.ask();
-        assert!(!presence.is_urgent(NOW), "and not twice at a time");
+        assert!(!presence.is_urgent(), "and not twice at a time");
         presence.unanswered(NOW);
         assert!(presence.is_gone(NOW));
         presence.heard(NOW + 1);
@@ -171,12 +177,13 @@ mod tests {
         for _ in 0..7 {
             presence.unanswered(NOW);
             pauses.push((presence.ask_from_ms - NOW) / 1000);
-            assert!(!presence.is_urgent(NOW));
+            let wait = presence.ask_from_ms;
+            assert!(!presence.is_urgent() && !presence.is_missed(wait - 1) && presence.is_missed(wait));
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60]);
         presence.set_connected(false, NOW);
         presence.unanswered(NOW);
         presence.set_connected(true, NOW);
-        assert!(presence.is_urgent(NOW) && presence.is_gone(NOW), "a connection alone is no answer");
+        assert!(presence.is_urgent() && presence.is_gone(NOW), "a connection alone is no answer");
     }
 }
