@@ -22,6 +22,7 @@ use crate::{
     event::{MemoryHint, Relayer, TurnEvent},
     exchange::{self, ExchangeError},
     nodes::Directory,
+    reputation::Measured,
     request::Prepared,
     retry::{AttemptFailure, Begun, Known, Shown},
     session::Session,
@@ -38,6 +39,11 @@ const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
 const RECENT_TOKENS: usize = 16;
 /// A node that sends nothing for so many times its recent pace has stalled.
 const STALL_FACTOR: u32 = 3;
+
+/// Bytes of text that stand for a token when speeds are measured: what the tokenizers of today make of most languages.
+const BYTES_PER_TOKEN: f64 = 4.0;
+/// A shorter answer says nothing about speed.
+const MIN_MEASURED_BYTES: usize = 64;
 
 /// Where nobody else could continue, it is given so many times as long: asking it again costs it the prompt again.
 const LONE_PATIENCE: u32 = 5;
@@ -81,6 +87,8 @@ pub(crate) struct Rest {
     stream: TurnStream,
     opener: baton_keys::seal::StreamOpener,
     seen: Option<StoreState>,
+    /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
+    pub(crate) measured: Option<Measured>,
 }
 
 /// What an attempt needs beside itself.
@@ -126,24 +134,40 @@ pub(crate) async fn run(
         None => context.directory.addrs(target),
     };
     let mesh = context.directory.mesh();
-    let mut stream = exchange::send(mesh, target, &addrs, &frame, context.timeouts.open).await?;
+    let sent = Instant::now();
+    let opened = exchange::send(mesh, target, &addrs, &frame, context.timeouts.open).await;
+    let mut stream = opened.map_err(|error| match error {
+        // Our own request is too large for a frame.
+        error @ ExchangeError::Broken(_) => AttemptFailure::from(error).unclear(),
+        error => context.blame(error.into()),
+    })?;
     drop(frame);
-    let nonce = admitted(context, &auth, &mut stream, &mut reply, events).await?;
+    let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;
+    let nonce = admitted.map_err(|failure| context.blame(failure))?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut rest = Rest { stream, opener, seen: None };
+    let mut rest = Rest { stream, opener, seen: None, measured: None };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
-        Err(failure) => return Err(reply.failed(failure)),
+        Err(failure) => return Err(reply.failed(context.blame(failure))),
     };
     let accepted =
         context.session.read(|state| accept(state, turn, &auth, &committed, &reply.text, &reply.memory));
     let accepted = match accepted {
         Ok(accepted) => accepted,
-        Err(code) => return Err(reply.failed(AttemptFailure::check(code))),
+        Err(code) => return Err(reply.failed(context.blame(AttemptFailure::check(code)))),
     };
     let used = usize::from(accepted.receipt.memory_items);
     reply.memory.truncate(used);
+    rest.measured = context.relayer.is_none().then(|| reply.pace.measured(sent));
     Ok(Finished { accepted, memory: reply.memory, rest })
+}
+
+impl Context<'_> {
+    /// What is held against the node: nothing, where a relayer stands between, which can drop, change and invent what it
+    /// carries, and say other things of memory to either side.
+    fn blame(&self, failure: AttemptFailure) -> AttemptFailure {
+        if self.relayer.is_some() { failure.unclear() } else { failure }
+    }
 }
 
 /// Rebuilds a turn from what the session holds and the node's commitment.
@@ -230,7 +254,7 @@ fn check_memory(items: &[MemoryItem]) -> Result<(), AttemptFailure> {
 }
 
 fn journal_failed(error: crate::error::ClientError) -> AttemptFailure {
-    AttemptFailure { reason: error.to_string(), ..AttemptFailure::check(ErrorCode::Internal) }
+    AttemptFailure { reason: error.to_string(), ..AttemptFailure::check(ErrorCode::Internal) }.unclear()
 }
 
 /// Follows the reply until the turn is committed.
@@ -246,7 +270,7 @@ async fn follow(
         let left = deadline.saturating_duration_since(Instant::now());
         // Not left to the wait, which a node that always has something to say would never let run out.
         if left.is_zero() {
-            return Err(AttemptFailure::lost("the reply took too long".to_owned()));
+            return Err(AttemptFailure::stalled("the reply took too long".to_owned()));
         }
         let patience = match reply.pace.stalls_after(context.timeouts.stall) {
             Some(stall) if context.substitute => stall.min(context.timeouts.idle),
@@ -352,7 +376,7 @@ impl Reply {
             return Err(ErrorCode::FrameTooLarge);
         }
         self.count(ids);
-        self.pace.arrived(Instant::now(), ids.len());
+        self.pace.arrived(Instant::now(), ids.len(), text.len());
         self.text.push_str(text);
         self.unnoted.push_str(text);
         Ok(())
@@ -386,13 +410,21 @@ impl Reply {
 /// How fast tokens come.
 #[derive(Default)]
 struct Pace {
+    first: Option<Instant>,
     last: Option<Instant>,
+    /// Bytes of text that came after the first event with any.
+    bytes: usize,
     /// What each of the latest tokens took, oldest first.
     recent: VecDeque<Duration>,
 }
 
 impl Pace {
-    fn arrived(&mut self, now: Instant, tokens: usize) {
+    fn arrived(&mut self, now: Instant, tokens: usize, bytes: usize) {
+        match self.first {
+            Some(_) => self.bytes += bytes,
+            // Ids alone are no answer yet.
+            None => self.first = (bytes > 0).then_some(now),
+        }
         if let (Some(last), Ok(tokens)) = (self.last, u32::try_from(tokens.max(1))) {
             if self.recent.len() == RECENT_TOKENS {
                 self.recent.pop_front();
@@ -400,6 +432,16 @@ impl Pace {
             self.recent.push_back(now.saturating_duration_since(last) / tokens);
         }
         self.last = Some(now);
+    }
+
+    /// How fast the answer to a turn came that was sent then.
+    fn measured(&self, sent: Instant) -> Measured {
+        let span = self.first.zip(self.last).map(|(first, last)| last.saturating_duration_since(first));
+        let span = span.filter(|span| self.bytes >= MIN_MEASURED_BYTES && !span.is_zero());
+        Measured {
+            first_token: self.first.map(|first| first.saturating_duration_since(sent)),
+            tokens_per_second: span.map(|span| self.bytes as f64 / BYTES_PER_TOKEN / span.as_secs_f64()),
+        }
     }
 
     /// After how long without a token the node counts as stalled; none before the first, which takes as long as the
@@ -481,17 +523,34 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(pace.stalls_after(least), None, "before the first token");
         let mut now = Instant::now();
-        pace.arrived(now, 1);
+        pace.arrived(now, 1, 4);
         assert_eq!(pace.stalls_after(least), Some(least));
         for _ in 0..RECENT_TOKENS {
             now += Duration::from_secs(2);
-            pace.arrived(now, 2);
+            pace.arrived(now, 2, 8);
         }
         assert_eq!(pace.stalls_after(least), Some(Duration::from_secs(3)), "a second for each token");
         for _ in 0..RECENT_TOKENS {
             now += Duration::from_millis(10);
-            pace.arrived(now, 1);
+            pace.arrived(now, 1, 4);
         }
         assert_eq!(pace.stalls_after(least), Some(least), "what was long ago does not count");
+    }
+
+    #[test]
+    fn speed_is_measured_by_text_and_not_by_what_is_said_of_it() {
+        let sent = Instant::now();
+        let (mut pace, mut now) = (Pace::default(), sent + Duration::from_millis(300));
+        pace.arrived(sent, 500, 0);
+        pace.arrived(now, 500, 4);
+        assert_eq!(pace.measured(sent).first_token, Some(Duration::from_millis(300)));
+        assert_eq!(pace.measured(sent).tokens_per_second, None, "too short to tell");
+        for _ in 0..20 {
+            now += Duration::from_millis(100);
+            // Five hundred ids for four bytes of text.
+            pace.arrived(now, 500, 4);
+        }
+        let rate = pace.measured(sent).tokens_per_second.unwrap();
+        assert!((rate - 10.0).abs() < 0.01, "{rate}");
     }
 }

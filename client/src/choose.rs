@@ -1,22 +1,76 @@
-//! Which node serves the next attempt: a pure function of verified node records, of what happened lately, and of
-//! one random number. It does no I/O and reads no clock.
+//! Which node serves the next attempt: a pure function of verified node records, of what this client itself saw of the
+//! nodes, and of one random number. It does no I/O and reads no clock.
+//!
+//! Hard conditions first ([`Exclusion`]), then classes (a node that failed in this turn, is gone, or lied comes last), and
+//! within the best class a score of what was measured, by which a draw is weighted. What a node says of itself raises no
+//! score, so nobody can talk a client into choosing it; no node has all the draw while others are good
+//! ([`MAX_SHARE`]), and those that never served share a bounded part of it ([`NEWCOMERS_SHARE`]). `docs/CHOOSING.md`
+//! says why.
+
+mod score;
+#[cfg(test)]
+mod tests;
+mod weigh;
 
 use baton_proto::{
     ids::{ExchangeKey, ModelId, NodeId},
-    limits::{MAX_OUTPUT_TOKENS, VERSION},
+    limits::MAX_OUTPUT_TOKENS,
     node_record::{ModelOffer, NodeRecord},
-    receipt::EngineKind,
 };
+
+pub use score::Factors;
+pub use weigh::{Behind, Exclusion, Ranked, Verdict, Weighed, weigh};
+
+/// Nodes of the best class whose score is below this part of the best one's are not in the draw. Small enough that a node of
+/// ordinary speed that never served is in it whatever others offer.
+pub const GOOD_PART: f64 = 1.0 / 3.0;
+/// Largest probability of one node where another one is in the draw.
+pub const MAX_SHARE: f64 = 2.0 / 3.0;
+/// Largest probability of all nodes together that never served this client, where one that did is in the draw: identities
+/// cost nothing, so many of them must not be worth more than one.
+pub const NEWCOMERS_SHARE: f64 = 1.0 / 3.0;
+/// Turns at once beyond which a node's word on how many it takes counts for nothing.
+pub const BELIEVED_SLOTS: u32 = 4;
 
 /// A node that could be asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// Its verified record.
     pub record: &'a NodeRecord,
-    /// Until when it is avoided because it failed lately, in milliseconds since the Unix epoch; 0 is not at all.
-    pub avoid_until_ms: u64,
     /// Turns of this client that it serves now.
     pub in_flight: u32,
+    /// Whether nothing is heard of it: it did not answer, or gave no sign of life for a while.
+    pub gone: bool,
+    /// What this client saw of it.
+    pub evidence: Evidence,
+}
+
+/// What a client itself saw of a node, decayed to now; the default is a node that it never asked.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Evidence {
+    /// Turns that it served, as verified receipts say.
+    pub served: f64,
+    /// Its failures, each by its weight.
+    pub failed: f64,
+    /// Its answers that it is busy, of the last minutes.
+    pub busy: f64,
+    /// How fast its answers came, if any did.
+    pub speed: Option<Speed>,
+    /// Until when it is avoided because it failed lately, in milliseconds since the Unix epoch; 0 is not at all.
+    pub paused_until_ms: u64,
+    /// Until when it is avoided because it was caught at something untrue; 0 is not at all.
+    pub lied_until_ms: u64,
+}
+
+/// How fast a node's answers came, averaged over turns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Turns that were measured, decayed.
+    pub turns: f64,
+    /// Milliseconds from the sending of a turn to the first text of its answer.
+    pub first_token_ms: f64,
+    /// Tokens a second from then on, four bytes of text counted as one; none where all answers were short.
+    pub tokens_per_second: Option<f64>,
 }
 
 /// What a turn asks for.
@@ -30,11 +84,13 @@ pub struct Wish<'a> {
     pub allow_echo: bool,
     /// Model of the turn before, preferred where the wish names none.
     pub last_model: Option<ModelId>,
+    /// The node that served the turn before a moment ago and may still have its prompt at hand.
+    pub warm: Option<NodeId>,
     /// Most tokens of the answer that are wanted.
     pub output_tokens: u32,
     /// Most that the turn may cost, in millionths of the node's unit; none is no limit.
     pub max_price: Option<u64>,
-    /// Nodes that already failed in this turn: asked again only when there is no other.
+    /// Nodes that already failed in this turn, once for each failure: asked again only when there is no other.
     pub tried: &'a [NodeId],
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -107,82 +163,35 @@ impl NoChoice {
     }
 }
 
-/// How good an offer is; lower is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    tried: bool,
-    avoided_until: u64,
-    engine: u8,
-    other_model: bool,
-}
-
-/// Chooses a node; among equally good ones at random, in proportion to their free slots. `random` must be
-/// uniformly distributed.
+/// Chooses a node: draws one of those that [`weigh`] lets into the draw, by their shares. `random` must be uniformly
+/// distributed; the order of the candidates makes no difference.
 ///
 /// # Errors
 /// [`NoChoice`], naming the first condition that nobody meets.
 pub fn choose(candidates: &[Candidate<'_>], wish: &Wish<'_>, random: u64) -> Result<Choice, NoChoice> {
-    if candidates.is_empty() {
-        return Err(wish.node.map_or(NoChoice::NoNodes, NoChoice::NodeUnknown));
-    }
-    let wanted = |candidate: &&Candidate<'_>| wish.node.is_none_or(|node| node == candidate.record.node);
-    let named: Vec<_> = candidates.iter().filter(wanted).collect();
-    if named.is_empty() {
-        return Err(wish.node.map_or(NoChoice::NoNodes, NoChoice::NodeUnknown));
-    }
-    let current: Vec<_> = named
-        .into_iter()
-        .filter(|candidate| candidate.record.versions.contains(&VERSION))
-        .filter_map(|candidate| Some((candidate, candidate.record.current_key(wish.now_ms).ok()?)))
-        .collect();
-    if current.is_empty() {
-        return Err(NoChoice::NoneCurrent);
-    }
-    let offers: Vec<_> = current
-        .iter()
-        .flat_map(|(candidate, key)| {
-            candidate.record.models.iter().map(move |offer| (*candidate, *key, offer))
-        })
-        .collect();
-    let fitting: Vec<_> = offers.iter().filter(|(_, _, offer)| is_wanted(offer, wish.model)).collect();
-    let allowed: Vec<_> =
-        fitting.iter().filter(|(_, _, offer)| wish.allow_echo || offer.engine != EngineKind::Echo).collect();
-    let Some(cheapest) = allowed.iter().map(|(candidate, _, offer)| price(candidate, offer, wish)).min()
-    else {
-        return Err(nothing_fits(
-            fitting.is_empty(),
-            &offers.iter().map(|(_, _, o)| *o).collect::<Vec<_>>(),
-            wish,
-        ));
-    };
-    let affordable: Vec<_> = allowed
-        .into_iter()
-        .filter(|(candidate, _, offer)| price(candidate, offer, wish) <= wish.max_price.unwrap_or(u64::MAX))
-        .map(|(candidate, key, offer)| (rank(candidate, offer, wish), *candidate, *key, *offer))
-        .collect();
-    let Some(best) = affordable.iter().map(|(rank, ..)| *rank).min() else {
-        return Err(NoChoice::TooExpensive { cheapest, max_price: wish.max_price.unwrap_or(u64::MAX) });
-    };
-    let equals: Vec<_> = affordable.iter().filter(|(rank, ..)| *rank == best).collect();
-    let weight = |candidate: &Candidate<'_>| {
-        u64::from(candidate.record.limits.slots.clamp(1, 1024)) * 1024
-            / u64::from(candidate.in_flight.saturating_add(1))
-    };
-    let total: u64 = equals.iter().map(|(_, candidate, ..)| weight(candidate).max(1)).sum();
-    let mut point = random % total.max(1);
-    for (_, candidate, key, offer) in &equals {
-        let share = weight(candidate).max(1);
-        if point < share {
-            return Ok(Choice {
-                node: candidate.record.node,
-                offer: (*offer).clone(),
-                key: *key,
-                max_output_tokens: candidate.record.limits.max_output_tokens,
-            });
+    let weighed = weigh(candidates, wish);
+    // 53 bits are what a double holds exactly.
+    let point = (random >> 11) as f64 / (1u64 << 53) as f64;
+    let mut passed = 0.0;
+    let mut chosen = None;
+    for row in &weighed {
+        let (Verdict::Ranked(ranked), Some(offer)) = (&row.verdict, row.offer) else { continue };
+        if ranked.share <= 0.0 {
+            continue;
         }
-        point -= share;
+        chosen = Some((row, ranked, offer));
+        passed += ranked.share;
+        if point < passed {
+            break;
+        }
     }
-    Err(NoChoice::NoNodes)
+    let (row, ranked, offer) = chosen.ok_or_else(|| none_fits(&weighed, wish))?;
+    Ok(Choice {
+        node: row.record.node,
+        offer: offer.clone(),
+        key: ranked.key,
+        max_output_tokens: row.record.limits.max_output_tokens,
+    })
 }
 
 /// Tokens of an answer at a node that allows so many; 0 says nothing.
@@ -198,26 +207,34 @@ pub(crate) fn highest_price(offer: &ModelOffer, output_tokens: u32) -> u64 {
     input.saturating_add(output).div_ceil(1000)
 }
 
+/// What a turn may cost at most, in millionths of the node's unit: a full context and a full answer.
 fn price(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> u64 {
     highest_price(offer, output_cap(wish.output_tokens, candidate.record.limits.max_output_tokens))
 }
 
-fn is_wanted(offer: &ModelOffer, model: Option<&str>) -> bool {
-    model.is_none_or(|model| offer.name == model || offer.model.to_string() == model)
-}
-
-fn rank(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Rank {
-    let avoided = candidate.avoid_until_ms > wish.now_ms;
-    Rank {
-        tried: wish.tried.contains(&candidate.record.node),
-        avoided_until: if avoided { candidate.avoid_until_ms } else { 0 },
-        engine: match offer.engine {
-            EngineKind::Native => 0,
-            EngineKind::Proxied => 1,
-            EngineKind::Echo => 2,
-        },
-        other_model: wish.model.is_none() && wish.last_model.is_some_and(|last| last != offer.model),
+/// The first condition that nobody meets.
+fn none_fits(weighed: &[Weighed<'_>], wish: &Wish<'_>) -> NoChoice {
+    let excluded = |row: &Weighed<'_>| match row.verdict {
+        Verdict::Excluded(exclusion) => Some(exclusion),
+        Verdict::Ranked(_) => None,
+    };
+    let exclusions: Vec<Exclusion> = weighed.iter().filter_map(excluded).collect();
+    if exclusions.iter().all(|exclusion| *exclusion == Exclusion::NotNamed) {
+        return wish.node.map_or(NoChoice::NoNodes, NoChoice::NodeUnknown);
     }
+    let stale = [Exclusion::NotNamed, Exclusion::Version, Exclusion::NotCurrent];
+    if exclusions.iter().all(|exclusion| stale.contains(exclusion)) {
+        return NoChoice::NoneCurrent;
+    }
+    let prices = exclusions.iter().filter_map(|exclusion| match exclusion {
+        Exclusion::Price { price } => Some(*price),
+        _ => None,
+    });
+    if let Some(cheapest) = prices.min() {
+        return NoChoice::TooExpensive { cheapest, max_price: wish.max_price.unwrap_or(u64::MAX) };
+    }
+    let offers: Vec<&ModelOffer> = weighed.iter().filter_map(|row| row.offer).collect();
+    nothing_fits(!exclusions.contains(&Exclusion::Echo), &offers, wish)
 }
 
 fn nothing_fits(none_named: bool, offers: &[&ModelOffer], wish: &Wish<'_>) -> NoChoice {
@@ -233,152 +250,5 @@ fn nothing_fits(none_named: bool, offers: &[&ModelOffer], wish: &Wish<'_>) -> No
             NoChoice::ModelUnavailable { wanted: "any".to_owned(), served: "none".to_owned() }
         }
         _ => NoChoice::OnlyEcho,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use baton_proto::node_record::{KeyWindow, NodeLimits};
-
-    use super::*;
-
-    const NOW: u64 = 1_000_000;
-
-    fn offer(name: &str, engine: EngineKind) -> ModelOffer {
-        let model = ModelId([u8::try_from(name.len()).unwrap(); 32]);
-        ModelOffer {
-            model,
-            name: name.to_owned(),
-            engine,
-            context_tokens: 2048,
-            input_price: 0,
-            output_price: 0,
-        }
-    }
-
-    fn record(id: u8, offers: &[(&str, EngineKind)]) -> NodeRecord {
-        NodeRecord {
-            version: 1,
-            node: NodeId([id; 32]),
-            sequence: 1,
-            addresses: Vec::new(),
-            keys: vec![KeyWindow { key: ExchangeKey([id; 32]), from_ms: 0, until_ms: NOW + 1000 }],
-            models: offers.iter().map(|(name, engine)| offer(name, *engine)).collect(),
-            limits: NodeLimits { slots: 2, queue: 2, turns_per_minute: 60, max_output_tokens: 512 },
-            versions: vec![1],
-            software: "test".to_owned(),
-            issued_ms: 0,
-            expires_ms: NOW + 1000,
-        }
-    }
-
-    fn candidate(record: &NodeRecord) -> Candidate<'_> {
-        Candidate { record, avoid_until_ms: 0, in_flight: 0 }
-    }
-
-    fn wish() -> Wish<'static> {
-        Wish { now_ms: NOW, ..Wish::default() }
-    }
-
-    /// Nodes chosen over many random numbers.
-    fn chosen(candidates: &[Candidate<'_>], wish: &Wish<'_>) -> Vec<u8> {
-        let step = u64::MAX / 97;
-        let mut nodes: Vec<u8> =
-            (0..97).map(|index| choose(candidates, wish, index * step).unwrap().node.0[0]).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    }
-
-    #[test]
-    fn refuses_by_the_first_condition_nobody_meets() {
-        let native = record(1, &[("small", EngineKind::Native)]);
-        let echo = record(2, &[("echo", EngineKind::Echo)]);
-        let mut stale = record(3, &[("small", EngineKind::Native)]);
-        stale.expires_ms = NOW - 1;
-        let mut future = record(4, &[("small", EngineKind::Native)]);
-        future.versions = vec![9];
-        let elsewhere = NodeId([9; 32]);
-        let cases: Vec<(Vec<&NodeRecord>, Wish<'_>, NoChoice)> = vec![
-            (vec![], wish(), NoChoice::NoNodes),
-            (vec![], Wish { node: Some(elsewhere), ..wish() }, NoChoice::NodeUnknown(elsewhere)),
-            (vec![&native], Wish { node: Some(elsewhere), ..wish() }, NoChoice::NodeUnknown(elsewhere)),
-            (vec![&stale], wish(), NoChoice::NoneCurrent),
-            (vec![&future], wish(), NoChoice::NoneCurrent),
-            (vec![&echo], wish(), NoChoice::OnlyEcho),
-            (vec![&echo], Wish { model: Some("echo"), ..wish() }, NoChoice::OnlyEcho),
-            (
-                vec![&native, &echo],
-                Wish { model: Some("large"), ..wish() },
-                NoChoice::ModelUnavailable { wanted: "large".to_owned(), served: "echo, small".to_owned() },
-            ),
-        ];
-        for (records, wish, expected) in cases {
-            let candidates: Vec<_> = records.iter().map(|record| candidate(record)).collect();
-            assert_eq!(choose(&candidates, &wish, 7), Err(expected));
-        }
-    }
-
-    #[test]
-    fn prefers_native_then_the_last_model_and_spreads_over_equals() {
-        let (first, second) =
-            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
-        let large = record(3, &[("larger", EngineKind::Native)]);
-        let proxied = record(4, &[("small", EngineKind::Proxied)]);
-        let echo = record(5, &[("small", EngineKind::Echo)]);
-        let all = [&first, &second, &large, &proxied, &echo].map(candidate);
-        assert_eq!(chosen(&all, &wish()), [1, 2, 3]);
-        let last_model = Some(ModelId([6; 32]));
-        assert_eq!(chosen(&all, &Wish { last_model, ..wish() }), [3]);
-        assert_eq!(chosen(&all, &Wish { last_model, model: Some("small"), ..wish() }), [1, 2]);
-        assert_eq!(chosen(&all[3..], &wish()), [4]);
-        assert_eq!(chosen(&all[4..], &Wish { allow_echo: true, ..wish() }), [5]);
-        assert_eq!(chosen(&all, &Wish { allow_echo: true, node: Some(NodeId([5; 32])), ..wish() }), [5]);
-    }
-
-    #[test]
-    fn asks_no_node_that_may_cost_more_than_is_paid() {
-        let mut dear = record(1, &[("small", EngineKind::Native)]);
-        // A context of 2048 tokens and 100 tokens of answer.
-        (dear.models[0].input_price, dear.models[0].output_price) = (1000, 10_000);
-        let free = record(2, &[("small", EngineKind::Native)]);
-        let both = [candidate(&dear), candidate(&free)];
-        let limited = |max_price| Wish { output_tokens: 100, max_price: Some(max_price), ..wish() };
-        assert_eq!(chosen(&both, &limited(3048)), [1, 2]);
-        assert_eq!(chosen(&both, &limited(3047)), [2]);
-        assert_eq!(chosen(&both, &limited(0)), [2]);
-        assert_eq!(chosen(&both[..1], &wish()), [1], "without a limit");
-        let refused = choose(&both[..1], &limited(3047), 7).unwrap_err();
-        assert_eq!(refused, NoChoice::TooExpensive { cheapest: 3048, max_price: 3047 });
-        assert!(refused.to_string().contains("3047"), "{refused}");
-    }
-
-    #[test]
-    fn asks_failed_nodes_only_when_there_is_no_other() {
-        let (first, second) =
-            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
-        let avoided = Candidate { avoid_until_ms: NOW + 5, ..candidate(&first) };
-        let longer = Candidate { avoid_until_ms: NOW + 9, ..candidate(&second) };
-        assert_eq!(chosen(&[avoided, candidate(&second)], &wish()), [2]);
-        assert_eq!(chosen(&[avoided, longer], &wish()), [1], "the one that is free again soonest");
-        let over = Candidate { avoid_until_ms: NOW, ..candidate(&first) };
-        assert_eq!(chosen(&[over, candidate(&second)], &wish()), [1, 2]);
-        let tried = [NodeId([1; 32])];
-        let wish = Wish { tried: &tried, ..wish() };
-        assert_eq!(chosen(&[candidate(&first), longer], &wish), [2]);
-        assert_eq!(chosen(&[candidate(&first)], &wish), [1]);
-    }
-
-    #[test]
-    fn load_follows_free_slots() {
-        let (first, second) =
-            (record(1, &[("small", EngineKind::Native)]), record(2, &[("small", EngineKind::Native)]));
-        let busy = Candidate { in_flight: 9, ..candidate(&first) };
-        let both = [busy, candidate(&second)];
-        let total = 1100;
-        let first_count = (0..total)
-            .filter(|index| choose(&both, &wish(), *index * 2).unwrap().node == NodeId([1; 32]))
-            .count();
-        assert!(first_count > 0 && first_count < 300, "{first_count} of {total}");
     }
 }

@@ -10,6 +10,7 @@ mod memory;
 mod nodes;
 pub mod out;
 mod passphrase;
+mod receipts;
 mod remembering;
 mod repl;
 mod serve;
@@ -106,7 +107,8 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,
-        Command::Nodes => nodes::run(&settings, out).await,
+        Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
+        Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
         Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await

@@ -22,6 +22,7 @@ use baton_proto::{
     turn::ResumePrefix,
 };
 use baton_walrus_client::ShardCount;
+use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use zeroize::Zeroizing;
 
@@ -30,7 +31,7 @@ use crate::{
     error::ClientError,
     journal::{self, EXTENSION, JournalLog, Keeper, file_error},
     lifetime::{self, Terms},
-    nodes::{Directory, NodeInfo},
+    nodes::{Directory, NodeInfo, Setup, keeper},
     session::Session,
     state::{Entry, Opened, State, TurnMeta},
 };
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) keeper: Keeper,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
     pub(crate) directory: Arc<Directory>,
+    /// The task that looks after the directory; it ends with `cancel`.
+    kept: Mutex<Option<JoinHandle<()>>>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
     owns_mesh: bool,
@@ -129,9 +132,10 @@ impl Client {
     /// [`ClientError::File`], [`ClientError::Mesh`].
     pub async fn open(config: ClientConfig) -> Result<Self, ClientError> {
         let (home, passphrase) = (config.home.clone(), config.passphrase.clone());
-        let (secret, keeper) = match home {
-            None => (FileSecret::generate(), Keeper::Nowhere),
-            Some(home) => tokio::task::spawn_blocking(move || home::open(&home, passphrase))
+        let now_ms = (config.clock)();
+        let home::Opened { secret, keeper, keep, reputation } = match home {
+            None => home::Opened::nowhere(),
+            Some(home) => tokio::task::spawn_blocking(move || home::open(&home, passphrase, now_ms))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
@@ -140,17 +144,21 @@ impl Client {
             None => (start_mesh(&config).await?, true),
         };
         let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
-        let expected = config.bootstrap.len();
-        let directory = Directory::new(mesh, config.clock.clone(), config.timeouts, expected, may_find);
+        let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
+        let setup = Setup { clock, timeouts, expected, may_find, reputation, keep };
+        let directory = Arc::new(Directory::new(mesh, setup));
+        let cancel = CancellationToken::new();
+        let kept = tokio::spawn(keeper::run(Arc::downgrade(&directory), cancel.clone()));
         Ok(Self {
             inner: Arc::new(Inner {
                 config,
                 secret,
                 keeper,
                 open: Mutex::new(HashMap::new()),
-                directory: Arc::new(directory),
+                directory,
+                kept: Mutex::new(Some(kept)),
                 tasks: TaskTracker::new(),
-                cancel: CancellationToken::new(),
+                cancel,
                 owns_mesh,
             }),
         })
@@ -169,6 +177,8 @@ impl Client {
                 keeper: Keeper::Log(log),
                 open: Mutex::new(HashMap::new()),
                 directory: self.inner.directory.clone(),
+                // Whoever opened it looks after it.
+                kept: Mutex::new(None),
                 tasks: TaskTracker::new(),
                 cancel: CancellationToken::new(),
                 owns_mesh: false,
@@ -223,6 +233,12 @@ impl Client {
         let _ = tokio::time::timeout(grace, self.inner.tasks.wait()).await;
         self.inner.cancel.cancel();
         self.inner.tasks.wait().await;
+        let kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(kept) = kept
+            && kept.await.is_err()
+        {
+            tracing::warn!("the task that looks after nodes ended early");
+        }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
         // A write of a turn that was dropped midway may still run; the files are free only after it.
         let closed = tokio::task::spawn_blocking(move || open.iter().for_each(|session| session.close()));

@@ -22,6 +22,8 @@ mod head;
 mod journal;
 mod lifetime;
 mod nodes;
+mod receipts;
+mod reputation;
 mod request;
 mod retry;
 pub mod serve;
@@ -54,6 +56,7 @@ pub use event::{
 pub use head::HeadStatus;
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
-pub use nodes::NodeInfo;
+pub use nodes::{NodeExplanation, NodeInfo};
+pub use receipts::{Countersigned, TurnReceipt};
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

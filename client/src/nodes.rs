@@ -1,43 +1,47 @@
-//! The nodes that a client knows: their verified records, what failed lately, and how many turns are under way.
+//! The nodes that a client knows: their verified records, whether anything is heard of them, how many turns are under way,
+//! and what was seen of them ([`crate::reputation`]).
 //!
 //! Records come from the nodes themselves, over a connection that proves their identity, and are kept until shortly
-//! before they expire. Which node serves is [`crate::choose`]'s decision.
+//! before they expire. Which node serves is [`crate::choose`]'s decision. [`keeper`] asks in the background who is still
+//! there, while the client is in use.
+
+mod asking;
+mod explain;
+pub(crate) mod keeper;
+mod presence;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use baton_mesh::{MeshHandle, Multiaddr, PeerInfo};
 use baton_proto::{
     Signed,
-    ids::NodeId,
+    ids::{ModelId, NodeId},
     node_record::NodeRecord,
-    wire::{ClientFrame, NodeFrame},
+    receipt::Receipt,
 };
-use futures::{StreamExt as _, stream};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Notify;
+
+pub use explain::NodeExplanation;
 
 use crate::{
     choose::{Candidate, Choice, NoChoice, Wish, choose, output_cap},
     config::{Clock, Timeouts},
-    exchange,
+    reputation::{Fault, Measured, Reputation, keep::Keep},
     retry::Begun,
 };
+use presence::Presence;
 
-/// Nodes asked for their record at once.
-const PARALLEL_ASKS: usize = 8;
-/// Nodes kept and asked: far more than one turn needs, and a bound on what strangers can make a client hold.
-const MAX_NODES: usize = 256;
+/// Nodes kept and asked, and remembered: far more than one turn needs, and a bound on what strangers can make a client
+/// hold.
+pub(crate) const MAX_NODES: usize = 256;
 /// A record is asked for again when less than this is left of it.
 const RENEW_BEFORE_MS: u64 = 60_000;
-/// After the first record arrived, others are waited for only so long.
-const GATHER: Duration = Duration::from_millis(1500);
-/// First pause of a node that failed; doubled by each further failure.
-const AVOID_MS: u64 = 5_000;
-/// Longest pause of a node that failed.
-const MAX_AVOID_MS: u64 = 120_000;
 
 /// A node with its verified record.
 #[derive(Debug, Clone)]
@@ -54,9 +58,7 @@ pub struct NodeInfo {
 struct Known {
     record: Option<Signed<NodeRecord>>,
     addrs: Vec<Multiaddr>,
-    connected: bool,
-    failures: u32,
-    avoid_until_ms: u64,
+    presence: Presence,
     in_flight: u32,
 }
 
@@ -70,6 +72,15 @@ pub(crate) struct Directory {
     /// Whether nodes can appear at all: without addresses and multicast there is nobody to wait for.
     may_find: bool,
     known: Mutex<HashMap<NodeId, Known>>,
+    reputation: Mutex<Reputation>,
+    /// Where the reputation is kept; nowhere for a client without a home.
+    keep: Option<Keep>,
+    /// Whether the reputation changed since it was written.
+    unsaved: AtomicBool,
+    /// When somebody last wanted a node, in milliseconds since the Unix epoch.
+    used_ms: AtomicU64,
+    /// Wakes the keeper.
+    wake: Arc<Notify>,
 }
 
 /// Counts a turn under way at a node while it lives.
@@ -86,24 +97,58 @@ impl Drop for InFlight {
     }
 }
 
+/// What a directory is made with.
+pub(crate) struct Setup {
+    pub(crate) clock: Clock,
+    pub(crate) timeouts: Timeouts,
+    /// Peers that discovery waits for at first.
+    pub(crate) expected: usize,
+    /// Whether nodes can appear at all.
+    pub(crate) may_find: bool,
+    /// What is known of nodes from earlier.
+    pub(crate) reputation: Reputation,
+    /// Where that is kept.
+    pub(crate) keep: Option<Keep>,
+}
+
 impl Directory {
-    pub(crate) fn new(
-        mesh: MeshHandle,
-        clock: Clock,
-        timeouts: Timeouts,
-        expected: usize,
-        may_find: bool,
-    ) -> Self {
-        let known = Mutex::new(HashMap::new());
-        Self { mesh, clock, timeouts, expected: expected.max(1), may_find, known }
+    pub(crate) fn new(mesh: MeshHandle, setup: Setup) -> Self {
+        Self {
+            mesh,
+            clock: setup.clock,
+            timeouts: setup.timeouts,
+            expected: setup.expected.max(1),
+            may_find: setup.may_find,
+            known: Mutex::new(HashMap::new()),
+            reputation: Mutex::new(setup.reputation),
+            keep: setup.keep,
+            unsaved: AtomicBool::new(false),
+            used_ms: AtomicU64::new(0),
+            wake: Arc::new(Notify::new()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
         lock(&self.known)
     }
 
+    /// Taken after the table of nodes, where both are held.
+    fn reputation(&self) -> MutexGuard<'_, Reputation> {
+        lock(&self.reputation)
+    }
+
+    fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
     pub(crate) fn mesh(&self) -> &MeshHandle {
         &self.mesh
+    }
+
+    /// Notes that somebody wants a node, so that the keeper looks after them for a while.
+    fn note_use(&self) {
+        self.used_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.wake.notify_one();
     }
 
     /// Where a node was found.
@@ -115,162 +160,47 @@ impl Directory {
         known.addrs.iter().cloned().chain(named).collect()
     }
 
-    /// Verified nodes, found anew where none is known: waits for the first until the discovery timeout.
-    pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
-        if !self.may_find && self.mesh.peers().is_empty() {
-            return Vec::new();
-        }
-        let deadline = Instant::now() + self.timeouts.discovery;
-        loop {
-            let expected = self.expected;
-            let some_expected =
-                |peers: &[PeerInfo]| peers.iter().filter(|peer| peer.serves_turns).count() >= expected;
-            // All the nodes named in the configuration, or after a moment those that are there.
-            let soon = deadline.min(Instant::now() + GATHER);
-            if self.mesh.wait_for_peers(soon, some_expected).await.is_none() {
-                let any = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.serves_turns);
-                let _ = self.mesh.wait_for_peers(deadline, any).await;
-            }
-            self.take_peers();
-            self.ask_stale().await;
-            let found = self.current();
-            // A peer whose record could not be had yet may still come; without any, look again until the deadline.
-            if !found.is_empty() || Instant::now() >= deadline {
-                return found;
-            }
-            if !self.wait_for_change(deadline).await {
-                return self.current();
-            }
-        }
-    }
-
-    /// Waits for any event among the peers; false at the deadline.
-    async fn wait_for_change(&self, deadline: Instant) -> bool {
-        let mut events = self.mesh.peer_events();
-        let retry = deadline.min(Instant::now() + GATHER);
-        // A quiet network is looked at again too: a node may refuse its record at first.
-        let _ = timeout_at(retry, events.recv()).await;
-        Instant::now() < deadline
-    }
-
-    fn take_peers(&self) {
-        let mut known = self.lock();
-        for entry in known.values_mut() {
-            entry.connected = false;
-        }
-        let peers = self.mesh.peers();
-        let is_new = |peer: &PeerInfo| peer.serves_turns && !known.contains_key(&peer.node);
-        let mut forgotten = HashSet::new();
-        if known.len() >= MAX_NODES && peers.iter().any(is_new) {
-            forgotten = make_room(&mut known, &peers);
-        }
-        for peer in peers {
-            let fits = known.contains_key(&peer.node) || known.len() < MAX_NODES;
-            // Who was forgotten just now would only take the place of a new one.
-            if !peer.serves_turns || !fits || forgotten.contains(&peer.node) {
-                continue;
-            }
-            let entry = known.entry(peer.node).or_default();
-            entry.addrs = peer.addrs;
-            entry.connected = peer.connected;
-        }
-    }
-
-    /// Asks every known node without a fresh record, until all answered or a moment after the first did.
-    async fn ask_stale(&self) {
-        let now = (self.clock)();
-        let stale: Vec<(NodeId, Vec<Multiaddr>)> = self
-            .lock()
-            .iter()
-            .filter(|(_, known)| known.avoid_until_ms <= now && !is_fresh(known.record.as_ref(), now))
-            .map(|(node, known)| (*node, known.addrs.clone()))
-            .collect();
-        let mut have_some = !self.current().is_empty();
-        // Nodes that were asked and have not answered.
-        let asked = Mutex::new(HashSet::new());
-        let mut asks = stream::iter(stale)
-            .map(|(node, addrs)| {
-                lock(&asked).insert(node);
-                async move { (node, self.fetch_record(node, &addrs).await) }
-            })
-            .buffer_unordered(PARALLEL_ASKS);
-        let mut until = Instant::now() + if have_some { GATHER } else { self.timeouts.open };
-        while let Ok(Some((node, record))) = timeout_at(until, asks.next()).await {
-            lock(&asked).remove(&node);
-            match record {
-                Some(record) => self.set_record(node, record),
-                None => self.failed(node, 0),
-            }
-            if !have_some && !self.current().is_empty() {
-                have_some = true;
-                until = until.min(Instant::now() + GATHER);
-            }
-        }
-        drop(asks);
-        // Who stays silent is asked again later, or every turn would wait for it.
-        for node in lock(&asked).drain() {
-            self.failed(node, 0);
-        }
-    }
-
-    async fn fetch_record(&self, node: NodeId, addrs: &[Multiaddr]) -> Option<Signed<NodeRecord>> {
-        let answer =
-            exchange::ask(&self.mesh, node, addrs, &ClientFrame::NodeRecord, self.timeouts.open).await;
-        let NodeFrame::NodeRecord(bytes) = answer.ok()? else { return None };
-        let record = Signed::<NodeRecord>::verify(bytes).ok()?;
-        // A record is about its signer; it must be the peer that was asked.
-        (record.node == node && record.current_key((self.clock)()).is_ok()).then_some(record)
-    }
-
-    fn set_record(&self, node: NodeId, record: Signed<NodeRecord>) {
-        let mut known = self.lock();
-        let entry = known.entry(node).or_default();
-        // An older record than the one known is a replay and changes nothing.
-        if entry.record.as_ref().is_none_or(|old| old.sequence <= record.sequence) {
-            entry.record = Some(record);
-        }
-    }
-
-    /// Asks a node for its record now, whatever is known, because it said that ours is out of date.
-    pub(crate) async fn renew(&self, node: NodeId) {
-        let addrs = self.addrs(node);
-        if let Some(record) = self.fetch_record(node, &addrs).await {
-            self.set_record(node, record);
-        }
-    }
-
     /// Whether a node is known but its record is not.
     fn lacks_record(&self, node: NodeId) -> bool {
         self.lock().get(&node).is_some_and(|known| known.record.is_none())
     }
 
-    /// Nodes with a record that holds now.
-    pub(crate) fn current(&self) -> Vec<NodeInfo> {
-        let now = (self.clock)();
+    /// Nodes with a record that holds now, and of which something was heard lately.
+    pub(crate) fn usable(&self) -> Vec<NodeInfo> {
+        let now = self.now_ms();
         let known = self.lock();
-        let usable = known.values().filter_map(|known| {
+        let usable = known.values().filter(|known| !known.presence.is_gone(now)).filter_map(|known| {
             let record = known.record.clone().filter(|record| record.current_key(now).is_ok())?;
-            Some(NodeInfo { record, addrs: known.addrs.clone(), connected: known.connected })
+            let connected = known.presence.is_connected();
+            Some(NodeInfo { record, addrs: known.addrs.clone(), connected })
         });
         usable.collect()
     }
 
     /// Whether somebody's record is worth asking for before choosing.
     fn wants_refresh(&self) -> bool {
-        let now = (self.clock)();
+        let now = self.now_ms();
+        let known = self.lock();
         let unknown = self.mesh.peers().into_iter().filter(|peer| peer.serves_turns).any(|peer| {
-            let known = self.lock();
             known
                 .get(&peer.node)
-                .is_none_or(|known| known.avoid_until_ms <= now && !is_fresh(known.record.as_ref(), now))
+                .is_none_or(|known| known.presence.may_ask(now) && !is_fresh(known.record.as_ref(), now))
         });
-        unknown || self.current().is_empty()
+        let has_current =
+            |known: &Known| known.record.as_ref().is_some_and(|record| record.current_key(now).is_ok());
+        unknown || !known.values().any(has_current)
     }
 
     /// Chooses a node for an attempt, after looking for nodes where that is worth it.
     pub(crate) async fn choose(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {
+        self.note_use();
+        self.take_peers();
         if self.wants_refresh() {
             self.refresh().await;
+        } else if self.usable().is_empty() {
+            // Nothing was heard of anybody for a while, as after a pause. Not a search: who does not answer now is only
+            // asked last.
+            self.ask_stale().await;
         }
         match self.choose_now(wish) {
             // What is wanted may have appeared since; look once more before giving up.
@@ -315,16 +245,9 @@ impl Directory {
     }
 
     fn choose_now(self: &Arc<Self>, wish: &Wish<'_>) -> Result<(Choice, InFlight), NoChoice> {
-        let mut known = self.lock();
-        let candidates: Vec<Candidate<'_>> = known
-            .values()
-            .filter_map(|known| {
-                let record = known.record.as_ref()?;
-                Some(Candidate { record, avoid_until_ms: known.avoid_until_ms, in_flight: known.in_flight })
-            })
-            .collect();
         let random = u64::from_le_bytes(baton_keys::secret::random_bytes());
-        let choice = choose(&candidates, wish, random)?;
+        let mut known = self.lock();
+        let choice = choose(&self.candidates(&known, wish.now_ms), wish, random)?;
         if let Some(known) = known.get_mut(&choice.node) {
             known.in_flight += 1;
         }
@@ -333,22 +256,78 @@ impl Directory {
         Ok((choice, in_flight))
     }
 
-    /// A node failed: it is avoided for a while, longer each time, and at least as long as it asked for.
-    pub(crate) fn failed(&self, node: NodeId, at_least_ms: u64) {
-        let now = (self.clock)();
-        if let Some(known) = self.lock().get_mut(&node) {
-            let pause = (AVOID_MS << known.failures.min(5)).max(at_least_ms).min(MAX_AVOID_MS);
-            known.failures = known.failures.saturating_add(1);
-            known.avoid_until_ms = now.saturating_add(pause);
-        }
+    fn candidates<'a>(&self, known: &'a HashMap<NodeId, Known>, now_ms: u64) -> Vec<Candidate<'a>> {
+        let reputation = self.reputation();
+        let candidate = |(node, known): (&NodeId, &'a Known)| {
+            Some(Candidate {
+                record: known.record.as_ref()?,
+                in_flight: known.in_flight,
+                gone: known.presence.is_gone(now_ms),
+                evidence: reputation.evidence(*node, now_ms),
+            })
+        };
+        known.iter().filter_map(candidate).collect()
     }
 
-    /// A node served a turn.
-    pub(crate) fn served(&self, node: NodeId) {
+    /// A node failed in a turn: it is avoided for a while, by what it did, and at least as long as it asked for.
+    pub(crate) fn failed(&self, node: NodeId, fault: Fault, at_least_ms: u64) {
+        let now = self.now_ms();
         if let Some(known) = self.lock().get_mut(&node) {
-            known.failures = 0;
-            known.avoid_until_ms = 0;
+            match fault {
+                Fault::Unreachable => known.presence.unanswered(now),
+                Fault::CutOff | Fault::Stalled => known.presence.doubt(),
+                Fault::Busy | Fault::Refused | Fault::Lied => known.presence.heard(now),
+                Fault::Unclear => {}
+            }
         }
+        self.reputation().failed(node, fault, at_least_ms, now);
+        self.changed();
+    }
+
+    /// A node served a turn whose receipt was verified; whoever a tag is about may have a session's prompt at hand.
+    pub(crate) fn served(&self, receipt: &Receipt, measured: Option<Measured>, warm_tag: [u8; 32]) {
+        let (now, node) = (self.now_ms(), receipt.node);
+        let mut offered = None;
+        if let Some(known) = self.lock().get_mut(&node) {
+            known.presence.heard(now);
+            let mut offers = known.record.iter().flat_map(|record| &record.models);
+            offered = offers.find(|offer| offer.model == receipt.model).cloned();
+        }
+        let mut reputation = self.reputation();
+        reputation.served(node, measured, now);
+        reputation.note_warm(warm_tag, now);
+        if let Some(offered) = offered {
+            reputation.note_model(receipt.model, &offered.name);
+            // It signed both: a kind of engine that is preferred, and then another.
+            if offered.engine != receipt.engine {
+                reputation.failed(node, Fault::Lied, 0, now);
+            }
+        }
+        drop(reputation);
+        self.changed();
+    }
+
+    /// Whether whoever a tag is about may have a session's prompt at hand.
+    pub(crate) fn is_warm(&self, tag: &[u8; 32]) -> bool {
+        self.reputation().is_warm(tag, self.now_ms())
+    }
+
+    /// What a model was called that served a turn here.
+    pub(crate) fn model_name(&self, model: ModelId) -> Option<String> {
+        self.reputation().model_name(model).map(str::to_owned)
+    }
+
+    /// Has the reputation written soon.
+    fn changed(&self) {
+        self.unsaved.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+}
+
+impl Known {
+    /// Whether it is worth asking for its record: for a fresh one, or to hear whether it is there.
+    fn is_stale(&self, now_ms: u64) -> bool {
+        !is_fresh(self.record.as_ref(), now_ms) || self.presence.is_gone(now_ms)
     }
 }
 
@@ -364,7 +343,9 @@ fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<
     let present: HashSet<NodeId> = peers.iter().map(|peer| peer.node).collect();
     known.retain(|node, entry| entry.in_flight > 0 || present.contains(node));
     if known.len() >= MAX_NODES {
-        known.retain(|_, entry| entry.in_flight > 0 || entry.record.is_some() || entry.failures == 0);
+        known.retain(|_, entry| {
+            entry.in_flight > 0 || entry.record.is_some() || !entry.presence.was_asked_in_vain()
+        });
     }
     before.into_iter().filter(|node| !known.contains_key(node)).collect()
 }
@@ -405,7 +386,7 @@ mod tests {
         assert_eq!(known.len(), MAX_NODES - 1, "only the one that is gone and idle");
 
         known.insert(node(MAX_NODES), Known::default());
-        known.get_mut(&node(5)).unwrap().failures = 1;
+        known.get_mut(&node(5)).unwrap().presence.unanswered(1);
         assert_eq!(make_room(&mut known, &peers), HashSet::from([node(5)]));
     }
 }

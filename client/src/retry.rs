@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_keys::session::RecordKey;
+use baton_mesh::{FrameError, OpenError};
 use baton_proto::{
     ErrorCode, Retry, Signed,
     ids::{ModelId, NodeId},
@@ -11,7 +12,7 @@ use baton_proto::{
 };
 use zeroize::Zeroizing;
 
-use crate::exchange::ExchangeError;
+use crate::{exchange::ExchangeError, reputation::Fault};
 
 /// Attempts at one turn where the caller names no number: a few nodes that just went away and a moment of load.
 pub const MAX_ATTEMPTS: u32 = 6;
@@ -32,6 +33,8 @@ pub(crate) struct AttemptFailure {
     pub(crate) retry_after_ms: u32,
     /// What is known of the attempt all the same.
     pub(crate) known: Known,
+    /// What is held against its node.
+    pub(crate) fault: Fault,
     /// What had arrived of the answer.
     pub(crate) shown: Shown,
     /// The node's last word on how far it came.
@@ -126,6 +129,7 @@ impl AttemptFailure {
             reason: code.to_string(),
             retry_after_ms: 0,
             known: Known::Wrong,
+            fault: Fault::Lied,
             shown: Shown::default(),
             note: None,
         }
@@ -133,12 +137,27 @@ impl AttemptFailure {
 
     /// The reply ended, or stalled, before its last chunk.
     pub(crate) fn lost(reason: String) -> Self {
-        Self { reason, known: Known::Lost, ..Self::check(ErrorCode::StreamTruncated) }
+        Self { reason, known: Known::Lost, fault: Fault::CutOff, ..Self::check(ErrorCode::StreamTruncated) }
+    }
+
+    /// The reply stopped, or took too long.
+    pub(crate) fn stalled(reason: String) -> Self {
+        Self { fault: Fault::Stalled, ..Self::lost(reason) }
+    }
+
+    /// The same without anything held against the node: what lies between, or this machine, may be at fault.
+    #[must_use]
+    pub(crate) fn unclear(self) -> Self {
+        Self { fault: Fault::Unclear, ..self }
     }
 
     /// The node's own word that the turn failed.
     pub(crate) fn node(code: ErrorCode, retry_after_ms: u32) -> Self {
-        Self { retry_after_ms, known: Known::NothingSigned, ..Self::check(code) }
+        let fault = match code {
+            ErrorCode::Busy | ErrorCode::RateLimited => Fault::Busy,
+            _ => Fault::Refused,
+        };
+        Self { retry_after_ms, known: Known::NothingSigned, fault, ..Self::check(code) }
     }
 
     /// Whether the code is somebody else's word, which the client could not check.
@@ -154,10 +173,15 @@ impl From<ExchangeError> for AttemptFailure {
             ExchangeError::Refused { code, retry_after_ms } => Self::node(code, retry_after_ms),
             ExchangeError::Broken(code) => Self::check(code),
             // The substream never opened, so the node never saw the turn.
-            ExchangeError::Open(_) => {
+            ExchangeError::Open(error) => {
+                let fault = match error {
+                    OpenError::Busy | OpenError::Closed => Fault::Unclear,
+                    _ => Fault::Unreachable,
+                };
                 let known = Known::NothingSigned;
-                Self { code: None, reason, known, ..Self::check(ErrorCode::Internal) }
+                Self { code: None, reason, known, fault, ..Self::check(ErrorCode::Internal) }
             }
+            ExchangeError::Frame(FrameError::Timeout) => Self::stalled(reason),
             ExchangeError::Frame(_) | ExchangeError::Ended => Self::lost(reason),
         }
     }

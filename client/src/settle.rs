@@ -19,7 +19,7 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use crate::{attempt::accept, client::Client, exchange, session::Session, state::State};
+use crate::{attempt::accept, client::Client, exchange, reputation::Fault, session::Session, state::State};
 
 /// How long a node is asked what became of a turn. A node that lives answers from its journal; one that was killed
 /// in the middle of an answer must not keep the next attempt waiting.
@@ -50,7 +50,13 @@ impl Client {
             None => self.fetch_stored(&committed, store).await.ok_or("the sealed blob was not found")?,
         };
         let settled = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
-        settled.map(Some).map_err(|code| code.to_string())
+        settled.map(Some).map_err(|code| {
+            // What it signed is not what was asked for. Where memory was added, whoever added it may be at fault.
+            if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
+                self.inner.directory.failed(node, Fault::Lied, 0);
+            }
+            code.to_string()
+        })
     }
 
     async fn status(

@@ -20,11 +20,12 @@ use crate::{
     client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    reputation::Fault,
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
     settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
-    state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
+    state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
 /// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
@@ -219,15 +220,17 @@ impl Client {
         events: &mut Events<'_>,
     ) -> Result<(Signed<TurnAuth>, Result<Finished, AttemptFailure>), ClientError> {
         let directory = &self.inner.directory;
-        let (last_model, output_tokens) = session.read(|state| {
+        let (last_model, warm, output_tokens) = session.read(|state| {
             let last = state.last().and_then(|(_, meta)| Some(meta.receipt.as_ref()?.model));
-            (last, state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens))
+            let output_tokens = state.pending.as_ref().map_or(0, |pending| pending.turn.max_output_tokens);
+            (last, self.warm_node(state), output_tokens)
         });
         let wish = Wish {
             model: options.model.as_deref(),
             node: options.node,
             allow_echo: options.allow_echo,
             last_model,
+            warm,
             output_tokens,
             max_price: Some(self.inner.config.max_price),
             tried: &progress.tried,
@@ -295,6 +298,14 @@ impl Client {
         Ok((auth, result))
     }
 
+    /// The node that served a session's last turn, if this client saw it do so a moment ago: it may still have the prompt at
+    /// hand.
+    pub(crate) fn warm_node(&self, state: &State) -> Option<NodeId> {
+        let link = &state.last()?.0.link;
+        let tag = state.root.warm_key().tag(&link.author, link.link_hash().as_bytes());
+        self.inner.directory.is_warm(&tag).then_some(link.author)
+    }
+
     /// Decides what follows a failed attempt, and prepares it.
     async fn after_failure(
         &self,
@@ -322,11 +333,11 @@ impl Client {
         let seen = code.is_some_and(|code| progress.codes.contains(&code));
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
+        if step == NextStep::Elsewhere || failure.fault == Fault::Lied {
+            self.inner.directory.failed(node, failure.fault, u64::from(failure.retry_after_ms));
+        }
         match step {
-            NextStep::Elsewhere => {
-                self.inner.directory.failed(node, u64::from(failure.retry_after_ms));
-                progress.tried.push(node);
-            }
+            NextStep::Elsewhere => progress.tried.push(node),
             NextStep::Here(pause) => tokio::time::sleep(pause).await,
             NextStep::RenewRecord => self.inner.directory.renew(node).await,
             NextStep::RepairStore => {
@@ -385,7 +396,10 @@ impl Client {
             memory: memory.clone(),
         };
         session.record(vec![Entry::Turn(Box::new(turn))]).await?;
-        self.inner.directory.served(auth.audience);
+        let measured = rest.as_ref().and_then(|rest| rest.measured);
+        let tag = session
+            .read(|state| state.root.warm_key().tag(&auth.audience, accepted.link.link_hash().as_bytes()));
+        self.inner.directory.served(&accepted.receipt, measured, tag);
         events(TurnEvent::Accepted);
         self.spawn_aborts(session, others, Some(auth.attempt));
         self.spawn_after_turn(session.clone(), accepted.link.seq, rest);

@@ -123,6 +123,13 @@ contexts! {
     OWNER_EXPORT_SIGN = "owner-export-sign";
 }
 
+contexts! {
+    /// Contexts that serve only what a client keeps on its own disk: no wire object depends on them.
+    CLIENT_CONTEXTS:
+    /// Root secret to the key of the tags that remember which node read a session last.
+    WARM_TAG = "warm-tag";
+}
+
 /// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureLabel(pub(crate) &'static str);
@@ -182,7 +189,7 @@ mod tests {
 
     #[test]
     fn contexts_and_labels_are_distinct() {
-        let all = || ALL_CONTEXTS.iter().chain(RELAYER_CONTEXTS);
+        let all = || ALL_CONTEXTS.iter().chain(RELAYER_CONTEXTS).chain(CLIENT_CONTEXTS);
         let contexts: HashSet<_> = all().map(|(_, context)| context.as_str()).collect();
         assert_eq!(contexts.len(), all().count());
         let labels: HashSet<_> = ALL_LABELS.iter().map(|(_, label)| label.as_str()).collect();

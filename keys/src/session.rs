@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     contexts::{
         BLOB, BLOB_FETCH, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE,
-        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN,
+        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN, WARM_TAG,
     },
     ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
@@ -38,6 +38,10 @@ secret_key!(
 secret_key!(
     /// Seals the client's own journal: `KDF("client-journal", R)`.
     JournalKey
+);
+secret_key!(
+    /// Makes the tags by which a client remembers who read a session last: `KDF("warm-tag", R)`.
+    WarmKey
 );
 
 /// What makes a turn's record key its own: another attempt, or another author, has another key.
@@ -127,6 +131,12 @@ impl SessionRoot {
     #[must_use]
     pub fn journal_key(&self) -> JournalKey {
         JournalKey(kdf(CLIENT_JOURNAL, &[&self.0]))
+    }
+
+    /// The key of the tags that say which node read the session last.
+    #[must_use]
+    pub fn warm_key(&self) -> WarmKey {
+        WarmKey(kdf(WARM_TAG, &[&self.0]))
     }
 }
 
@@ -264,9 +274,31 @@ impl JournalKey {
     }
 }
 
+impl WarmKey {
+    /// `BLAKE3_keyed(warm key, node(32) ‖ link hash(32))`: tells nobody without the root which session, node or turn
+    /// it is about, nor that two tags are of one session. It never travels.
+    #[must_use]
+    pub fn tag(&self, node: &NodeId, link_hash: &[u8; 32]) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&node.0);
+        hasher.update(link_hash);
+        hasher.finalize().into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warm_tag_is_of_one_session_node_and_link() {
+        let key = |root| SessionRoot::from_bytes([root; 32]).warm_key();
+        let tag = key(9).tag(&NodeId([1; 32]), &[2; 32]);
+        assert_eq!(tag, key(9).tag(&NodeId([1; 32]), &[2; 32]));
+        assert_ne!(tag, key(8).tag(&NodeId([1; 32]), &[2; 32]));
+        assert_ne!(tag, key(9).tag(&NodeId([3; 32]), &[2; 32]));
+        assert_ne!(tag, key(9).tag(&NodeId([1; 32]), &[4; 32]));
+    }
 
     fn identity() -> RecordIdentity {
         RecordIdentity {

@@ -25,6 +25,8 @@ Examples:
   baton session verify last --full --repair        put back what the store lost
   baton session renew                              store again what runs out soon, of all sessions
   baton nodes
+  baton nodes --explain                            why each node would be chosen, or not
+  baton receipts last --verify                     who served what, as both sides signed
   baton blob id --shards 1000 photo.jpg            the blob ID alone, without any network
   baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
   baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
@@ -147,8 +149,10 @@ pub enum Command {
         #[command(subcommand)]
         command: MemoryCommand,
     },
-    /// List the nodes that are found, with their models.
-    Nodes,
+    /// List the nodes that are found, with their models; or why each would be chosen.
+    Nodes(NodesArguments),
+    /// List what nodes signed of your turns, and what you signed back; with totals. Works offline.
+    Receipts(ReceiptsArguments),
     /// Store and fetch files at any Walrus, every byte verified here.
     Blob {
         /// What to do with blobs.
@@ -166,6 +170,33 @@ pub enum Command {
         #[arg(long, conflicts_with = "new_file")]
         remove: bool,
     },
+}
+
+/// What to say of nodes.
+#[derive(Debug, Args)]
+pub struct NodesArguments {
+    /// Say why each node would be chosen for a turn, or not: what was measured, and its probability.
+    #[arg(long)]
+    pub explain: bool,
+    /// Name or id of the model that the turn would ask for [default: any, rather a node's own engine].
+    #[arg(long, requires = "explain", env = "BATON_MODEL")]
+    pub model: Option<String>,
+    /// As the next turn of this session would see it: its id, the beginning of it, or `last`.
+    #[arg(long, requires = "explain", value_name = "SESSION")]
+    pub session: Option<String>,
+    /// As if test engines might serve.
+    #[arg(long, requires = "explain", env = "BATON_ALLOW_ECHO")]
+    pub allow_echo: bool,
+}
+
+/// Which receipts to list.
+#[derive(Debug, Args)]
+pub struct ReceiptsArguments {
+    /// The session: its id, the beginning of it, or `last` [default: all of this home].
+    pub session: Option<String>,
+    /// Check every signature again: link, receipt, authorisation and acknowledgement.
+    #[arg(long)]
+    pub verify: bool,
 }
 
 /// How to talk.

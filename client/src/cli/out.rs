@@ -40,6 +40,14 @@ impl Out {
         writeln!(io::stdout().lock(), "{text}")
     }
 
+    /// Rows in columns, the first of them the heading. Numbers, and what begins with one, stand to the right.
+    pub fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
+        for line in columns(rows) {
+            self.line(&line)?;
+        }
+        Ok(())
+    }
+
     /// Text of a conversation, as it comes.
     pub fn text(&self, text: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
@@ -87,6 +95,26 @@ impl Out {
     }
 }
 
+/// Rows as lines of columns, without control characters.
+fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let printable = |cell: &String| cell.chars().filter(|c| !c.is_control()).collect::<String>();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(printable).collect()).collect();
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ".%-".contains(c));
+    // The last column is text, and not filled up.
+    let right = |column: usize| column + 1 < count && cells(column).skip(1).all(is_number);
+    let shape: Vec<(usize, bool)> = (0..count).map(|column| (width(column), right(column))).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&shape).map(|(cell, (width, right))| {
+            if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Without control characters, line ends and tabs apart.
 pub fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
@@ -100,6 +128,14 @@ pub fn short(node: &NodeId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_line_up_and_carry_no_control_characters() {
+        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let rows =
+            [row(&["NODE", "SHARE", "WHY"]), row(&["a\x1b[2Jb", "5.0%", "good"]), row(&["c", "95.0%", ""])];
+        assert_eq!(columns(&rows), ["NODE   SHARE  WHY", "a[2Jb   5.0%  good", "c      95.0%"]);
+    }
 
     #[test]
     fn an_answer_cannot_drive_the_terminal() {

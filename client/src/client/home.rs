@@ -1,4 +1,4 @@
-//! The home folder: the device key, with or without a passphrase, and the folder of the journals.
+//! The home folder: the device key, with or without a passphrase, the folder of the journals, and what is known of nodes.
 
 use std::{
     fs::{self, File},
@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 use crate::{
     error::ClientError,
     journal::{Keeper, file_error},
+    reputation::{Reputation, keep::Keep},
 };
 
 /// Name of the device key in the home folder.
@@ -20,11 +21,40 @@ const DEVICE_KEY_KIND: &str = "client-device";
 /// Folder of the journals in the home folder.
 const SESSIONS: &str = "sessions";
 
-/// Opens a home, made where it is not there: the device key and the folder of the journals. Blocking.
+/// What a home holds.
+pub(crate) struct Opened {
+    /// Seals what is in it.
+    pub(crate) secret: FileSecret,
+    /// Where the journals are.
+    pub(crate) keeper: Keeper,
+    /// Where the reputation of nodes is kept.
+    pub(crate) keep: Option<Keep>,
+    /// What it was.
+    pub(crate) reputation: Reputation,
+}
+
+impl Opened {
+    /// For a client without a home.
+    pub(crate) fn nowhere() -> Self {
+        let reputation = Reputation::default();
+        Self { secret: FileSecret::generate(), keeper: Keeper::Nowhere, keep: None, reputation }
+    }
+}
+
+/// Opens a home, made where it is not there: the device key, the folder of the journals, and what is known of nodes.
+/// Blocking.
 pub(crate) fn open(
     home: &Path,
     passphrase: Option<Zeroizing<String>>,
-) -> Result<(FileSecret, Keeper), ClientError> {
+    now_ms: u64,
+) -> Result<Opened, ClientError> {
+    let (secret, keeper) = open_key(home, passphrase)?;
+    let keep = Keep::new(home, &secret);
+    let reputation = keep.load(now_ms);
+    Ok(Opened { secret, keeper, keep: Some(keep), reputation })
+}
+
+fn open_key(home: &Path, passphrase: Option<Zeroizing<String>>) -> Result<(FileSecret, Keeper), ClientError> {
     let passphrase = passphrase.as_deref().map(String::as_str);
     files::create_private_folder(home).map_err(|source| file_error("make", home, source))?;
     let folder = home.join(SESSIONS);
@@ -60,7 +90,7 @@ pub fn home_needs_passphrase(home: &Path) -> Result<bool, ClientError> {
 pub fn change_passphrase(home: &Path, current: Option<&str>, new: Option<&str>) -> Result<(), ClientError> {
     let path = home.join(DEVICE_KEY);
     if !path.exists() {
-        return open(home, new.map(|text| Zeroizing::new(text.to_owned()))).map(drop);
+        return open_key(home, new.map(|text| Zeroizing::new(text.to_owned()))).map(drop);
     }
     let secret = files::load(&path, DEVICE_KEY_KIND, current)?;
     let name = format!("{DEVICE_KEY}.{}.tmp", hex::encode(baton_keys::secret::random_bytes::<4>()));

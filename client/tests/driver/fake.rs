@@ -8,7 +8,7 @@ use std::{
 
 use baton_client::Multiaddr;
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
     ack::{StatusRequest, TurnAck},
@@ -50,6 +50,9 @@ pub enum Act {
     Fail(ErrorCode),
     /// Signs a receipt for another model.
     WrongReceipt,
+    /// Signs a receipt for another kind of engine than its record says.
+    #[allow(dead_code, reason = "for the client's tests")]
+    OtherEngine,
     /// Seals another text than it sent.
     WrongText,
     /// Names another blob than it sealed.
@@ -92,6 +95,8 @@ pub struct Seen {
     /// Answers acknowledgements as a node that lost its journal.
     pub forgotten: bool,
     pub ack_requests: usize,
+    /// Takes every question and answers none.
+    pub deaf: bool,
 }
 
 struct State {
@@ -117,6 +122,7 @@ struct Shared {
 pub struct FakeNode {
     shared: Arc<Shared>,
     mesh: MeshHandle,
+    listen: Vec<Multiaddr>,
 }
 
 pub const MODEL: &str = "parrot";
@@ -130,7 +136,7 @@ impl FakeNode {
         let signing = SecretSigningKey::generate();
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let config = MeshConfig::server("fake node", listen);
-        let (mesh, mut incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let (mesh, incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
         let shared = Arc::new(Shared {
             signing,
             exchange: ExchangeSecret::generate(),
@@ -145,13 +151,23 @@ impl FakeNode {
             hanging: watch::channel(0).0,
             left: watch::channel(0).0,
         });
-        let serving = shared.clone();
-        tokio::spawn(async move {
-            while let Some((_, stream)) = incoming.next().await {
-                tokio::spawn(serve(serving.clone(), stream));
-            }
-        });
-        Self { shared, mesh }
+        tokio::spawn(accept(shared.clone(), incoming));
+        let listen = mesh.listen_addrs();
+        Self { shared, mesh, listen }
+    }
+
+    /// Starts it again where it was, after a stop.
+    #[allow(dead_code, reason = "for the client's tests")]
+    pub async fn revive(&mut self) {
+        let config = MeshConfig::server("fake node", self.listen.clone());
+        let (mesh, incoming) = Mesh::spawn(self.shared.signing.expose_seed(), config).await.unwrap();
+        tokio::spawn(accept(self.shared.clone(), incoming));
+        self.mesh = mesh;
+    }
+
+    #[allow(dead_code, reason = "for the client's tests")]
+    pub fn stores(&self) -> Stores {
+        self.shared.stores.clone()
     }
 
     pub fn id(&self) -> NodeId {
@@ -202,8 +218,19 @@ async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
     let _ = stream.send(&codec::encode(frame)).await;
 }
 
+async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+    while let Some((_, stream)) = incoming.next().await {
+        tokio::spawn(serve(shared.clone(), stream));
+    }
+}
+
 async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
+    if shared.state.lock().unwrap().seen.deaf {
+        // Until the other side gives up.
+        let _ = stream.recv(16).await;
+        return;
+    }
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
@@ -467,7 +494,7 @@ fn seal(
         auth_hash: auth.auth_hash(),
         node: auth.audience,
         model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
-        engine: shared.engine,
+        engine: if act == Act::OtherEngine { EngineKind::Proxied } else { shared.engine },
         sampling: auth.sampling,
         seed: payload.sampling.seed,
         window_from,

@@ -46,7 +46,11 @@ async fn a_passphrase_is_set_changed_and_removed_and_never_ignored() {
     let shown = place.baton(&home, &["session", "show", "last"], "").await;
     assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
     let names: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 2, "the key and the sessions, and nothing left over: {names:?}");
+    assert_eq!(
+        names.len(),
+        3,
+        "the key, the sessions, what is known of nodes, and nothing left over: {names:?}"
+    );
 
     // Before the first conversation: the key that it will need is made, and is under the passphrase from the start.
     let fresh = place.folder.path().join("fresh");

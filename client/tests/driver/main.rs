@@ -3,6 +3,7 @@
 
 mod background;
 mod blobs;
+mod choosing;
 mod command;
 mod damage;
 mod failures;

@@ -70,7 +70,7 @@ impl FakeRelayer {
         Self { mesh, hints }
     }
 
-    fn named(&self) -> Relayer {
+    pub(crate) fn named(&self) -> Relayer {
         Relayer { node: self.mesh.node_id(), addrs: self.mesh.listen_addrs() }
     }
 }

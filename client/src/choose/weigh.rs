@@ -1,0 +1,319 @@
+//! Weighs every offer of every candidate: who is excluded and by what, who comes after others, and what part of the draw
+//! the rest have. [`super::choose`] draws from this, and `baton nodes --explain` shows it, so the two cannot disagree.
+
+use baton_proto::{
+    ids::{ExchangeKey, NodeId},
+    limits::VERSION,
+    node_record::{ModelOffer, NodeRecord},
+    receipt::EngineKind,
+};
+
+use super::{
+    Candidate, GOOD_PART, MAX_SHARE, NEWCOMERS_SHARE, Wish, price,
+    score::{Factors, Reference},
+};
+
+/// Verified turns from which a node is no newcomer: one, until it has decayed to half.
+const PROVEN: f64 = 0.5;
+
+/// An offer, and what became of it.
+#[derive(Debug, Clone)]
+pub struct Weighed<'a> {
+    /// The node's record.
+    pub record: &'a NodeRecord,
+    /// The offer; none where the node as a whole is excluded.
+    pub offer: Option<&'a ModelOffer>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What became of an offer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// It cannot be chosen.
+    Excluded(Exclusion),
+    /// It can.
+    Ranked(Ranked),
+}
+
+/// A condition that is not met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exclusion {
+    /// Another node was named.
+    NotNamed,
+    /// It speaks no version of the protocol that is spoken here.
+    Version,
+    /// Its record, or its exchange key, ran out.
+    NotCurrent,
+    /// It does not serve the model; for a node without any offer too.
+    Model,
+    /// A test engine, which was not allowed.
+    Echo,
+    /// The turn may cost more than is paid.
+    Price {
+        /// The most that it may cost there.
+        price: u64,
+    },
+}
+
+/// An offer that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ranked {
+    /// The exchange key to seal to.
+    pub key: ExchangeKey,
+    /// The most that the turn may cost there.
+    pub price: u64,
+    /// What its score is made of.
+    pub factors: Factors,
+    /// Why it is not in the draw, if it is not.
+    pub behind: Option<Behind>,
+    /// Its probability.
+    pub share: f64,
+}
+
+/// Why an offer comes after others, which are all tried before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// Its node failed in this turn.
+    FailedNow,
+    /// Nothing is heard of its node.
+    Gone,
+    /// Its node was caught at something untrue.
+    Lied {
+        /// Until when that counts, in milliseconds since the Unix epoch.
+        until_ms: u64,
+    },
+    /// Its node failed lately.
+    Paused {
+        /// Until when that counts, in milliseconds since the Unix epoch.
+        until_ms: u64,
+    },
+    /// Another kind of engine is preferred.
+    Engine,
+    /// The session's last turn had another model.
+    OtherModel,
+    /// Others are better by far.
+    Score,
+}
+
+/// In what class an offer is; the lowest is tried first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Class {
+    trouble: u8,
+    paused_until_ms: u64,
+    engine: u8,
+    other_model: bool,
+}
+
+/// An offer that passed all conditions.
+struct Fit {
+    /// Position of its row.
+    row: usize,
+    class: Class,
+    proven: bool,
+}
+
+/// Weighs the offers of all candidates, in the order of node and model.
+#[must_use]
+pub fn weigh<'a>(candidates: &[Candidate<'a>], wish: &Wish<'_>) -> Vec<Weighed<'a>> {
+    let mut sorted: Vec<&Candidate<'a>> = candidates.iter().collect();
+    sorted.sort_by_key(|candidate| candidate.record.node);
+    let fits = |candidate: &&&Candidate<'a>| {
+        let mut offers = candidate.record.models.iter();
+        meets(candidate, wish).is_ok() && offers.any(|offer| suits(candidate, offer, wish).is_ok())
+    };
+    let priced = sorted.iter().flat_map(|candidate| {
+        candidate.record.models.iter().filter_map(|offer| suits(candidate, offer, wish).ok())
+    });
+    let speeds = sorted.iter().filter(fits).filter_map(|candidate| candidate.evidence.speed);
+    let reference = Reference::new(speeds, priced, wish.max_price);
+
+    let (mut rows, mut fitting) = (Vec::new(), Vec::new());
+    for candidate in sorted {
+        let record = candidate.record;
+        let key = match meets(candidate, wish) {
+            Ok(_) if record.models.is_empty() => Err(Exclusion::Model),
+            key => key,
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(exclusion) => {
+                rows.push(Weighed { record, offer: None, verdict: Verdict::Excluded(exclusion) });
+                continue;
+            }
+        };
+        for offer in &record.models {
+            let verdict = match suits(candidate, offer, wish) {
+                Err(exclusion) => Verdict::Excluded(exclusion),
+                Ok(price) => {
+                    let load = (candidate.in_flight, record.limits.slots);
+                    let warm = wish.warm == Some(record.node);
+                    let factors = reference.factors(&candidate.evidence, load, price, warm);
+                    let proven = candidate.evidence.served >= PROVEN;
+                    fitting.push(Fit { row: rows.len(), class: class(candidate, offer, wish), proven });
+                    Verdict::Ranked(Ranked { key, price, factors, behind: None, share: 0.0 })
+                }
+            };
+            rows.push(Weighed { record, offer: Some(offer), verdict });
+        }
+    }
+    draw(&mut rows, &fitting, candidates, wish);
+    rows
+}
+
+/// The conditions on a node as a whole; the key to seal to.
+fn meets(candidate: &Candidate<'_>, wish: &Wish<'_>) -> Result<ExchangeKey, Exclusion> {
+    if wish.node.is_some_and(|node| node != candidate.record.node) {
+        return Err(Exclusion::NotNamed);
+    }
+    if !candidate.record.versions.contains(&VERSION) {
+        return Err(Exclusion::Version);
+    }
+    candidate.record.current_key(wish.now_ms).map_err(|_| Exclusion::NotCurrent)
+}
+
+/// The conditions on an offer; its price.
+fn suits(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Result<u64, Exclusion> {
+    let wanted = |model: &str| offer.name == model || offer.model.to_string() == model;
+    if !wish.model.is_none_or(wanted) {
+        return Err(Exclusion::Model);
+    }
+    if offer.engine == EngineKind::Echo && !wish.allow_echo {
+        return Err(Exclusion::Echo);
+    }
+    let price = price(candidate, offer, wish);
+    if price > wish.max_price.unwrap_or(u64::MAX) { Err(Exclusion::Price { price }) } else { Ok(price) }
+}
+
+fn lied(candidate: &Candidate<'_>, wish: &Wish<'_>) -> bool {
+    candidate.evidence.lied_until_ms > wish.now_ms
+}
+
+fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Class {
+    let failures = wish.tried.iter().filter(|node| **node == candidate.record.node).count();
+    // A node that lied is asked only once every honest one that answers failed twice in this turn. Then it is better than
+    // nobody: what it says is checked like everything else, so that it costs time at the worst.
+    let trouble = match (lied(candidate, wish), candidate.gone, failures) {
+        (false, false, 0) => 0,
+        (false, false, 1) => 1,
+        (false, true, 0) => 2,
+        (true, _, 0) => 3,
+        (false, _, _) => 4,
+        (true, _, _) => 5,
+    };
+    let paused_until_ms = candidate.evidence.paused_until_ms;
+    Class {
+        trouble,
+        paused_until_ms: if paused_until_ms > wish.now_ms { paused_until_ms } else { 0 },
+        engine: match offer.engine {
+            EngineKind::Native => 0,
+            EngineKind::Proxied => 1,
+            EngineKind::Echo => 2,
+        },
+        other_model: wish.model.is_none() && wish.last_model.is_some_and(|last| last != offer.model),
+    }
+}
+
+/// Why an offer is not of the best class.
+fn behind(candidate: &Candidate<'_>, own: &Class, best: &Class, wish: &Wish<'_>) -> Option<Behind> {
+    let evidence = &candidate.evidence;
+    if own == best {
+        None
+    } else if own.trouble != best.trouble {
+        Some(if lied(candidate, wish) {
+            Behind::Lied { until_ms: evidence.lied_until_ms }
+        } else if wish.tried.contains(&candidate.record.node) {
+            Behind::FailedNow
+        } else {
+            Behind::Gone
+        })
+    } else if own.paused_until_ms != best.paused_until_ms {
+        Some(Behind::Paused { until_ms: evidence.paused_until_ms })
+    } else if own.engine != best.engine {
+        Some(Behind::Engine)
+    } else {
+        Some(Behind::OtherModel)
+    }
+}
+
+/// A node in the draw.
+struct Drawn {
+    node: NodeId,
+    proven: bool,
+    /// Of all its offers together.
+    weight: f64,
+    /// Offers in the draw.
+    offers: u32,
+}
+
+/// Gives each fitting row its share, or the reason why it has none.
+fn draw(rows: &mut [Weighed<'_>], fitting: &[Fit], candidates: &[Candidate<'_>], wish: &Wish<'_>) {
+    let Some(best) = fitting.iter().map(|fit| fit.class).min() else { return };
+    let best_score = fitting
+        .iter()
+        .filter(|fit| fit.class == best)
+        .filter_map(|fit| Some(ranked(rows.get(fit.row)?)?.factors.score()))
+        .fold(0.0, f64::max);
+    let mut drawn: Vec<Drawn> = Vec::new();
+    for fit in fitting {
+        let Some(row) = rows.get_mut(fit.row) else { continue };
+        let node = row.record.node;
+        let Verdict::Ranked(ranked) = &mut row.verdict else { continue };
+        let candidate = candidates.iter().find(|candidate| candidate.record.node == node);
+        ranked.behind = candidate.and_then(|candidate| behind(candidate, &fit.class, &best, wish));
+        if ranked.behind.is_none() && ranked.factors.score() < best_score * GOOD_PART {
+            ranked.behind = Some(Behind::Score);
+        }
+        if ranked.behind.is_some() {
+            continue;
+        }
+        match drawn.last_mut().filter(|last| last.node == node) {
+            // Many offers are worth no more than one: a node has the mean of their weights.
+            Some(last) => {
+                let offers = f64::from(last.offers);
+                last.weight = (last.weight * offers + ranked.factors.weight()) / (offers + 1.0);
+                last.offers += 1;
+            }
+            None => {
+                let weight = ranked.factors.weight();
+                drawn.push(Drawn { node, proven: fit.proven, weight, offers: 1 });
+            }
+        }
+    }
+    bound(&mut drawn);
+    let total: f64 = drawn.iter().map(|drawn| drawn.weight).sum();
+    for row in rows {
+        let Verdict::Ranked(ranked) = &mut row.verdict else { continue };
+        let in_draw = drawn.iter().find(|drawn| ranked.behind.is_none() && drawn.node == row.record.node);
+        ranked.share = in_draw.map_or(0.0, |drawn| drawn.weight / total / f64::from(drawn.offers));
+    }
+}
+
+fn ranked<'a>(row: &'a Weighed<'_>) -> Option<&'a Ranked> {
+    match &row.verdict {
+        Verdict::Ranked(ranked) => Some(ranked),
+        Verdict::Excluded(_) => None,
+    }
+}
+
+/// Takes from those who have more of the draw than anybody should.
+fn bound(drawn: &mut [Drawn]) {
+    let of = |drawn: &[Drawn], proven: bool| -> f64 {
+        drawn.iter().filter(|drawn| drawn.proven == proven).map(|drawn| drawn.weight).sum()
+    };
+    let (proven, new) = (of(drawn, true), of(drawn, false));
+    let most = proven * NEWCOMERS_SHARE / (1.0 - NEWCOMERS_SHARE);
+    if proven > 0.0 && new > most {
+        for newcomer in drawn.iter_mut().filter(|drawn| !drawn.proven) {
+            newcomer.weight *= most / new;
+        }
+    }
+    let total: f64 = drawn.iter().map(|drawn| drawn.weight).sum();
+    if drawn.len() < 2 {
+        return;
+    }
+    // At most one can have more than half.
+    if let Some(largest) = drawn.iter_mut().find(|drawn| drawn.weight > total * MAX_SHARE) {
+        largest.weight = (total - largest.weight) * MAX_SHARE / (1.0 - MAX_SHARE);
+    }
+}

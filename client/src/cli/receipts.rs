@@ -1,0 +1,283 @@
+//! `baton receipts`: what nodes signed of the turns of this home, and what was signed back.
+
+use std::collections::BTreeMap;
+
+use baton_client::{Client, Countersigned, TurnReceipt};
+use baton_proto::{
+    ids::{ModelId, SessionId},
+    receipt::EngineKind,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Failure,
+    args::ReceiptsArguments,
+    find_session,
+    out::{Out, count, short},
+    settings::Settings,
+    with_client,
+};
+
+/// Sums over turns.
+#[derive(Default)]
+struct Total {
+    turns: u64,
+    input: u64,
+    output: u64,
+    resumed: u64,
+    price: u64,
+    delivered: u64,
+}
+
+impl Total {
+    fn add(&mut self, turn: &TurnReceipt) {
+        let Some(receipt) = &turn.receipt else { return };
+        self.turns += 1;
+        self.input += u64::from(receipt.tokens.input);
+        self.output += u64::from(receipt.tokens.output);
+        self.resumed += u64::from(receipt.tokens.resumed);
+        self.price = self.price.saturating_add(receipt.price);
+        self.delivered += u64::from(turn.countersigned == Countersigned::Delivered);
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "turns": self.turns,
+            "input_tokens": self.input,
+            "output_tokens": self.output,
+            "resumed_tokens": self.resumed,
+            "price": self.price,
+            "countersigned": self.delivered,
+        })
+    }
+
+    fn cells(&self, name: String) -> Vec<String> {
+        let numbers = [self.turns, self.input, self.output, self.resumed, self.price, self.delivered];
+        std::iter::once(name).chain(numbers.map(|number| number.to_string())).chain([String::new()]).collect()
+    }
+}
+
+/// The turns of one session.
+type Listed = (SessionId, Vec<TurnReceipt>);
+
+pub async fn run(settings: &Settings, arguments: &ReceiptsArguments, out: &Out) -> Result<(), Failure> {
+    let good = with_client(settings, false, async |client| list(client, arguments, out).await).await?;
+    if good { Ok(()) } else { Err(Failure::Unverified) }
+}
+
+/// Whether nothing was found wrong.
+async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Result<bool, Failure> {
+    let ids = match &arguments.session {
+        Some(named) => vec![find_session(client, named).await?],
+        None => client.session_ids().await?,
+    };
+    let mut listed: Vec<Listed> = Vec::new();
+    for id in ids {
+        match client.receipts(id, arguments.verify).await {
+            Ok(turns) => listed.push((id, turns)),
+            // One damaged journal must not hide the others.
+            Err(error) if arguments.session.is_none() => out.warn(&format!("session {id}: {error}")),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    listed.retain(|(_, turns)| arguments.session.is_some() || !turns.is_empty());
+    listed.sort_by_key(|(id, turns)| (turns.first().map(|turn| turn.accepted_ms), *id));
+    let turns = || listed.iter().flat_map(|(_, turns)| turns);
+    let problems = turns().filter(|turn| turn.problem.is_some()).count();
+
+    let (mut by_node, mut by_model) = (BTreeMap::new(), BTreeMap::new());
+    for turn in turns() {
+        by_node.entry(turn.node).or_insert_with(Total::default).add(turn);
+        if let Some(receipt) = &turn.receipt {
+            by_model.entry((receipt.model, receipt.engine as u8)).or_insert_with(Total::default).add(turn);
+        }
+    }
+    by_node.retain(|_, total| total.turns > 0);
+    if out.json() {
+        let nodes = by_node.iter().map(|(node, total)| named(total, "node", &node.to_string(), None));
+        let models = by_model
+            .iter()
+            .map(|((model, _), total)| named(total, "model", &model.to_string(), client.model_name(*model)));
+        let sessions: Vec<_> =
+            listed.iter().map(|listed| describe(client, listed, arguments.verify)).collect();
+        out.value(&json!({
+            "sessions": sessions,
+            "by_node": nodes.collect::<Vec<_>>(),
+            "by_model": models.collect::<Vec<_>>(),
+            "verified": arguments.verify.then_some(problems == 0),
+        }))?;
+        return Ok(problems == 0);
+    }
+    for listed in &listed {
+        show(client, listed, arguments.verify, out)?;
+    }
+    if by_node.is_empty() {
+        out.note("no receipts yet");
+        return Ok(problems == 0);
+    }
+    let heading = |name: &str| {
+        [name, "TURNS", "TOKENS IN", "OUT", "RESUMED", "PRICE", "COUNTERSIGNED", ""]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let mut rows = vec![heading("NODE")];
+    rows.extend(by_node.iter().map(|(node, total)| total.cells(short(node))));
+    out.line("")?;
+    out.table(&rows)?;
+    let mut rows = vec![heading("MODEL")];
+    rows.extend(by_model.iter().map(|((model, _), total)| total.cells(model_name(client, *model))));
+    out.line("")?;
+    out.table(&rows)?;
+    match (arguments.verify, problems) {
+        (false, _) => out.note("checked when each turn was accepted; check again with --verify"),
+        (true, 0) => out.good(&format!("✓ verified: {}", count(turns().count() as u64, "turn"))),
+        (true, many) => out.warn(&format!("{} did not verify", count(many as u64, "turn"))),
+    }
+    Ok(problems == 0)
+}
+
+fn named(total: &Total, what: &str, id: &str, name: Option<String>) -> Value {
+    let mut value = total.describe();
+    if let Some(object) = value.as_object_mut() {
+        object.insert(what.to_owned(), json!(id));
+        if what == "model" {
+            object.insert("name".to_owned(), json!(name));
+        }
+    }
+    value
+}
+
+fn model_name(client: &Client, model: ModelId) -> String {
+    client.model_name(model).unwrap_or_else(|| model.to_string().chars().take(8).collect())
+}
+
+fn countersigned(state: Countersigned) -> &'static str {
+    match state {
+        Countersigned::No => "no",
+        Countersigned::Pending => "pending",
+        Countersigned::Delivered => "yes",
+        Countersigned::Moot => "moot",
+    }
+}
+
+fn verdict(turn: &TurnReceipt, verify: bool) -> String {
+    match (turn.problem, verify) {
+        (Some(code), _) => code.name().to_owned(),
+        (None, true) => "yes".to_owned(),
+        (None, false) => "at acceptance".to_owned(),
+    }
+}
+
+fn show(client: &Client, (id, turns): &Listed, verify: bool, out: &Out) -> Result<(), Failure> {
+    out.line(&format!("session {id}"))?;
+    let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count() as u64;
+    let heading = [
+        "TURN",
+        "ACCEPTED (UTC)",
+        "NODE",
+        "MODEL",
+        "IN",
+        "OUT",
+        "RESUMED",
+        "PRICE",
+        "FIRST MS",
+        "DECODE MS",
+        "COUNTERSIGNED",
+        "VERIFIED",
+    ];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for turn in turns {
+        let Some(receipt) = &turn.receipt else { continue };
+        let mut row = vec![turn.seq.to_string(), utc(turn.accepted_ms), short(&turn.node)];
+        row.push(model_name(client, receipt.model));
+        let (tokens, times) = (&receipt.tokens, &receipt.timings);
+        row.extend([tokens.input, tokens.output, tokens.resumed].map(|number| number.to_string()));
+        row.push(receipt.price.to_string());
+        row.extend([times.first_token_ms, times.decode_ms].map(|number| number.to_string()));
+        row.extend([countersigned(turn.countersigned).to_owned(), verdict(turn, verify)]);
+        rows.push(row);
+    }
+    if rows.len() > 1 {
+        out.table(&rows)?;
+    }
+    if missing > 0 {
+        out.note(&format!(
+            "{} without a receipt: they were brought back from the store, which has none",
+            count(missing, "turn")
+        ));
+    }
+    Ok(())
+}
+
+fn describe(client: &Client, (id, turns): &Listed, verify: bool) -> Value {
+    let missing = turns.iter().filter(|turn| turn.receipt.is_none()).count();
+    let turns: Vec<_> = turns.iter().map(|turn| describe_turn(client, turn, verify)).collect();
+    json!({ "session": id.to_string(), "without_receipt": missing, "turns": turns })
+}
+
+fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
+    let receipt = turn.receipt.as_ref().map(|receipt| {
+        json!({
+            "hash": receipt.receipt_hash().to_string(),
+            "model": receipt.model.to_string(),
+            "model_name": client.model_name(receipt.model),
+            "engine": match receipt.engine {
+                EngineKind::Native => "native",
+                EngineKind::Proxied => "proxied",
+                EngineKind::Echo => "echo",
+            },
+            "input_tokens": receipt.tokens.input,
+            "output_tokens": receipt.tokens.output,
+            "memory_tokens": receipt.tokens.memory,
+            "resumed_tokens": receipt.tokens.resumed,
+            "price": receipt.price,
+            "queue_ms": receipt.timings.queue_ms,
+            "prefill_ms": receipt.timings.prefill_ms,
+            "first_token_ms": receipt.timings.first_token_ms,
+            "decode_ms": receipt.timings.decode_ms,
+            "time_ms": receipt.time_ms,
+        })
+    });
+    json!({
+        "seq": turn.seq,
+        "node": turn.node.to_string(),
+        "accepted_ms": turn.accepted_ms,
+        "receipt": receipt,
+        "countersigned": countersigned(turn.countersigned),
+        "verified": verify.then_some(turn.problem.is_none()),
+        "problem": turn.problem.map(|code| code.name()),
+    })
+}
+
+/// A time as `2026-11-22 06:30:00`, by the proleptic Gregorian calendar (days to date: Howard Hinnant, "chrono-compatible
+/// low-level date algorithms").
+fn utc(time_ms: u64) -> String {
+    let seconds = time_ms / 1000;
+    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_735_689_599, "2024-12-31 23:59:59"),
+            (1_795_329_035, "2026-11-22 06:30:35"),
+        ] {
+            assert_eq!(utc(seconds * 1000), text);
+        }
+    }
+}

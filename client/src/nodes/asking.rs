@@ -1,0 +1,177 @@
+//! Asks nodes for their records: the first time, before they run out, and to hear whether somebody is there.
+
+use std::{collections::HashSet, sync::Mutex, time::Duration};
+
+use baton_mesh::{Multiaddr, OpenError, PeerInfo};
+use baton_proto::{
+    Signed,
+    ids::NodeId,
+    node_record::NodeRecord,
+    wire::{ClientFrame, NodeFrame},
+};
+use futures::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Directory, MAX_NODES, NodeInfo, lock, make_room};
+use crate::exchange::{self, ExchangeError};
+
+/// Nodes asked for their record at once.
+pub(super) const PARALLEL_ASKS: usize = 8;
+/// After the first record arrived, others are waited for only so long.
+const GATHER: Duration = Duration::from_millis(1500);
+
+/// What came of asking a node for its record.
+pub(super) enum Asked {
+    /// It gave one that holds.
+    Record(Box<Signed<NodeRecord>>),
+    /// It answered something else.
+    Otherwise,
+    /// It did not answer.
+    Nothing,
+    /// It was not asked: this process is at a limit, or ends.
+    Never,
+}
+
+impl Directory {
+    /// Verified nodes that answer, found anew where none is known: waits for the first until the discovery timeout.
+    pub(crate) async fn refresh(&self) -> Vec<NodeInfo> {
+        self.note_use();
+        if !self.may_find && self.mesh.peers().is_empty() {
+            return Vec::new();
+        }
+        let deadline = Instant::now() + self.timeouts.discovery;
+        loop {
+            let expected = self.expected;
+            let some_expected =
+                |peers: &[PeerInfo]| peers.iter().filter(|peer| peer.serves_turns).count() >= expected;
+            // All the nodes named in the configuration, or after a moment those that are there.
+            let soon = deadline.min(Instant::now() + GATHER);
+            if self.mesh.wait_for_peers(soon, some_expected).await.is_none() {
+                let any = |peers: &[PeerInfo]| peers.iter().any(|peer| peer.serves_turns);
+                let _ = self.mesh.wait_for_peers(deadline, any).await;
+            }
+            self.ask_stale().await;
+            let found = self.usable();
+            // A peer whose record could not be had yet may still come; without any, look again until the deadline.
+            if !found.is_empty() || Instant::now() >= deadline {
+                return found;
+            }
+            if !self.wait_for_change(deadline).await {
+                return self.usable();
+            }
+        }
+    }
+
+    /// Waits for any event among the peers; false at the deadline.
+    async fn wait_for_change(&self, deadline: Instant) -> bool {
+        let mut events = self.mesh.peer_events();
+        let retry = deadline.min(Instant::now() + GATHER);
+        // A quiet network is looked at again too: a node may refuse its record at first.
+        let _ = timeout_at(retry, events.recv()).await;
+        Instant::now() < deadline
+    }
+
+    pub(super) fn take_peers(&self) {
+        let now = self.now_ms();
+        let mut known = self.lock();
+        let peers = self.mesh.peers();
+        let connected: HashSet<NodeId> =
+            peers.iter().filter(|peer| peer.connected).map(|peer| peer.node).collect();
+        for (node, entry) in known.iter_mut() {
+            entry.presence.set_connected(connected.contains(node), now);
+        }
+        let is_new = |peer: &PeerInfo| peer.serves_turns && !known.contains_key(&peer.node);
+        let mut forgotten = HashSet::new();
+        if known.len() >= MAX_NODES && peers.iter().any(is_new) {
+            forgotten = make_room(&mut known, &peers);
+        }
+        for peer in peers {
+            let fits = known.contains_key(&peer.node) || known.len() < MAX_NODES;
+            // Who was forgotten just now would only take the place of a new one.
+            if !peer.serves_turns || !fits || forgotten.contains(&peer.node) {
+                continue;
+            }
+            let entry = known.entry(peer.node).or_default();
+            entry.addrs = peer.addrs;
+            entry.presence.set_connected(peer.connected, now);
+        }
+    }
+
+    /// Asks every known node without a fresh record, or of which nothing is heard, until all answered or a moment after
+    /// the first did.
+    pub(super) async fn ask_stale(&self) {
+        self.take_peers();
+        let now = self.now_ms();
+        let stale: Vec<(NodeId, Vec<Multiaddr>)> = self
+            .lock()
+            .iter()
+            .filter(|(_, known)| known.presence.may_ask(now) && known.is_stale(now))
+            .map(|(node, known)| (*node, known.addrs.clone()))
+            .collect();
+        let mut have_some = !self.usable().is_empty();
+        // Nodes that were asked and have not answered.
+        let asked = Mutex::new(HashSet::new());
+        let mut asks = stream::iter(stale)
+            .map(|(node, addrs)| {
+                lock(&asked).insert(node);
+                async move { (node, self.fetch_record(node, &addrs, self.timeouts.open).await) }
+            })
+            .buffer_unordered(PARALLEL_ASKS);
+        let mut until = Instant::now() + if have_some { GATHER } else { self.timeouts.open };
+        while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
+            lock(&asked).remove(&node);
+            self.take_answer(node, answer);
+            if !have_some && !self.usable().is_empty() {
+                have_some = true;
+                until = until.min(Instant::now() + GATHER);
+            }
+        }
+        drop(asks);
+        // Who stays silent is asked again later, or every turn would wait for it.
+        for node in lock(&asked).drain() {
+            self.take_answer(node, Asked::Nothing);
+        }
+    }
+
+    pub(super) async fn fetch_record(&self, node: NodeId, addrs: &[Multiaddr], wait: Duration) -> Asked {
+        let answer = exchange::ask(&self.mesh, node, addrs, &ClientFrame::NodeRecord, wait).await;
+        let bytes = match answer {
+            Ok(NodeFrame::NodeRecord(bytes)) => bytes,
+            Ok(_) | Err(ExchangeError::Refused { .. } | ExchangeError::Broken(_)) => return Asked::Otherwise,
+            Err(ExchangeError::Open(OpenError::Busy | OpenError::Closed)) => return Asked::Never,
+            Err(_) => return Asked::Nothing,
+        };
+        let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return Asked::Otherwise };
+        // A record is about its signer; it must be the peer that was asked.
+        if record.node == node && record.current_key(self.now_ms()).is_ok() {
+            Asked::Record(Box::new(record))
+        } else {
+            Asked::Otherwise
+        }
+    }
+
+    pub(super) fn take_answer(&self, node: NodeId, answer: Asked) {
+        let now = self.now_ms();
+        let mut known = self.lock();
+        let entry = known.entry(node).or_default();
+        match answer {
+            Asked::Record(record) => {
+                entry.presence.heard(now);
+                // An older record than the one known is a replay and changes nothing.
+                if entry.record.as_ref().is_none_or(|old| old.sequence <= record.sequence) {
+                    entry.record = Some(*record);
+                }
+            }
+            Asked::Otherwise => entry.presence.answered_otherwise(now),
+            Asked::Nothing => entry.presence.unanswered(now),
+            Asked::Never => entry.presence.not_asked(),
+        }
+    }
+
+    /// Asks a node for its record now, whatever is known, because it said that ours is out of date.
+    pub(crate) async fn renew(&self, node: NodeId) {
+        let addrs = self.addrs(node);
+        let answer = self.fetch_record(node, &addrs, self.timeouts.open).await;
+        self.take_answer(node, answer);
+    }
+}

@@ -1,0 +1,161 @@
+//! The task beside a directory: asks nodes whether they are there while the client is in use, and writes what was seen of
+//! them to the disk. No turn waits for it.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use baton_mesh::PeerEvent;
+use baton_proto::ids::NodeId;
+use tokio::{
+    sync::broadcast::error::RecvError,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Directory, asking::PARALLEL_ASKS};
+
+/// Nodes are looked after for so long after the last turn or listing; then nobody is asked any more until the next.
+const IN_USE_MS: u64 = 2 * 60 * 1000;
+/// How often it is looked who is to be asked.
+const TICK: Duration = Duration::from_secs(1);
+/// The same while nobody uses the client: whatever happens then wakes the task.
+const IDLE_TICK: Duration = Duration::from_secs(60 * 60);
+/// How long a node is waited for that is asked in the background. With the time until it is asked, that stays below the half
+/// minute after which nobody counts on it.
+const CHECK_WAIT: Duration = Duration::from_secs(5);
+/// Nodes a second that are asked only because nothing was heard of them: forty within the time after which they are to be
+/// asked. Where more are known, each of them is asked more rarely, and the mesh's own probes see to the rest.
+const QUIET_ASKS_PER_SECOND: u128 = 2;
+/// The reputation is written at most this often.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+/// Looks after a directory until cancelled, or until nobody has it any more.
+pub(crate) async fn run(directory: Weak<Directory>, cancel: CancellationToken) {
+    let Some(first) = directory.upgrade() else { return };
+    let (mut events, wake) = (first.mesh.peer_events(), first.wake.clone());
+    drop(first);
+    let mut asks = JoinSet::new();
+    let (mut written, mut quiet_from) = (Instant::now(), Instant::now());
+    while let Some(kept) = directory.upgrade() {
+        kept.start_checks(&mut asks, &mut quiet_from);
+        if kept.unsaved.load(Ordering::Acquire) && written.elapsed() >= WRITE_EVERY {
+            kept.save().await;
+            written = Instant::now();
+        }
+        let busy = kept.is_in_use() || kept.unsaved.load(Ordering::Acquire);
+        let tick = if busy { TICK } else { IDLE_TICK };
+        // Nothing is kept alive by who only looks after it.
+        drop(kept);
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => break,
+            event = events.recv() => match event {
+                Ok(event) => if let Some(kept) = directory.upgrade() { kept.on_event(event) },
+                // What was missed shows in the table of peers.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => break,
+            },
+            Some(_) = asks.join_next(), if !asks.is_empty() => {}
+            () = wake.notified() => {}
+            () = sleep(tick) => {}
+        }
+    }
+    asks.shutdown().await;
+    if let Some(kept) = directory.upgrade() {
+        kept.save().await;
+    }
+}
+
+impl Directory {
+    fn is_in_use(&self) -> bool {
+        self.now_ms().saturating_sub(self.used_ms.load(Ordering::Relaxed)) < IN_USE_MS
+    }
+
+    fn on_event(&self, event: PeerEvent) {
+        let now = self.now_ms();
+        let (node, connected) = match event {
+            PeerEvent::Connected(node) => (node, true),
+            PeerEvent::Disconnected(node) | PeerEvent::Expired(node) => (node, false),
+            PeerEvent::Discovered(_) | PeerEvent::Identified(_) => return,
+        };
+        if let Some(known) = self.lock().get_mut(&node) {
+            known.presence.set_connected(connected, now);
+        }
+    }
+
+    /// Asks those that something happened to, and some of those of which nothing was heard for a while: as many as the time
+    /// since `quiet_from` allows.
+    fn start_checks(self: &Arc<Self>, asks: &mut JoinSet<()>, quiet_from: &mut Instant) {
+        while asks.try_join_next().is_some() {}
+        if !self.is_in_use() {
+            return;
+        }
+        self.take_peers();
+        let now = self.now_ms();
+        let allowed = quiet_from.elapsed().as_millis() * QUIET_ASKS_PER_SECOND / 1000;
+        let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+        let mut known = self.lock();
+        // Who never gave a record is asked when somebody wants a node.
+        let of_record = || known.iter().filter(|(_, known)| known.record.is_some());
+        let urgent = of_record().filter(|(_, known)| known.presence.is_urgent()).map(|(node, _)| *node);
+        let mut quiet: Vec<(u64, NodeId)> = of_record()
+            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_quiet(now))
+            .map(|(node, known)| (known.presence.heard_ms(), *node))
+            .collect();
+        quiet.sort_unstable();
+        quiet.truncate(allowed);
+        if !quiet.is_empty() {
+            *quiet_from = Instant::now();
+        }
+        let missed = of_record()
+            .filter(|(_, known)| !known.presence.is_urgent() && known.presence.is_missed(now))
+            .map(|(node, _)| *node);
+        // Many that are gone, and take long to say nothing, must not keep the others from being asked.
+        let mut due: Vec<NodeId> =
+            urgent.chain(quiet.into_iter().map(|(_, node)| node)).chain(missed).collect();
+        due.truncate(PARALLEL_ASKS.saturating_sub(asks.len()));
+        for node in &due {
+            if let Some(known) = known.get_mut(node) {
+                known.presence.ask();
+            }
+        }
+        drop(known);
+        for node in due {
+            let directory = self.clone();
+            asks.spawn(async move {
+                let addrs = directory.addrs(node);
+                let answer = directory.fetch_record(node, &addrs, CHECK_WAIT).await;
+                directory.take_answer(node, answer);
+            });
+        }
+    }
+
+    /// Writes what was seen of nodes, together with what another process of this home wrote meanwhile.
+    async fn save(self: &Arc<Self>) {
+        if !self.unsaved.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let Some(keep) = self.keep.clone() else { return };
+        let (directory, now) = (self.clone(), self.now_ms());
+        let saved = tokio::task::spawn_blocking(move || {
+            let others = keep.reread(now);
+            let table = {
+                let mut reputation = directory.reputation();
+                if let Some(others) = others {
+                    reputation.merge(others, now);
+                }
+                reputation.clone()
+            };
+            keep.write(&table, now)
+        });
+        match saved.await {
+            Ok(Ok(())) => {}
+            // A turn or two less is remembered; nothing depends on it.
+            Ok(Err(error)) => tracing::warn!(%error, "what was seen of nodes was not written"),
+            Err(error) => tracing::warn!(%error, "what was seen of nodes was not written"),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Whether a node is there: a small state machine over what is heard of it. Pure; the clock is a parameter.
+//!
+//! A node leaves the list with evidence, when a question finds nobody, or without any sign for [`SILENT_MS`]. An end of its
+//! connection alone is no evidence, since idle connections end too; it is reason to ask. Nobody is banned: who answers is
+//! back at once.
+
+/// A node of which nothing was heard for so long is not counted on, unless its connection is open.
+const SILENT_MS: u64 = 30_000;
+/// A node of which nothing was heard for so long is asked, so that the answer, or none, is there before [`SILENT_MS`].
+const QUIET_MS: u64 = 20_000;
+/// First pause before a node that did not answer is asked again; doubled by each further question in vain.
+const ASK_AGAIN_MS: u64 = 2000;
+/// Longest such pause.
+const MAX_ASK_AGAIN_MS: u64 = 60_000;
+
+/// What is known of a node's being there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Presence {
+    connected: bool,
+    /// When it was last heard of, in milliseconds since the Unix epoch; 0 is never.
+    heard_ms: u64,
+    /// Since when it does not answer.
+    gone_since_ms: Option<u64>,
+    /// Something happened that makes it worth asking now.
+    doubtful: bool,
+    /// Asked in the background, and not answered yet.
+    asking: bool,
+    /// Questions since it last gave its record.
+    in_vain: u32,
+    /// Not before then is it asked again.
+    ask_from_ms: u64,
+}
+
+impl Presence {
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// When it was last heard of; 0 is never.
+    pub(super) fn heard_ms(&self) -> u64 {
+        self.heard_ms
+    }
+
+    /// Whether it is not to be counted on.
+    pub(super) fn is_gone(&self, now_ms: u64) -> bool {
+        let silent = !self.connected && now_ms.saturating_sub(self.heard_ms) > SILENT_MS;
+        self.gone_since_ms.is_some() || silent
+    }
+
+    /// Whether it was asked and did not give its record.
+    pub(super) fn was_asked_in_vain(&self) -> bool {
+        self.in_vain > 0
+    }
+
+    /// Whether nobody waits for its answer, and the pause after a question in vain is over.
+    pub(super) fn may_ask(&self, now_ms: u64) -> bool {
+        !self.asking && self.ask_from_ms <= now_ms
+    }
+
+    /// Whether something happened that makes it worth asking now.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.asking && self.doubtful
+    }
+
+    /// Whether nothing was heard of it for so long that it is to be asked.
+    pub(super) fn is_quiet(&self, now_ms: u64) -> bool {
+        let present = self.gone_since_ms.is_none();
+        present && self.may_ask(now_ms) && now_ms.saturating_sub(self.heard_ms) >= QUIET_MS
+    }
+
+    /// Whether it is gone, and the pause before it is asked again is over.
+    pub(super) fn is_missed(&self, now_ms: u64) -> bool {
+        self.gone_since_ms.is_some() && self.may_ask(now_ms)
+    }
+
+    /// It is being asked in the background.
+    pub(super) fn ask(&mut self) {
+        self.asking = true;
+        self.doubtful = false;
+    }
+
+    /// It gave its record, or served.
+    pub(super) fn heard(&mut self, now_ms: u64) {
+        *self = Self { connected: self.connected, heard_ms: now_ms, ..Self::default() };
+    }
+
+    /// It answered, but gave no record that holds.
+    pub(super) fn answered_otherwise(&mut self, now_ms: u64) {
+        let before = *self;
+        self.heard(now_ms);
+        self.in_vain = before.in_vain;
+        self.wait(now_ms);
+    }
+
+    /// It did not answer.
+    pub(super) fn unanswered(&mut self, now_ms: u64) {
+        self.asking = false;
+        self.doubtful = false;
+        self.gone_since_ms.get_or_insert(now_ms);
+        self.wait(now_ms);
+    }
+
+    /// It was not asked after all.
+    pub(super) fn not_asked(&mut self) {
+        self.asking = false;
+    }
+
+    /// Something happened that may mean that it is gone.
+    pub(super) fn doubt(&mut self) {
+        self.doubtful = true;
+    }
+
+    /// Whether a connection is open. One that opened is a sign of life, and one that ended a reason to ask.
+    pub(super) fn set_connected(&mut self, connected: bool, now_ms: u64) {
+        if connected == self.connected {
+            return;
+        }
+        self.connected = connected;
+        if connected && self.gone_since_ms.is_none() {
+            self.heard_ms = self.heard_ms.max(now_ms);
+        }
+        // Who was gone and has a connection again is asked at once, and back with the answer.
+        if !connected || self.gone_since_ms.is_some() {
+            self.doubtful = true;
+        }
+    }
+
+    fn wait(&mut self, now_ms: u64) {
+        let pause = (ASK_AGAIN_MS << self.in_vain.min(8)).min(MAX_ASK_AGAIN_MS);
+        self.in_vain = self.in_vain.saturating_add(1);
+        self.ask_from_ms = now_ms.saturating_add(pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+
+    fn present() -> Presence {
+        let mut presence = Presence::default();
+        presence.set_connected(true, NOW);
+        presence.heard(NOW);
+        presence
+    }
+
+    #[test]
+    fn leaves_with_the_first_question_in_vain_and_is_back_with_the_first_answer() {
+        let mut presence = present();
+        assert!(!presence.is_gone(NOW) && !presence.is_urgent() && !presence.is_quiet(NOW));
+        presence.set_connected(false, NOW);
+        assert!(!presence.is_gone(NOW), "an idle connection ends too");
+        assert!(presence.is_urgent(), "but it is asked at once");
+        presence.ask();
+        assert!(!presence.is_urgent(), "and not twice at a time");
+        presence.unanswered(NOW);
+        assert!(presence.is_gone(NOW));
+        presence.heard(NOW + 1);
+        assert_eq!((presence.is_gone(NOW + 1), presence.may_ask(NOW + 1)), (false, true));
+    }
+
+    #[test]
+    fn without_any_sign_it_leaves_after_half_a_minute_and_is_asked_before() {
+        let mut presence = present();
+        assert!(presence.is_quiet(NOW + QUIET_MS));
+        assert!(!presence.is_gone(NOW + 10 * SILENT_MS), "its connection is probed by the mesh");
+        presence.set_connected(false, NOW);
+        assert!(!presence.is_gone(NOW + SILENT_MS));
+        assert!(presence.is_gone(NOW + SILENT_MS + 1));
+    }
+
+    #[test]
+    fn is_asked_ever_more_rarely_but_at_once_when_it_connects() {
+        let mut presence = present();
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            presence.unanswered(NOW);
+            pauses.push((presence.ask_from_ms - NOW) / 1000);
+            let wait = presence.ask_from_ms;
+            assert!(!presence.is_urgent() && !presence.is_missed(wait - 1) && presence.is_missed(wait));
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60]);
+        presence.set_connected(false, NOW);
+        presence.unanswered(NOW);
+        presence.set_connected(true, NOW);
+        assert!(presence.is_urgent() && presence.is_gone(NOW), "a connection alone is no answer");
+    }
+}

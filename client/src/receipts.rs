@@ -1,0 +1,111 @@
+//! The receipts that a home keeps: what nodes signed of its turns, and what this client signed back. Reads journals without
+//! opening them for writing, so that it works beside a running client.
+
+use baton_proto::{
+    ErrorCode, Signed,
+    ack::TurnAck,
+    commit::check_receipt_of_link,
+    ids::{NodeId, SessionId},
+    link::Link,
+    receipt::Receipt,
+};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    session,
+    state::{State, TurnMeta},
+};
+
+/// What a home knows of who served a turn.
+#[derive(Debug, Clone)]
+pub struct TurnReceipt {
+    /// The turn's place in its session.
+    pub seq: u64,
+    /// The node that finished it, as the signed link says.
+    pub node: NodeId,
+    /// When it was accepted here, in milliseconds since the Unix epoch.
+    pub accepted_ms: u64,
+    /// What the node claims. Absent in a session that was recovered from its root: the store has no receipts.
+    pub receipt: Option<Signed<Receipt>>,
+    /// Whether it was countersigned.
+    pub countersigned: Countersigned,
+    /// The first thing that did not verify, if anything was checked and did not.
+    pub problem: Option<ErrorCode>,
+}
+
+/// How far the acknowledgement of a turn came, by which its author can show credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Countersigned {
+    /// There is none: the turn came from the store, or from an export.
+    No,
+    /// It is signed, and its author does not have it yet.
+    Pending,
+    /// Its author has it.
+    Delivered,
+    /// It is signed, and its author knows nothing of the turn any more.
+    Moot,
+}
+
+impl Client {
+    /// Who served the turns of a session, oldest first. With `verify` every signature is checked again: the receipt
+    /// against the turn's link and authorisation, and the acknowledgement against both.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownSession`], [`ClientError::JournalDamaged`], [`ClientError::File`].
+    pub async fn receipts(&self, id: SessionId, verify: bool) -> Result<Vec<TurnReceipt>, ClientError> {
+        let open = self.lock().get(&id).cloned();
+        self.blocking(move |client| match open {
+            Some(session) => Ok(session.read(|state| all(state, verify))),
+            None => {
+                let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
+                Ok(all(&session::peek(&path, &client.inner.secret)?, verify))
+            }
+        })
+        .await
+    }
+}
+
+fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {
+    let turns = state.history.iter().zip(&state.meta);
+    turns
+        .map(|(turn, meta)| TurnReceipt {
+            seq: turn.link.seq,
+            node: turn.link.author,
+            accepted_ms: meta.accepted_ms,
+            receipt: meta.receipt.clone(),
+            countersigned: countersigned(state, turn.link.seq, meta),
+            problem: if verify { check(&turn.link, meta).err() } else { None },
+        })
+        .collect()
+}
+
+fn countersigned(state: &State, seq: u64, meta: &TurnMeta) -> Countersigned {
+    match &meta.ack {
+        None => Countersigned::No,
+        Some(_) if state.unacked.contains(&seq) => Countersigned::Pending,
+        Some(_) if meta.acked => Countersigned::Delivered,
+        Some(_) => Countersigned::Moot,
+    }
+}
+
+/// Checks what was signed of a turn, from the bytes.
+fn check(link: &Signed<Link>, meta: &TurnMeta) -> Result<(), ErrorCode> {
+    let link = &Signed::<Link>::verify(link.bytes().clone())?;
+    let Some(receipt) = &meta.receipt else { return Ok(()) };
+    let receipt = check_receipt_of_link(link, receipt.bytes().clone())?;
+    if let Some(auth) = &meta.auth {
+        let auth = Signed::<baton_proto::turn::TurnAuth>::verify(auth.bytes().clone())?;
+        if auth.auth_hash() != receipt.auth_hash || !receipt.claims_fit(&auth) {
+            return Err(ErrorCode::ReceiptMismatch);
+        }
+    }
+    let Some(ack) = &meta.ack else { return Ok(()) };
+    let ack = Signed::<TurnAck>::verify(ack.bytes().clone())?;
+    let meant = ack.session_id == link.session_id
+        && ack.seq == link.seq
+        && ack.link_hash == link.link_hash()
+        && ack.blob_digest == meta.digest
+        && ack.receipt_hash == receipt.receipt_hash();
+    if meant { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+}

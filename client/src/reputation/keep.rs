@@ -1,0 +1,138 @@
+//! The file of a client's reputation table: one sealed JSON object, replaced whole. It is a convenience: what cannot be read
+//! is set aside with a warning, and the client begins anew.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use baton_keys::{
+    files::{FileSecret, replace_private},
+    secret::random_bytes,
+};
+use baton_proto::ids::{ModelId, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, MAX_MODEL_NAMES, MAX_WARM, Reputation, WARM_MS};
+use crate::nodes::MAX_NODES;
+
+/// Name of the file in the home folder.
+pub(crate) const FILE: &str = "reputation";
+/// What the file is sealed for.
+const PURPOSE: &[u8] = b"baton client reputation 1";
+/// Largest file that is read: several times what a full table takes.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// The table as it is written. Fields that are added later are missing in old files and unknown to old programs; both
+/// read on.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct Written {
+    nodes: BTreeMap<String, Entry>,
+    warm: BTreeMap<String, u64>,
+    models: BTreeMap<String, String>,
+}
+
+/// Where the table is kept, and under what.
+#[derive(Clone)]
+pub(crate) struct Keep {
+    path: PathBuf,
+    secret: FileSecret,
+}
+
+impl Keep {
+    pub(crate) fn new(home: &Path, secret: &FileSecret) -> Self {
+        Self { path: home.join(FILE), secret: secret.clone() }
+    }
+
+    /// The table, empty where there is no file; a file that does not open is set aside. Blocking.
+    pub(crate) fn load(&self, now_ms: u64) -> Reputation {
+        match self.read(now_ms) {
+            Ok(found) => found.unwrap_or_default(),
+            Err(error) => {
+                self.set_aside(&error);
+                Reputation::default()
+            }
+        }
+    }
+
+    /// What the file says now, which another process of this home may have written; none where it says nothing. Blocking.
+    pub(crate) fn reread(&self, now_ms: u64) -> Option<Reputation> {
+        self.read(now_ms).ok().flatten()
+    }
+
+    /// Writes the table. Blocking.
+    ///
+    /// # Errors
+    /// The file system's; the old file is then as it was.
+    pub(crate) fn write(&self, table: &Reputation, now_ms: u64) -> io::Result<()> {
+        let hex = |bytes: &[u8]| hex::encode(bytes);
+        let written = Written {
+            nodes: table
+                .nodes
+                .iter()
+                .filter(|(_, entry)| entry.tells(now_ms))
+                .map(|(node, entry)| (node.to_string(), entry.clone()))
+                .collect(),
+            warm: table
+                .warm
+                .iter()
+                .filter(|(_, until_ms)| **until_ms > now_ms)
+                .map(|(tag, until_ms)| (hex(tag), *until_ms))
+                .collect(),
+            models: table.models.iter().map(|(model, name)| (model.to_string(), name.clone())).collect(),
+        };
+        let text = serde_json::to_vec(&written).map_err(io::Error::other)?;
+        replace_private(&self.path, &self.secret.seal(PURPOSE, &text))
+    }
+
+    fn read(&self, now_ms: u64) -> io::Result<Option<Reputation>> {
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+            Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too large"));
+            }
+            Ok(_) => {}
+        }
+        let sealed = fs::read(&self.path)?;
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it does not open");
+        let text = self.secret.open(PURPOSE, &sealed).map_err(|_| damaged())?;
+        let written: Written = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        Ok(Some(parse(written, now_ms)))
+    }
+
+    /// Moves a file out of the way that cannot be read. One that is merely not ours to read stays where it is.
+    fn set_aside(&self, error: &io::Error) {
+        let name = format!("{FILE}.{}.damaged", hex::encode(random_bytes::<4>()));
+        let aside = self.path.with_file_name(name);
+        match fs::rename(&self.path, &aside) {
+            Ok(()) => tracing::warn!(
+                %error,
+                path = %aside.display(),
+                "what was known of nodes cannot be read; it is set aside, and the client begins anew"
+            ),
+            Err(moved) => tracing::warn!(%error, %moved, "what was known of nodes cannot be read"),
+        }
+    }
+}
+
+/// What is well formed of it, within the table's bounds.
+fn parse(written: Written, now_ms: u64) -> Reputation {
+    let node = |(id, mut entry): (String, Entry)| {
+        entry.tame(now_ms);
+        Some((NodeId::parse_hex(&id).ok()?, entry))
+    };
+    let warm = |(tag, until_ms): (String, u64)| {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(tag, &mut bytes).ok()?;
+        Some((bytes, until_ms.min(now_ms.saturating_add(WARM_MS))))
+    };
+    let model = |(id, name): (String, String)| Some((ModelId::parse_hex(&id).ok()?, name));
+    Reputation {
+        nodes: written.nodes.into_iter().filter_map(node).take(MAX_NODES).collect(),
+        warm: written.warm.into_iter().filter_map(warm).take(MAX_WARM).collect(),
+        models: written.models.into_iter().filter_map(model).take(MAX_MODEL_NAMES).collect(),
+    }
+}

@@ -1,0 +1,372 @@
+//! Who is chosen after what was seen, over real nodes: liars, hiccups, the dead and the silent; and what the command says of
+//! it.
+
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton_client::{
+    Client, ClientConfig, Countersigned, NodeExplanation, ResumeOptions, TurnInput,
+    choose::{Behind, MAX_SHARE, Ranked, Verdict},
+};
+use baton_proto::{ErrorCode, ids::NodeId, receipt::EngineKind};
+use serde_json::Value;
+
+use crate::{
+    GRACE, World,
+    command::{Place, code, err, last, out},
+    events_of,
+    fake::{Act, FakeNode, now_ms},
+    relayer::{FakeRelayer, Trick},
+    say, session,
+};
+
+/// A clock that runs ahead by as much as a test says.
+fn ahead(config: &mut ClientConfig) -> Arc<AtomicU64> {
+    let offset = Arc::new(AtomicU64::new(0));
+    let of_clock = offset.clone();
+    config.clock = Arc::new(move || now_ms() + of_clock.load(Ordering::SeqCst));
+    offset
+}
+
+fn explained(rows: &[NodeExplanation], node: NodeId) -> (&NodeExplanation, Ranked) {
+    let row = rows.iter().find(|row| row.node == node).unwrap();
+    match row.verdict {
+        Verdict::Ranked(ranked) => (row, ranked),
+        Verdict::Excluded(exclusion) => panic!("{exclusion:?}"),
+    }
+}
+
+async fn explain(client: &Client) -> Vec<NodeExplanation> {
+    client.explain(None, &ResumeOptions::default()).await.unwrap()
+}
+
+/// Looks again and again until the list has so many nodes.
+async fn until_listed(client: &Client, count: usize) {
+    let look = async {
+        while client.nodes().await.len() != count {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(GRACE, look).await.unwrap_or_else(|_| panic!("never {count} nodes"));
+}
+
+/// An attempt at one node that fails.
+async fn fail_at(client: &Client, node: &FakeNode, act: Act) {
+    let session = session(client).await;
+    node.script([act]);
+    let input = TurnInput { node: Some(node.id()), max_attempts: 1, ..TurnInput::user("hello") };
+    client.turn(session, input, |_| {}).await.unwrap_err();
+    client.abandon(session).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_liar_is_left_for_honest_nodes_also_after_a_restart() {
+    for act in [Act::WrongReceipt, Act::WrongText, Act::WrongDigest, Act::WrongNote, Act::RepeatToken] {
+        let world = World::new(2).await;
+        let client = world.client().await;
+        client.nodes().await;
+        fail_at(&client, &world.nodes[0], act).await;
+        let all = explain(&client).await;
+        let (row, ranked) = explained(&all, world.nodes[0].id());
+        assert_eq!(row.last_fault, Some("lied"), "{act:?}");
+        assert!(matches!(ranked.behind, Some(Behind::Lied { until_ms }) if until_ms > now_ms() + 80_000_000));
+        client.shutdown(GRACE).await;
+
+        let client = world.client().await;
+        client.nodes().await;
+        assert_eq!(client.nodes().await.len(), 2);
+        let session = session(&client).await;
+        for _ in 0..6 {
+            assert_eq!(say(&client, session, "hello").await.node, world.nodes[1].id(), "{act:?}");
+        }
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_receipts_contradict_its_record_is_a_liar() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    client.nodes().await;
+    world.nodes[0].script([Act::OtherEngine]);
+    let session = session(&client).await;
+    let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("hello") };
+    client.turn(session, input, |_| {}).await.unwrap();
+    let all = explain(&client).await;
+    assert!(matches!(explained(&all, world.nodes[0].id()).1.behind, Some(Behind::Lied { .. })));
+    assert_eq!(say(&client, session, "hello").await.node, world.nodes[1].id());
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hiccup_bans_nobody() {
+    for (act, fault, pause_ms) in [
+        (Act::Truncate, "cut-off", 6000),
+        (Act::Refuse(ErrorCode::Busy), "busy", 2000),
+        (Act::Fail(ErrorCode::Internal), "refused", 6000),
+    ] {
+        let world = World::new(2).await;
+        let mut config = world.config(world.home.path());
+        let offset = ahead(&mut config);
+        let client = Client::open(config).await.unwrap();
+        client.nodes().await;
+        fail_at(&client, &world.nodes[0], act).await;
+        let all = explain(&client).await;
+        let (row, ranked) = explained(&all, world.nodes[0].id());
+        assert_eq!(row.last_fault, Some(fault));
+        assert!(matches!(ranked.behind, Some(Behind::Paused { .. })), "{act:?}: {ranked:?}");
+        offset.store(pause_ms, Ordering::SeqCst);
+        let all = explain(&client).await;
+        let (_, ranked) = explained(&all, world.nodes[0].id());
+        assert!(ranked.share > 0.25, "{act:?}: {ranked:?}");
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayer_cannot_give_a_node_a_bad_name() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    client.nodes().await;
+    for trick in [Trick::Lie, Trick::Refuse, Trick::Repeat] {
+        let relayer = FakeRelayer::start(&world.nodes[0], trick).await;
+        let session = session(&client).await;
+        let input = TurnInput {
+            node: Some(world.nodes[0].id()),
+            relayer: Some(relayer.named()),
+            memory_tokens: 100,
+            max_attempts: 1,
+            ..TurnInput::user("hello")
+        };
+        let (result, _) = events_of(&client, session, input).await;
+        assert!(result.is_err(), "{trick:?}");
+        let all = explain(&client).await;
+        let (row, _) = explained(&all, world.nodes[0].id());
+        assert_eq!((row.last_fault, row.evidence.lied_until_ms), (Some("unclear"), 0), "{trick:?}");
+        assert!(row.evidence.failed < 0.01, "{trick:?}");
+    }
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_good_node_gets_turns_and_the_one_that_served_last_is_preferred() {
+    let world = World::new(3).await;
+    let mut config = world.config(world.home.path());
+    let offset = ahead(&mut config);
+    let client = Client::open(config).await.unwrap();
+    client.nodes().await;
+    let session = session(&client).await;
+    let mut served = std::collections::HashMap::new();
+    // Each has at least a ninth of the draw, so that one of them is left out here once in a few thousand million times.
+    for _ in 0..200 {
+        let node = say(&client, session, "hello").await.node;
+        *served.entry(node).or_insert(0) += 1;
+        if served.len() == 3 {
+            break;
+        }
+    }
+    assert_eq!(served.len(), 3, "{served:?}");
+    let last = client.last_turn(session).await.unwrap().unwrap().turn.link.author;
+    let warm = client.explain(Some(session), &ResumeOptions::default()).await.unwrap();
+    let (_, ranked) = explained(&warm, last);
+    assert!(ranked.factors.warm > 1.0 && ranked.share <= MAX_SHARE + 1e-9, "{ranked:?}");
+    assert!(warm.iter().all(|row| explained(&warm, row.node).1.share > 0.0), "nobody is driven out");
+    let cold = explain(&client).await;
+    assert!(ranked.share > explained(&cold, last).1.share);
+    offset.store(11 * 60_000, Ordering::SeqCst);
+    let later = client.explain(Some(session), &ResumeOptions::default()).await.unwrap();
+    assert!(explained(&later, last).1.factors.warm <= 1.0, "not for ever");
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_died_leaves_the_list_and_is_back_when_it_answers() {
+    let mut world = World::new(2).await;
+    let client = world.client().await;
+    until_listed(&client, 2).await;
+    let died = std::time::Instant::now();
+    world.nodes[0].stop().await;
+    until_listed(&client, 1).await;
+    assert!(died.elapsed() < Duration::from_secs(6), "{:?}", died.elapsed());
+    let all = explain(&client).await;
+    assert_eq!(explained(&all, world.nodes[0].id()).1.behind, Some(Behind::Gone));
+    let session = session(&client).await;
+    let outcome = say(&client, session, "hello").await;
+    assert_eq!((outcome.node, outcome.attempt), (world.nodes[1].id(), 0), "no attempt is lost on it");
+    world.nodes[0].revive().await;
+    until_listed(&client, 2).await;
+    let all = explain(&client).await;
+    assert!(explained(&all, world.nodes[0].id()).1.share > 0.0);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_says_nothing_for_half_a_minute_leaves_the_list_though_it_is_connected() {
+    let world = World::new(2).await;
+    let mut config = world.config(world.home.path());
+    let offset = ahead(&mut config);
+    let client = Client::open(config).await.unwrap();
+    until_listed(&client, 2).await;
+    world.nodes[0].seen(|seen| seen.deaf = true);
+    offset.store(21_000, Ordering::SeqCst);
+    until_listed(&client, 1).await;
+    world.nodes[0].seen(|seen| seen.deaf = false);
+    // The next question comes after a pause that doubles.
+    offset.fetch_add(60_000, Ordering::SeqCst);
+    until_listed(&client, 2).await;
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_seen_is_kept_sealed_and_a_damaged_file_costs_only_itself() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    say(&client, session, "hello").await;
+    client.shutdown(GRACE).await;
+    let path = world.home.path().join("reputation");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let served = async |expected: f64| {
+        let client = world.client().await;
+        let all = explain(&client).await;
+        let (row, _) = explained(&all, world.nodes[0].id());
+        assert!((row.evidence.served - expected).abs() < 0.01, "{row:?}");
+        assert_eq!(row.evidence.speed.is_some(), expected > 0.0);
+        client.shutdown(GRACE).await;
+    };
+    served(1.0).await;
+    std::fs::write(&path, b"something else").unwrap();
+    served(0.0).await;
+    let aside = std::fs::read_dir(world.home.path()).unwrap().flatten();
+    assert!(aside.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "damaged")));
+    let client = world.client().await;
+    assert_eq!(say(&client, session, "again").await.seq, 1);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let outcome = say(&client, session, "hello").await;
+    client.shutdown(GRACE).await;
+    let client = world.client().await;
+    client.session(session).await.unwrap();
+    // Another process of the same home, which the open session's lock would refuse.
+    let beside = world.client().await;
+    let receipts = beside.receipts(session, true).await.unwrap();
+    assert_eq!((receipts.len(), receipts[0].seq, receipts[0].node), (1, 0, world.nodes[0].id()));
+    assert_eq!((receipts[0].countersigned, receipts[0].problem), (Countersigned::Delivered, None));
+    let receipt = receipts[0].receipt.as_ref().unwrap();
+    assert_eq!(receipt.receipt_hash(), outcome.receipt.receipt_hash());
+    beside.shutdown(GRACE).await;
+    client.shutdown(GRACE).await;
+}
+
+/// The row of a node in what the command says.
+fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
+    let rows = value["nodes"].as_array().unwrap();
+    rows.iter().find(|row| row["node"] == node.id().to_string()).unwrap_or_else(|| panic!("{value}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_explains_the_choice_as_a_table_and_as_json() {
+    let place = Place::new().await;
+    let home = place.home();
+    let other = FakeNode::start(place.node.stores(), EngineKind::Native).await;
+    let address = other.addrs().first().unwrap().to_string();
+    let both = |arguments: &[&str]| -> Vec<String> {
+        arguments.iter().chain(&["--node", &address]).map(ToString::to_string).collect()
+    };
+    let run = async |arguments: &[&str]| {
+        let arguments = both(arguments);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        place.baton(&home, &arguments, "").await
+    };
+    let only = place.node.id().to_string();
+    let first = run(&["chat", "--only", &only, "--message", "hello"]).await;
+    assert_eq!(code(&first), 0, "{}", err(&first));
+    let explained = last(&run(&["nodes", "--explain", "--json"]).await);
+    let (known, newcomer) = (row(&explained, &place.node), row(&explained, &other));
+    assert!((known["probability"].as_f64().unwrap() - 2.0 / 3.0).abs() < 0.02, "{explained}");
+    assert!((newcomer["probability"].as_f64().unwrap() - 1.0 / 3.0).abs() < 0.02, "{explained}");
+    assert_eq!(newcomer["why"], "in the draw, as a newcomer");
+    assert!(known["seen"]["served"].as_f64().unwrap() > 0.9, "{explained}");
+    assert!(known["seen"]["first_token_ms"].as_f64().unwrap() > 0.0, "{explained}");
+
+    let liar = other.id().to_string();
+    other.script([Act::WrongReceipt; 6]);
+    let lied = run(&["chat", "--only", &liar, "--message", "hello"]).await;
+    assert_eq!(code(&lied), 5, "{}", err(&lied));
+    let explained = last(&run(&["nodes", "--explain", "--json", "--session", "last"]).await);
+    assert_eq!(row(&explained, &other)["behind"], "lied", "{explained}");
+    assert_eq!(row(&explained, &other)["probability"], 0.0);
+    assert_eq!(row(&explained, &place.node)["probability"], 1.0);
+    let table = run(&["nodes", "--explain"]).await;
+    let (text, remarks) = (out(&table), err(&table));
+    assert!(text.starts_with("NODE ") && text.lines().count() == 3, "{text}");
+    assert!(text.contains("last of all: what it sent or signed was not true; for 1439 min more"), "{text}");
+    assert!(text.contains("100.0%") && remarks.contains("last failure: lied"), "{text}{remarks}");
+
+    let explained = last(&run(&["nodes", "--explain", "--json", "--model", "huge"]).await);
+    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "model", "{explained}");
+    let explained = last(&run(&["nodes", "--explain", "--json", "--max-price", "0"]).await);
+    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "price", "{explained}");
+    assert_eq!(code(&run(&["nodes", "--model", "parrot"]).await), 2, "that is for --explain");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
+    let place = Place::new().await;
+    let home = place.home();
+    for message in ["one", "two"] {
+        let said = place.baton(&home, &["chat", "last", "--message", message], "").await;
+        if code(&said) == 7 {
+            assert_eq!(code(&place.baton(&home, &["chat", "--message", message], "").await), 0);
+        }
+    }
+    place.node.stop().await;
+    let value = last(&place.baton(&home, &["receipts", "--json", "--verify"], "").await);
+    assert_eq!(value["verified"], true, "{value}");
+    let turns = value["sessions"][0]["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 2, "{value}");
+    assert_eq!(turns[1]["node"], place.node.id().to_string());
+    assert_eq!(
+        (turns[1]["countersigned"].as_str(), turns[1]["verified"].as_bool()),
+        (Some("yes"), Some(true))
+    );
+    let receipt = &turns[1]["receipt"];
+    assert_eq!((receipt["input_tokens"].as_u64(), receipt["output_tokens"].as_u64()), (Some(10), Some(2)));
+    assert_eq!(
+        (receipt["model_name"].as_str(), receipt["engine"].as_str()),
+        (Some("parrot"), Some("native"))
+    );
+    let (node, model) = (&value["by_node"][0], &value["by_model"][0]);
+    assert_eq!((node["turns"].as_u64(), node["input_tokens"].as_u64()), (Some(2), Some(20)), "{value}");
+    assert_eq!((model["name"].as_str(), model["countersigned"].as_u64()), (Some("parrot"), Some(2)));
+
+    let table = place.baton(&home, &["receipts", "last", "--verify"], "").await;
+    assert_eq!(code(&table), 0, "{}", err(&table));
+    assert!(out(&table).contains("COUNTERSIGNED") && out(&table).contains("parrot"), "{}", out(&table));
+    assert!(err(&table).contains("✓ verified: 2 turns"), "{}", err(&table));
+
+    let words = place.folder.path().join("words.txt").display().to_string();
+    assert_eq!(code(&place.baton(&home, &["session", "backup", "last", "--out", &words], "").await), 0);
+    let other = place.folder.path().join("other");
+    let restored = place.baton(&other, &["session", "restore", "--words-file", &words], "").await;
+    assert_eq!(code(&restored), 0, "{}", err(&restored));
+    let none = place.baton(&other, &["receipts"], "").await;
+    assert_eq!(code(&none), 0, "{}", err(&none));
+    assert!(
+        err(&none).contains("2 turns without a receipt: they were brought back from the store"),
+        "{}",
+        err(&none)
+    );
+}
