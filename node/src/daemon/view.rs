@@ -12,12 +12,12 @@ use baton_keys::ids::NodeId;
 use baton_mesh::{MeshHandle, PeerId};
 
 use crate::{
-    admin::{ModelInfo, PeerCounts, Status, StatusSource, StoreStatus},
+    admin::{ModelInfo, PeerCounts, Sample, Status, StatusSource, StoreStatus},
     config::Settings,
     engine::{Engine, EngineKind},
     identity::{Identity, peer_id},
     journal::Journal,
-    metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
+    metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
 };
 
 /// A store that answered within this counts as reachable: a few probes may be lost.
@@ -51,17 +51,20 @@ impl Running {
     }
 }
 
-fn model_info(engine: &dyn Engine) -> ModelInfo {
-    let info = engine.info();
-    let kind = match info.kind {
+pub(super) fn engine_name(kind: EngineKind) -> &'static str {
+    match kind {
         EngineKind::Native => "native",
         EngineKind::Proxied => "proxied",
         EngineKind::Echo => "echo",
-    };
+    }
+}
+
+fn model_info(engine: &dyn Engine) -> ModelInfo {
+    let info = engine.info();
     ModelInfo {
         name: info.name.clone(),
         model: info.model_id.to_string(),
-        engine: kind.to_owned(),
+        engine: engine_name(info.kind).to_owned(),
         context_tokens: info.context_tokens,
     }
 }
@@ -149,6 +152,7 @@ impl StatusSource for View {
             healthy: true,
             ready: not_ready.is_empty(),
             not_ready,
+            draining: self.draining.load(Ordering::Relaxed),
             node: self.node.to_string(),
             peer_id: peer_id(self.node).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -167,6 +171,26 @@ impl StatusSource for View {
             },
             resident_bytes: resident_bytes(),
         }
+    }
+
+    fn sample(&self) -> Sample {
+        let (turns, totals) = (self.metrics.turn_counts(), self.metrics.totals());
+        Sample {
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            tokens: totals.tokens,
+            first_tokens: totals.first_tokens,
+            first_token_ms: totals.first_token_ms,
+            committed: turns.committed,
+            failed: turns.failed,
+            refused: turns.refused,
+            running: turns.running,
+            waiting: turns.waiting,
+            peers: self.peers().connected as u64,
+        }
+    }
+
+    fn sources(&self) -> Vec<SourceCounts> {
+        self.metrics.sources()
     }
 
     fn metrics(&self) -> String {
