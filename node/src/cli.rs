@@ -4,6 +4,7 @@
 //! and a text that tells a person what to do next.
 
 mod init;
+mod manual;
 mod models;
 pub(crate) mod progress;
 mod status;
@@ -135,6 +136,23 @@ enum Command {
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json")]
     Status(StatusArgs),
+    /// Print what completes this command in a shell
+    #[command(
+        after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands
+    #[command(
+        after_help = "Examples:\n  baton-node man | man -l -\n  baton-node man --out ~/.local/share/man/man1"
+    )]
+    Man {
+        /// Write this page and one of each command into this folder
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// Where a node keeps its things, for commands beside `run`.
@@ -213,6 +231,8 @@ pub fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Models(args) => models::run(args),
         Command::Status(args) => status::run(args),
+        Command::Completions { shell } => manual::completions(command(), shell),
+        Command::Man { out } => manual::man(command(), out.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
