@@ -44,8 +44,8 @@ for command in baton baton-node baton-relayer baton-testnet; do
   check "$command" "$bin/$command"
   bash -n "$share/bash-completion/completions/$command"
   # What bash offers after the command's name is what the help lists.
-  offered=$(bash -c 'source "$1"; COMP_WORDS=("$2" ""); COMP_CWORD=1; '"_$command"' "$2" "" "$2"; printf "%s\n" "${COMPREPLY[@]}"' \
-    bash "$share/bash-completion/completions/$command" "$command")
+  offered=$(bash -c 'source "$1"; function=$(complete -p "$2" | sed "s/.*-F \([^ ]*\) .*/\1/"); COMP_WORDS=("$2" ""); COMP_CWORD=1
+    "$function" "$2" "" "$2"; printf "%s\n" "${COMPREPLY[@]}"' bash "$share/bash-completion/completions/$command" "$command")
   for word in $(listed "$bin/$command"); do
     grep -qx -- "$word" <<<"$offered" || fail "bash does not offer $command $word"
   done
