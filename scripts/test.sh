@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
 # independent verifier, the comparison with Mysten's encoder, a Walrus client, a memory client and OpenAI's client of other
-# people's, the chat page in a browser, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
+# people's, both pages in a browser, completions and manual pages, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
 # the time went.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -61,6 +61,8 @@ step "conformance with Walrus" scripts/conformance.sh
 step "the memwal client" scripts/memwal.sh
 step "OpenAI's client" scripts/openai.sh
 step "the chat page in Chromium" scripts/page.sh
+step "the status page in Chromium" scripts/status_page.sh
+step "completions and manual pages" scripts/test_extras.sh
 step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
 
 printf '\n%-34s %8s\n' "where the time went" seconds

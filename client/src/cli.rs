@@ -20,8 +20,9 @@ mod storage;
 
 use std::{process, time::Duration};
 
-use baton_client::{Client, ClientError};
+use baton_client::{Client, ClientError, manual};
 use baton_proto::ids::SessionId;
+use clap::CommandFactory as _;
 
 use args::{Arguments, Command};
 use out::Out;
@@ -100,6 +101,13 @@ impl Failure {
 
 /// Runs one call of the command.
 pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Completions(shell) => {
+            return Ok(manual::print_completions(Arguments::command(), shell)?);
+        }
+        Command::Man(pages) => return Ok(manual::print_or_write_pages(Arguments::command(), pages)?),
+        _ => {}
+    }
     let settings = Settings::gather(&arguments, environment)?;
     match arguments.command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
@@ -113,6 +121,8 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await
         }
+        // They need no settings, and are done above.
+        Command::Completions(_) | Command::Man(_) => Ok(()),
     }
 }
 

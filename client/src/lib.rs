@@ -21,6 +21,8 @@ mod exchange;
 mod head;
 mod journal;
 mod lifetime;
+#[doc(hidden)]
+pub mod manual;
 mod nodes;
 mod receipts;
 mod reputation;

@@ -1,4 +1,4 @@
-//! The admin port: health, readiness, metrics and status over HTTP, on a loopback address only.
+//! The admin port: health, readiness, metrics, status and a page of it over HTTP, on a loopback address only.
 //!
 //! `daemon` binds and runs it; `baton-node status` and monitoring ask it. It only reads, but for [`control`], which wants
 //! a token. It shows addresses, counts and states, never a session, a text or a key.
@@ -6,7 +6,10 @@
 pub mod control;
 pub mod network;
 
-use std::{net::SocketAddr, sync::Arc};
+mod history;
+mod page;
+
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
@@ -20,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{CONTENT_TYPE, Speed, TurnCounts};
+use crate::metrics::{CONTENT_TYPE, SourceCounts, Speed, TurnCounts};
 pub use control::{Control, Door};
+pub use history::{History, HistoryAnswer, Sample};
 pub use network::NetworkStatus;
 
 /// A model as the status shows it.
@@ -79,6 +83,9 @@ pub struct Status {
     pub ready: bool,
     /// What is missing for that, in words.
     pub not_ready: Vec<String>,
+    /// It lets running turns finish and takes no new ones.
+    #[serde(default)]
+    pub draining: bool,
     /// The node's Ed25519 key, hex.
     pub node: String,
     /// The same as a libp2p name.
@@ -114,10 +121,14 @@ pub struct Status {
     pub network: Option<NetworkStatus>,
 }
 
-/// What the admin port shows. Both must answer at once.
+/// What the admin port shows. All must answer at once.
 pub trait StatusSource: Send + Sync {
     /// The status now.
     fn status(&self) -> Status;
+    /// Figures of this moment, for the plot.
+    fn sample(&self) -> Sample;
+    /// Where blobs of histories came from, since the start.
+    fn sources(&self) -> Vec<SourceCounts>;
     /// All metrics as OpenMetrics text.
     fn metrics(&self) -> String;
 }
@@ -125,8 +136,9 @@ pub trait StatusSource: Send + Sync {
 type Source = Arc<dyn StatusSource>;
 
 /// The routes; with a door, also those that change something.
-pub fn router(source: Source, door: Option<Door>) -> Router {
+pub fn router(source: Source, history: Arc<History>, door: Option<Door>) -> Router {
     let control = door.map(|door| control::routes(door, source.clone())).unwrap_or_default();
+    let more = history::routes(source.clone(), history).merge(page::routes());
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -134,10 +146,11 @@ pub fn router(source: Source, door: Option<Door>) -> Router {
         .route("/status", get(status))
         .with_state(source)
         .merge(control)
+        .merge(more)
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
-/// Serves until `stop`, then lets running answers finish.
+/// Serves until `stop`, then lets running answers finish. Meanwhile it takes the samples of the plot.
 ///
 /// # Errors
 /// The listener's.
@@ -147,7 +160,14 @@ pub async fn serve(
     door: Option<Door>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(source, door)).with_graceful_shutdown(stop.cancelled_owned()).await
+    let history = Arc::new(History::new(SystemTime::now()));
+    history.put(source.sample());
+    let routes = router(source.clone(), history.clone(), door);
+    let serving = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned());
+    tokio::select! {
+        result = serving.into_future() => result,
+        never = history.watch(&source) => match never {},
+    }
 }
 
 async fn ready(State(source): State<Source>) -> (StatusCode, String) {
@@ -188,13 +208,14 @@ fn is_loopback_host(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
 
     #[derive(Default)]
     struct Fixed {
         ready: AtomicBool,
+        samples: AtomicU64,
     }
 
     impl StatusSource for Fixed {
@@ -202,6 +223,18 @@ mod tests {
             let ready = self.ready.load(Ordering::SeqCst);
             let not_ready = if ready { Vec::new() } else { vec!["the store does not answer".to_owned()] };
             Status { healthy: true, ready, not_ready, ..Status::default() }
+        }
+
+        fn sample(&self) -> Sample {
+            Sample {
+                uptime_ms: self.samples.fetch_add(1, Ordering::SeqCst) + 1,
+                running: 2,
+                ..Sample::default()
+            }
+        }
+
+        fn sources(&self) -> Vec<SourceCounts> {
+            vec![SourceCounts { source: "store".to_owned(), right: 3, ..SourceCounts::default() }]
         }
 
         fn metrics(&self) -> String {
@@ -251,6 +284,45 @@ mod tests {
         assert_eq!(server.get("/other").await.0, 404);
         server.stop.cancel();
         server.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn gives_out_samples_and_where_histories_came_from() {
+        let server = Server::start().await;
+        let history = async |path: &str| {
+            let (code, _, text) = server.get(path).await;
+            assert_eq!(code, 200, "{text}");
+            serde_json::from_str::<HistoryAnswer>(&text).unwrap()
+        };
+        let all = history("/status/history").await;
+        assert_eq!((all.kept, all.every_ms, all.sources), (600, 1000, server.source.sources()));
+        assert_eq!((all.samples[0].uptime_ms, all.samples[0].running), (1, 2));
+        assert!(history("/status/history?after=1").await.samples.iter().all(|sample| sample.uptime_ms > 1));
+        assert_eq!(server.get("/status/history?after=x").await.0, 400);
+    }
+
+    #[tokio::test]
+    async fn the_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody() {
+        let server = Server::start().await;
+        for (path, media) in [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
+        {
+            let answer = server.client.get(format!("http://{}{path}", server.address)).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{path}");
+            let header = |name| answer.headers().get(name).unwrap().to_str().unwrap().to_owned();
+            assert!(header(header::CONTENT_TYPE).starts_with(media), "{path}");
+            let policy = header(header::CONTENT_SECURITY_POLICY);
+            for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+                assert!(policy.contains(part), "{path}: {policy}");
+            }
+            assert!(!policy.contains("unsafe"), "{policy}");
+            let text = answer.text().await.unwrap();
+            for elsewhere in ["//fonts", "src=\"http", "href=\"http", "import(", "url(http"] {
+                assert!(!text.contains(elsewhere), "{path} has {elsewhere}");
+            }
+        }
+        let rebound = server.client.get(format!("http://{}/", server.address));
+        let rebound = rebound.header(header::HOST, "rebound.example").send().await.unwrap();
+        assert_eq!(rebound.status(), 403);
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ mod doctor;
 mod drain;
 mod init;
 mod keys;
+mod manual;
 mod models;
 mod passphrase;
 pub(crate) mod progress;
@@ -169,6 +170,23 @@ enum Command {
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json\n  \
         baton-node status --watch | tee node.log")]
     Status(StatusArgs),
+    /// Print what completes this command in a shell
+    #[command(
+        after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands
+    #[command(
+        after_help = "Examples:\n  baton-node man | man -l -\n  baton-node man --out ~/.local/share/man/man1"
+    )]
+    Man {
+        /// Write this page and one of each command into this folder
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// Where a node keeps its things, for commands beside `run`.
@@ -340,6 +358,8 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
         Command::Status(args) => status::run(args),
+        Command::Completions { shell } => manual::completions(command(), shell),
+        Command::Man { out } => manual::man(command(), out.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -122,6 +122,8 @@ pub struct Settings {
     pub log: LogLevel,
     /// How it is written.
     pub log_format: LogFormat,
+    /// Base URL of the collector that gets traces of turns, if any.
+    pub otlp_endpoint: Option<String>,
     /// Whether events are printed on standard output, one JSON object a line.
     pub json: bool,
     /// Seconds that running turns get to finish at a stop.
@@ -229,6 +231,7 @@ impl Settings {
             admin: chosen.admin.unwrap_or_else(default_admin),
             log: chosen.log.unwrap_or(LogLevel::Info),
             log_format: chosen.log_format.unwrap_or(LogFormat::Pretty),
+            otlp_endpoint: chosen.otlp_endpoint,
             json: chosen.json.unwrap_or(false),
             drain_seconds: chosen.drain_seconds.unwrap_or(30),
             echo_delay_ms: chosen.echo_delay_ms.unwrap_or(0),

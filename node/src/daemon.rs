@@ -17,6 +17,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use baton_keys::ids::NodeId;
 use baton_mesh::{Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle};
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits},
@@ -40,6 +41,7 @@ use crate::{
     journal::Journal,
     metrics::{Metrics, WatchedStore},
     service::{ClockMs, LogKey, NodeService, PausePoints, Price, ServiceDeps, ServiceError, ServiceLimits},
+    telemetry::{self, Telemetry},
 };
 use data_dir::DataDir;
 use events::Events;
@@ -86,7 +88,8 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
             return Ok(());
         }
     };
-    let node = Node::start(&settings, &home, engine, metrics, pause).await?;
+    let (telemetry, exporter) = traces(&settings, engine.as_ref(), key.node_id(), &metrics)?;
+    let node = Node::start(&settings, &home, engine, metrics, pause, telemetry).await?;
     view.running(node.running.clone());
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
@@ -94,6 +97,9 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
     tracing::info!(listen = addresses.join(" "), peer_id = %running.peer_id, model = running.models[0].name, "ready");
 
     let result = node.serve(&settings, &mut signals, &view).await;
+    if let Some(exporter) = exporter {
+        exporter.close().await;
+    }
     if let Some(admin) = admin {
         admin.close().await?;
     }
@@ -102,6 +108,26 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
     events.stopped();
     drop(home);
     Ok(())
+}
+
+/// Where traces of turns go, and the task that sends them.
+fn traces(
+    settings: &Settings,
+    engine: &dyn Engine,
+    node: NodeId,
+    metrics: &Arc<Metrics>,
+) -> Result<(Telemetry, Option<telemetry::Exporter>), Failure> {
+    let Some(endpoint) = &settings.otlp_endpoint else { return Ok((Telemetry::default(), None)) };
+    let info = engine.info();
+    let about = telemetry::About {
+        node: node.to_string(),
+        model: info.name.clone(),
+        engine: view::engine_name(info.kind),
+    };
+    let (telemetry, exporter) = telemetry::start(endpoint, about, metrics.clone())
+        .map_err(|error| Failure::new(Exit::Usage, error))?;
+    tracing::info!(endpoint, "traces of turns go to a collector");
+    Ok((telemetry, Some(exporter)))
 }
 
 /// The system's clock, the only one outside tests.
@@ -127,6 +153,7 @@ impl Node {
         engine: Arc<dyn Engine>,
         metrics: Arc<Metrics>,
         pause: PausePoints,
+        telemetry: Telemetry,
     ) -> Result<Self, Failure> {
         let clock = system_clock();
         let (identity, journal) = open_state(settings, home, engine.as_ref(), clock.clone()).await?;
@@ -150,6 +177,7 @@ impl Node {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause,
+            telemetry,
         };
         let service = NodeService::new(deps);
         let running = Running::new(mesh, identity, store, journal, service.clone(), &[engine.as_ref()]);

@@ -12,4 +12,5 @@ pub mod metrics;
 pub mod models;
 pub mod prompt;
 pub mod service;
+pub mod telemetry;
 pub mod turn;

@@ -4,6 +4,7 @@
 //! when somebody asks. Labels have few, fixed values: no session, peer or text ever becomes one.
 
 mod speed;
+mod totals;
 mod watched_store;
 
 use std::{
@@ -22,6 +23,7 @@ use prometheus_client::{
 use crate::service::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
 use speed::Recent;
 pub use speed::Speed;
+pub use totals::{SourceCounts, Totals};
 pub use watched_store::WatchedStore;
 
 /// The media type of [`Metrics::render`].
@@ -74,6 +76,7 @@ pub struct Metrics {
     refused: Family<Labels, Count>,
     attached: Count,
     tokens: Family<Labels, Count>,
+    tokens_made: Count,
     charged: Count,
     first_token: Histogram,
     turn_time: Histogram,
@@ -91,10 +94,13 @@ pub struct Metrics {
     mesh: Family<Labels, Level>,
     resident: Level,
     uptime: Level,
+    spans: Family<Labels, Count>,
     committed_total: Count,
     failed_total: Count,
     refused_total: Count,
     recent: Recent,
+    first_tokens: Count,
+    first_token_ms: Count,
 }
 
 fn seconds() -> Histogram {
@@ -112,6 +118,7 @@ impl Metrics {
             refused: Family::default(),
             attached: Counter::default(),
             tokens: Family::default(),
+            tokens_made: Counter::default(),
             charged: Counter::default(),
             first_token: seconds(),
             turn_time: seconds(),
@@ -129,10 +136,13 @@ impl Metrics {
             mesh: Family::default(),
             resident: Gauge::default(),
             uptime: Gauge::default(),
+            spans: Family::default(),
             committed_total: Counter::default(),
             failed_total: Counter::default(),
             refused_total: Counter::default(),
             recent: Recent::default(),
+            first_tokens: Counter::default(),
+            first_token_ms: Counter::default(),
         };
         metrics.register_turns(slots, queue);
         metrics.register_surroundings();
@@ -159,6 +169,11 @@ impl Metrics {
             self.attached.clone(),
         );
         registry.register("tokens", "Tokens of committed turns, by direction", self.tokens.clone());
+        registry.register(
+            "tokens_made",
+            "Tokens as they are made, also of turns that end otherwise; a proxied engine's are pieces of text",
+            self.tokens_made.clone(),
+        );
         registry.register(
             "charged_micro_units",
             "Charged for turns, in millionths of a unit",
@@ -199,7 +214,7 @@ impl Metrics {
         let Self { registry, .. } = self;
         registry.register(
             "blobs",
-            "Blobs of histories, by source and whether the bytes were right",
+            "Blobs of histories, by source asked and what it had: right or wrong bytes, none (missing), no answer (failed)",
             self.blobs.clone(),
         );
         registry.register("stored", "What became of storing new blobs", self.stored.clone());
@@ -216,6 +231,11 @@ impl Metrics {
             self.store_bytes.clone(),
         );
         registry.register("store_calls", "Calls of the store, by kind and result", self.store_calls.clone());
+        registry.register(
+            "spans",
+            "Spans of turns for the collector of traces, by result",
+            self.spans.clone(),
+        );
         registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
         registry.register("ready", "1 when the node takes turns", self.ready.clone());
         registry.register("peers", "Peers known and connected", self.peers.clone());
@@ -235,6 +255,15 @@ impl Metrics {
         for outcome in ["committed", "abandoned"] {
             drop(self.turns.get_or_create(&[("outcome", outcome)]));
         }
+        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay"] {
+            drop(self.requests.get_or_create(&[("kind", kind)]));
+        }
+        for code in [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded] {
+            drop(self.refused.get_or_create(&[("code", code.name())]));
+        }
+        for call in ["put", "get", "exists"] {
+            drop(self.store_calls.get_or_create(&[("call", call), ("result", "ok")]));
+        }
         for direction in ["input", "output"] {
             drop(self.tokens.get_or_create(&[("direction", direction)]));
         }
@@ -244,8 +273,13 @@ impl Metrics {
         for state in ["stored", "pending", "given_up"] {
             drop(self.stored.get_or_create(&[("state", state)]));
         }
-        for source in ["inline", "journal", "cache", "store", "peer"] {
-            drop(self.blobs.get_or_create(&[("source", source), ("content", "right")]));
+        for source in totals::SOURCES {
+            for content in totals::CONTENTS {
+                drop(self.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]));
+            }
+        }
+        for result in ["sent", "failed", "dropped"] {
+            drop(self.spans.get_or_create(&[("result", result)]));
         }
     }
 
@@ -300,6 +334,15 @@ impl Metrics {
         let direction = if call == "put" { "up" } else { "down" };
         self.store_bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
     }
+
+    /// Spans were sent to the collector, not taken by it (failed), or dropped since too many waited.
+    pub(crate) fn spans_ended(&self, result: &'static str, count: usize) {
+        self.spans.get_or_create(&[("result", result)]).inc_by(count as u64);
+    }
+
+    fn blob(&self, source: BlobSource, content: &'static str) {
+        self.blobs.get_or_create(&[("source", source_name(source)), ("content", content)]).inc();
+    }
 }
 
 fn source_name(source: BlobSource) -> &'static str {
@@ -308,6 +351,7 @@ fn source_name(source: BlobSource) -> &'static str {
         BlobSource::Journal => "journal",
         BlobSource::Cache => "cache",
         BlobSource::Store => "store",
+        BlobSource::Author => "author",
         BlobSource::Peer => "peer",
     }
 }
@@ -351,6 +395,8 @@ impl ServiceObserver for Metrics {
         self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
         if turn.first_token_ms > 0 {
             self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
+            self.first_tokens.inc();
+            self.first_token_ms.inc_by(turn.first_token_ms.into());
         }
     }
 
@@ -359,11 +405,23 @@ impl ServiceObserver for Metrics {
     }
 
     fn blob_used(&self, source: BlobSource) {
-        self.blobs.get_or_create(&[("source", source_name(source)), ("content", "right")]).inc();
+        self.blob(source, "right");
     }
 
     fn blob_wrong(&self, source: BlobSource) {
-        self.blobs.get_or_create(&[("source", source_name(source)), ("content", "wrong")]).inc();
+        self.blob(source, "wrong");
+    }
+
+    fn blob_missing(&self, source: BlobSource) {
+        self.blob(source, "missing");
+    }
+
+    fn blob_failed(&self, source: BlobSource) {
+        self.blob(source, "failed");
+    }
+
+    fn tokens_made(&self, count: usize) {
+        self.tokens_made.inc_by(count as u64);
     }
 
     fn stored(&self, state: &StoreState, after: Duration) {
@@ -422,6 +480,10 @@ mod tests {
         metrics.load(2, 7);
         metrics.blob_used(BlobSource::Store);
         metrics.blob_wrong(BlobSource::Peer);
+        metrics.blob_missing(BlobSource::Store);
+        metrics.blob_failed(BlobSource::Author);
+        metrics.tokens_made(3);
+        metrics.spans_ended("dropped", 4);
         metrics.stored(&StoreState::GivenUp, Duration::from_secs(60));
         metrics.store_called("put", "ok", 4096);
         let text = render(&metrics);
@@ -438,6 +500,10 @@ mod tests {
             "baton_slots 2",
             "baton_blobs_total{source=\"store\",content=\"right\"} 1",
             "baton_blobs_total{source=\"peer\",content=\"wrong\"} 1",
+            "baton_blobs_total{source=\"store\",content=\"missing\"} 1",
+            "baton_blobs_total{source=\"author\",content=\"failed\"} 1",
+            "baton_tokens_made_total 3",
+            "baton_spans_total{result=\"dropped\"} 4",
             "baton_stored_total{state=\"given_up\"} 1",
             "baton_store_transfer_bytes_total{direction=\"up\"} 4096",
             "baton_peers{state=\"connected\"} 3",
@@ -465,7 +531,7 @@ mod tests {
         let helps = text.lines().filter(|line| line.starts_with("# HELP ")).count();
         let types = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
         assert_eq!(helps, types);
-        assert!(text.lines().count() < 60 * 4 + 2 * ErrorCode::ALL.len(), "{}", text.lines().count());
+        assert!(text.lines().count() < 75 * 4 + 2 * ErrorCode::ALL.len(), "{}", text.lines().count());
     }
 
     #[cfg(target_os = "linux")]

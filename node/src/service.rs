@@ -35,7 +35,7 @@ use baton_proto::{
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{engine::Engine, journal::Journal, turn::blobs::BlobCache};
+use crate::{engine::Engine, journal::Journal, telemetry::Telemetry, turn::blobs::BlobCache};
 pub use limits::{Price, ServiceLimits};
 pub use observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary};
 pub use pause::{PausePoints, Step};
@@ -110,6 +110,8 @@ pub struct ServiceDeps {
     pub log_key: LogKey,
     /// Where to stop a turn, for tests that kill the process.
     pub pause: PausePoints,
+    /// Where traces of turns go.
+    pub telemetry: Telemetry,
 }
 
 /// What is under way in a service.
@@ -145,6 +147,7 @@ pub(crate) struct Core {
     pub(crate) peers: Option<MeshHandle>,
     pub(crate) log_key: LogKey,
     pub(crate) pause: PausePoints,
+    pub(crate) telemetry: Telemetry,
     /// This node's name.
     pub(crate) node: NodeId,
     /// Frames of any kind, by peer.
@@ -264,6 +267,7 @@ impl NodeService {
             peers: deps.peers,
             log_key: deps.log_key,
             pause: deps.pause,
+            telemetry: deps.telemetry,
             node,
             identity,
             frame_rates: Mutex::new(Rates::new(limits.frames_per_minute)),

@@ -26,6 +26,7 @@ use tokio::time::{Instant, timeout};
 use crate::{
     journal::{JournalError, SealedEntry},
     service::{Core, Step, connection, limits::BUSY_RETRY_MS, reply::Reply, running::Job, slots::Place},
+    telemetry::TurnTrace,
 };
 use admission::{Admitted, Again, Ticket};
 use events::Events;
@@ -77,6 +78,7 @@ pub(crate) async fn serve(
     stream: TurnStream,
     request: TurnRequest,
 ) -> Result<(), FrameError> {
+    let arrived = Instant::now();
     let admitted = Box::pin(admission::admit(core, stream.remote(), request)).await;
     let reply = match admitted {
         Err(refusal) => return connection::refuse(core, stream, refusal).await,
@@ -91,7 +93,9 @@ pub(crate) async fn serve(
         Ok(Admitted::New(ticket, place)) => {
             let reply = ticket.guard.job.reply.clone();
             let reader = reply.attach();
-            core.spawn_turn(Box::pin(run(core.clone(), *ticket, Arc::new(place))));
+            let trace = core.telemetry.turn(arrived, || core.log_key.short(&ticket.auth.session_id));
+            trace.past("admit", arrived, Instant::now());
+            core.spawn_turn(Box::pin(run(core.clone(), *ticket, Arc::new(place), trace)));
             return reader.follow(stream, core.limits.reader_stall).await;
         }
     };
@@ -115,7 +119,7 @@ fn say_sealed(events: &mut Events, sealed: &SealedEntry) -> Result<(), ErrorCode
 }
 
 /// The spine of a turn.
-async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>) {
+async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrace) {
     let job = ticket.guard.job.clone();
     let session = core.log_key.short(&ticket.auth.session_id);
     let accepted = tokio::select! {
@@ -125,8 +129,9 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>) {
     };
     let (opened, mut events) = match accepted {
         Ok(Some(accepted)) => accepted,
-        Ok(None) => return,
+        Ok(None) => return trace.outcome("answered before"),
         Err(refusal) => {
+            trace.outcome(refusal.code.name());
             core.observer.refused(refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
             drop(place);
@@ -139,13 +144,13 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>) {
     let answered = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code),
-        answered = answer(&core, &ticket, &place, &opened, &mut events) => answered,
+        answered = answer(&core, &ticket, &place, &opened, &mut events, &trace) => answered,
     };
     // The engine is free for the next turn, however long this one's blob takes to be stored.
     drop(place);
     // From here on the turn is not stopped: what is signed is journaled, and what is journaled is sent.
     let committed = match answered {
-        Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events).await,
+        Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events, &trace).await,
         Err(code) => Err(code),
     };
     // A reply that is full or already ended has nobody left to tell.
@@ -154,6 +159,7 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>) {
     drop(ticket);
     if let Err(code) = committed {
         core.observer.failed(code);
+        trace.outcome(code.name());
         tracing::info!(session, code = code.name(), "a turn failed");
     }
     let (running, waiting) = core.slots.load();
@@ -233,9 +239,10 @@ async fn answer(
     place: &Arc<Place>,
     opened: &Arc<Opened>,
     events: &mut Events,
+    trace: &TurnTrace,
 ) -> Result<commit::Answered, ErrorCode> {
-    wait_for_slot(core, place, events).await?;
-    let answering = answer_in_slot(core, ticket, place, opened, events);
+    trace.phase("queue").around(wait_for_slot(core, place, events)).await?;
+    let answering = answer_in_slot(core, ticket, place, opened, events, trace);
     // A slow model, store or reader may not hold a slot for ever.
     timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
 }
@@ -246,13 +253,23 @@ async fn answer_in_slot(
     place: &Arc<Place>,
     opened: &Arc<Opened>,
     events: &mut Events,
+    trace: &TurnTrace,
 ) -> Result<commit::Answered, ErrorCode> {
-    let history = history::load(core, &ticket.auth, opened.payload.grant.clone(), &ticket.inline).await?;
+    let grant = opened.payload.grant.clone();
+    let phase = trace.phase("history").count("baton.blobs", grant.blobs.len() as u64);
+    let history = phase.around(history::load(core, &ticket.auth, grant, &ticket.inline)).await?;
     core.pause.pass(Step::Fetched).await;
     let turns = history.turns;
-    let asked = window::ask(core, ticket, place, opened, turns).await?;
+    let asked = trace.phase("prompt").around(window::ask(core, ticket, place, opened, turns)).await?;
+    let phase = trace.phase("generate");
     let started = Instant::now();
-    let answer = generate::generate(core, ticket, opened, &asked, events).await?;
+    let answer = generate::generate(core, ticket, opened, &asked, events).await;
+    if let Ok(Some(first)) = answer.as_ref().map(|answer| answer.first_token_at) {
+        phase.past("prefill", started, first);
+        phase.past("decode", first, Instant::now());
+    }
+    phase.end(&answer);
+    let answer = answer?;
     Ok(commit::Answered {
         base: history.base,
         prev_blob: history.prev_blob,

@@ -38,6 +38,8 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
         (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
         (&["models", "pull", "--help"], &["NAME"]),
         (&["status", "--help"], &["--json", "--watch", "Examples:", "Exit code 0"]),
+        (&["completions", "--help"], &["bash", "zsh", "fish", "Example:"]),
+        (&["man", "--help"], &["--out", "Examples:"]),
     ] {
         let output = output(home.path(), words);
         let help = text(&output.stdout);
@@ -49,6 +51,28 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
     }
     let version = output(home.path(), &["--version"]);
     assert_eq!(text(&version.stdout), format!("baton-node {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_and_manual_pages_have_every_command() {
+    let home = tempfile::tempdir().unwrap();
+    let commands = ["init", "run", "models", "status", "completions", "man"];
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&output(home.path(), &["completions", shell]).stdout);
+        for word in commands.iter().chain(&["pull", "otlp-endpoint"]) {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    let page = text(&output(home.path(), &["man"]).stdout);
+    assert!(page.contains(".TH baton-node 1") && commands.iter().all(|word| page.contains(word)), "{page}");
+    let folder = home.path().join("share/man/man1");
+    assert!(output(home.path(), &["man", "--out", folder.to_str().unwrap()]).status.success());
+    for name in commands.map(|command| format!("baton-node-{command}.1")) {
+        assert!(folder.join(&name).exists(), "{name}");
+    }
+    let run = fs::read_to_string(folder.join("baton-node-run.1")).unwrap();
+    assert!(run.contains("BATON_NODE_SLOTS") && !run.contains("pause"), "{run}");
+    assert!(folder.join("baton-node-models-pull.1").exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use baton_client::manual::{CompletionsArguments, ManArguments};
 use baton_relayer::config::Options;
 use clap::{Args, Parser, Subcommand};
 
@@ -60,6 +61,10 @@ pub(crate) enum Command {
     /// Look after owners; the relayer must not run on the same embedded storage
     #[command(subcommand)]
     Owners(OwnersCommand),
+    /// Print what completes this command in a shell
+    Completions(CompletionsArguments),
+    /// Print the manual page, or write the pages of all commands
+    Man(ManArguments),
 }
 
 #[derive(Debug, Args)]

@@ -13,12 +13,13 @@ use std::{
 };
 
 use anyhow::Context as _;
+use baton_client::manual;
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
 };
 use baton_relayer::config::{CONFIG_FILE, Options, Settings, TEMPLATE};
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand};
 
@@ -61,6 +62,8 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Delegate(args) => commands::delegate(&args),
         Command::Openapi => commands::openapi(),
+        Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
+        Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
         Command::Owners(OwnersCommand::List { options }) => {
             block_on(commands::list_owners(&settings(options)?))
         }

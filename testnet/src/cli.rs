@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use baton_client::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{network::EngineChoice, store::StoreArgs};
@@ -34,6 +35,10 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Only the Walrus-compatible store
     Store(StoreArgs),
+    /// Print what completes this command in a shell
+    Completions(CompletionsArguments),
+    /// Print the manual page, or write the pages of all commands
+    Man(ManArguments),
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,8 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use baton_client::manual;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
 
@@ -32,6 +33,8 @@ pub fn main() -> ExitCode {
             Command::Up(args) => up::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Demo(args) => Box::pin(demo::run(args)).await,
+            Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
+            Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
         }
     });
     match result {

@@ -5,6 +5,7 @@ mod memory;
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use baton_client::manual::{CompletionsArguments, ManArguments};
 use clap::{Args, Parser, Subcommand};
 
 pub use account::{AccountCommand, DelegateArguments};
@@ -170,6 +171,10 @@ pub enum Command {
         #[arg(long, conflicts_with = "new_file")]
         remove: bool,
     },
+    /// Print what completes this command in a shell.
+    Completions(CompletionsArguments),
+    /// Print the manual page, or write the pages of all commands.
+    Man(ManArguments),
 }
 
 /// What to say of nodes.

@@ -212,6 +212,10 @@ pub struct RunFlags {
     /// How to write the log
     #[arg(long, env = "BATON_NODE_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
+    /// Base URL of an OpenTelemetry collector that gets traces of turns (OTLP over HTTP): times and counts, never text
+    #[arg(long, env = "BATON_NODE_OTLP_ENDPOINT", value_name = "URL", help_heading = "Operation",
+        value_parser = |text: &str| url("otlp_endpoint", text))]
+    pub otlp_endpoint: Option<String>,
     /// Print events (ready, stopped) on standard output, one JSON object a line
     #[arg(long, env = "BATON_NODE_JSON", value_name = "BOOL", help_heading = "Operation", num_args = 0..=1,
         require_equals = true, default_missing_value = "true")]
@@ -244,7 +248,7 @@ impl RunFlags {
             publisher_token_file publisher_secret_file heads shards model model_dir engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             max_memory_mb max_connections max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
-            input_price output_price admin log log_format json drain_seconds echo_delay_ms pause_at)
+            input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at)
     }
 
     /// Sets an option from the texts of its value in a file; lists have several.
@@ -294,6 +298,7 @@ impl RunFlags {
             "admin" => self.admin = Some(admin(one())?),
             "log" => self.log = Some(choice(one())?),
             "log_format" => self.log_format = Some(choice(one())?),
+            "otlp_endpoint" => self.otlp_endpoint = Some(url(key, one())?),
             "json" => self.json = Some(one() == "true"),
             "drain_seconds" => self.drain_seconds = Some(number(key, one())?),
             "echo_delay_ms" => self.echo_delay_ms = Some(number(key, one())?),

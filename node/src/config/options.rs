@@ -141,6 +141,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     ),
     entry("log", Kind::Text, "\"info\"", "", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
     entry("log_format", Kind::Text, "\"pretty\"", "", "\"pretty\", \"compact\" or \"json\""),
+    entry("otlp_endpoint", Kind::Text, "", "none", URL),
     entry("json", Kind::Switch, "false", "", ""),
     entry("drain_seconds", Kind::Number(0, 3600), "30", "", ""),
     entry("echo_delay_ms", Kind::Number(0, 60_000), "0", "", ""),

@@ -13,14 +13,14 @@ use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
 
 use crate::{
     admin::{
-        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Status, StatusSource, StoreStatus,
+        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource, StoreStatus,
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits},
     },
     config::Settings,
     engine::{Engine, EngineKind},
     identity::{Identity, peer_id},
     journal::Journal,
-    metrics::{Metrics, Snapshot, WatchedStore, resident_bytes},
+    metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
     service::NodeService,
 };
 
@@ -57,17 +57,20 @@ impl Running {
     }
 }
 
-fn model_info(engine: &dyn Engine) -> ModelInfo {
-    let info = engine.info();
-    let kind = match info.kind {
+pub(super) fn engine_name(kind: EngineKind) -> &'static str {
+    match kind {
         EngineKind::Native => "native",
         EngineKind::Proxied => "proxied",
         EngineKind::Echo => "echo",
-    };
+    }
+}
+
+fn model_info(engine: &dyn Engine) -> ModelInfo {
+    let info = engine.info();
     ModelInfo {
         name: info.name.clone(),
         model: info.model_id.to_string(),
-        engine: kind.to_owned(),
+        engine: engine_name(info.kind).to_owned(),
         context_tokens: info.context_tokens,
     }
 }
@@ -215,6 +218,7 @@ impl StatusSource for View {
             healthy: true,
             ready: not_ready.is_empty(),
             not_ready,
+            draining: self.draining.load(Ordering::Relaxed) || self.held_since().is_some(),
             node: self.node.to_string(),
             peer_id: peer_id(self.node).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -236,6 +240,26 @@ impl StatusSource for View {
             drain: self.drain_status(),
             network: self.network(),
         }
+    }
+
+    fn sample(&self) -> Sample {
+        let (turns, totals) = (self.metrics.turn_counts(), self.metrics.totals());
+        Sample {
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            tokens: totals.tokens,
+            first_tokens: totals.first_tokens,
+            first_token_ms: totals.first_token_ms,
+            committed: turns.committed,
+            failed: turns.failed,
+            refused: turns.refused,
+            running: turns.running,
+            waiting: turns.waiting,
+            peers: self.peers().connected as u64,
+        }
+    }
+
+    fn sources(&self) -> Vec<SourceCounts> {
+        self.metrics.sources()
     }
 
     fn metrics(&self) -> String {

@@ -34,6 +34,8 @@ pub enum BlobSource {
     Cache,
     /// The store.
     Store,
+    /// The node that served the turn whose blob it is, where the client named it.
+    Author,
     /// Another node.
     Peer,
 }
@@ -75,6 +77,12 @@ pub trait ServiceObserver: Send + Sync {
     fn blob_used(&self, _source: BlobSource) {}
     /// A source gave other bytes than signed for.
     fn blob_wrong(&self, _source: BlobSource) {}
+    /// A source was asked and does not have the blob.
+    fn blob_missing(&self, _source: BlobSource) {}
+    /// A source was asked and could not be read, or gave no answer.
+    fn blob_failed(&self, _source: BlobSource) {}
+    /// Tokens were made just now, whatever becomes of their turn. A proxied engine's are pieces of text.
+    fn tokens_made(&self, _count: usize) {}
     /// What became of storing a blob, and how long it took since it was sealed.
     fn stored(&self, _state: &StoreState, _after: Duration) {}
     /// Turns that run and that wait, after each change.

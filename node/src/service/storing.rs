@@ -11,7 +11,10 @@ use baton_walrus_client::{ShardCount, blob_id};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Core, Step};
-use crate::journal::{JournalError, PutPlan, TurnKey};
+use crate::{
+    journal::{JournalError, PutPlan, TurnKey},
+    telemetry::Phase,
+};
 
 /// Longest wait between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -31,8 +34,8 @@ pub(crate) struct Task {
     pub(crate) uncertain: bool,
 }
 
-/// Stores a blob in a task of its own; the receiver gets what became of it.
-pub(crate) fn start(core: &Arc<Core>, task: Task) -> oneshot::Receiver<StoreState> {
+/// Stores a blob in a task of its own; the receiver gets what became of it, and `phase` ends with it.
+pub(crate) fn start(core: &Arc<Core>, task: Task, phase: Phase) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
     let owner = core.clone();
     core.spawn_storing(async move {
@@ -42,6 +45,11 @@ pub(crate) fn start(core: &Arc<Core>, task: Task) -> oneshot::Receiver<StoreStat
             tracing::error!(%error, "cannot note that a blob is stored");
         }
         owner.observer.stored(&state, began.elapsed());
+        match state {
+            StoreState::Stored { .. } => phase.end_as("stored", false),
+            StoreState::Pending => phase.end_as("pending", false),
+            StoreState::GivenUp => phase.end_as("given_up", true),
+        }
         // Nobody may be waiting any more.
         let _ = sender.send(state);
     });
@@ -56,7 +64,7 @@ pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     }
     for (key, sealed) in unstored {
         let digest = sealed.committed.blob_digest;
-        drop(start(core, Task { key, digest, plan: sealed.plan, uncertain: true }));
+        drop(start(core, Task { key, digest, plan: sealed.plan, uncertain: true }, Phase::none()));
     }
     Ok(())
 }

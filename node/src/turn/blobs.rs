@@ -127,14 +127,21 @@ impl<'a> Search<'a> {
             self.core.cache.put(self.need.proof, bytes.clone());
             return Some(bytes);
         }
-        let journaled = self.core.journal.blob(self.need.blob.digest).await;
-        let journaled = journaled.inspect_err(|error| tracing::error!(%error, "the journal failed"));
-        if let Ok(Some(bytes)) = journaled
-            && self.check(BlobSource::Journal, &bytes)
-        {
-            return Some(bytes.into());
+        let observer = &self.core.observer;
+        observer.blob_missing(BlobSource::Inline);
+        match self.core.journal.blob(self.need.blob.digest).await {
+            Ok(Some(bytes)) if self.check(BlobSource::Journal, &bytes) => return Some(bytes.into()),
+            Ok(Some(_)) => {}
+            Ok(None) => observer.blob_missing(BlobSource::Journal),
+            Err(error) => {
+                tracing::error!(%error, "the journal failed");
+                observer.blob_failed(BlobSource::Journal);
+            }
         }
-        let cached = self.core.cache.get(&self.need.proof)?;
+        let Some(cached) = self.core.cache.get(&self.need.proof) else {
+            observer.blob_missing(BlobSource::Cache);
+            return None;
+        };
         self.check(BlobSource::Cache, &cached).then_some(cached)
     }
 
@@ -172,9 +179,17 @@ impl<'a> Search<'a> {
                 self.core.observer.blob_wrong(BlobSource::Store);
                 (None, false)
             }
-            Err(StoreError::NotFound | StoreError::Unavailable { .. }) => (None, true),
+            Err(StoreError::NotFound) => {
+                self.core.observer.blob_missing(BlobSource::Store);
+                (None, true)
+            }
+            Err(StoreError::Unavailable { .. }) => {
+                self.core.observer.blob_failed(BlobSource::Store);
+                (None, true)
+            }
             Err(error) => {
                 tracing::warn!(%error, "the store does not give a blob");
+                self.core.observer.blob_failed(BlobSource::Store);
                 (None, false)
             }
         }
@@ -191,27 +206,31 @@ impl<'a> Search<'a> {
         let author = self.need.author.filter(|author| *author != ours);
         let peers: Vec<NodeId> = author.into_iter().chain(others).take(MAX_PEERS_ASKED).collect();
         let need = self.need;
-        let mut answers: FuturesUnordered<_> =
-            peers.into_iter().map(|peer| ask_peer(mesh, peer, need)).collect();
-        while let Some(answer) = answers.next().await {
-            if let Some(bytes) = answer
-                && self.check(BlobSource::Peer, &bytes)
-            {
-                return Some(bytes.into());
+        let ask = async |peer| (peer, ask_peer(mesh, peer, need).await);
+        let mut answers: FuturesUnordered<_> = peers.into_iter().map(ask).collect();
+        while let Some((peer, answer)) = answers.next().await {
+            let source = if Some(peer) == author { BlobSource::Author } else { BlobSource::Peer };
+            match answer {
+                Some(Some(bytes)) if self.check(source, &bytes) => return Some(bytes.into()),
+                Some(Some(_)) => {}
+                Some(None) => self.core.observer.blob_missing(source),
+                None => self.core.observer.blob_failed(source),
             }
         }
         None
     }
 }
 
-async fn ask_peer(mesh: &MeshHandle, peer: NodeId, need: Need) -> Option<Vec<u8>> {
+/// What another node has: `None` where it gives no answer, `Some(None)` where it says that it has nothing.
+async fn ask_peer(mesh: &MeshHandle, peer: NodeId, need: Need) -> Option<Option<Vec<u8>>> {
     let deadline = Instant::now() + PEER_FETCH_TIMEOUT;
     let mut stream = mesh.open(peer, &[], deadline).await.ok()?;
     let frame = ClientFrame::FetchBlob { digest: need.blob.digest, proof: need.proof };
     stream.send_by(&codec::encode(&frame), deadline).await.ok()?;
     let frame = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await.ok()??;
     match codec::decode(&frame, MAX_NODE_FRAME_BYTES).ok()? {
-        NodeFrame::Blob(bytes) => Some(bytes),
+        NodeFrame::Blob(bytes) => Some(Some(bytes)),
+        NodeFrame::Refused { code: ErrorCode::BlobUnavailable, .. } => Some(None),
         _ => None,
     }
 }

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     journal::{PutPlan, SealedEntry},
     service::{Core, Step, TurnSummary, storing},
+    telemetry::TurnTrace,
 };
 
 /// An answer, and where it goes in the chain.
@@ -61,7 +62,9 @@ pub(crate) async fn commit(
     opened: &Arc<Opened>,
     answered: Answered,
     events: &mut Events,
+    trace: &TurnTrace,
 ) -> Result<(), ErrorCode> {
+    let phase = trace.phase("commit");
     let receipt = receipt(core, ticket, opened, &answered);
     let summary = TurnSummary {
         input_tokens: receipt.tokens.input,
@@ -88,10 +91,14 @@ pub(crate) async fn commit(
     let committed = Box::new(entry.committed.clone());
     let journaled = core.journal.seal(key, ticket.auth.auth_hash(), entry, sealed.blob).await;
     journaled.map_err(|error| super::Refusal::of_journal(error).code)??;
+    phase.end_as("journaled", false);
     core.pause.pass(Step::Journaled).await;
 
     // The turn is done, whatever becomes of its reader.
     core.observer.finished(&summary);
+    trace.count("baton.input_tokens", summary.input_tokens.into());
+    trace.count("baton.output_tokens", summary.output_tokens.into());
+    trace.outcome("committed");
     tracing::info!(
         session = core.log_key.short(&ticket.auth.session_id),
         input = summary.input_tokens,
@@ -107,7 +114,8 @@ pub(crate) async fn commit(
         events.delivered().await;
         core.pause.pass(Step::ReceiptSent).await;
     }
-    let stored = storing::start(core, storing::Task { key, digest, plan, uncertain: false });
+    let storing = storing::Task { key, digest, plan, uncertain: false };
+    let stored = storing::start(core, storing, trace.phase("store").asking());
     let state = match timeout(core.limits.store_wait, stored).await {
         Ok(Ok(state)) => state,
         // It takes longer, or the service ends and the next start goes on.

@@ -220,6 +220,7 @@ impl Listener<'_> {
         events: &mut Events,
     ) -> Result<(), ErrorCode> {
         self.first_token_at.get_or_insert_with(Instant::now);
+        self.core.observer.tokens_made(ids.len().max(1));
         self.text.push_str(&text);
         let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
         events.paced().await;

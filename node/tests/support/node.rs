@@ -23,6 +23,7 @@ use baton_node::{
         BlobSource, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
         ServiceObserver, TurnSummary,
     },
+    telemetry::Telemetry,
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
@@ -227,6 +228,7 @@ impl TestNode {
             peers: Some(mesh.clone()),
             log_key: LogKey::random(),
             pause: setup.pause,
+            telemetry: Telemetry::default(),
         });
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));

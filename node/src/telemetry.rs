@@ -1,0 +1,360 @@
+//! Traces of turns for a collector that speaks OpenTelemetry's protocol (OTLP over HTTP): what each step of a turn
+//! took, and how it ended.
+//!
+//! The turn service begins a [`TurnTrace`] for each admitted turn; `export` sends what ended. A span says names of
+//! fixed lists, counts, times, and the name that stands for a session in this process's log; there is no way to put
+//! a text, a key or an id into one. Nothing here holds a turn up: a span that ended is put into a bounded queue, or
+//! dropped where that is full. Traces begin and end on this node: no trace context is taken from a peer or sent to
+//! one, which would tie turns together.
+
+mod export;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::SystemTime,
+};
+
+use baton_keys::secret::random_bytes;
+use baton_proto::ErrorCode;
+use opentelemetry::{
+    InstrumentationScope, KeyValue, SpanId, TraceFlags, TraceId,
+    trace::{SpanContext, SpanKind, Status, TraceState},
+};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use tokio::{sync::mpsc, time::Instant};
+
+pub use export::{About, Exporter, TelemetryError, start};
+
+use crate::{metrics::Metrics, service::lock};
+
+/// How a span ended whose end nobody saw: its turn was stopped, or failed on the way.
+const UNFINISHED: &str = "unfinished";
+
+/// Where traces go: a queue to the exporter, or nowhere.
+#[derive(Clone, Default)]
+pub struct Telemetry(Option<Arc<Sink>>);
+
+struct Sink {
+    queue: mpsc::Sender<SpanData>,
+    metrics: Arc<Metrics>,
+    scope: InstrumentationScope,
+}
+
+impl Sink {
+    fn put(&self, span: SpanData) {
+        // An exporter that has ended counts as one that is behind.
+        if self.queue.try_send(span).is_err() {
+            self.metrics.spans_ended("dropped", 1);
+        }
+    }
+}
+
+impl std::fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Telemetry").field(&self.0.is_some()).finish()
+    }
+}
+
+impl Telemetry {
+    /// The trace of a turn that came at `arrived`; `session` makes the name that stands for its session in logs.
+    pub(crate) fn turn(&self, arrived: Instant, session: impl FnOnce() -> String) -> TurnTrace {
+        let live = self.0.as_ref().map(|sink| {
+            let named = KeyValue::new("baton.session", session());
+            Arc::new(Live {
+                sink: sink.clone(),
+                trace: TraceId::from_bytes(random_bytes()),
+                root: SpanId::from_bytes(random_bytes()),
+                arrived,
+                wall: SystemTime::now() - arrived.elapsed(),
+                told: Mutex::new(Told { facts: vec![named], outcome: UNFINISHED }),
+            })
+        });
+        TurnTrace(live)
+    }
+}
+
+/// What the spans of one turn share.
+struct Live {
+    sink: Arc<Sink>,
+    trace: TraceId,
+    root: SpanId,
+    arrived: Instant,
+    wall: SystemTime,
+    told: Mutex<Told>,
+}
+
+struct Told {
+    facts: Vec<KeyValue>,
+    outcome: &'static str,
+}
+
+/// A span that ended.
+struct Ended {
+    name: &'static str,
+    kind: SpanKind,
+    id: SpanId,
+    parent: SpanId,
+    from: Instant,
+    to: Instant,
+    facts: Vec<KeyValue>,
+    outcome: &'static str,
+    failed: bool,
+}
+
+impl Live {
+    fn at(&self, instant: Instant) -> SystemTime {
+        self.wall + instant.saturating_duration_since(self.arrived)
+    }
+
+    fn put(&self, span: Ended) {
+        let Ended { name, kind, id, parent, from, to, mut facts, outcome, failed } = span;
+        facts.push(KeyValue::new("baton.outcome", outcome));
+        self.sink.put(SpanData {
+            span_context: SpanContext::new(self.trace, id, TraceFlags::SAMPLED, false, TraceState::NONE),
+            parent_span_id: parent,
+            parent_span_is_remote: false,
+            span_kind: kind,
+            name: name.into(),
+            start_time: self.at(from),
+            end_time: self.at(to),
+            attributes: facts,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: if failed { Status::error(outcome) } else { Status::Ok },
+            instrumentation_scope: self.sink.scope.clone(),
+        });
+    }
+}
+
+/// The trace of one turn. Dropping it ends its root span.
+pub(crate) struct TurnTrace(Option<Arc<Live>>);
+
+impl TurnTrace {
+    /// Begins a step.
+    pub(crate) fn phase(&self, name: &'static str) -> Phase {
+        let open = self.0.as_ref().map(|live| Open {
+            live: live.clone(),
+            name,
+            kind: SpanKind::Internal,
+            id: SpanId::from_bytes(random_bytes()),
+            from: Instant::now(),
+            facts: Vec::new(),
+        });
+        Phase(open)
+    }
+
+    /// A step that is over, told afterwards.
+    pub(crate) fn past(&self, name: &'static str, from: Instant, to: Instant) {
+        if let Some(live) = &self.0 {
+            live.past(name, live.root, from, to);
+        }
+    }
+
+    /// Notes a count at the turn.
+    pub(crate) fn count(&self, name: &'static str, count: u64) {
+        if let Some(live) = &self.0 {
+            lock(&live.told).facts.push(number(name, count));
+        }
+    }
+
+    /// Says how the turn ended: `committed`, or the name of an error code.
+    pub(crate) fn outcome(&self, outcome: &'static str) {
+        if let Some(live) = &self.0 {
+            lock(&live.told).outcome = outcome;
+        }
+    }
+}
+
+impl Live {
+    fn past(&self, name: &'static str, parent: SpanId, from: Instant, to: Instant) {
+        self.put(Ended {
+            name,
+            kind: SpanKind::Internal,
+            id: SpanId::from_bytes(random_bytes()),
+            parent,
+            from,
+            to,
+            facts: Vec::new(),
+            outcome: "done",
+            failed: false,
+        });
+    }
+}
+
+impl Drop for TurnTrace {
+    fn drop(&mut self) {
+        let Some(live) = self.0.take() else { return };
+        let (facts, outcome) = {
+            let mut told = lock(&live.told);
+            (std::mem::take(&mut told.facts), told.outcome)
+        };
+        live.put(Ended {
+            name: "turn",
+            kind: SpanKind::Server,
+            id: live.root,
+            parent: SpanId::INVALID,
+            from: live.arrived,
+            to: Instant::now(),
+            facts,
+            outcome,
+            failed: outcome != "committed",
+        });
+    }
+}
+
+/// A step of a turn under way. Dropping it ends it as unfinished; it may outlive its turn.
+pub(crate) struct Phase(Option<Open>);
+
+struct Open {
+    live: Arc<Live>,
+    name: &'static str,
+    kind: SpanKind,
+    id: SpanId,
+    from: Instant,
+    facts: Vec<KeyValue>,
+}
+
+impl Phase {
+    /// A step that nobody traces.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Says that the step waits for somebody else's answer.
+    pub(crate) fn asking(mut self) -> Self {
+        if let Some(open) = &mut self.0 {
+            open.kind = SpanKind::Client;
+        }
+        self
+    }
+
+    /// Notes a count.
+    pub(crate) fn count(mut self, name: &'static str, count: u64) -> Self {
+        if let Some(open) = &mut self.0 {
+            open.facts.push(number(name, count));
+        }
+        self
+    }
+
+    /// A part of it that is over.
+    pub(crate) fn past(&self, name: &'static str, from: Instant, to: Instant) {
+        if let Some(open) = &self.0 {
+            open.live.past(name, open.id, from, to);
+        }
+    }
+
+    /// Does the step's work; its end is the step's.
+    pub(crate) async fn around<T>(
+        self,
+        work: impl Future<Output = Result<T, ErrorCode>>,
+    ) -> Result<T, ErrorCode> {
+        let result = work.await;
+        self.end(&result);
+        result
+    }
+
+    /// Ends the step with its result.
+    pub(crate) fn end<T>(self, result: &Result<T, ErrorCode>) {
+        match result {
+            Ok(_) => self.end_as("done", false),
+            Err(code) => self.end_as(code.name(), true),
+        }
+    }
+
+    /// Ends the step with a word of a fixed list.
+    pub(crate) fn end_as(mut self, outcome: &'static str, failed: bool) {
+        if let Some(open) = self.0.take() {
+            open.end(outcome, failed);
+        }
+    }
+}
+
+impl Open {
+    fn end(self, outcome: &'static str, failed: bool) {
+        let Self { live, name, kind, id, from, facts } = self;
+        let (parent, to) = (live.root, Instant::now());
+        live.put(Ended { name, kind, id, parent, from, to, facts, outcome, failed });
+    }
+}
+
+impl Drop for Phase {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            open.end(UNFINISHED, true);
+        }
+    }
+}
+
+fn number(name: &'static str, count: u64) -> KeyValue {
+    KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn telemetry(room: usize) -> (Telemetry, mpsc::Receiver<SpanData>, Arc<Metrics>) {
+        let (queue, spans) = mpsc::channel(room);
+        let metrics = Arc::new(Metrics::new(1, 1));
+        let scope = InstrumentationScope::builder("test").build();
+        (Telemetry(Some(Arc::new(Sink { queue, metrics: metrics.clone(), scope }))), spans, metrics)
+    }
+
+    fn all(spans: &mut mpsc::Receiver<SpanData>) -> Vec<SpanData> {
+        std::iter::from_fn(|| spans.try_recv().ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn steps_hang_below_their_turn_and_end_with_its_drop_or_their_result() {
+        let (telemetry, mut spans, _) = telemetry(16);
+        let trace = telemetry.turn(Instant::now(), || "5e5510".to_owned());
+        trace.phase("history").count("baton.blobs", 2).around(async { Ok(()) }).await.unwrap();
+        let refused: Result<(), _> =
+            trace.phase("prompt").around(async { Err(ErrorCode::ContextOverflow) }).await;
+        assert_eq!(refused, Err(ErrorCode::ContextOverflow));
+        drop(trace.phase("generate"));
+        let store = trace.phase("store").asking();
+        trace.outcome("ContextOverflow");
+        drop(trace);
+        store.end_as("stored", false);
+
+        let spans = all(&mut spans);
+        let names: Vec<_> = spans.iter().map(|span| span.name.as_ref()).collect();
+        assert_eq!(names, ["history", "prompt", "generate", "turn", "store"]);
+        let root = &spans[3];
+        assert_eq!(root.parent_span_id, SpanId::INVALID);
+        assert_eq!(root.attributes[0], KeyValue::new("baton.session", "5e5510"));
+        for span in &spans {
+            assert_eq!(span.span_context.trace_id(), root.span_context.trace_id());
+            assert!(span.start_time <= span.end_time && span.start_time >= root.start_time);
+            if span.name != "turn" {
+                assert_eq!(span.parent_span_id, root.span_context.span_id());
+            }
+        }
+        let status = |name: &str| spans.iter().find(|span| span.name == name).unwrap().status.clone();
+        assert_eq!(status("history"), Status::Ok);
+        assert_eq!(status("prompt"), Status::error("ContextOverflow"));
+        assert_eq!(status("generate"), Status::error(UNFINISHED));
+        assert_eq!(status("store"), Status::Ok);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_drops_spans_and_counts_them() {
+        let (telemetry, mut spans, metrics) = telemetry(1);
+        let trace = telemetry.turn(Instant::now(), String::new);
+        for _ in 0..3 {
+            trace.past("admit", Instant::now(), Instant::now());
+        }
+        assert_eq!(all(&mut spans).len(), 1);
+        let text = metrics.render(&crate::metrics::Snapshot::default(), std::time::Duration::ZERO);
+        assert!(text.contains("baton_spans_total{result=\"dropped\"} 2"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn without_a_collector_nothing_is_made() {
+        let trace = Telemetry::default().turn(Instant::now(), || unreachable!("nobody asks for the name"));
+        trace.phase("history").around(async { Ok(()) }).await.unwrap();
+        assert!(trace.0.is_none());
+    }
+}
