@@ -81,6 +81,7 @@ pub(crate) struct Rest {
     stream: TurnStream,
     opener: baton_keys::seal::StreamOpener,
     seen: Option<StoreState>,
+    directory: Arc<Directory>,
 }
 
 /// What an attempt needs beside itself.
@@ -130,7 +131,7 @@ pub(crate) async fn run(
     drop(frame);
     let nonce = admitted(context, &auth, &mut stream, &mut reply, events).await?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut rest = Rest { stream, opener, seen: None };
+    let mut rest = Rest { stream, opener, seen: None, directory: context.directory.clone() };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(failure)),
@@ -253,7 +254,15 @@ async fn follow(
             Some(stall) => (stall * LONE_PATIENCE).min(context.timeouts.idle),
             None => context.timeouts.idle,
         };
-        let Some((event, last)) = rest.next(patience.min(left)).await? else {
+        let (asked, patience) = (Instant::now(), patience.min(left));
+        let next = rest.next(patience).await.map_err(|failure| match asked.elapsed() {
+            silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::lost(format!(
+                "the node stalled: it sent nothing for {} ms",
+                silent.as_millis()
+            )),
+            _ => failure,
+        })?;
+        let Some((event, last)) = next else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
         match event {
@@ -439,11 +448,22 @@ impl Rest {
     pub(crate) async fn store_state(mut self, wait: Duration) -> StoreState {
         let watch = async {
             while let Ok(Some((event, last))) = self.next(wait).await {
-                if let ReplyEvent::Store(state) = event {
-                    self.seen = Some(state);
-                    if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
+                match event {
+                    ReplyEvent::Store(state) => {
+                        self.seen = Some(state);
+                        if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
+                            return;
+                        }
+                    }
+                    // The link that was accepted stands, and its blob is for the client to see to.
+                    ReplyEvent::Committed(_) => {
+                        let node = self.stream.remote();
+                        tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node committed a turn twice");
+                        self.directory.failed(node, 0);
+                        self.seen = Some(StoreState::GivenUp);
                         return;
                     }
+                    _ => {}
                 }
                 if last {
                     return;

@@ -3,8 +3,12 @@
 //! Every step that others could hold the client to is in the journal, flushed, before it is taken: the message, each
 //! attempt, the accepted turn. Text shown before acceptance is display only.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use baton_mesh::MeshHandle;
 use baton_proto::{
     ErrorCode, Signed,
     ack::TurnAck,
@@ -23,12 +27,16 @@ use crate::{
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
-    settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
+    settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Unsettled},
     state::{AttemptEntry, Entry, PendingTurn, Proof, TurnEntry},
 };
 
 /// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
 const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
+
+/// How long a node may take to open a substream while an answer waits in the middle and somebody else could go on with it:
+/// a few round trips to the other side of the world. One that is gone may be found out only by silence.
+const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
 /// What is remembered over the attempts of one turn.
 struct Progress {
@@ -44,9 +52,18 @@ struct Progress {
 }
 
 impl Progress {
+    /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection, since to
+    /// dial one that is gone takes seconds, while the reader waits.
+    fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
+        let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
+        let unconnected = unconnected.filter(|_| self.last.is_some());
+        self.tried.iter().copied().chain(unconnected).collect()
+    }
+
     /// Keeps or gives up what was shown of the answer.
-    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) {
-        match carry(self.begun.as_ref(), failure) {
+    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) -> Carry {
+        let carried = carry(self.begun.as_ref(), failure);
+        match carried {
             Carry::Same => {}
             Carry::Longer => {
                 self.begun = Some(Begun {
@@ -67,6 +84,7 @@ impl Progress {
                 events(TurnEvent::Restarted);
             }
         }
+        carried
     }
 }
 
@@ -183,26 +201,34 @@ impl Client {
                 Err(error) => return Err(error),
             };
             progress.attempts += 1;
-            let failure = match result {
+            let mut failure = match result {
                 Ok(Finished { accepted, memory, rest }) => {
                     return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
                 }
                 Err(failure) => failure,
             };
+            let noticed = Instant::now();
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
-            let wait = if failure.shown.ids.is_empty() { STATUS_WAIT } else { SHORT_STATUS_WAIT };
-            if failure.known == Known::Lost
-                && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth, wait)).await
-                && let Some(unseen) =
-                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.text.as_str()))
-            {
-                if !unseen.is_empty() {
-                    events(TurnEvent::Text(unseen.to_owned()));
+            if failure.known == Known::Lost {
+                let wait = if failure.shown.ids.is_empty() { STATUS_WAIT } else { SHORT_STATUS_WAIT };
+                match Box::pin(self.settle(session, &auth, wait)).await {
+                    Ok(Some((accepted, memory))) => {
+                        let answer = accepted.record.answer().unwrap_or_default();
+                        if let Some(unseen) = answer.strip_prefix(failure.shown.text.as_str()) {
+                            if !unseen.is_empty() {
+                                events(TurnEvent::Text(unseen.to_owned()));
+                            }
+                            return self.finish(session, &auth, accepted, memory, None, events).await;
+                        }
+                        failure = failure.exposed(ErrorCode::BlobMismatch);
+                    }
+                    Err(Unsettled::Wrong(code)) => failure = failure.exposed(code),
+                    Ok(None) | Err(Unsettled::Unknown(_)) => {}
                 }
-                return self.finish(session, &auth, accepted, memory, None, events).await;
             }
-            self.after_failure(session, &auth, failure, &mut progress, events).await?;
+            let noticed_ago = noticed.elapsed();
+            self.after_failure(session, &auth, (failure, noticed_ago), &mut progress, events).await?;
         }
         Err(match progress.last {
             Some((node, failure)) => failed(progress.attempts, node, &failure),
@@ -233,13 +259,17 @@ impl Client {
             tried: &progress.tried,
             now_ms: self.now_ms(),
         };
-        let continues = progress.begun.as_ref().and_then(|begun| directory.choose_to_continue(&wish, begun));
+        let last_resorts = progress.last_resorts(directory.mesh());
+        let soon = Wish { tried: &last_resorts, ..wish };
+        let continues = progress.begun.as_ref().and_then(|begun| {
+            directory.choose_to_continue(&soon, begun).or_else(|| directory.choose_to_continue(&wish, begun))
+        });
         if continues.is_none() && progress.begun.take().is_some() {
             events(TurnEvent::Restarted);
         }
         let (choice, _in_flight) = match continues {
             Some(chosen) => chosen,
-            None => Box::pin(directory.choose(&wish)).await?,
+            None => Box::pin(directory.choose(&soon)).await?,
         };
         let substitute = directory.has_substitute(&wish, &choice);
         if progress.tried.contains(&choice.node) {
@@ -281,10 +311,14 @@ impl Client {
             engine: choice.offer.engine,
             continues: auth.resume.map_or(0, |prefix| prefix.token_count),
         });
+        let mut timeouts = self.inner.config.timeouts;
+        if progress.begun.is_some() && substitute {
+            timeouts.open = timeouts.open.min(HURRIED_OPEN);
+        }
         let context = Context {
             session,
             directory,
-            timeouts: self.inner.config.timeouts,
+            timeouts,
             relayer: options.relayer.as_ref(),
             hint: options.hint.as_ref(),
             own: items,
@@ -300,23 +334,28 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
-        mut failure: AttemptFailure,
+        (mut failure, noticed_ago): (AttemptFailure, Duration),
         progress: &mut Progress,
         events: &mut Events<'_>,
     ) -> Result<(), ClientError> {
         let node = auth.audience;
         let (code, reason) = (failure.code, failure.reason.clone());
-        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason });
+        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason, noticed_ago });
         if let Some(note) = &failure.note {
             let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
             session.record(vec![entry]).await?;
         }
-        progress.carry(auth, &mut failure, events);
+        let carried = progress.carry(auth, &mut failure, events);
         match failure.known {
             Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
             Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
             // Its author is asked at the next start, and told when another attempt is accepted.
             Known::Lost | Known::Hearsay => {}
+        }
+        if carried == Carry::Void {
+            // The beginning that it was handed is at fault, which is neither the turn's nor this node's.
+            progress.last = Some((node, failure));
+            return Ok(());
         }
         let code = code.map(|code| (code, failure.is_said()));
         let seen = code.is_some_and(|code| progress.codes.contains(&code));

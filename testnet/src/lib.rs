@@ -1,9 +1,12 @@
-//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo and benchmarks, and
-//! the network itself for tests of other kinds.
+//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo, its shows and
+//! benchmarks, and the network itself for tests of other kinds.
 
 mod bench;
+pub mod churn;
 mod cli;
 mod demo;
+mod draws;
+pub mod hostile;
 pub mod network;
 mod output;
 pub mod process;
@@ -32,6 +35,7 @@ pub fn main() -> ExitCode {
             Command::Up(args) => up::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Demo(args) => Box::pin(demo::run(args)).await,
+            Command::Churn(args) => Box::pin(churn::run(args)).await,
         }
     });
     match result {
