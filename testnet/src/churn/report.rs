@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use baton_proto::ErrorCode;
 use serde::Serialize;
 
 use super::{
@@ -199,6 +200,9 @@ impl Report {
             count(&mut self.replaced, &format!("{:?}", failure.cause).to_lowercase());
             if failure.lie.is_none() {
                 count(&mut self.failures, &name_of(failure));
+                if failure.code.is_some_and(|code| !may_happen(code)) {
+                    self.violation(format!("an honest answer was called {}", name_of(failure)));
+                }
             }
         }
         let takeovers: Vec<&Takeover> = talks.iter().flat_map(|talk| &talk.heard.takeovers).collect();
@@ -360,6 +364,21 @@ impl Report {
             ));
         }
     }
+}
+
+/// Whether an attempt may fail so where nobody lies about it: nodes die, are busy, and reject a beginning that somebody else
+/// made up. Anything else would be an answer that was spoilt in taking it over.
+fn may_happen(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::StreamTruncated
+            | ErrorCode::PayloadRejected
+            | ErrorCode::Busy
+            | ErrorCode::RateLimited
+            | ErrorCode::QuotaExceeded
+            | ErrorCode::BlobUnavailable
+            | ErrorCode::Replayed
+    )
 }
 
 fn name_of(failure: &Failure) -> String {

@@ -72,7 +72,7 @@ lies! {
     /// A sealed chunk is left out.
     SkipChunk: Truncate, [StreamTruncated];
     /// A token is left out before sealing.
-    SkipToken: Truncate, [StreamTruncated];
+    SkipToken: Truncate, [StreamTruncated, ReceiptMismatch];
     /// Half of the tokens, and the link over all of them.
     ShortenAnswer: Truncate, [ReceiptMismatch];
     /// A word that the model did not say, then the end: whoever continues must not go on from it.
