@@ -24,6 +24,7 @@ use crate::{
     client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    exchange,
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
@@ -38,6 +39,9 @@ const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
 /// a few round trips to the other side of the world. One that is gone may be found out only by silence.
 const HURRIED_OPEN: Duration = Duration::from_secs(1);
 
+/// Connected nodes that are asked for a sign of life when an answer breaks off.
+const MAX_LOOKED_AT: usize = 8;
+
 /// What is remembered over the attempts of one turn.
 struct Progress {
     tried: Vec<NodeId>,
@@ -49,15 +53,29 @@ struct Progress {
     attempts: u32,
     /// The beginning of the answer, for the next node to continue.
     begun: Option<Begun>,
+    /// Nodes with a connection that gave no sign of life when the answer broke off.
+    silent: Vec<NodeId>,
 }
 
 impl Progress {
-    /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection, since to
-    /// dial one that is gone takes seconds, while the reader waits.
+    /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection or a sign
+    /// of life, since to find out that one is gone takes seconds, while the reader waits.
     fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
         let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
         let unconnected = unconnected.filter(|_| self.last.is_some());
-        self.tried.iter().copied().chain(unconnected).collect()
+        self.tried.iter().chain(&self.silent).copied().chain(unconnected).collect()
+    }
+
+    /// Looks who of the connected nodes is there: over QUIC, a dead one stays connected until its silence is long enough.
+    async fn look_around(&mut self, mesh: &MeshHandle, failed: NodeId) {
+        let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
+        let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
+        let (asked, rest): (Vec<_>, Vec<_>) =
+            others.enumerate().partition(|(index, _)| *index < MAX_LOOKED_AT);
+        let asked: Vec<NodeId> = asked.into_iter().map(|(_, node)| node).collect();
+        let there = exchange::who_answers(mesh, &asked, SHORT_STATUS_WAIT).await;
+        let silent = asked.into_iter().filter(|node| !there.contains(node));
+        self.silent = silent.chain(rest.into_iter().map(|(_, node)| node)).collect();
     }
 
     /// Keeps or gives up what was shown of the answer.
@@ -192,6 +210,7 @@ impl Client {
             last: None,
             attempts: 0,
             begun: None,
+            silent: Vec::new(),
         };
         while progress.attempts < options.max_attempts.max(1) {
             let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
@@ -211,8 +230,16 @@ impl Client {
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
             if failure.known == Known::Lost {
-                let wait = if failure.shown.ids.is_empty() { STATUS_WAIT } else { SHORT_STATUS_WAIT };
-                match Box::pin(self.settle(session, &auth, wait)).await {
+                let in_the_middle = !failure.shown.ids.is_empty();
+                let wait = if in_the_middle { SHORT_STATUS_WAIT } else { STATUS_WAIT };
+                let mesh = self.inner.directory.mesh();
+                let looking = async {
+                    if in_the_middle {
+                        progress.look_around(mesh, auth.audience).await;
+                    }
+                };
+                let settling = Box::pin(self.settle(session, &auth, wait));
+                match tokio::join!(settling, Box::pin(looking)).0 {
                     Ok(Some((accepted, memory))) => {
                         let answer = accepted.record.answer().unwrap_or_default();
                         if let Some(unseen) = answer.strip_prefix(failure.shown.text.as_str()) {
