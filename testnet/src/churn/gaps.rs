@@ -174,7 +174,9 @@ impl<'a> Watch<'a> {
         now: Instant,
         asking: Duration,
     ) {
-        let sent = self.current.take().map_or(now, |current| current.sent);
+        let current = self.current.take();
+        let admitted = current.as_ref().and_then(|current| current.admitted);
+        let sent = current.map_or(now, |current| current.sent);
         let noticed = now.checked_sub(asking).unwrap_or(now);
         let key = AttemptKey { session: self.session, seq: self.seq, attempt };
         let told = self.ledger.told(&key);
@@ -187,10 +189,20 @@ impl<'a> Watch<'a> {
         };
         let lie = told.map(|told| told.lie);
         self.failures.push(Failure { key, code, reason, cause, lie, noticed });
-        if let (Some(last_text), None) = (self.last_text, &self.lost) {
-            let since = death.unwrap_or(last_text).max(last_text);
-            let detection = noticed.saturating_duration_since(since);
-            self.lost = Some(Lost { cause, last_text, detection, noticed, asking, substitutes: 0 });
+        let Some(last_text) = self.last_text else { return };
+        let found_out = |since: Instant| noticed.saturating_duration_since(death.unwrap_or(since).max(since));
+        match (&mut self.lost, admitted) {
+            (None, _) => {
+                let detection = found_out(last_text);
+                self.lost = Some(Lost { cause, last_text, detection, noticed, asking, substitutes: 0 });
+            }
+            // A substitute that lived when it was chosen, and was lost in turn: that is found out anew.
+            (Some(lost), Some(admitted)) => {
+                (lost.cause, lost.noticed, lost.asking) = (cause, noticed, asking);
+                lost.detection = found_out(admitted);
+            }
+            // One that never answered belongs to the time that taking over took.
+            (Some(_), None) => {}
         }
     }
 
