@@ -89,6 +89,7 @@ pub(crate) struct Rest {
     seen: Option<StoreState>,
     /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
     pub(crate) measured: Option<Measured>,
+    directory: Arc<Directory>,
 }
 
 /// What an attempt needs beside itself.
@@ -145,7 +146,8 @@ pub(crate) async fn run(
     let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let mut rest = Rest { stream, opener, seen: None, measured: None };
+    let directory = context.directory.clone();
+    let mut rest = Rest { stream, opener, seen: None, measured: None, directory };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
@@ -277,7 +279,15 @@ async fn follow(
             Some(stall) => (stall * LONE_PATIENCE).min(context.timeouts.idle),
             None => context.timeouts.idle,
         };
-        let Some((event, last)) = rest.next(patience.min(left)).await? else {
+        let (asked, patience) = (Instant::now(), patience.min(left));
+        let next = rest.next(patience).await.map_err(|failure| match asked.elapsed() {
+            silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::lost(format!(
+                "the node stalled: it sent nothing for {} ms",
+                silent.as_millis()
+            )),
+            _ => failure,
+        })?;
+        let Some((event, last)) = next else {
             return Err(AttemptFailure::lost(ErrorCode::StreamTruncated.to_string()));
         };
         match event {
@@ -481,11 +491,22 @@ impl Rest {
     pub(crate) async fn store_state(mut self, wait: Duration) -> StoreState {
         let watch = async {
             while let Ok(Some((event, last))) = self.next(wait).await {
-                if let ReplyEvent::Store(state) = event {
-                    self.seen = Some(state);
-                    if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
+                match event {
+                    ReplyEvent::Store(state) => {
+                        self.seen = Some(state);
+                        if matches!(state, StoreState::Stored { .. } | StoreState::GivenUp) {
+                            return;
+                        }
+                    }
+                    // The link that was accepted stands, and its blob is for the client to see to.
+                    ReplyEvent::Committed(_) => {
+                        let node = self.stream.remote();
+                        tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node committed a turn twice");
+                        self.directory.failed(node, Fault::Lied, 0);
+                        self.seen = Some(StoreState::GivenUp);
                         return;
                     }
+                    _ => {}
                 }
                 if last {
                     return;

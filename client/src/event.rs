@@ -1,5 +1,7 @@
 //! What a caller asks for in a turn, and what it is told while the turn runs and afterwards.
 
+use std::time::Duration;
+
 use baton_keys::{SecretSigningKey, account::AccountKey, owner::sui_address};
 use baton_mesh::Multiaddr;
 use baton_proto::{
@@ -251,6 +253,8 @@ pub enum TurnEvent {
         code: Option<ErrorCode>,
         /// What happened, without any content.
         reason: String,
+        /// How long ago that was noticed: for so long its author was asked what became of the turn.
+        noticed_ago: Duration,
     },
     /// Text shown so far is void: the answer starts anew.
     Restarted,

@@ -9,7 +9,8 @@ use baton_proto::{
     limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES},
     wire::{ClientFrame, NodeFrame},
 };
-use tokio::time::Instant;
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
 
 /// Why an exchange with a peer ended early.
 #[derive(Debug, thiserror::Error)]
@@ -81,4 +82,13 @@ pub(crate) async fn ask(
         }
         Some(answer) => Ok(answer),
     }
+}
+
+/// Those of some connected nodes that answer a short question in time, whatever they answer.
+pub(crate) async fn who_answers(mesh: &MeshHandle, nodes: &[NodeId], wait: Duration) -> Vec<NodeId> {
+    let asked = nodes.iter().map(|node| async move {
+        let answer = timeout(wait, ask(mesh, *node, &[], &ClientFrame::NodeRecord, wait)).await;
+        matches!(answer, Ok(Ok(_) | Err(ExchangeError::Refused { .. }))).then_some(*node)
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }

@@ -160,6 +160,12 @@ impl AttemptFailure {
         Self { retry_after_ms, known: Known::NothingSigned, fault, ..Self::check(code) }
     }
 
+    /// The same failure, after its author was asked what became of the turn and answered something wrong.
+    pub(crate) fn exposed(self, code: ErrorCode) -> Self {
+        let reason = format!("what the node says of the turn is not what it sent: {code}");
+        Self { code: Some(code), reason, known: Known::Wrong, ..self }
+    }
+
     /// Whether the code is somebody else's word, which the client could not check.
     pub(crate) fn is_said(&self) -> bool {
         matches!(self.known, Known::NothingSigned | Known::Hearsay)
@@ -180,6 +186,10 @@ impl From<ExchangeError> for AttemptFailure {
                 };
                 let known = Known::NothingSigned;
                 Self { code: None, reason, known, fault, ..Self::check(ErrorCode::Internal) }
+            }
+            // No honest node announces one.
+            ExchangeError::Frame(FrameError::TooLarge(_)) => {
+                Self { reason, ..Self::check(ErrorCode::FrameTooLarge) }
             }
             ExchangeError::Frame(FrameError::Timeout) => Self::stalled(reason),
             ExchangeError::Frame(_) | ExchangeError::Ended => Self::lost(reason),

@@ -27,27 +27,41 @@ pub(crate) const STATUS_WAIT: Duration = Duration::from_secs(3);
 /// The same where another node can continue the answer meanwhile.
 pub(crate) const SHORT_STATUS_WAIT: Duration = Duration::from_millis(500);
 
+/// Why nothing came of asking.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unsettled {
+    /// Nothing is known; the reason is without content.
+    #[error("{0}")]
+    Unknown(String),
+    /// The author's answer is wrong, as the client's own checks found.
+    #[error("{0}")]
+    Wrong(ErrorCode),
+}
+
 /// An accepted turn and the memory that went into it.
 pub(crate) type Settled = (AcceptedTurn, Vec<MemoryItem>);
 
 impl Client {
-    /// Asks the author of an attempt; the turn, if it was sealed there and rebuilds. The error is a reason without
-    /// content; whatever it is, a new attempt may be made.
+    /// Asks the author of an attempt; the turn, if it was sealed there and rebuilds. Whatever the error is, a new attempt
+    /// may be made.
     pub(crate) async fn settle(
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
         wait: Duration,
-    ) -> Result<Option<Settled>, String> {
+    ) -> Result<Option<Settled>, Unsettled> {
         let node = auth.audience;
-        let (committed, store) = match self.status(session, auth, wait).await? {
+        let (committed, store) = match self.status(session, auth, wait).await.map_err(Unsettled::Unknown)? {
             TurnStatus::Sealed { committed, store } => (*committed, store),
             TurnStatus::Accepted | TurnStatus::Aborted => return Ok(None),
         };
-        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(|code| code.to_string())?;
+        let fetch = session.read(|state| fetch_frame(state, &committed)).map_err(Unsettled::Wrong)?;
         let bytes = match self.fetch_from(node, &committed, &fetch).await {
             Some(bytes) => bytes,
-            None => self.fetch_stored(&committed, store).await.ok_or("the sealed blob was not found")?,
+            None => {
+                let stored = self.fetch_stored(&committed, store).await;
+                stored.ok_or_else(|| Unsettled::Unknown("the sealed blob was not found".to_owned()))?
+            }
         };
         let settled = session.read(|state| open_and_accept(state, auth, &committed, &bytes));
         settled.map(Some).map_err(|code| {
@@ -55,7 +69,7 @@ impl Client {
             if code != ErrorCode::StatusUnknown && auth.memory_from.is_none() {
                 self.inner.directory.failed(node, Fault::Lied, 0);
             }
-            code.to_string()
+            Unsettled::Wrong(code)
         })
     }
 

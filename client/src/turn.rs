@@ -3,8 +3,12 @@
 //! Every step that others could hold the client to is in the journal, flushed, before it is taken: the message, each
 //! attempt, the accepted turn. Text shown before acceptance is display only.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use baton_mesh::MeshHandle;
 use baton_proto::{
     ErrorCode, Signed,
     ack::TurnAck,
@@ -20,16 +24,24 @@ use crate::{
     client::Client,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
+    exchange,
     reputation::Fault,
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
-    settle::{SHORT_STATUS_WAIT, STATUS_WAIT},
+    settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Unsettled},
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
 /// Most bytes of new messages in a turn: the largest record, with half of it left for the answer.
 const MAX_INPUT_BYTES: usize = MAX_RECORD_BUCKET / 2;
+
+/// How long a node may take to open a substream while an answer waits in the middle and somebody else could go on with it:
+/// a few round trips to the other side of the world. One that is gone may be found out only by silence.
+const HURRIED_OPEN: Duration = Duration::from_secs(1);
+
+/// Connected nodes that are asked for a sign of life when an answer breaks off.
+const MAX_LOOKED_AT: usize = 8;
 
 /// What is remembered over the attempts of one turn.
 struct Progress {
@@ -42,12 +54,35 @@ struct Progress {
     attempts: u32,
     /// The beginning of the answer, for the next node to continue.
     begun: Option<Begun>,
+    /// Nodes with a connection that gave no sign of life when the answer broke off.
+    silent: Vec<NodeId>,
 }
 
 impl Progress {
+    /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection or a sign
+    /// of life, since to find out that one is gone takes seconds, while the reader waits.
+    fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
+        let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
+        let unconnected = unconnected.filter(|_| self.last.is_some());
+        self.tried.iter().chain(&self.silent).copied().chain(unconnected).collect()
+    }
+
+    /// Looks who of the connected nodes is there: over QUIC, a dead one stays connected until its silence is long enough.
+    async fn look_around(&mut self, mesh: &MeshHandle, failed: NodeId) {
+        let connected = mesh.peers().into_iter().filter(|peer| peer.connected && peer.serves_turns);
+        let others = connected.map(|peer| peer.node).filter(|node| *node != failed);
+        let (asked, rest): (Vec<_>, Vec<_>) =
+            others.enumerate().partition(|(index, _)| *index < MAX_LOOKED_AT);
+        let asked: Vec<NodeId> = asked.into_iter().map(|(_, node)| node).collect();
+        let there = exchange::who_answers(mesh, &asked, SHORT_STATUS_WAIT).await;
+        let silent = asked.into_iter().filter(|node| !there.contains(node));
+        self.silent = silent.chain(rest.into_iter().map(|(_, node)| node)).collect();
+    }
+
     /// Keeps or gives up what was shown of the answer.
-    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) {
-        match carry(self.begun.as_ref(), failure) {
+    fn carry(&mut self, auth: &TurnAuth, failure: &mut AttemptFailure, events: &mut Events<'_>) -> Carry {
+        let carried = carry(self.begun.as_ref(), failure);
+        match carried {
             Carry::Same => {}
             Carry::Longer => {
                 self.begun = Some(Begun {
@@ -68,6 +103,7 @@ impl Progress {
                 events(TurnEvent::Restarted);
             }
         }
+        carried
     }
 }
 
@@ -175,6 +211,7 @@ impl Client {
             last: None,
             attempts: 0,
             begun: None,
+            silent: Vec::new(),
         };
         while progress.attempts < options.max_attempts.max(1) {
             let (auth, result) = match Box::pin(self.attempt(session, options, &mut progress, events)).await {
@@ -184,26 +221,42 @@ impl Client {
                 Err(error) => return Err(error),
             };
             progress.attempts += 1;
-            let failure = match result {
+            let mut failure = match result {
                 Ok(Finished { accepted, memory, rest }) => {
                     return self.finish(session, &auth, accepted, memory, Some(rest), events).await;
                 }
                 Err(failure) => failure,
             };
+            let noticed = Instant::now();
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
-            let wait = if failure.shown.ids.is_empty() { STATUS_WAIT } else { SHORT_STATUS_WAIT };
-            if failure.known == Known::Lost
-                && let Ok(Some((accepted, memory))) = Box::pin(self.settle(session, &auth, wait)).await
-                && let Some(unseen) =
-                    accepted.record.answer().and_then(|all| all.strip_prefix(failure.shown.text.as_str()))
-            {
-                if !unseen.is_empty() {
-                    events(TurnEvent::Text(unseen.to_owned()));
+            if failure.known == Known::Lost {
+                let in_the_middle = !failure.shown.ids.is_empty();
+                let wait = if in_the_middle { SHORT_STATUS_WAIT } else { STATUS_WAIT };
+                let mesh = self.inner.directory.mesh();
+                let looking = async {
+                    if in_the_middle {
+                        progress.look_around(mesh, auth.audience).await;
+                    }
+                };
+                let settling = Box::pin(self.settle(session, &auth, wait));
+                match tokio::join!(settling, Box::pin(looking)).0 {
+                    Ok(Some((accepted, memory))) => {
+                        let answer = accepted.record.answer().unwrap_or_default();
+                        if let Some(unseen) = answer.strip_prefix(failure.shown.text.as_str()) {
+                            if !unseen.is_empty() {
+                                events(TurnEvent::Text(unseen.to_owned()));
+                            }
+                            return self.finish(session, &auth, accepted, memory, None, events).await;
+                        }
+                        failure = failure.exposed(ErrorCode::BlobMismatch);
+                    }
+                    Err(Unsettled::Wrong(code)) => failure = failure.exposed(code),
+                    Ok(None) | Err(Unsettled::Unknown(_)) => {}
                 }
-                return self.finish(session, &auth, accepted, memory, None, events).await;
             }
-            self.after_failure(session, &auth, failure, &mut progress, events).await?;
+            let noticed_ago = noticed.elapsed();
+            self.after_failure(session, &auth, (failure, noticed_ago), &mut progress, events).await?;
         }
         Err(match progress.last {
             Some((node, failure)) => failed(progress.attempts, node, &failure),
@@ -236,13 +289,17 @@ impl Client {
             tried: &progress.tried,
             now_ms: self.now_ms(),
         };
-        let continues = progress.begun.as_ref().and_then(|begun| directory.choose_to_continue(&wish, begun));
+        let last_resorts = progress.last_resorts(directory.mesh());
+        let soon = Wish { tried: &last_resorts, ..wish };
+        let continues = progress.begun.as_ref().and_then(|begun| {
+            directory.choose_to_continue(&soon, begun).or_else(|| directory.choose_to_continue(&wish, begun))
+        });
         if continues.is_none() && progress.begun.take().is_some() {
             events(TurnEvent::Restarted);
         }
         let (choice, _in_flight) = match continues {
             Some(chosen) => chosen,
-            None => Box::pin(directory.choose(&wish)).await?,
+            None => Box::pin(directory.choose(&soon)).await?,
         };
         let substitute = directory.has_substitute(&wish, &choice);
         if progress.tried.contains(&choice.node) {
@@ -284,10 +341,14 @@ impl Client {
             engine: choice.offer.engine,
             continues: auth.resume.map_or(0, |prefix| prefix.token_count),
         });
+        let mut timeouts = self.inner.config.timeouts;
+        if progress.begun.is_some() && substitute {
+            timeouts.open = timeouts.open.min(HURRIED_OPEN);
+        }
         let context = Context {
             session,
             directory,
-            timeouts: self.inner.config.timeouts,
+            timeouts,
             relayer: options.relayer.as_ref(),
             hint: options.hint.as_ref(),
             own: items,
@@ -311,23 +372,28 @@ impl Client {
         &self,
         session: &Arc<Session>,
         auth: &Signed<TurnAuth>,
-        mut failure: AttemptFailure,
+        (mut failure, noticed_ago): (AttemptFailure, Duration),
         progress: &mut Progress,
         events: &mut Events<'_>,
     ) -> Result<(), ClientError> {
         let node = auth.audience;
         let (code, reason) = (failure.code, failure.reason.clone());
-        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason });
+        events(TurnEvent::AttemptFailed { attempt: auth.attempt, node, code, reason, noticed_ago });
         if let Some(note) = &failure.note {
             let entry = Entry::Note { attempt: auth.attempt, note: note.bytes().clone() };
             session.record(vec![entry]).await?;
         }
-        progress.carry(auth, &mut failure, events);
+        let carried = progress.carry(auth, &mut failure, events);
         match failure.known {
             Known::NothingSigned => session.record(vec![Entry::Refused { attempt: auth.attempt }]).await?,
             Known::Wrong => session.record(vec![Entry::Rejected { attempt: auth.attempt }]).await?,
             // Its author is asked at the next start, and told when another attempt is accepted.
             Known::Lost | Known::Hearsay => {}
+        }
+        if carried == Carry::Void {
+            // The beginning that it was handed is at fault, which is neither the turn's nor this node's.
+            progress.last = Some((node, failure));
+            return Ok(());
         }
         let code = code.map(|code| (code, failure.is_said()));
         let seen = code.is_some_and(|code| progress.codes.contains(&code));

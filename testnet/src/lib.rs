@@ -1,9 +1,12 @@
-//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo and benchmarks, and
-//! the network itself for tests of other kinds.
+//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo, its shows and
+//! benchmarks, and the network itself for tests of other kinds.
 
 mod bench;
+pub mod churn;
 mod cli;
 mod demo;
+mod draws;
+pub mod hostile;
 pub mod network;
 mod output;
 pub mod process;
@@ -35,6 +38,7 @@ pub fn main() -> ExitCode {
             Command::Demo(args) => Box::pin(demo::run(args)).await,
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
+            Command::Churn(args) => Box::pin(churn::run(args)).await,
         }
     });
     match result {

@@ -76,6 +76,10 @@ pub struct Network {
     pub store: Option<StoreProcess>,
     store_url: String,
     nodes_store_url: Option<String>,
+    /// Ports of the nodes that have one of their own.
+    ports: Vec<u16>,
+    /// How many of the first nodes the others are told of.
+    hub: usize,
     /// The nodes; none where one was stopped.
     pub nodes: Vec<Option<NodeProcess>>,
 }
@@ -97,6 +101,8 @@ impl Network {
             store: Some(store),
             store_url,
             nodes_store_url: None,
+            ports: Vec::new(),
+            hub: usize::MAX,
             nodes: Vec::new(),
         };
         for index in 0..count {
@@ -109,6 +115,17 @@ impl Network {
     /// Makes nodes that are started from now on reach the store by another URL, such as a proxy's.
     pub fn reach_store_by(&mut self, url: &str) {
         self.nodes_store_url = Some(url.to_owned());
+    }
+
+    /// Gives nodes that are started from now on fixed ports, by their index, so that they are found again after a restart.
+    /// Ports below the range that the system gives out are best: nobody is given them while a node is down.
+    pub fn use_ports(&mut self, ports: Vec<u16>) {
+        self.ports = ports;
+    }
+
+    /// Tells nodes that are started from now on of the first `hub` ones only, and not of all that run.
+    pub fn bootstrap_to(&mut self, hub: usize) {
+        self.hub = hub;
     }
 
     /// URL of the store, also while it is stopped.
@@ -127,8 +144,9 @@ impl Network {
         let mut args: Vec<String> = vec!["run".into(), "--json".into()];
         let mut set = |flag: &str, value: &str| args.extend([flag.to_owned(), value.to_owned()]);
         set("--data-dir", &folder.to_string_lossy());
-        set("--listen", "/ip4/127.0.0.1/tcp/0");
-        set("--listen", "/ip4/127.0.0.1/udp/0/quic-v1");
+        let port = self.ports.get(index).copied().unwrap_or(0);
+        set("--listen", &format!("/ip4/127.0.0.1/tcp/{port}"));
+        set("--listen", &format!("/ip4/127.0.0.1/udp/{port}/quic-v1"));
         set("--mdns", "false");
         let store = self.nodes_store_url.as_ref().unwrap_or(&self.store_url);
         set("--publisher", store);
@@ -148,8 +166,10 @@ impl Network {
         if let Some(models) = &self.options.model_dir {
             set("--model-dir", &models.to_string_lossy());
         }
-        for address in self.addresses() {
-            set("--bootstrap", &address.to_string());
+        for node in self.nodes.iter().take(self.hub).flatten() {
+            if let Some(address) = node.addresses.first() {
+                set("--bootstrap", &address.to_string());
+            }
         }
         args.extend(self.options.extra.iter().chain(extra).cloned());
         let process = Process::start(&name, "baton-node", &args, &self.folder).await?;

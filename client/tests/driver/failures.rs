@@ -47,6 +47,8 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         (Act::WrongNote, ErrorCode::ReceiptMismatch),
         (Act::WrongText, ErrorCode::BlobMismatch),
         (Act::WrongDigest, ErrorCode::BlobMismatch),
+        (Act::SealOtherAndVanish, ErrorCode::BlobMismatch),
+        (Act::HugeFrame, ErrorCode::FrameTooLarge),
         (Act::Fail(ErrorCode::Internal), ErrorCode::Internal),
     ];
     let world = World::new(1).await;
@@ -71,6 +73,26 @@ async fn a_dishonest_or_broken_answer_is_never_accepted() {
         assert_eq!(again.text, "hello (0)", "{act:?}");
         assert_eq!(again.attempt, 1, "{act:?}");
     }
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    client.nodes().await;
+    world.nodes[0].script([Act::CommitTwice]);
+    let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("one") };
+    let outcome = client.turn(session, input, |_| {}).await.unwrap();
+    // The client stores the blob itself, once it has seen the second link.
+    assert!(client.wait_settled(session, GRACE).await.unwrap());
+    for turn in 1..5 {
+        let next = say(&client, session, "two").await;
+        assert_eq!((next.seq, next.node), (turn, world.nodes[1].id()));
+    }
+    let history = client.history(session).await.unwrap();
+    assert_eq!(history[1].turn.link.prev_link, outcome.link_hash);
     client.shutdown(GRACE).await;
 }
 

@@ -17,7 +17,7 @@ use baton_proto::{
     commit::{Place, SealedTurn, seal_turn},
     head::HeadRecord,
     ids::{AuditRoot, BlobDigest, ModelId, NodeId, RunningHash, TurnId},
-    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, VERSION},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
     link::blob_digest,
     memory::{MemEnvelope, MemoryItem},
     node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
@@ -81,6 +81,12 @@ pub enum Act {
     OfferMemory,
     /// Seals and journals, and ends the reply with a refusal that is not sealed.
     SealAndRefuse,
+    /// Seals another text than it sent, and goes away before it says so.
+    SealOtherAndVanish,
+    /// Commits the turn a second time, with another link.
+    CommitTwice,
+    /// Sends a frame above the limit.
+    HugeFrame,
 }
 
 #[derive(Default)]
@@ -411,6 +417,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         }
         match act {
             Act::Truncate => return,
+            Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
             Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
             Act::Hang => {
                 shared.hanging.send_modify(|count| *count += 1);
@@ -439,7 +446,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
     }
     match act {
-        Act::SealAndVanish => return,
+        Act::SealAndVanish | Act::SealOtherAndVanish => return,
         Act::SealAndRefuse => {
             let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
             return send(&mut stream, &refused).await;
@@ -451,6 +458,10 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         committed.blob_digest.0[0] ^= 1;
     }
     send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
+    if act == Act::CommitTwice {
+        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
+        send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
+    }
     let said = match act {
         Act::GiveUpStoring => StoreState::GivenUp,
         Act::NeverStore => StoreState::Pending,
@@ -507,7 +518,11 @@ fn seal(
         memory_items: u16::try_from(memory.len()).unwrap(),
         commitments: Commitments {
             input: commit_input(&key, &payload.system, window_from, &payload.messages),
-            output: commit_output(&key, answer, FinishReason::Stop),
+            output: commit_output(
+                &key,
+                if act == Act::SealOtherAndVanish { "another text" } else { answer },
+                FinishReason::Stop,
+            ),
             memory: commit_memory(&key, memory),
         },
         audit_root: AuditRoot(audit_root(&[]).0),
@@ -515,7 +530,7 @@ fn seal(
         price: 0,
         time_ms: now_ms(),
     };
-    let text = if act == Act::WrongText { "another text" } else { answer };
+    let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
     let record =
         Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
     let place = Place { base: &window.base, prev_blob: window.prev_blob };

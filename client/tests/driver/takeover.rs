@@ -73,6 +73,10 @@ async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
     let (result, events) = events_of(&client, hung, TurnInput::user("hello")).await;
     assert_eq!((result.unwrap().text.as_str(), shown(&events).as_str()), ("hello (0)", "hello (0)"));
     assert_eq!(continued(&events)[..2], [0, 1]);
+    let stalled = events
+        .iter()
+        .any(|event| matches!(event, TurnEvent::AttemptFailed { reason, .. } if reason.contains("stalled")));
+    assert!(stalled, "{events:?}");
     // The second to hang was the last that could serve, so it had more time, but not all of it.
     assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
     client.shutdown(GRACE).await;
@@ -113,4 +117,52 @@ async fn what_a_liar_added_to_an_honest_beginning_is_taken_back_alone() {
     let last = events.iter().rposition(|event| *event == TurnEvent::Restarted);
     assert_eq!(shown(&events[last.map_or(0, |last| last)..]), "hello (0)", "the display ends whole");
     client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_that_nodes_reject_is_given_up_and_not_the_turn() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    let rejected = Act::Refuse(ErrorCode::PayloadRejected);
+    world.nodes[0].script([Act::Truncate, rejected, Act::Truncate, rejected]);
+    let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+    assert_eq!(result.unwrap().text, "hello (0)");
+    assert_eq!(continued(&events), [0, 1, 0, 1, 0]);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_no_connection_is_the_last_to_continue_an_answer() {
+    for _ in 0..4 {
+        let world = World::new(3).await;
+        let client = world.client().await;
+        let session = session(&client).await;
+        assert_eq!(client.nodes().await.len(), 3);
+        let gone = world.nodes[2].id();
+        world.nodes[2].stop().await;
+        let deadline = tokio::time::Instant::now() + GRACE;
+        let is_gone =
+            |peers: &[baton_mesh::PeerInfo]| peers.iter().all(|peer| peer.node != gone || !peer.connected);
+        client.mesh().wait_for_peers(deadline, is_gone).await.unwrap();
+        let living = &world.nodes[..2];
+        living.iter().for_each(|node| node.script([Act::Truncate]));
+        let mut events = Vec::new();
+        let turn = client.turn(session, TurnInput::user("hello"), |event| {
+            if matches!(event, TurnEvent::AttemptFailed { code: Some(_), .. }) {
+                living.iter().for_each(crate::fake::FakeNode::clear_script);
+            }
+            events.push(event);
+        });
+        assert_eq!(turn.await.unwrap().text, "hello (0)");
+        let asked: Vec<_> = events
+            .iter()
+            .filter_map(|event| match event {
+                TurnEvent::Attempt { node, .. } => Some(*node),
+                _ => None,
+            })
+            .collect();
+        assert!(!asked[1..].contains(&gone), "{asked:?}");
+        client.shutdown(GRACE).await;
+    }
 }

@@ -167,7 +167,7 @@ impl Settings {
             },
             "log" => choice(&self.log),
             "log_format" => choice(&self.log_format),
-            "otlp_endpoint" => self.otlp_endpoint.as_deref()?.into(),
+            "otlp_endpoint" => redacted(self.otlp_endpoint.as_deref()?).into(),
             "json" => self.json.into(),
             "drain_seconds" => self.drain_seconds.into(),
             "echo_delay_ms" => self.echo_delay_ms.into(),

@@ -1,0 +1,255 @@
+//! `baton-testnet churn`: many conversations while nodes come and go, and some of them lie.
+//!
+//! Nodes are processes, killed with SIGKILL and started again; hostile ones are peers of this process
+//! ([`crate::hostile`]). Clients find them by addresses that they are given. The echo engine's answers are known, so every
+//! one is compared word by word, also those that several nodes made; at the end each conversation is verified again from
+//! the store alone. What did not hold is in [`Report::violations`].
+
+mod chat;
+mod check;
+mod gaps;
+mod nodes;
+mod report;
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use baton_client::{Client, ClientConfig, Multiaddr, NewSession};
+use baton_keys::{files::create_private_folder, secret::random_bytes};
+use baton_proto::ids::NodeId;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::ChurnArgs,
+    draws::Draws,
+    hostile::{Behaviour, HostileNode, HostileOptions, Ledger},
+    network::{EngineChoice, Network, NodeOptions},
+    output,
+};
+use chat::Talk;
+use nodes::Deaths;
+pub use report::{Breakdown, LieReport, Report, Spread};
+
+/// Nodes that are never killed: everybody is told of them.
+pub const HUB: usize = 2;
+/// Shard count of the store: that of Walrus's local testbed.
+const SHARDS: u16 = 10;
+/// How long a client leaves storing to a turn's author. Ordinarily a minute; here authors die all the time.
+const AUTHOR_STORES: Duration = Duration::from_secs(5);
+/// How long clients may take to finish their last turns.
+const LAST_TURNS: Duration = Duration::from_secs(60);
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct ChurnOptions {
+    /// Nodes, hostile ones included.
+    pub nodes: usize,
+    /// How many of them lie. With as many as there are behaviours each has one of its own; fewer have all in turn.
+    pub hostile: usize,
+    /// Clients.
+    pub clients: usize,
+    /// How long nodes come and go.
+    pub time: Duration,
+    /// Between one death or start and the next.
+    pub every: Duration,
+    /// Pause before each token.
+    pub echo_delay: Duration,
+    /// Fewest and most words of a message.
+    pub words: (u64, u64),
+    /// Choices.
+    pub seed: u64,
+}
+
+impl ChurnOptions {
+    /// The whole show with so many nodes of which some are hostile.
+    #[must_use]
+    pub fn new(nodes: usize, hostile: usize, clients: usize, time: Duration) -> Self {
+        Self {
+            nodes,
+            hostile,
+            clients,
+            time,
+            every: Duration::from_secs(2),
+            echo_delay: Duration::from_millis(15),
+            words: (20, 100),
+            seed: u64::from_le_bytes(random_bytes()),
+        }
+    }
+}
+
+/// The command.
+pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
+    ensure!(
+        usize::from(args.nodes) >= HUB + 1 + usize::from(args.hostile),
+        "--nodes must be at least {} with --hostile {}: {} are never killed, and somebody must be",
+        HUB + 1 + usize::from(args.hostile),
+        args.hostile,
+        HUB
+    );
+    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
+    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let time = Duration::from_secs(args.seconds);
+    let base = ChurnOptions::new(args.nodes.into(), args.hostile.into(), args.clients.into(), time);
+    let options = ChurnOptions {
+        every: Duration::from_millis(args.every_ms),
+        echo_delay: Duration::from_millis(args.echo_delay_ms),
+        seed: args.seed.unwrap_or(base.seed),
+        ..base
+    };
+    // Dropping it ends the processes too.
+    let report = tokio::select! {
+        report = Box::pin(churn(&options, &folder)) => report?,
+        () = output::wait_for_signal() => bail!("interrupted"),
+    };
+    report.print(args.json)?;
+    ensure!(report.violations.is_empty(), "{} things did not hold", report.violations.len());
+    Ok(())
+}
+
+/// Runs it in a folder, and says what happened.
+///
+/// # Errors
+/// When nodes, store or clients cannot be started; what did not hold is in the report.
+pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Report> {
+    output::note(&format!("churn: seed {}", options.seed));
+    let begun = Instant::now();
+    let ledger = Ledger::default();
+    let mut network = start_nodes(options, folder).await?;
+    let hostile = start_hostile(options, &network, folder, &ledger).await?;
+    let liars: Arc<Vec<NodeId>> = Arc::new(hostile.iter().map(|node| node.node).collect());
+    let deaths = Deaths::default();
+    let talks = talks(options, &network, &hostile, (folder, &liars, &ledger, &deaths)).await?;
+    output::note(&format!(
+        "{} nodes, {} of them hostile; {} clients; {:.1} s to start",
+        options.nodes,
+        hostile.len(),
+        talks.len(),
+        begun.elapsed().as_secs_f64()
+    ));
+
+    let stop = CancellationToken::new();
+    let mut chatting = JoinSet::new();
+    let started = Instant::now();
+    for talk in talks {
+        chatting.spawn(talk.run(stop.clone()));
+    }
+    let shaken = nodes::shake(&mut network, options, &deaths).await?;
+    stop.cancel();
+    let lasted = started.elapsed();
+    let mut heard = Vec::new();
+    let finishing = async {
+        while let Some(talk) = chatting.join_next().await {
+            heard.push(talk.context("a client panicked")??);
+        }
+        anyhow::Ok(())
+    };
+    let finished = tokio::time::timeout(LAST_TURNS, finishing).await;
+    let mut report = Report::new(options, lasted, shaken);
+    match finished {
+        Ok(result) => result?,
+        Err(_) => report.violation(format!("a client had not finished its turn after {LAST_TURNS:?}")),
+    }
+    chatting.shutdown().await;
+    output::note("verifying every conversation, from the journals and from the store alone");
+    check::all(&mut report, &heard, network.store_url()).await?;
+    report.gather(&heard, &ledger);
+    for talk in heard {
+        talk.client.shutdown(Duration::from_secs(2)).await;
+    }
+    for node in hostile {
+        node.stop().await?;
+    }
+    network.stop().await?;
+    Ok(report)
+}
+
+async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Network> {
+    let node_options = NodeOptions {
+        engine: EngineChoice::Echo,
+        shards: SHARDS,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: u64::try_from(options.echo_delay.as_millis())?,
+        model_dir: None,
+        // The engine answers one at a time; so whoever waits is told, and receipts say how long.
+        extra: vec!["--slots".to_owned(), "1".to_owned()],
+    };
+    let honest = options.nodes.saturating_sub(options.hostile);
+    let mut network = Network::start(folder, 0, node_options).await?;
+    network.use_ports(nodes::free_ports(honest, &mut Draws::of(options.seed, 1))?);
+    network.bootstrap_to(HUB);
+    for _ in 0..honest {
+        network.add_node(&[]).await?;
+    }
+    Ok(network)
+}
+
+async fn start_hostile(
+    options: &ChurnOptions,
+    network: &Network,
+    folder: &Path,
+    ledger: &Ledger,
+) -> anyhow::Result<Vec<HostileNode>> {
+    let all = Behaviour::ALL;
+    let mut started = Vec::new();
+    for index in 0..options.hostile {
+        let folder = folder.join(format!("hostile-{index}"));
+        let behaviours =
+            if options.hostile < all.len() { all.to_vec() } else { vec![all[index % all.len()]] };
+        let begin = usize::try_from(Draws::of(options.seed, 100 + index as u64).below(1000))?;
+        let hostile = HostileOptions {
+            folder: &folder,
+            store_url: network.store_url(),
+            shards: SHARDS,
+            echo_delay: options.echo_delay,
+            bootstrap: network.addresses().into_iter().take(HUB).collect(),
+            behaviours,
+            begin,
+            ledger: ledger.clone(),
+        };
+        started.push(HostileNode::start(hostile).await?);
+    }
+    Ok(started)
+}
+
+/// The clients, each with a home, a session, and addresses of the hub and of most other nodes.
+async fn talks(
+    options: &ChurnOptions,
+    network: &Network,
+    hostile: &[HostileNode],
+    (folder, liars, ledger, deaths): (&Path, &Arc<Vec<NodeId>>, &Ledger, &Deaths),
+) -> anyhow::Result<Vec<Talk>> {
+    let honest = network.addresses();
+    let lying = hostile.iter().filter_map(|node| node.addresses.first().cloned());
+    let others: Vec<Multiaddr> = honest.iter().skip(HUB).cloned().chain(lying).collect();
+    let mut talks = Vec::new();
+    for index in 0..options.clients {
+        let mut draws = Draws::of(options.seed, 1000 + index as u64);
+        let url = network.store_url();
+        let home = folder.join(format!("client-{index}"));
+        let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), SHARDS)?;
+        let known = others.iter().filter(|_| draws.below(4) > 0);
+        config.bootstrap = honest.iter().take(HUB).chain(known).cloned().collect();
+        config.timeouts.author_stores = AUTHOR_STORES;
+        let client = Client::open(config).await?;
+        let session = client.new_session(NewSession::default()).await?;
+        talks.push(Talk {
+            index,
+            client,
+            session,
+            draws,
+            words: options.words,
+            liars: liars.clone(),
+            ledger: ledger.clone(),
+            deaths: deaths.clone(),
+            heard: chat::Heard::default(),
+        });
+    }
+    Ok(talks)
+}

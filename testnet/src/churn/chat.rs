@@ -1,0 +1,178 @@
+//! One client's conversation, without pause: says something, compares the answer, says the next.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use baton_client::{Client, ClientError, ResumeOptions, TurnInput, TurnOutcome};
+use baton_proto::ids::{NodeId, SessionId};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    gaps::{Failure, Takeover, Watch},
+    nodes::Deaths,
+};
+use crate::{
+    draws::Draws,
+    hostile::{AttemptKey, Ledger, Lie},
+};
+
+/// Tries to finish a turn after which it counts as lost: each makes several attempts at nodes.
+const MAX_RESUMES: u32 = 20;
+/// Pause before a turn is taken up again.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What a client heard.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// What it said in accepted turns.
+    pub(super) said: Vec<String>,
+    pub(super) failures: Vec<Failure>,
+    pub(super) takeovers: Vec<Takeover>,
+    /// Times the shown text was void.
+    pub(super) restarts: u64,
+    /// Turns that failed as a whole, and were taken up again, by name.
+    pub(super) unfinished: Vec<&'static str>,
+    /// Lies in attempts that were accepted all the same.
+    pub(super) accepted_lies: Vec<Lie>,
+    /// Turns accepted from hostile nodes, lied about or not.
+    pub(super) by_liars: u64,
+    pub(super) violations: Vec<String>,
+}
+
+/// A client with its conversation.
+pub(super) struct Talk {
+    pub(super) index: usize,
+    pub(super) client: Client,
+    pub(super) session: SessionId,
+    pub(super) draws: Draws,
+    pub(super) words: (u64, u64),
+    pub(super) liars: Arc<Vec<NodeId>>,
+    pub(super) ledger: Ledger,
+    pub(super) deaths: Deaths,
+    pub(super) heard: Heard,
+}
+
+/// What the echo engine answers.
+pub(super) fn echo(said: &str) -> String {
+    format!("echo: {said}")
+}
+
+impl Talk {
+    /// Talks until told to stop, and finishes the turn that is then under way.
+    pub(super) async fn run(mut self, stop: CancellationToken) -> anyhow::Result<Self> {
+        while !stop.is_cancelled() {
+            let said = self.next_message();
+            self.turn(said).await?;
+        }
+        Ok(self)
+    }
+
+    /// Words that occur once, so that each that is missing or doubled shows.
+    fn next_message(&mut self) -> String {
+        let (least, most) = self.words;
+        let count = least + self.draws.below(most.saturating_sub(least) + 1);
+        let turn = self.heard.said.len();
+        let words = (0..count).map(|word| format!("w{word}x{:04x}", self.draws.next() & 0xffff));
+        [format!("client{}", self.index), format!("turn{turn}")]
+            .into_iter()
+            .chain(words)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    async fn turn(&mut self, said: String) -> anyhow::Result<()> {
+        let seq = self.heard.said.len() as u64;
+        let (ledger, deaths) = (self.ledger.clone(), self.deaths.clone());
+        let mut watch = Watch::new(self.session, seq, &ledger, &deaths);
+        let input = TurnInput { allow_echo: true, ..TurnInput::user(said.as_str()) };
+        let mut result = self.client.turn(self.session, input, |event| watch.take(event)).await.map(Some);
+        let mut resumes = 0;
+        let outcome = loop {
+            match result {
+                Ok(Some(outcome)) => break outcome,
+                Ok(None) => {
+                    self.heard.violations.push(format!("turn {seq} of client {} was forgotten", self.index));
+                    return Ok(());
+                }
+                Err(error) if resumes < MAX_RESUMES => {
+                    self.note_unfinished(&error);
+                    resumes += 1;
+                }
+                Err(error) => return Err(error).context("a turn could not be finished"),
+            }
+            tokio::time::sleep(PAUSE).await;
+            // What was shown before is not shown again by a new call.
+            self.keep(&mut watch);
+            watch = Watch::new(self.session, seq, &ledger, &deaths);
+            let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
+            result = self.client.resume(self.session, options, |event| watch.take(event)).await;
+        };
+        watch.accepted(&outcome);
+        self.compare(&said, &outcome, &watch);
+        self.keep(&mut watch);
+        self.heard.said.push(said);
+        Ok(())
+    }
+
+    fn note_unfinished(&mut self, error: &ClientError) {
+        tracing::info!(client = self.index, %error, "a turn is taken up again");
+        self.heard.unfinished.push(error.name());
+    }
+
+    /// Keeps what was seen.
+    fn keep(&mut self, watch: &mut Watch<'_>) {
+        self.heard.failures.append(&mut watch.failures);
+        self.heard.takeovers.append(&mut watch.takeovers);
+        self.heard.restarts += watch.restarts;
+    }
+
+    /// The answer must be the engine's word for word, what was shown must be the same, and no lie may be in it.
+    fn compare(&mut self, said: &str, outcome: &TurnOutcome, watch: &Watch<'_>) {
+        let (client, seq) = (self.index, outcome.seq);
+        let mut wrong = |what: String| {
+            self.heard.violations.push(format!("client {client}, turn {seq}: {what}"));
+        };
+        if seq != self.heard.said.len() as u64 {
+            wrong(format!("it should be turn {}", self.heard.said.len()));
+        }
+        if outcome.text != echo(said) {
+            wrong(format!("the answer has other words: {}", difference(&outcome.text, &echo(said))));
+        }
+        if watch.shown != outcome.text {
+            wrong(format!("other words were shown: {}", difference(&watch.shown, &outcome.text)));
+        }
+        if self.liars.contains(&outcome.node) {
+            self.heard.by_liars += 1;
+        }
+        let key = AttemptKey { session: self.session, seq, attempt: outcome.attempt };
+        let Some(told) = self.ledger.told(&key) else { return };
+        self.heard.accepted_lies.push(told.lie);
+        if told.first_link.is_none_or(|first| first != outcome.link_hash) {
+            wrong(format!("a lie was accepted: {:?}", told.lie));
+        }
+    }
+}
+
+/// Where two texts differ, in words.
+fn difference(found: &str, expected: &str) -> String {
+    let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
+    let at = found.iter().zip(&expected).take_while(|(left, right)| left == right).count();
+    let around = |words: &[&str]| words.iter().skip(at).take(3).copied().collect::<Vec<_>>().join(" ");
+    format!(
+        "at word {at} \"{}\" for \"{}\" ({} words for {})",
+        around(&found),
+        around(&expected),
+        found.len(),
+        expected.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_its_place() {
+        assert_eq!(difference("a b b c", "a b c"), "at word 2 \"b c\" for \"c\" (4 words for 3)");
+    }
+}

@@ -1,0 +1,94 @@
+//! Nodes that come and go.
+
+use std::{
+    collections::HashMap,
+    net::{TcpListener, UdpSocket},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use anyhow::ensure;
+use baton_proto::ids::NodeId;
+use tokio::time::MissedTickBehavior;
+
+use super::{ChurnOptions, HUB};
+use crate::{draws::Draws, network::Network};
+
+/// Ports from here on are tried: below those that systems give out themselves.
+const FIRST_PORT: u64 = 20_000;
+/// So many of them.
+const PORTS: u64 = 10_000;
+
+/// When each node was killed last; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deaths(Arc<Mutex<HashMap<NodeId, Instant>>>);
+
+impl Deaths {
+    fn note(&self, node: NodeId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Instant::now());
+    }
+
+    /// When a node was killed, if that was after `since`.
+    pub(super) fn of(&self, node: NodeId, since: Instant) -> Option<Instant> {
+        let deaths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        deaths.get(&node).copied().filter(|death| *death >= since)
+    }
+}
+
+/// How often it happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shaken {
+    pub(super) kills: u64,
+    pub(super) starts: u64,
+}
+
+/// Ports that are free now, TCP and UDP.
+pub(super) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<u16>> {
+    let mut ports = Vec::new();
+    for _ in 0..PORTS {
+        if ports.len() == count {
+            break;
+        }
+        let port = u16::try_from(FIRST_PORT + draws.below(PORTS))?;
+        let is_free =
+            TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if is_free && !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    ensure!(ports.len() == count, "no {count} free ports from {FIRST_PORT} on");
+    Ok(ports)
+}
+
+/// Kills a node or starts one again, one at a time, until the time is over. Half of those that may die live at any time.
+pub(super) async fn shake(
+    network: &mut Network,
+    options: &ChurnOptions,
+    deaths: &Deaths,
+) -> anyhow::Result<Shaken> {
+    let mut draws = Draws::of(options.seed, 2);
+    let mut shaken = Shaken::default();
+    let until = tokio::time::Instant::now() + options.time;
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + options.every, options.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if tokio::time::Instant::now() >= until {
+            return Ok(shaken);
+        }
+        let mortal = || (HUB..network.nodes.len()).map(|index| (index, network.nodes.get(index)));
+        let is_up = |index: &usize| network.nodes.get(*index).is_some_and(Option::is_some);
+        let (up, down): (Vec<usize>, Vec<usize>) = mortal().map(|(index, _)| index).partition(is_up);
+        let may_die = 2 * up.len() > up.len() + down.len();
+        if may_die && (down.is_empty() || draws.below(2) == 0) {
+            let victim = draws.one_of(&up).and_then(|index| network.nodes.get(index)?.as_ref());
+            let Some(node) = victim.map(|running| running.node) else { continue };
+            deaths.note(node);
+            network.kill_node(node).await?;
+            shaken.kills += 1;
+        } else if let Some(index) = draws.one_of(&down) {
+            network.start_node(index, &[]).await?;
+            shaken.starts += 1;
+        }
+    }
+}

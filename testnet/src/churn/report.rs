@@ -1,0 +1,408 @@
+//! What happened, in figures.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use baton_proto::ErrorCode;
+use serde::Serialize;
+
+use super::{
+    ChurnOptions,
+    chat::Talk,
+    gaps::{Cause, Failure, Takeover},
+    nodes::Shaken,
+};
+use crate::{
+    hostile::{Behaviour, Ledger, Lie},
+    output,
+};
+
+/// A sample of times, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// Half took at most so long.
+    pub p50: u64,
+    /// Ninety-five of a hundred took at most so long.
+    pub p95: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl Spread {
+    fn of(times: impl IntoIterator<Item = Duration>) -> Self {
+        let mut sorted: Vec<u64> =
+            times.into_iter().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).collect();
+        sorted.sort_unstable();
+        // The value at rank ⌈q·n⌉.
+        let at = |hundredths: usize| {
+            let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
+            sorted.get(rank - 1).copied().unwrap_or_default()
+        };
+        Self { count: sorted.len() as u64, p50: at(50), p95: at(95), max: at(100) }
+    }
+}
+
+/// What became of one kind of lie.
+#[derive(Clone, Debug, Serialize)]
+pub struct LieReport {
+    /// Whose it is.
+    pub behaviour: Behaviour,
+    /// The lie.
+    pub lie: Lie,
+    /// Times it was told.
+    pub told: u64,
+    /// What clients called it, how often.
+    pub detected_as: BTreeMap<String, u64>,
+    /// Times the client had given the attempt up before, for another reason.
+    pub left_before: u64,
+    /// Turns accepted with it. Only where a turn is committed twice may there be any: with the first link.
+    pub accepted: u64,
+}
+
+/// Where the time of a takeover went: the parts of [`Report::after_detection_ms`].
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Breakdown {
+    /// Asking the author that failed what became of the turn.
+    pub asking_ms: Spread,
+    /// Choosing a substitute, journaling and sealing, and substitutes that failed before one answered.
+    pub choosing_ms: Spread,
+    /// Opening the substream, until the turn is admitted.
+    pub opening_ms: Spread,
+    /// From there to the first text.
+    pub answering_ms: Spread,
+    /// Of that, waiting in the substitute's line, by its receipt.
+    pub in_line_ms: Spread,
+}
+
+/// The report of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// `debug` or `release`.
+    pub build: &'static str,
+    /// Nodes, hostile ones included.
+    pub nodes: usize,
+    /// Hostile nodes.
+    pub hostile: usize,
+    /// Clients.
+    pub clients: usize,
+    /// How long nodes came and went.
+    pub seconds: f64,
+    /// Nodes killed.
+    pub kills: u64,
+    /// Nodes started again.
+    pub starts: u64,
+    /// Turns accepted.
+    pub turns: u64,
+    /// Of these, from hostile nodes that told no lie about them, or committed them twice.
+    pub turns_by_liars: u64,
+    /// Turns verified again from journal, store and export.
+    pub turns_verified: u64,
+    /// Receipts checked in that.
+    pub receipts_verified: u64,
+    /// Turns read from the store by somebody who has the root alone.
+    pub turns_recovered: u64,
+    /// Answers that were taken over after some of their text.
+    pub takeovers: u64,
+    /// Of these, with the tokens that had arrived.
+    pub continued: u64,
+    /// Of these, by the second substitute or a later one.
+    pub by_a_later_substitute: u64,
+    /// Attempts that failed, by why.
+    pub replaced: BTreeMap<String, u64>,
+    /// Names of the failures of attempts at honest nodes.
+    pub failures: BTreeMap<String, u64>,
+    /// Turns that failed as a whole and were taken up again, by name.
+    pub taken_up_again: BTreeMap<String, u64>,
+    /// Times that shown text was void.
+    pub restarts: u64,
+    /// Takeovers from killed nodes: from the last text of the one to the first of the other.
+    pub gap_ms: Spread,
+    /// Of that, until the death was noticed.
+    pub detection_ms: Spread,
+    /// Of that, from there on.
+    pub after_detection_ms: Spread,
+    /// The same without waiting in the substitute's line and without its prefill, as its receipt names them.
+    pub after_detection_net_ms: Spread,
+    /// Share of those takeovers in which that was a second at most.
+    pub within_a_second: f64,
+    /// Parts of the time after detection.
+    pub parts: Breakdown,
+    /// Takeovers from nodes that stalled or lied: from the last text of the one to the first of the other.
+    pub other_gap_ms: Spread,
+    /// Of that, from being noticed on.
+    pub other_after_detection_ms: Spread,
+    /// What was told, and what became of it.
+    pub lies: Vec<LieReport>,
+    /// What did not hold.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(options: &ChurnOptions, lasted: Duration, shaken: Shaken) -> Self {
+        Self {
+            seed: options.seed,
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            nodes: options.nodes,
+            hostile: options.hostile,
+            clients: options.clients,
+            seconds: (lasted.as_secs_f64() * 10.0).round() / 10.0,
+            kills: shaken.kills,
+            starts: shaken.starts,
+            turns: 0,
+            turns_by_liars: 0,
+            turns_verified: 0,
+            receipts_verified: 0,
+            turns_recovered: 0,
+            takeovers: 0,
+            continued: 0,
+            by_a_later_substitute: 0,
+            replaced: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            taken_up_again: BTreeMap::new(),
+            restarts: 0,
+            gap_ms: Spread::default(),
+            detection_ms: Spread::default(),
+            after_detection_ms: Spread::default(),
+            after_detection_net_ms: Spread::default(),
+            within_a_second: 1.0,
+            parts: Breakdown::default(),
+            other_gap_ms: Spread::default(),
+            other_after_detection_ms: Spread::default(),
+            lies: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn violation(&mut self, what: String) {
+        output::note(&format!("  VIOLATION: {what}"));
+        self.violations.push(what);
+    }
+
+    /// Adds up what all clients heard.
+    pub(super) fn gather(&mut self, talks: &[Talk], ledger: &Ledger) {
+        for talk in talks {
+            let heard = &talk.heard;
+            self.turns += heard.said.len() as u64;
+            self.turns_by_liars += heard.by_liars;
+            self.restarts += heard.restarts;
+            for name in &heard.unfinished {
+                count(&mut self.taken_up_again, name);
+            }
+            for violation in &heard.violations {
+                self.violation(violation.clone());
+            }
+        }
+        let failures: Vec<&Failure> = talks.iter().flat_map(|talk| &talk.heard.failures).collect();
+        for failure in &failures {
+            count(&mut self.replaced, &format!("{:?}", failure.cause).to_lowercase());
+            if failure.lie.is_none() {
+                count(&mut self.failures, &name_of(failure));
+                if failure.code.is_some_and(|code| !may_happen(code)) {
+                    self.violation(format!("an honest answer was called {}", name_of(failure)));
+                }
+            }
+        }
+        let takeovers: Vec<&Takeover> = talks.iter().flat_map(|talk| &talk.heard.takeovers).collect();
+        self.measure(&takeovers);
+        self.judge_lies(talks, &failures, ledger);
+    }
+
+    fn measure(&mut self, takeovers: &[&Takeover]) {
+        self.takeovers = takeovers.len() as u64;
+        self.continued = takeovers.iter().filter(|takeover| takeover.continued > 0).count() as u64;
+        let later = takeovers.iter().filter(|takeover| takeover.substitutes > 1);
+        self.by_a_later_substitute = later.count() as u64;
+        let (killed, others): (Vec<&Takeover>, Vec<&Takeover>) =
+            takeovers.iter().partition(|takeover| takeover.cause == Cause::Killed);
+        let of = |what: fn(&Takeover) -> Duration| Spread::of(killed.iter().map(|takeover| what(takeover)));
+        self.gap_ms = of(|takeover| takeover.gap);
+        self.detection_ms = of(|takeover| takeover.detection);
+        self.after_detection_ms = of(|takeover| takeover.after);
+        let net = |takeover: &&Takeover| {
+            let served = takeover.served?;
+            Some(takeover.after.saturating_sub(served.in_line + served.prefill))
+        };
+        let nets: Vec<Duration> = killed.iter().filter_map(net).collect();
+        let soon = nets.iter().filter(|time| **time <= Duration::from_secs(1)).count();
+        if !nets.is_empty() {
+            self.within_a_second = (soon as f64 / nets.len() as f64 * 1000.0).round() / 1000.0;
+        }
+        self.after_detection_net_ms = Spread::of(nets);
+        self.parts = Breakdown {
+            asking_ms: of(|takeover| takeover.asking),
+            choosing_ms: of(|takeover| takeover.choosing),
+            opening_ms: of(|takeover| takeover.opening),
+            answering_ms: of(|takeover| takeover.answering),
+            in_line_ms: Spread::of(
+                killed.iter().filter_map(|takeover| takeover.served).map(|served| served.in_line),
+            ),
+        };
+        self.other_gap_ms = Spread::of(others.iter().map(|takeover| takeover.gap));
+        self.other_after_detection_ms = Spread::of(others.iter().map(|takeover| takeover.after));
+    }
+
+    fn judge_lies(&mut self, talks: &[Talk], failures: &[&Failure], ledger: &Ledger) {
+        let told = ledger.counts();
+        for lie in Lie::ALL {
+            let Some(times) = told.get(lie).copied() else { continue };
+            let mut row = LieReport {
+                behaviour: lie.behaviour(),
+                lie: *lie,
+                told: times,
+                detected_as: BTreeMap::new(),
+                left_before: 0,
+                accepted: 0,
+            };
+            for failure in failures.iter().filter(|failure| failure.lie == Some(*lie)) {
+                self.judge(&mut row, failure, ledger);
+            }
+            let accepted = talks.iter().flat_map(|talk| &talk.heard.accepted_lies);
+            row.accepted = accepted.filter(|accepted| *accepted == lie).count() as u64;
+            self.lies.push(row);
+        }
+    }
+
+    /// One attempt in which a lie was told, and that failed.
+    fn judge(&mut self, row: &mut LieReport, failure: &Failure, ledger: &Ledger) {
+        let told_later = ledger.told(&failure.key).is_none_or(|told| told.at > failure.noticed);
+        let named = failure.code.is_some_and(|code| row.lie.names().contains(&code));
+        if named {
+            count(&mut row.detected_as, &name_of(failure));
+        } else if told_later || failure.reason.contains("stalled") || row.lie.names().is_empty() {
+            row.left_before += 1;
+        } else {
+            let (lie, name) = (row.lie, name_of(failure));
+            count(&mut row.detected_as, &name);
+            self.violation(format!("{lie:?} was called {name} ({})", failure.reason));
+        }
+    }
+
+    /// Prints it, for people or as one line of JSON.
+    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            output::line(&serde_json::to_string(self)?);
+            return Ok(());
+        }
+        let show = |name: &str, spread: &Spread| {
+            output::line(&format!(
+                "  {name:<46} {:>6} {:>6} {:>6}   of {}",
+                spread.p50, spread.p95, spread.max, spread.count
+            ));
+        };
+        output::line(&format!(
+            "{} build, seed {}: {} turns accepted in {} s by {} clients on {} nodes ({} hostile); {} killed, {} started",
+            self.build,
+            self.seed,
+            self.turns,
+            self.seconds,
+            self.clients,
+            self.nodes,
+            self.hostile,
+            self.kills,
+            self.starts
+        ));
+        output::line(&format!(
+            "verified again: {} turns from journal, store and export, {} receipts, {} turns from the root alone",
+            self.turns_verified, self.receipts_verified, self.turns_recovered
+        ));
+        output::line(&format!(
+            "{} answers taken over, {} of them with the tokens that had arrived, {} not by the first substitute; attempts \
+             that failed: {:?}",
+            self.takeovers, self.continued, self.by_a_later_substitute, self.replaced
+        ));
+        output::line(&format!("failures at honest nodes: {:?}", self.failures));
+        output::line(&format!(
+            "turns taken up again: {:?}; text void {} times",
+            self.taken_up_again, self.restarts
+        ));
+        output::line("\n  milliseconds                                      p50    p95    max");
+        show("gap when a node is killed", &self.gap_ms);
+        show("  until that is noticed", &self.detection_ms);
+        show("  from there to the substitute's first token", &self.after_detection_ms);
+        show("    without its line and its prefill", &self.after_detection_net_ms);
+        show("    asking the dead node", &self.parts.asking_ms);
+        show("    choosing, journaling, failed substitutes", &self.parts.choosing_ms);
+        show("    opening, until admitted", &self.parts.opening_ms);
+        show("    from there to the first text", &self.parts.answering_ms);
+        show("      in its line", &self.parts.in_line_ms);
+        show("gap when a node stalls or lies", &self.other_gap_ms);
+        show("  after that is noticed", &self.other_after_detection_ms);
+        output::line(&format!(
+            "  the substitute's first token within a second of detection, its line and prefill apart: {:.1} %",
+            self.within_a_second * 100.0
+        ));
+        self.print_lies();
+        for violation in &self.violations {
+            output::line(&format!("VIOLATION: {violation}"));
+        }
+        Ok(())
+    }
+
+    fn print_lies(&self) {
+        if self.lies.is_empty() {
+            return;
+        }
+        output::line("\n  behaviour      lie                  told  accepted  left before  detected as");
+        for row in &self.lies {
+            let names: Vec<String> =
+                row.detected_as.iter().map(|(name, times)| format!("{name} {times}")).collect();
+            let names = if row.lie.names().is_empty() {
+                "the first link stands".to_owned()
+            } else {
+                names.join(", ")
+            };
+            output::line(&format!(
+                "  {:<14} {:<20} {:>4} {:>9} {:>12}  {names}",
+                format!("{:?}", row.behaviour),
+                format!("{:?}", row.lie),
+                row.told,
+                row.accepted,
+                row.left_before
+            ));
+        }
+    }
+}
+
+/// Whether an attempt may fail so where nobody lies about it: nodes die, are busy, and reject a beginning that somebody else
+/// made up. Anything else would be an answer that was spoilt in taking it over.
+fn may_happen(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::StreamTruncated
+            | ErrorCode::PayloadRejected
+            | ErrorCode::Busy
+            | ErrorCode::RateLimited
+            | ErrorCode::QuotaExceeded
+            | ErrorCode::BlobUnavailable
+            | ErrorCode::Replayed
+    )
+}
+
+fn name_of(failure: &Failure) -> String {
+    match failure.code {
+        Some(code) if failure.reason.contains("stalled") => format!("{} (stalled)", code.name()),
+        Some(code) => code.name().to_owned(),
+        None => "Unreachable".to_owned(),
+    }
+}
+
+fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
+    *counts.entry(name.to_owned()).or_default() += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_are_values_of_the_sample() {
+        let times = (1..=100).rev().map(Duration::from_millis);
+        assert_eq!(Spread::of(times), Spread { count: 100, p50: 50, p95: 95, max: 100 });
+        let one = Spread::of([Duration::from_millis(7)]);
+        assert_eq!(one, Spread { count: 1, p50: 7, p95: 7, max: 7 });
+        assert_eq!(Spread::of([]), Spread::default());
+    }
+}

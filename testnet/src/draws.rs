@@ -1,0 +1,32 @@
+//! Seeded choices, so that a run can be had again. Nothing secret comes from here.
+
+/// A sequence of numbers that follows from its seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    /// A sequence of its own for each of several that draw at once.
+    pub(crate) fn of(seed: u64, lane: u64) -> Self {
+        let mut draws = Self(seed ^ lane.wrapping_mul(0xd134_2543_de82_ef95));
+        draws.next();
+        draws
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of `0..limit`; 0 where that is empty.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next().checked_rem(limit).unwrap_or(0)
+    }
+
+    /// One of these.
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> Option<T> {
+        let index = usize::try_from(self.below(choices.len() as u64)).unwrap_or(0);
+        choices.get(index).copied()
+    }
+}

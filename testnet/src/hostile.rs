@@ -1,0 +1,323 @@
+//! Nodes that lie: real peers with a real mesh, a valid node record and the echo engine, of which everything that goes out
+//! may be something else.
+//!
+//! Behind each is the honest turn service of `baton-node`. In front of it sits somebody who holds the node's keys: he opens
+//! the sealed reply, changes what the lie wants changed, signs again and seals again. So a client meets lies that are
+//! right in everything else. What was told when is in the [`Ledger`].
+
+mod forging;
+mod ledger;
+mod lies;
+mod telling;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use baton_client::system_clock;
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
+use baton_mesh::{FrameError, Incoming, Mesh, MeshConfig, MeshHandle, Multiaddr, TURN_PROTOCOL, TurnStream};
+use baton_node::{
+    engine::{
+        Engine,
+        echo::{EchoConfig, EchoEngine},
+    },
+    journal::{Journal, JournalLimits},
+    service::{
+        LogKey, NoObserver, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
+    },
+};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ack::StatusRequest,
+    codec,
+    commit::SealedTurn,
+    ids::{BlobDigest, ExchangeKey, NodeId, TurnId},
+    limits::{MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    receipt::EngineKind,
+    wire::{ClientFrame, NodeFrame, StoreState, TurnStatus},
+};
+use baton_walrus_client::{HttpStore, ShardCount};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::{compat::TokioAsyncReadCompatExt as _, sync::CancellationToken};
+
+pub use ledger::{AttemptKey, Ledger, Told};
+use lies::Script;
+pub use lies::{Behaviour, Lie};
+
+/// Bytes between the two halves of a hostile node, in each direction: a few frames of tokens.
+const PIPE_BYTES: usize = 64 * 1024;
+/// How long a record of a hostile node holds: longer than any run.
+const RECORD_LIFE_MS: u64 = 3_600_000;
+/// How long a client is waited for that was kept waiting.
+const HOLD: Duration = Duration::from_secs(120);
+
+/// How a hostile node is started.
+#[derive(Clone, Debug)]
+pub struct HostileOptions<'a> {
+    /// Its folder, for the honest half's journal.
+    pub folder: &'a Path,
+    /// The store.
+    pub store_url: &'a str,
+    /// Shard count of the store.
+    pub shards: u16,
+    /// Pause before each token.
+    pub echo_delay: Duration,
+    /// Whom it is connected with.
+    pub bootstrap: Vec<Multiaddr>,
+    /// What it does, in turn.
+    pub behaviours: Vec<Behaviour>,
+    /// Where in that it begins.
+    pub begin: usize,
+    /// Where it notes what it told.
+    pub ledger: Ledger,
+}
+
+/// A running hostile node.
+#[derive(Debug)]
+pub struct HostileNode {
+    /// Its identity.
+    pub node: NodeId,
+    /// Where it is, with `/p2p/`.
+    pub addresses: Vec<Multiaddr>,
+    meshes: [MeshHandle; 2],
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+    honest: JoinHandle<Result<(), ServiceError>>,
+}
+
+/// The keys of a hostile node, and its record.
+struct Keys {
+    signing: SecretSigningKey,
+    exchange: ExchangeSecret,
+    offer: ModelOffer,
+    addresses: OnceLock<Vec<String>>,
+}
+
+impl NodeIdentity for Keys {
+    fn signing_key(&self) -> &SecretSigningKey {
+        &self.signing
+    }
+
+    fn exchange_secret(&self, key: &ExchangeKey, _now_ms: u64) -> Option<ExchangeSecret> {
+        (self.exchange.public_key() == *key).then(|| self.exchange.clone())
+    }
+
+    fn record(&self) -> SignedBytes {
+        let now = system_clock()();
+        let until_ms = now + RECORD_LIFE_MS;
+        let key = KeyWindow { key: self.exchange.public_key(), from_ms: now.saturating_sub(1000), until_ms };
+        let record = NodeRecord {
+            version: VERSION,
+            node: self.signing.node_id(),
+            sequence: now,
+            addresses: self.addresses.get().cloned().unwrap_or_default(),
+            keys: vec![key],
+            models: vec![self.offer.clone()],
+            limits: NodeLimits { slots: 1, queue: 16, turns_per_minute: 120, max_output_tokens: 4096 },
+            versions: vec![VERSION],
+            software: concat!("baton-node/", env!("CARGO_PKG_VERSION")).to_owned(),
+            issued_ms: now,
+            expires_ms: until_ms,
+        };
+        Signed::sign(record, &self.signing).bytes().clone()
+    }
+}
+
+/// What the tasks of a hostile node share.
+struct Liar {
+    keys: Arc<Keys>,
+    honest: NodeService,
+    script: Mutex<Script>,
+    ledger: Ledger,
+    /// Attempts that were lied about, with what is said of them when asked.
+    asked_later: Mutex<HashMap<(TurnId, u32), Option<SealedTurn>>>,
+}
+
+impl HostileNode {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// What could not be opened or listened on.
+    pub async fn start(options: HostileOptions<'_>) -> anyhow::Result<Self> {
+        let engine =
+            EchoEngine::new(&EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() })?;
+        let info = engine.info();
+        let offer = ModelOffer {
+            model: info.model_id,
+            name: info.name.clone(),
+            engine: EngineKind::Echo,
+            context_tokens: info.context_tokens,
+            input_price: 0,
+            output_price: 0,
+        };
+        let (signing, exchange) = (SecretSigningKey::generate(), ExchangeSecret::generate());
+        let keys = Arc::new(Keys { signing, exchange, offer, addresses: OnceLock::new() });
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().context("a constant address")?];
+        let agent = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
+        let mut config = MeshConfig::server(agent, listen);
+        config.bootstrap = options.bootstrap.clone();
+        let (mesh, incoming) = Mesh::spawn(keys.signing.expose_seed(), config).await?;
+        let addresses = mesh.bootstrap_addrs();
+        let _ = keys.addresses.set(mesh.listen_addrs().iter().map(ToString::to_string).collect());
+        // The honest half takes turns from the liar alone; its own mesh reaches nobody.
+        let (own, nobody) =
+            Mesh::spawn(keys.signing.expose_seed(), MeshConfig::server(agent, Vec::new())).await?;
+        let honest = NodeService::new(deps(&options, engine, keys.clone(), mesh.clone())?);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(honest.clone().run(nobody, stop.clone()));
+        let liar = Arc::new(Liar {
+            keys: keys.clone(),
+            honest,
+            script: Mutex::new(Script::new(options.behaviours, options.begin)),
+            ledger: options.ledger,
+            asked_later: Mutex::default(),
+        });
+        let serving = tokio::spawn(accept(liar, incoming, stop.clone()));
+        let node = keys.signing.node_id();
+        Ok(Self { node, addresses, meshes: [mesh, own], stop, serving, honest: running })
+    }
+
+    /// Stops it, and joins its tasks.
+    ///
+    /// # Errors
+    /// When its honest half failed.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        self.serving.await?;
+        self.honest.await??;
+        for mesh in self.meshes {
+            mesh.shutdown().await;
+        }
+        Ok(())
+    }
+}
+
+fn deps(
+    options: &HostileOptions<'_>,
+    engine: EchoEngine,
+    identity: Arc<Keys>,
+    peers: MeshHandle,
+) -> anyhow::Result<ServiceDeps> {
+    let shards = ShardCount::new(options.shards)?;
+    let store = Arc::new(HttpStore::builder(options.store_url, options.store_url, shards).build()?);
+    let journal = Journal::open(options.folder, JournalLimits::default(), system_clock()())?;
+    Ok(ServiceDeps {
+        engines: vec![Arc::new(engine)],
+        store: store.clone(),
+        heads: Some(store),
+        identity,
+        journal,
+        limits: ServiceLimits {
+            prices: BTreeMap::new(),
+            // What was cut short for a lie is of no use to anybody.
+            attach_grace: Duration::ZERO,
+            drain_grace: Duration::from_secs(1),
+            ..ServiceLimits::default()
+        },
+        clock: system_clock(),
+        observer: Arc::new(NoObserver),
+        peers: Some(peers),
+        log_key: LogKey::random(),
+        pause: PausePoints::default(),
+    })
+}
+
+async fn accept(liar: Arc<Liar>, mut incoming: Incoming, stop: CancellationToken) {
+    let mut streams = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            // Joined as they end, so that the set stays small.
+            Some(_) = streams.join_next() => {}
+            next = incoming.next() => match next {
+                Some((_, stream)) => drop(streams.spawn(serve(liar.clone(), stream))),
+                None => break,
+            },
+        }
+    }
+    streams.shutdown().await;
+}
+
+async fn serve(liar: Arc<Liar>, stream: TurnStream) {
+    // A client that goes away is what most lies lead to.
+    if let Err(error) = liar.answer(stream).await {
+        tracing::debug!(%error, "a substream of a hostile node ended");
+    }
+}
+
+impl Liar {
+    async fn answer(&self, mut stream: TurnStream) -> Result<(), FrameError> {
+        let Some(bytes) = stream.recv(MAX_FRAME_BYTES).await? else { return Ok(()) };
+        match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES) {
+            Ok(ClientFrame::Turn(request)) => Box::pin(self.turn(stream, &bytes, &request)).await,
+            Ok(ClientFrame::Status(asked)) => match self.status(asked) {
+                Some(answer) => send_only(stream, &answer).await,
+                None => self.pass(stream, &bytes).await,
+            },
+            Ok(ClientFrame::FetchBlob { digest, .. }) => match self.other_blob(digest) {
+                Some(blob) => send_only(stream, &NodeFrame::Blob(blob)).await,
+                None => self.pass(stream, &bytes).await,
+            },
+            _ => self.pass(stream, &bytes).await,
+        }
+    }
+
+    /// Asks the honest half, and hands its answer on as it is.
+    async fn pass(&self, stream: TurnStream, request: &[u8]) -> Result<(), FrameError> {
+        let mut honest = self.ask_honest(stream.remote());
+        honest.send(request).await?;
+        relay(honest, stream).await
+    }
+
+    /// A substream to the honest half, as if the client had opened it there.
+    fn ask_honest(&self, client: NodeId) -> TurnStream {
+        let (near, far) = tokio::io::duplex(PIPE_BYTES);
+        let name = TURN_PROTOCOL;
+        self.honest.serve(TurnStream::from_io(client, name.as_ref(), far.compat()));
+        TurnStream::from_io(self.keys.signing.node_id(), name.as_ref(), near.compat())
+    }
+
+    /// What is said of an attempt that was lied about; none where the honest half may speak.
+    fn status(&self, asked: SignedBytes) -> Option<NodeFrame> {
+        let asked = Signed::<StatusRequest>::verify(asked).ok()?;
+        let sealed = lock(&self.asked_later).get(&(asked.turn_id, asked.attempt)).cloned()?;
+        Some(match sealed {
+            Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {
+                committed: Box::new(sealed.committed()),
+                store: StoreState::Pending,
+            }),
+            None => NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 },
+        })
+    }
+
+    fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
+        let later = lock(&self.asked_later);
+        let sealed = later.values().flatten().find(|sealed| sealed.blob_digest == digest);
+        sealed.map(|sealed| sealed.blob.clone())
+    }
+}
+
+/// Hands frames on until the honest half ends its reply.
+async fn relay(mut from: TurnStream, mut to: TurnStream) -> Result<(), FrameError> {
+    while let Some(frame) = from.recv(MAX_NODE_FRAME_BYTES).await? {
+        to.send(&frame).await?;
+    }
+    to.close().await
+}
+
+async fn send_only(mut stream: TurnStream, frame: &NodeFrame) -> Result<(), FrameError> {
+    stream.send(&codec::encode(frame)).await?;
+    stream.close().await
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change is one step, so a panic elsewhere leaves the data whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

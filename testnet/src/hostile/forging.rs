@@ -1,0 +1,127 @@
+//! What a node that lies signs: links and receipts that do not fit, and whole turns over another text.
+
+use baton_keys::SecretSigningKey;
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    commit::{Place, SealedTurn, seal_turn},
+    ids::{ModelId, RunningHash},
+    limits::VERSION,
+    link::Link,
+    receipt::{ProgressNote, Receipt, commit_output},
+    record::{Message, Record, Role},
+    segment::Segment,
+    turn::{Payload, TurnAuth},
+    wire::{ClientFrame, Committed},
+};
+
+use super::Lie;
+
+/// Signs link and receipt anew after changes to both.
+pub(super) fn remake(
+    committed: &Committed,
+    signer: &SecretSigningKey,
+    change: impl FnOnce(&mut Receipt, &mut Link),
+) -> Result<Committed, ErrorCode> {
+    let mut receipt = Signed::<Receipt>::verify(committed.receipt.clone())?.into_value();
+    let mut link = Signed::<Link>::verify(committed.link.clone())?.into_value();
+    change(&mut receipt, &mut link);
+    let receipt = Signed::sign(receipt, signer);
+    link.receipt_hash = receipt.receipt_hash();
+    let link = Signed::sign(link, signer);
+    Ok(Committed { link: link.bytes().clone(), receipt: receipt.bytes().clone(), ..committed.clone() })
+}
+
+/// The link, or the receipt, with another signature.
+pub(super) fn spoil(mut signed: SignedBytes) -> SignedBytes {
+    signed.signature.0[7] ^= 0x20;
+    signed
+}
+
+/// A commitment that lies in a field of the link or the receipt; none where the lie is of another kind.
+pub(super) fn forge(
+    lie: Lie,
+    committed: &Committed,
+    auth: &TurnAuth,
+    signer: &SecretSigningKey,
+) -> Result<Option<Committed>, ErrorCode> {
+    Ok(Some(match lie {
+        Lie::BadLinkSignature => Committed { link: spoil(committed.link.clone()), ..committed.clone() },
+        Lie::BadReceiptSignature => {
+            Committed { receipt: spoil(committed.receipt.clone()), ..committed.clone() }
+        }
+        Lie::OtherModel => remake(committed, signer, |receipt, _| receipt.model = ModelId([8; 32]))?,
+        Lie::Overclaim => {
+            remake(committed, signer, |receipt, _| receipt.tokens.output = auth.max_output_tokens + 1)?
+        }
+        Lie::OtherAuthor => {
+            let stranger = SecretSigningKey::generate();
+            remake(committed, &stranger, |receipt, link| {
+                receipt.node = stranger.node_id();
+                link.author = stranger.node_id();
+            })?
+        }
+        Lie::OtherPrevLink => remake(committed, signer, |_, link| link.prev_link.0[0] ^= 1)?,
+        Lie::OtherPrevBlob => remake(committed, signer, |_, link| match &mut link.prev_blob {
+            Some(blob) => blob.digest.0[0] ^= 1,
+            // The first turn has none; then it is the length of its record.
+            None => link.record_length ^= 1,
+        })?,
+        Lie::OtherSequence => remake(committed, signer, |_, link| link.seq += 1)?,
+        // Another signing of the same turn, a moment later.
+        Lie::TwoLinks => remake(committed, signer, |receipt, link| {
+            receipt.time_ms += 1;
+            link.time_ms += 1;
+        })?,
+        _ => return Ok(None),
+    }))
+}
+
+/// Who asks the honest service for a blob, and what it opens.
+pub(super) fn fetch(committed: &Committed, payload: &Payload) -> ClientFrame {
+    let key = payload.grant.blob_key.blob_key();
+    let digest = committed.blob_digest;
+    ClientFrame::FetchBlob { digest, proof: baton_proto::ids::FetchProof(key.fetch_proof(&digest.0)) }
+}
+
+/// A turn that is sealed as it should be, over something else: another answer, another question, or another history.
+pub(super) fn reseal(
+    lie: Lie,
+    (auth, payload, answer): (&Signed<TurnAuth>, &Payload, &str),
+    committed: &Committed,
+    blob: &[u8],
+    signer: &SecretSigningKey,
+) -> Result<SealedTurn, ErrorCode> {
+    let link = Signed::<Link>::verify(committed.link.clone())?;
+    let mut receipt = Signed::<Receipt>::verify(committed.receipt.clone())?.into_value();
+    let (record_key, blob_key) = (payload.grant.record_key.record_key(), payload.grant.blob_key.blob_key());
+    let mut base = Segment::open(blob, &blob_key, &auth.session_id, link.segment)?;
+    base.entries.pop();
+    let (mut messages, mut text) = (payload.messages.clone(), answer.to_owned());
+    match lie {
+        Lie::AlteredQuestion => messages = vec![Message::new(Role::User, "what nobody asked")],
+        Lie::AlteredHistory => match base.entries.first_mut().and_then(|entry| entry.record.0.last_mut()) {
+            Some(byte) => *byte ^= 1,
+            // No earlier turn in this segment: a later number of it.
+            None => base.segment += 1,
+        },
+        _ => text = text.replacen("echo:", "echo: indeed", 1),
+    }
+    receipt.commitments.output = commit_output(&record_key, &text, committed.finish);
+    let record = Record::of_turn(payload.kind, payload.supersedes_from, &messages, &text, committed.finish);
+    let place = Place { base: &base, prev_blob: link.prev_blob };
+    seal_turn(auth, place, (&record_key, &blob_key), &record, receipt, signer)
+}
+
+/// A progress note that is not this node's, or not of these tokens.
+pub(super) fn note(lie: Lie, auth: &Signed<TurnAuth>, tokens: u32, signer: &SecretSigningKey) -> SignedBytes {
+    let note = ProgressNote {
+        version: VERSION,
+        node: signer.node_id(),
+        auth_hash: auth.auth_hash(),
+        token_count: tokens,
+        running_hash: RunningHash([7; 32]),
+        time_ms: auth.issued_ms,
+    };
+    let signed = Signed::sign(note, signer).bytes().clone();
+    if lie == Lie::ForgedNote { spoil(signed) } else { signed }
+}
