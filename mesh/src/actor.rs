@@ -44,6 +44,8 @@ use crate::{
 pub(crate) enum Command {
     /// Open a turn with a peer, dialling the addresses if there is no connection.
     Open { peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply },
+    /// Close every connection with a peer.
+    Disconnect { peer: PeerId },
 }
 
 /// Counters of the mesh, read through [`crate::MeshHandle::stats`].
@@ -146,6 +148,10 @@ impl Actor {
     fn on_command(&mut self, command: Command) {
         match command {
             Command::Open { peer, addrs, reply } => self.open(peer, addrs, reply),
+            Command::Disconnect { peer } => {
+                // An error says that there was no connection.
+                let _ = self.swarm.disconnect_peer_id(peer);
+            }
         }
     }
 
@@ -257,7 +263,7 @@ impl Actor {
     fn on_inbound(&mut self, inbound: InboundStream) {
         let Some(node) = node_id_of(&inbound.peer) else { return };
         let (stream, protocol) = inbound.negotiated;
-        let permit = match self.quotas.admit(node) {
+        let permit = match self.quotas.admit(node, inbound.origin) {
             Ok(permit) => permit,
             Err(refusal) => {
                 self.counters.turns_refused_quota.fetch_add(1, Relaxed);
@@ -266,7 +272,8 @@ impl Actor {
                 return;
             }
         };
-        let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit));
+        let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit))
+            .with_origin(inbound.origin);
         if self.incoming.try_send(turn).is_ok() {
             self.counters.turns_accepted.fetch_add(1, Relaxed);
         } else {

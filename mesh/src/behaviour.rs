@@ -13,6 +13,7 @@ use libp2p::{
 use crate::{
     config::MeshConfig,
     error::MeshError,
+    gate,
     limits::{MEMORY_SHARE, MeshLimits},
     turn_protocol,
 };
@@ -29,6 +30,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Behaviour {
     pub(crate) connection_limits: connection_limits::Behaviour,
     pub(crate) memory_limits: memory_connection_limits::Behaviour,
+    pub(crate) gate: gate::Behaviour,
     pub(crate) turn: turn_protocol::Behaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
@@ -53,6 +55,7 @@ impl Behaviour {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
             },
+            gate: gate::Behaviour::new(&config.limits),
             turn: turn_protocol::Behaviour::new(config.turn_protocols.clone(), config.accept_turns),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(

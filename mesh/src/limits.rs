@@ -63,6 +63,9 @@ pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
+/// Peers that are shut out at once. A few bytes each; those whose time is over make room.
+pub(crate) const MAX_SHUT_OUT: usize = 4096;
+
 /// Share of the machine's memory that this process may use before new connections are refused, where
 /// [`MeshLimits::max_process_memory_bytes`] is not set.
 pub(crate) const MEMORY_SHARE: f64 = 0.9;
@@ -83,6 +86,15 @@ pub struct MeshLimits {
     pub max_streams_in: usize,
     /// Inbound turn streams open at once from one peer. A relayer is one peer for all of its users.
     pub max_streams_per_peer: usize,
+    /// Inbound turn streams open at once from one subnet.
+    pub max_streams_per_subnet: usize,
+    /// Established connections from one subnet that others opened.
+    pub max_connections_per_subnet: u32,
+    /// New connections a minute from one subnet, and at once; further ones are refused before their handshake.
+    pub new_connections_per_minute: u32,
+    /// Whether private and loopback addresses count as well, each as a subnet of its own. Otherwise the operator's own
+    /// network, a relayer or a proxy on it included, is not limited by subnet.
+    pub count_private: bool,
     /// Entries of the peer table; the longest unseen peer without a connection makes room.
     pub max_peers: usize,
     /// Resident memory of the process, in bytes, above which new connections are refused; `None` means
@@ -101,6 +113,11 @@ impl Default for MeshLimits {
             max_connections_pending: 64,
             max_streams_in: 512,
             max_streams_per_peer: 64,
+            // A quarter of what there is.
+            max_streams_per_subnet: 128,
+            max_connections_per_subnet: 128,
+            new_connections_per_minute: 120,
+            count_private: false,
             max_peers: 1024,
             max_process_memory_bytes: None,
             idle_timeout: Duration::from_secs(300),
