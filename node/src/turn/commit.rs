@@ -92,6 +92,7 @@ pub(crate) async fn commit(
 
     // The turn is done, whatever becomes of its reader.
     core.observer.finished(&summary);
+    ticket.charge.served(summary.output_tokens);
     tracing::info!(
         session = core.log_key.short(&ticket.auth.session_id),
         input = summary.input_tokens,
