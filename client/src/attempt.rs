@@ -22,6 +22,7 @@ use crate::{
     event::{MemoryHint, Relayer, TurnEvent},
     exchange::{self, ExchangeError},
     nodes::Directory,
+    quota::QuotaHolder,
     request::Prepared,
     retry::{AttemptFailure, Begun, Known, Shown},
     session::Session,
@@ -89,6 +90,8 @@ pub(crate) struct Context<'a> {
     pub(crate) directory: &'a Arc<Directory>,
     pub(crate) timeouts: Timeouts,
     pub(crate) relayer: Option<&'a Relayer>,
+    /// The quota that turns come under.
+    pub(crate) quota: Option<&'a QuotaHolder>,
     /// What the relayer is to recall.
     pub(crate) hint: Option<&'a MemoryHint>,
     /// Memory that the request carries already.
@@ -126,7 +129,11 @@ pub(crate) async fn run(
         None => context.directory.addrs(target),
     };
     let mesh = context.directory.mesh();
-    let mut stream = exchange::send(mesh, target, &addrs, &frame, context.timeouts.open).await?;
+    // A relayer passes none on, and the node would count the turn to the relayer's user.
+    let quota = context.quota.filter(|_| context.relayer.is_none()).and_then(|quota| quota.for_turn(&auth));
+    let quota = quota.map(ClientFrame::Quota);
+    let frames: Vec<_> = quota.iter().chain([&frame]).collect();
+    let mut stream = exchange::send_all(mesh, target, &addrs, &frames, context.timeouts.open).await?;
     drop(frame);
     let nonce = admitted(context, &auth, &mut stream, &mut reply, events).await?;
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);

@@ -6,6 +6,7 @@ pub mod blob;
 mod chat;
 mod delegation;
 mod desk;
+mod grants;
 mod memory;
 mod nodes;
 pub mod out;
@@ -106,6 +107,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,
+        Command::Grants { command } => grants::run(&settings, &command, out),
         Command::Nodes => nodes::run(&settings, out).await,
         Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {

@@ -3,6 +3,8 @@
 //! `main` calls [`main`] and nothing else. Every failure carries the exit code that tells a script what kind it was,
 //! and a text that tells a person what to do next.
 
+mod earnings;
+mod grants;
 mod init;
 mod models;
 pub(crate) mod progress;
@@ -15,6 +17,7 @@ use std::{
     process::ExitCode,
 };
 
+use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
@@ -89,6 +92,7 @@ Examples:
                                            a node without a model, for trying things out
   baton-node status                        ask the running node how it is
   baton-node models list                   models that can be served
+  baton-node earnings                      what clients acknowledged
 
 Exit codes:
   0  done                                  3  an address cannot be listened on
@@ -135,6 +139,19 @@ enum Command {
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         Examples:\n  baton-node status\n  baton-node status --admin 127.0.0.1:9465 --json")]
     Status(StatusArgs),
+    /// Show what clients acknowledged: turns, tokens and price by day and model, each checked
+    #[command(
+        after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
+        Examples:\n  baton-node earnings\n  baton-node earnings --since 2026-11-01 --json"
+    )]
+    Earnings(EarningsArgs),
+    /// Give quotas to users of your own
+    #[command(
+        subcommand_required = true,
+        arg_required_else_help = true,
+        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant"
+    )]
+    Grants(GrantsArgs),
 }
 
 /// Where a node keeps its things, for commands beside `run`.
@@ -200,6 +217,74 @@ struct StatusArgs {
     json: bool,
 }
 
+#[derive(Args, Clone, Debug)]
+struct EarningsArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Count from this day on (UTC), such as 2026-11-01
+    #[arg(long, value_name = "DAY")]
+    since: Option<String>,
+    /// A former id of this node, whose receipts count as well; may be repeated
+    #[arg(long, value_name = "ID")]
+    node: Vec<NodeId>,
+    /// End with code 1 when a line does not prove itself
+    #[arg(long)]
+    verify: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct GrantsArgs {
+    #[command(flatten)]
+    places: Places,
+    /// File of the issuer's key [default: issuer.key in the data directory]
+    #[arg(long, env = "BATON_NODE_ISSUER_KEY", value_name = "FILE", global = true)]
+    issuer_key: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: GrantsCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum GrantsCommand {
+    /// Show the issuer's public key, which is made where there is none
+    Key,
+    /// Sign a grant, and print it
+    Issue(IssueArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct IssueArgs {
+    /// Public key of the user, as `baton grants key` shows it
+    #[arg(long, value_name = "KEY")]
+    holder: PublicKey,
+    /// Turns an hour at each node
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    turns: u32,
+    /// Tokens of answers an hour at each node
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    tokens: u64,
+    /// Turns at once at each node
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    concurrent: u16,
+    /// Hours that it holds
+    #[arg(long, value_name = "N", default_value_t = 720)]
+    hours: u64,
+    /// How often it may be narrowed for others, 0 to 3
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    depth: u8,
+    /// Node where it counts; may be repeated, and is all that trust the issuer where none is named
+    #[arg(long, value_name = "ID")]
+    node: Vec<NodeId>,
+    /// Model that it is for; may be repeated, and is all where none is named
+    #[arg(long, value_name = "ID")]
+    model: Vec<ModelId>,
+}
+
 fn command() -> clap::Command {
     Cli::command().mut_subcommand("run", describe_defaults)
 }
@@ -213,6 +298,8 @@ pub fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Models(args) => models::run(args),
         Command::Status(args) => status::run(args),
+        Command::Earnings(args) => earnings::run(args),
+        Command::Grants(args) => grants::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

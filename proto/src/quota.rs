@@ -6,15 +6,20 @@
 //! ([`QuotaProof`]), so a grant that somebody else saw is worth nothing to them. Not to be confused with
 //! [`Grant`](crate::turn::Grant), the keys of a turn.
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use baton_keys::contexts::{QUOTA_GRANT, QUOTA_GRANT_HASH, QUOTA_PROOF, SignatureLabel};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    codec,
     error::ErrorCode,
     ids::{AuthHash, ModelId, NodeId, PublicKey, QuotaHash, QuotaSerial},
-    limits::{MAX_QUOTA_CHAIN, MAX_QUOTA_LIST},
+    limits::{MAX_QUOTA_CHAIN, MAX_QUOTA_LIST, MAX_SIGNED_BYTES},
     signed::{Signable, Signed, SignedBytes},
 };
+
+/// What a link's line begins with.
+const TEXT_PREFIX: &str = "baton-quota-1:";
 
 /// A quota, for the holder of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +249,28 @@ impl QuotaChain {
     }
 }
 
+/// A chain as text, for a file or a message: a line for each link.
+#[must_use]
+pub fn chain_to_text(chain: &[SignedBytes]) -> String {
+    let line = |link: &SignedBytes| format!("{TEXT_PREFIX}{}\n", URL_SAFE_NO_PAD.encode(codec::encode(link)));
+    chain.iter().map(line).collect()
+}
+
+/// Undoes [`chain_to_text`]; nothing is checked but the form.
+///
+/// # Errors
+/// [`ErrorCode::NonCanonical`], [`ErrorCode::FrameTooLarge`].
+pub fn chain_from_text(text: &str) -> Result<Vec<SignedBytes>, ErrorCode> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let link = |line: &str| {
+        let encoded = line.strip_prefix(TEXT_PREFIX).ok_or(ErrorCode::NonCanonical)?;
+        let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| ErrorCode::NonCanonical)?;
+        codec::decode(&bytes, MAX_SIGNED_BYTES + 72)
+    };
+    let chain = lines.take(MAX_QUOTA_CHAIN + 1).map(link).collect::<Result<Vec<_>, _>>()?;
+    if chain.len() > MAX_QUOTA_CHAIN { Err(ErrorCode::FrameTooLarge) } else { Ok(chain) }
+}
+
 /// That the links hang together: each signed by the holder of the one before, naming it, and narrower.
 fn check_chain(chain: &[SignedBytes], peeked: &[QuotaGrant]) -> Result<(), ErrorCode> {
     peeked.iter().try_for_each(Signable::check)?;
@@ -340,6 +367,19 @@ mod tests {
             verify(&[shallow, Signed::sign(below, &key(2))], &[]).unwrap_err(),
             ErrorCode::QuotaExceeded
         );
+    }
+
+    #[test]
+    fn a_chain_is_a_few_lines_of_text_and_back() {
+        let chain: Vec<_> = four().iter().map(|link| link.bytes().clone()).collect();
+        let text = chain_to_text(&chain);
+        assert_eq!(text.lines().count(), 4);
+        assert_eq!(chain_from_text(&text), Ok(chain));
+        assert_eq!(chain_from_text(&format!("\n  {text}\n")).unwrap().len(), 4);
+        assert_eq!(chain_from_text(&format!("{text}{text}")), Err(ErrorCode::FrameTooLarge));
+        for wrong in ["x", "baton-quota-1:", "baton-quota-1:!!", "baton-quota-2:AAAA"] {
+            assert_eq!(chain_from_text(wrong), Err(ErrorCode::NonCanonical), "{wrong}");
+        }
     }
 
     #[test]

@@ -201,18 +201,18 @@ impl Guard {
         }
     }
 
-    /// Takes the tokens that an answer may have, of whoever has no grant.
+    /// Takes the tokens that an answer may have, of whoever is counted and has no grant.
     pub(crate) fn hold_tokens(
         &mut self,
         who: &Caller,
         tokens: u64,
         now_ms: u64,
     ) -> Result<Option<Pool>, u32> {
+        let Some(pool) = self.pool(who, now_ms) else { return Ok(None) };
         if let Some(peers) = &mut self.peer_tokens {
             peers.take_many(who.peer, tokens, now_ms)?;
         }
-        let pool = self.pool(who, now_ms);
-        if let (Some(subnets), Some(pool)) = (&mut self.subnet_tokens, pool)
+        if let Some(subnets) = &mut self.subnet_tokens
             && let Err(wait) = subnets.take_many(pool, tokens, now_ms)
         {
             if let Some(peers) = &mut self.peer_tokens {
@@ -220,15 +220,16 @@ impl Guard {
             }
             return Err(wait);
         }
-        Ok(pool)
+        Ok(Some(pool))
     }
 
     /// Gives back what an answer did not have.
     pub(crate) fn return_tokens(&mut self, who: &Caller, pool: Option<Pool>, tokens: u64) {
+        let Some(pool) = pool else { return };
         if let Some(peers) = &mut self.peer_tokens {
             peers.give_back(&who.peer, tokens);
         }
-        if let (Some(subnets), Some(pool)) = (&mut self.subnet_tokens, pool) {
+        if let Some(subnets) = &mut self.subnet_tokens {
             subnets.give_back(&pool, tokens);
         }
     }

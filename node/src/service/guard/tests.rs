@@ -63,7 +63,7 @@ fn no_single_offence_bans_and_four_forgeries_do() {
 fn whoever_keeps_coming_while_banned_loses_its_connections() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
-    (0..4).for_each(|_| drop(guard.offence(&who, Offence::Forged, 0)));
+    assert!((0..4).any(|_| guard.offence(&who, Offence::Forged, 0).is_some()));
     let told: Vec<_> = (0..20).map(|_| guard.arrive(&who, 0).unwrap_err().shut_out_ms.is_some()).collect();
     assert_eq!(told.iter().filter(|shut| !**shut).count(), 16);
     assert_eq!(told.last(), Some(&true));
@@ -74,7 +74,7 @@ fn bans_grow_while_they_repeat_and_shrink_with_quiet_hours() {
     let mut guard = Guard::new(&limits());
     let who = caller(&guard, 1, HERE);
     let mut now = 0;
-    let mut next = |guard: &mut Guard, now: u64| loop {
+    let next = |guard: &mut Guard, now: u64| loop {
         if let Some(span) = guard.offence(&who, Offence::Forged, now) {
             break span;
         }
