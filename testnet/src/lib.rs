@@ -4,6 +4,7 @@
 mod bench;
 mod cli;
 mod demo;
+pub mod flood;
 pub mod network;
 mod output;
 pub mod process;
@@ -31,6 +32,8 @@ pub fn main() -> ExitCode {
             Command::Store(args) => store::run(args).await,
             Command::Up(args) => up::run(args).await,
             Command::Bench(args) => bench::run(args).await,
+            Command::Flood(args) => Box::pin(flood::command(args)).await,
+            Command::FloodAttack(args) => flood::attack::run(args).await,
             Command::Demo(args) => Box::pin(demo::run(args)).await,
         }
     });
