@@ -16,7 +16,7 @@ use crate::{
 
 /// The turns that others open with this mesh, in order of arrival.
 ///
-/// Up to 64 wait here; further ones are reset and counted until some are taken. Dropping it makes the
+/// Up to 512 wait here; further ones are reset and counted until some are taken. Dropping it makes the
 /// mesh reset every inbound turn.
 #[derive(Debug)]
 pub struct Incoming {

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Commands waiting for the swarm task. Callers beyond it wait, up to their own deadline.
 pub(crate) const COMMAND_QUEUE: usize = 256;
 
-/// Accepted turns that nobody took yet. When full, the newest stream is reset and counted: the node's
-/// admission should be taking them at once, so a full queue means that it is not.
-pub(crate) const INCOMING_QUEUE: usize = 64;
+/// Accepted turns that nobody took yet: as many as may be open in all, so that the quotas by peer and subnet decide who
+/// is refused in a burst, and not who comes last. Beyond it the newest stream is reset and counted.
+pub(crate) const INCOMING_QUEUE: usize = 512;
 
 /// Opens waiting for a dial or for negotiation, over all peers; beyond it callers are told `Busy`.
 pub(crate) const MAX_PENDING_OPENS: usize = 1024;
@@ -113,8 +113,8 @@ impl Default for MeshLimits {
             max_connections_pending: 64,
             max_streams_in: 512,
             max_streams_per_peer: 64,
-            // A quarter of what there is.
-            max_streams_per_subnet: 128,
+            // Eight subnets have to be full before others notice.
+            max_streams_per_subnet: 64,
             max_connections_per_subnet: 128,
             new_connections_per_minute: 120,
             count_private: false,

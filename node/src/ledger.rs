@@ -150,10 +150,9 @@ fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let named = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
-            name.len() == 11 && name.ends_with(".txt") && Day::parse(&format!("{}-01", &name[..7])).is_some()
-        });
-        if named {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let month = name.strip_suffix(".txt").and_then(|month| Day::parse(&format!("{month}-01")));
+        if month.is_some() {
             found.push(path);
         }
     }
