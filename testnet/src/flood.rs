@@ -3,8 +3,8 @@
 //!
 //! Node, store and attacker are processes; the attacker runs at the lowest priority, since on one machine it competes
 //! for the processors as no attacker over a network does, and its processor time is reported. The node counts loopback
-//! addresses as it does public ones; the attacker connects from addresses of its own (127.0.66.x), the honest clients
-//! from 127.0.0.1. Quotas are the defaults.
+//! addresses as it does public ones; the attacker connects from addresses of its own (127.0.66.x), each honest client
+//! from another one (127.0.77.x). Quotas are the defaults.
 
 pub mod attack;
 mod shots;
@@ -30,7 +30,7 @@ use crate::{
 };
 use attack::{Attack, AttackReport};
 
-/// Honest clients: together they stay within what one subnet's peers have.
+/// Honest clients.
 const CLIENTS: usize = 5;
 /// From one honest turn's start to the next: a hundred a minute, of the hundred and twenty that a peer has.
 const TURN_EVERY: Duration = Duration::from_millis(600);
@@ -67,6 +67,8 @@ pub struct Honest {
     pub failed: usize,
     /// From sending to the accepted turn, in milliseconds; of failed turns, until they failed.
     pub turn_ms: Quantiles,
+    /// Attempts that failed before a turn was answered, by error code or reason.
+    pub again: BTreeMap<String, u64>,
 }
 
 /// One attack.
@@ -144,7 +146,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     let network = Network::start(folder, 1, node_options).await?;
     let mut clients = Vec::with_capacity(CLIENTS);
     for number in 0..CLIENTS {
-        clients.push(Arc::new(open_client(&network, &folder.join(format!("client-{number}"))).await?));
+        clients.push(Arc::new(open_client(&network, folder, number).await?));
     }
     output::note("warming up, then without an attack");
     let warm = honest(&clients, Until::Turns(WARM_UP)).await?;
@@ -167,10 +169,12 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     Ok(FloodReport { build, defence: options.defence, quiet, parts })
 }
 
-async fn open_client(network: &Network, home: &Path) -> anyhow::Result<Client> {
-    let url = network.store_url();
-    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), network.options.shards)?;
+async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow::Result<Client> {
+    let (url, home) = (network.store_url(), folder.join(format!("client-{number}")));
+    let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
     config.bootstrap = network.addresses();
+    // libp2p dials from where it listens: each comes from an address of its own, as people do.
+    config.listen = vec![format!("/ip4/127.0.77.{}/tcp/0", number + 1).parse()?];
     Ok(Client::open(config).await?)
 }
 
@@ -222,22 +226,27 @@ async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest>
         let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
         tasks.spawn(talk(client.clone(), offset, until));
     }
-    let (mut times, mut failed) = (Vec::new(), 0);
+    let (mut times, mut failed, mut again) = (Vec::new(), 0, BTreeMap::new());
     while let Some(talked) = tasks.join_next().await {
-        for (milliseconds, answered) in talked?? {
+        let (turns, reasons) = talked??;
+        reasons.into_iter().for_each(|reason| *again.entry(reason).or_default() += 1);
+        for (milliseconds, answered) in turns {
             times.push(milliseconds);
             failed += usize::from(!answered);
         }
     }
     ensure!(!times.is_empty(), "no honest turn was begun");
-    Ok(Honest { turns: times.len() - failed, failed, turn_ms: Quantiles::of(&times) })
+    Ok(Honest { turns: times.len() - failed, failed, turn_ms: Quantiles::of(&times), again })
 }
 
-/// One honest client: how long each turn took, and whether it was answered.
-async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<Vec<(f64, bool)>> {
+/// How long each turn took and whether it was answered, and why attempts failed on the way.
+type Talked = (Vec<(f64, bool)>, Vec<String>);
+
+/// One honest client.
+async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<Talked> {
     tokio::time::sleep(offset).await;
     let began = Instant::now();
-    let mut times = Vec::new();
+    let (mut times, mut again) = (Vec::new(), Vec::new());
     let mut session = None;
     let goes_on = |turns: usize| match until {
         Until::Turns(most) => turns < most,
@@ -251,7 +260,11 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
         let id = session.context("a session was begun")?;
         let text = format!("honest words of turn {}", times.len());
         let input = TurnInput { allow_echo: true, max_output_tokens: 16, ..TurnInput::user(text) };
-        let turn = client.turn(id, input, |_: TurnEvent| {});
+        let turn = client.turn(id, input, |event: TurnEvent| {
+            if let TurnEvent::AttemptFailed { code, reason, .. } = event {
+                again.push(code.map_or(reason, |code| code.name().to_owned()));
+            }
+        });
         let answered = match tokio::time::timeout(TURN_TIMEOUT, turn).await {
             Ok(Ok(_)) => true,
             Ok(Err(error)) => {
@@ -267,7 +280,7 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
         }
         tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
     }
-    Ok(times)
+    Ok((times, again))
 }
 
 /// Processor time of a process so far (fields 14 and 15 of `/proc/PID/stat`, counted after its name).
@@ -304,6 +317,9 @@ fn print(report: &FloodReport) {
         let [before, after, most] = part.rss_mib;
         output::line(&format!("         node memory {before} MiB before, {after} after, {most} at most"));
         output::line(&format!("         answers {:?}", attacker.answers));
+        if !part.honest.again.is_empty() {
+            output::line(&format!("         honest attempts that failed: {:?}", part.honest.again));
+        }
     }
 }
 
