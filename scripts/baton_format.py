@@ -329,6 +329,11 @@ RECALL_SCOPE = Enum(
 HINT = Struct(
     ("version", "u8"), ("auth_hash", ID), ("owner", ID), ("key", ID), ("hint", "string"), ("session", Option("string")),
     ("project", Option("string")), ("persona", Option("string")), ("scope", RECALL_SCOPE))
+QUOTA_GRANT = Struct(
+    ("version", "u8"), ("grantor", ID), ("serial", ID16), ("parent", Option(ID)), ("holder", ID), ("nodes", List(ID)),
+    ("models", List(ID)), ("turns_per_hour", "u32"), ("tokens_per_hour", "u64"), ("concurrent", "u16"),
+    ("from_ms", "u64"), ("until_ms", "u64"), ("depth", "u8"))
+QUOTA_PROOF = Struct(("version", "u8"), ("holder", ID), ("grant", ID), ("auth_hash", ID))
 ITEMS = List(Struct(("text", "string"), ("source", "string"), ("time_ms", "u64")))
 KEY_WINDOW = Struct(("key", ID), ("from_ms", "u64"), ("until_ms", "u64"))
 OFFER = Struct(
@@ -356,7 +361,8 @@ REQUEST = Struct(
 CLIENT_FRAME = Enum(
     ("Turn", REQUEST), ("Relay", REQUEST), ("Status", SIGNED), ("Ack", SIGNED), ("Abort", SIGNED),
     ("FetchBlob", Struct(("digest", ID), ("proof", ID))),
-    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED))))
+    "NodeRecord", ("RelayRecall", Struct(("request", REQUEST), ("hint", SIGNED))),
+    ("Quota", Struct(("chain", List(SIGNED)), ("proof", SIGNED))))
 NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),
@@ -415,6 +421,11 @@ def hint_rule(hint):
     need(fits, "MemTooLarge", "a hint for memory")
 
 
+def quota_rule(grant):
+    need(len(grant["nodes"]) <= 16 and len(grant["models"]) <= 16, "FrameTooLarge", "lists of a quota grant")
+    need(grant["depth"] < 4 and grant["from_ms"] < grant["until_ms"], "QuotaExceeded", "a quota grant")
+
+
 def no_rule(_):
     return None
 
@@ -432,6 +443,8 @@ SIGNED_TYPES = {
     "NodeRecord": (NODE_RECORD, "node-record", "node", "BadNodeSignature", MAX_SIGNED, node_rule),
     "MemEnvelope": (ENVELOPE, "memory", "relayer", "MemUnauthorized", MAX_MEMORY, no_rule),
     "RecallHint": (HINT, "recall-hint", "key", "MemUnauthorized", MAX_SIGNED, hint_rule),
+    "QuotaGrant": (QUOTA_GRANT, "quota-grant", "grantor", "BadSignature", MAX_SIGNED, quota_rule),
+    "QuotaProof": (QUOTA_PROOF, "quota-proof", "holder", "BadSignature", MAX_SIGNED, no_rule),
 }
 
 

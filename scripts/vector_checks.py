@@ -24,7 +24,7 @@ PLAIN_TYPES = {
     "ReplyEvent": REPLY_EVENT,
 }
 BLOCKS = {"payload": 1024, "reply event": 128, "head outer": 1024, "head inner": 512}
-HASHES = {"Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
+HASHES = {"QuotaGrant": "quota-grant-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
 
 
 def render(kind, value):

@@ -22,6 +22,7 @@ use crate::{
     event::{MemoryHint, Relayer, TurnEvent},
     exchange::{self, ExchangeError},
     nodes::Directory,
+    quota::QuotaHolder,
     reputation::Measured,
     request::Prepared,
     retry::{AttemptFailure, Begun, Known, Shown},
@@ -98,6 +99,8 @@ pub(crate) struct Context<'a> {
     pub(crate) directory: &'a Arc<Directory>,
     pub(crate) timeouts: Timeouts,
     pub(crate) relayer: Option<&'a Relayer>,
+    /// The quota that turns come under.
+    pub(crate) quota: Option<&'a QuotaHolder>,
     /// What the relayer is to recall.
     pub(crate) hint: Option<&'a MemoryHint>,
     /// Memory that the request carries already.
@@ -135,8 +138,12 @@ pub(crate) async fn run(
         None => context.directory.addrs(target),
     };
     let mesh = context.directory.mesh();
+    // A relayer passes none on, and the node would count the turn to the relayer's user.
+    let quota = context.quota.filter(|_| context.relayer.is_none()).and_then(|quota| quota.for_turn(&auth));
+    let quota = quota.map(ClientFrame::Quota);
+    let frames: Vec<_> = quota.iter().chain([&frame]).collect();
     let sent = Instant::now();
-    let opened = exchange::send(mesh, target, &addrs, &frame, context.timeouts.open).await;
+    let opened = exchange::send_all(mesh, target, &addrs, &frames, context.timeouts.open).await;
     let mut stream = opened.map_err(|error| match error {
         // Our own request is too large for a frame.
         error @ ExchangeError::Broken(_) => AttemptFailure::from(error).unclear(),

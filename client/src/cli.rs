@@ -6,6 +6,7 @@ pub mod blob;
 mod chat;
 mod delegation;
 mod desk;
+mod grants;
 mod memory;
 mod nodes;
 pub mod out;
@@ -117,6 +118,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
         Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
+        Command::Grants { command } => grants::run(&settings, &command, out),
         Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {
             passphrase::run(&settings, new_file.as_deref(), remove, out).await

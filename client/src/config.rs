@@ -14,7 +14,7 @@ use baton_proto::{
 use baton_walrus_client::{HttpStore, ShardCount};
 use zeroize::Zeroizing;
 
-use crate::error::ClientError;
+use crate::{error::ClientError, quota::QuotaHolder};
 
 /// Milliseconds since the Unix epoch, from wherever the program takes its time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -116,6 +116,8 @@ pub struct ClientConfig {
     /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
     /// may ask for more are not chosen. 0 leaves those that are free.
     pub max_price: u64,
+    /// The quota that turns come under, at nodes where it counts.
+    pub quota: Option<Arc<QuotaHolder>>,
     /// How long to wait.
     pub timeouts: Timeouts,
 }
@@ -148,6 +150,7 @@ impl ClientConfig {
             renew: true,
             clock: system_clock(),
             max_price: DEFAULT_MAX_PRICE,
+            quota: None,
             timeouts: Timeouts::default(),
         }
     }

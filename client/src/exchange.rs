@@ -45,13 +45,27 @@ pub(crate) async fn send(
     frame: &ClientFrame,
     wait: Duration,
 ) -> Result<TurnStream, ExchangeError> {
-    let bytes = codec::encode(frame);
-    if bytes.len() > MAX_FRAME_BYTES {
+    send_all(mesh, node, addrs, &[frame], wait).await
+}
+
+/// Opens a substream and sends a request of several frames on it.
+pub(crate) async fn send_all(
+    mesh: &MeshHandle,
+    node: NodeId,
+    addrs: &[Multiaddr],
+    frames: &[&ClientFrame],
+    wait: Duration,
+) -> Result<TurnStream, ExchangeError> {
+    let frames: Vec<_> = frames.iter().map(|frame| codec::encode(frame)).collect();
+    if frames.iter().any(|bytes| bytes.len() > MAX_FRAME_BYTES) {
         return Err(ExchangeError::Broken(ErrorCode::FrameTooLarge));
     }
     let mut stream = mesh.open(node, addrs, Instant::now() + wait).await?;
-    // A request of a few megabytes takes longer on a slow line than opening does.
-    stream.send_by(&bytes, Instant::now() + wait + Duration::from_millis(bytes.len() as u64 / 32)).await?;
+    for bytes in frames {
+        // A request of a few megabytes takes longer on a slow line than opening does.
+        let deadline = Instant::now() + wait + Duration::from_millis(bytes.len() as u64 / 32);
+        stream.send_by(&bytes, deadline).await?;
+    }
     Ok(stream)
 }
 

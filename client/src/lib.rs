@@ -24,6 +24,7 @@ mod lifetime;
 #[doc(hidden)]
 pub mod manual;
 mod nodes;
+mod quota;
 mod receipts;
 mod reputation;
 mod request;
@@ -59,6 +60,7 @@ pub use head::HeadStatus;
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
 pub use nodes::{NodeExplanation, NodeInfo};
+pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use receipts::{Countersigned, TurnReceipt};
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

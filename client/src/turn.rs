@@ -350,6 +350,7 @@ impl Client {
             directory,
             timeouts,
             relayer: options.relayer.as_ref(),
+            quota: self.inner.config.quota.as_deref(),
             hint: options.hint.as_ref(),
             own: items,
             begun: progress.begun.as_ref(),

@@ -104,6 +104,8 @@ contexts! {
     SAMPLER_RANDOMNESS = "sampler-randomness";
     /// Canonical description of a tokenizer to its hash in the model manifest.
     TOKENIZER = "tokenizer";
+    /// Signed quota grant to its hash.
+    QUOTA_GRANT_HASH = "quota-grant-hash";
 }
 
 contexts! {
@@ -179,6 +181,10 @@ labels! {
     CHAT_HEAD = "chat-head";
     /// An export of an owner's memory, by the owner's export key at the relayer.
     MEMORY_EXPORT = "memory-export";
+    /// A quota, by its issuer or by the holder who narrows it.
+    QUOTA_GRANT = "quota-grant";
+    /// The use of a quota for one turn, by its holder.
+    QUOTA_PROOF = "quota-proof";
 }
 
 #[cfg(test)]

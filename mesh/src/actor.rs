@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Put { key: DhtKey, value: Vec<u8>, expires_ms: u64, reply: PutReply },
     /// Find nodes that serve a model, by its name or the hex of its id.
     Providers { model: String, reply: ProvidersReply },
+    /// Close every connection with a peer.
+    Disconnect { peer: PeerId },
 }
 
 /// Counters of the mesh, read through [`crate::MeshHandle::stats`].
@@ -191,6 +193,10 @@ impl Actor {
             Command::Get { key, reply } => self.dht_get(&key, reply),
             Command::Put { key, value, expires_ms, reply } => self.dht_put(&key, value, expires_ms, reply),
             Command::Providers { model, reply } => self.dht_providers(model, reply),
+            Command::Disconnect { peer } => {
+                // An error says that there was no connection.
+                let _ = self.swarm.disconnect_peer_id(peer);
+            }
         }
     }
 
@@ -314,7 +320,7 @@ impl Actor {
     fn on_inbound(&mut self, inbound: InboundStream) {
         let Some(node) = node_id_of(&inbound.peer) else { return };
         let (stream, protocol) = inbound.negotiated;
-        let permit = match self.quotas.admit(node) {
+        let permit = match self.quotas.admit(node, inbound.origin) {
             Ok(permit) => permit,
             Err(refusal) => {
                 self.counters.turns_refused_quota.fetch_add(1, Relaxed);
@@ -323,7 +329,8 @@ impl Actor {
                 return;
             }
         };
-        let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit));
+        let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit))
+            .with_origin(inbound.origin);
         if self.incoming.try_send(turn).is_ok() {
             self.counters.turns_accepted.fetch_add(1, Relaxed);
         } else {

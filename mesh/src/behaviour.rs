@@ -15,6 +15,7 @@ use libp2p::{
 use crate::{
     config::{MeshConfig, RelayLimits},
     error::MeshError,
+    gate,
     gossip,
     limits::{
         DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_PACKET_BYTES,
@@ -41,6 +42,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Behaviour {
     pub(crate) connection_limits: connection_limits::Behaviour,
     pub(crate) memory_limits: memory_connection_limits::Behaviour,
+    pub(crate) gate: gate::Behaviour,
     pub(crate) turn: turn_protocol::Behaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
@@ -80,6 +82,7 @@ impl Behaviour {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
             },
+            gate: gate::Behaviour::new(&config.limits),
             turn: turn_protocol::Behaviour::new(config.turn_protocols.clone(), config.accept_turns),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
@@ -22,6 +23,7 @@ use crate::{
     dht::{DhtError, Found},
     dials::Dials,
     error::{MeshError, OpenError},
+    gate::ShutOut,
     gossip::Judge,
     ids::peer_id_of,
     incoming::{Incoming, StreamQuotas},
@@ -115,6 +117,7 @@ struct Shared {
     exit: watch::Receiver<Option<MeshExit>>,
     counters: Arc<Counters>,
     cancel: CancellationToken,
+    shut_out: ShutOut,
 }
 
 /// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
@@ -149,6 +152,7 @@ impl Mesh {
         let node = local_node(&swarm)
             .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
         let local = *swarm.local_peer_id();
+        let shut_out = swarm.behaviour().gate.shut_out.clone();
         let others = |address: &Multiaddr| split_identity(address.clone()).1 != Some(local);
 
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
@@ -168,7 +172,7 @@ impl Mesh {
             commands: command_queue,
             incoming: turns,
             turn_protocols: config.turn_protocols,
-            quotas: StreamQuotas::new(config.limits.max_streams_in, config.limits.max_streams_per_peer),
+            quotas: StreamQuotas::new(&config.limits),
             peers: peers.clone(),
             peer_events: peer_events.clone(),
             listen_addrs: listen_sender,
@@ -204,7 +208,7 @@ impl Mesh {
             exit_sender.send_replace(Some(ended));
         });
         let shared =
-            Shared { node, commands, peers, peer_events, listen_addrs, status, exit, counters, cancel };
+            Shared { node, commands, peers, peer_events, listen_addrs, status, exit, counters, cancel, shut_out };
         Ok((MeshHandle(Arc::new(shared)), Incoming { queue }))
     }
 }
@@ -287,6 +291,16 @@ impl MeshHandle {
             Err(_) if self.0.cancel.is_cancelled() || self.0.commands.is_closed() => Err(OpenError::Closed),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Closes the connections with a peer, and accepts none from it for a while. Connections to it are made as ever.
+    ///
+    /// The oldest of very many are not remembered: a fresh identity is free, so this saves work and is no wall.
+    pub fn shut_out(&self, node: NodeId, span: Duration) {
+        let Some(peer) = peer_id_of(node) else { return };
+        self.0.shut_out.insert(peer, Instant::now() + span);
+        // With a full queue the swarm is busy; the peer's next stream leads here again.
+        let _ = self.0.commands.try_send(Command::Disconnect { peer });
     }
 
     /// The known peers, in no particular order.

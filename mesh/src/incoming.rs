@@ -8,11 +8,15 @@ use std::{
 use baton_proto::ids::NodeId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::turn_stream::TurnStream;
+use crate::{
+    limits::MeshLimits,
+    origin::{Origin, Subnet},
+    turn_stream::TurnStream,
+};
 
 /// The turns that others open with this mesh, in order of arrival.
 ///
-/// Up to 64 wait here; further ones are reset and counted until some are taken. Dropping it makes the
+/// Up to 512 wait here; further ones are reset and counted until some are taken. Dropping it makes the
 /// mesh reset every inbound turn.
 #[derive(Debug)]
 pub struct Incoming {
@@ -36,44 +40,84 @@ pub(crate) enum Refusal {
     Total,
     /// This peer has too many.
     PerPeer,
+    /// Its subnet has too many.
+    PerSubnet,
 }
 
 /// An inbound stream's share of the quotas, given back when the stream is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     _total: OwnedSemaphorePermit,
-    _peer: OwnedSemaphorePermit,
-    /// Keeps the peer's quota alive, also over a reconnection, while any of its streams is.
+    _shares: [Option<Share>; 2],
+}
+
+/// A stream's share of its peer's or subnet's quota.
+#[derive(Debug)]
+struct Share {
+    _permit: OwnedSemaphorePermit,
+    /// Keeps the quota alive, also over a reconnection, while any of its streams is.
     _quota: Arc<Semaphore>,
 }
 
-/// Counts inbound streams, in total and by peer. Owned by the swarm task.
+/// Quotas of one kind. Only keys with open streams keep an entry, so the total of streams bounds the table.
 #[derive(Debug)]
-pub(crate) struct StreamQuotas {
-    total: Arc<Semaphore>,
-    per_peer_limit: usize,
-    per_peer: HashMap<NodeId, Weak<Semaphore>>,
+struct Quotas<K> {
+    limit: usize,
+    open: HashMap<K, Weak<Semaphore>>,
 }
 
-impl StreamQuotas {
-    pub(crate) fn new(total: usize, per_peer: usize) -> Self {
-        Self { total: Arc::new(Semaphore::new(total)), per_peer_limit: per_peer, per_peer: HashMap::new() }
+impl<K: Eq + std::hash::Hash> Quotas<K> {
+    fn new(limit: usize) -> Self {
+        Self { limit, open: HashMap::new() }
     }
 
-    pub(crate) fn admit(&mut self, node: NodeId) -> Result<StreamPermit, Refusal> {
-        let quota = match self.per_peer.get(&node).and_then(Weak::upgrade) {
+    fn take(&mut self, key: K) -> Option<Share> {
+        let quota = match self.open.get(&key).and_then(Weak::upgrade) {
             Some(quota) => quota,
             None => {
-                // Only peers with open streams keep an entry, so `total` bounds the table.
-                self.per_peer.retain(|_, quota| quota.strong_count() > 0);
-                let quota = Arc::new(Semaphore::new(self.per_peer_limit));
-                self.per_peer.insert(node, Arc::downgrade(&quota));
+                // Looked through only once it has grown, so that an ordinary stream does not pay for it.
+                if self.open.len() >= self.limit.max(64) {
+                    self.open.retain(|_, quota| quota.strong_count() > 0);
+                }
+                let quota = Arc::new(Semaphore::new(self.limit));
+                self.open.insert(key, Arc::downgrade(&quota));
                 quota
             }
         };
-        let peer = quota.clone().try_acquire_owned().map_err(|_| Refusal::PerPeer)?;
+        let permit = quota.clone().try_acquire_owned().ok()?;
+        Some(Share { _permit: permit, _quota: quota })
+    }
+}
+
+/// Counts inbound streams, in total, by peer and by subnet. Owned by the swarm task.
+#[derive(Debug)]
+pub(crate) struct StreamQuotas {
+    total: Arc<Semaphore>,
+    peers: Quotas<NodeId>,
+    subnets: Quotas<Subnet>,
+    count_private: bool,
+}
+
+impl StreamQuotas {
+    pub(crate) fn new(limits: &MeshLimits) -> Self {
+        Self {
+            total: Arc::new(Semaphore::new(limits.max_streams_in)),
+            peers: Quotas::new(limits.max_streams_per_peer),
+            subnets: Quotas::new(limits.max_streams_per_subnet),
+            count_private: limits.count_private,
+        }
+    }
+
+    pub(crate) fn admit(&mut self, node: NodeId, origin: Origin) -> Result<StreamPermit, Refusal> {
+        let peer = self.peers.take(node).ok_or(Refusal::PerPeer)?;
+        let subnet = match origin.subnet() {
+            Some(subnet) if self.count_private || !subnet.is_private() => {
+                Some(self.subnets.take(subnet).ok_or(Refusal::PerSubnet)?)
+            }
+            _ => None,
+        };
         let total = self.total.clone().try_acquire_owned().map_err(|_| Refusal::Total)?;
-        Ok(StreamPermit { _total: total, _peer: peer, _quota: quota })
+        Ok(StreamPermit { _total: total, _shares: [Some(peer), subnet] })
     }
 }
 
@@ -81,27 +125,52 @@ impl StreamQuotas {
 mod tests {
     use super::*;
 
+    fn quotas(total: usize, peer: usize, subnet: usize) -> StreamQuotas {
+        StreamQuotas::new(&MeshLimits {
+            max_streams_in: total,
+            max_streams_per_peer: peer,
+            max_streams_per_subnet: subnet,
+            ..MeshLimits::default()
+        })
+    }
+
     #[test]
     fn quotas_hold_per_peer_and_in_total_and_come_back() {
         let (alice, bob) = (NodeId([1; 32]), NodeId([2; 32]));
-        let mut quotas = StreamQuotas::new(3, 2);
-        let first = quotas.admit(alice).unwrap();
-        let _second = quotas.admit(alice).unwrap();
-        assert_eq!(quotas.admit(alice).unwrap_err(), Refusal::PerPeer);
-        let third = quotas.admit(bob).unwrap();
-        assert_eq!(quotas.admit(bob).unwrap_err(), Refusal::Total);
+        let mut quotas = quotas(3, 2, 9);
+        let mut admit = |node| quotas.admit(node, Origin::Inside);
+        let first = admit(alice).unwrap();
+        let _second = admit(alice).unwrap();
+        assert_eq!(admit(alice).unwrap_err(), Refusal::PerPeer);
+        let third = admit(bob).unwrap();
+        assert_eq!(admit(bob).unwrap_err(), Refusal::Total);
         drop(first);
-        let _fourth = quotas.admit(alice).unwrap();
+        let _fourth = admit(alice).unwrap();
         drop(third);
-        assert!(quotas.admit(bob).is_ok());
+        assert!(admit(bob).is_ok());
+    }
+
+    #[test]
+    fn many_identities_of_one_subnet_share_its_quota() {
+        let mut quotas = quotas(10, 2, 3);
+        let at = |last: u8| Origin::Direct([203, 0, 113, last].into());
+        let held: Vec<_> = (0..3).map(|peer| quotas.admit(NodeId([peer; 32]), at(peer)).unwrap()).collect();
+        assert_eq!(quotas.admit(NodeId([9; 32]), at(9)).unwrap_err(), Refusal::PerSubnet);
+        let elsewhere = Origin::Direct([198, 51, 100, 1].into());
+        assert!(quotas.admit(NodeId([9; 32]), elsewhere).is_ok());
+        let home = Origin::Direct([192, 168, 0, 1].into());
+        let local: Vec<_> = (10..16).map(|peer| quotas.admit(NodeId([peer; 32]), home).unwrap()).collect();
+        assert_eq!(local.len(), 6, "a private address is not counted");
+        drop(held);
+        assert!(quotas.admit(NodeId([9; 32]), at(9)).is_ok());
     }
 
     #[test]
     fn peers_without_streams_are_forgotten() {
-        let mut quotas = StreamQuotas::new(10, 2);
-        for low in 0..100 {
-            drop(quotas.admit(NodeId([low; 32])).unwrap());
+        let mut quotas = quotas(10, 2, 9);
+        for low in 0..=255 {
+            drop(quotas.admit(NodeId([low; 32]), Origin::Inside).unwrap());
         }
-        assert_eq!(quotas.per_peer.len(), 1);
+        assert!(quotas.peers.open.len() <= 64, "{}", quotas.peers.open.len());
     }
 }

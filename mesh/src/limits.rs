@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Commands waiting for the swarm task. Callers beyond it wait, up to their own deadline.
 pub(crate) const COMMAND_QUEUE: usize = 256;
 
-/// Accepted turns that nobody took yet. When full, the newest stream is reset and counted: the node's
-/// admission should be taking them at once, so a full queue means that it is not.
-pub(crate) const INCOMING_QUEUE: usize = 64;
+/// Accepted turns that nobody took yet: as many as may be open in all, so that the quotas by peer and subnet decide who
+/// is refused in a burst, and not who comes last. Beyond it the newest stream is reset and counted.
+pub(crate) const INCOMING_QUEUE: usize = 512;
 
 /// Opens waiting for a dial or for negotiation, over all peers; beyond it callers are told `Busy`.
 pub(crate) const MAX_PENDING_OPENS: usize = 1024;
@@ -62,6 +62,9 @@ pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// Peers that are shut out at once. A few bytes each; those whose time is over make room.
+pub(crate) const MAX_SHUT_OUT: usize = 4096;
 
 /// Signed records that this mesh keeps for the DHT; with head records of at most 4 KiB, 64 MiB. When full, those whose
 /// keys are farthest from this mesh's own make room, so that a flood of far keys evicts nothing near.
@@ -165,6 +168,15 @@ pub struct MeshLimits {
     pub max_streams_in: usize,
     /// Inbound turn streams open at once from one peer. A relayer is one peer for all of its users.
     pub max_streams_per_peer: usize,
+    /// Inbound turn streams open at once from one subnet.
+    pub max_streams_per_subnet: usize,
+    /// Established connections from one subnet that others opened.
+    pub max_connections_per_subnet: u32,
+    /// New connections a minute from one subnet, and at once; further ones are refused before their handshake.
+    pub new_connections_per_minute: u32,
+    /// Whether private and loopback addresses count as well, each as a subnet of its own. Otherwise the operator's own
+    /// network, a relayer or a proxy on it included, is not limited by subnet.
+    pub count_private: bool,
     /// Entries of the peer table; the longest unseen peer without a connection makes room.
     pub max_peers: usize,
     /// Resident memory of the process, in bytes, above which new connections are refused; `None` means
@@ -183,6 +195,11 @@ impl Default for MeshLimits {
             max_connections_pending: 64,
             max_streams_in: 512,
             max_streams_per_peer: 64,
+            // Eight subnets have to be full before others notice.
+            max_streams_per_subnet: 64,
+            max_connections_per_subnet: 128,
+            new_connections_per_minute: 120,
+            count_private: false,
             max_peers: 1024,
             max_process_memory_bytes: None,
             idle_timeout: Duration::from_secs(300),

@@ -1,26 +1,30 @@
-//! Rates by peer or session: token buckets in a bounded table. Pure; the caller has the clock. Here because every
-//! role that serves streams needs the same one.
+//! Rates by peer, session or subnet: token buckets in a bounded table. Pure; the caller has the clock. Here because
+//! every role that serves streams needs the same one.
 
 use std::{collections::HashMap, hash::Hash};
 
 /// Keys whose rates are remembered. When full, those that were quiet longest are forgotten, which gives them their
 /// burst back.
 const MAX_RATE_ENTRIES: usize = 4096;
+/// How many are forgotten at once where none is full again, so that a flood of fresh keys does not look through all of
+/// them for each.
+const FORGOTTEN_AT_ONCE: usize = MAX_RATE_ENTRIES / 8;
 
-/// A token of a bucket, in the table's unit: so many thousandths refill each millisecond at one a minute.
-const TOKEN: u64 = 60_000;
+/// One minute, in milliseconds.
+const MINUTE_MS: u64 = 60_000;
 
-/// Buckets, one for each key, that hold a minute's worth and refill evenly.
+/// Buckets, one for each key, that hold a period's worth and refill evenly.
 #[derive(Debug)]
 pub struct Rates<K> {
-    per_minute: u64,
+    amount: u64,
+    period_ms: u64,
     buckets: HashMap<K, Bucket>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// What is left, in 60,000ths of a request.
-    level: u64,
+    /// What is left; one request is as many as the period has milliseconds, so that the refill is whole.
+    level: u128,
     at_ms: u64,
 }
 
@@ -28,7 +32,13 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     /// Buckets of so many requests a minute, at least one.
     #[must_use]
     pub fn new(per_minute: u32) -> Self {
-        Self { per_minute: u64::from(per_minute).max(1), buckets: HashMap::new() }
+        Self::per(per_minute.into(), MINUTE_MS)
+    }
+
+    /// Buckets of so many in each period, at least one.
+    #[must_use]
+    pub fn per(amount: u64, period_ms: u64) -> Self {
+        Self { amount: amount.max(1), period_ms: period_ms.max(1), buckets: HashMap::new() }
     }
 
     /// Takes one request of `key`.
@@ -36,47 +46,76 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     /// # Errors
     /// After how many milliseconds there is one again.
     pub fn take(&mut self, key: K, now_ms: u64) -> Result<(), u32> {
+        self.take_many(key, 1, now_ms)
+    }
+
+    /// Takes so many at once, all or none; more than a full bucket takes a full one.
+    ///
+    /// # Errors
+    /// After how many milliseconds there are as many again.
+    pub fn take_many(&mut self, key: K, count: u64, now_ms: u64) -> Result<(), u32> {
         self.make_room(&key, now_ms);
-        let full = self.per_minute * TOKEN;
-        let bucket = self.buckets.entry(key).or_insert(Bucket { level: full, at_ms: now_ms });
-        let refill = now_ms.saturating_sub(bucket.at_ms).saturating_mul(self.per_minute);
-        bucket.level = bucket.level.saturating_add(refill).min(full);
-        bucket.at_ms = bucket.at_ms.max(now_ms);
-        match bucket.level.checked_sub(TOKEN) {
-            Some(left) => {
-                bucket.level = left;
-                Ok(())
-            }
+        let full = self.full();
+        let cost = u128::from(count.min(self.amount)) * u128::from(self.period_ms);
+        let level = self.level(&key, now_ms);
+        let at_ms = self.buckets.get(&key).map_or(now_ms, |bucket| bucket.at_ms.max(now_ms));
+        let left = level.min(full).checked_sub(cost);
+        self.buckets.insert(key, Bucket { level: left.unwrap_or(level), at_ms });
+        match left {
+            Some(_) => Ok(()),
             None => {
-                let wait = (TOKEN - bucket.level).div_ceil(self.per_minute);
+                let wait = (cost - level).div_ceil(u128::from(self.amount));
                 Err(u32::try_from(wait).unwrap_or(u32::MAX))
             }
+        }
+    }
+
+    /// Gives back what was taken and not used.
+    pub fn give_back(&mut self, key: &K, count: u64) {
+        let full = self.full();
+        if let Some(bucket) = self.buckets.get_mut(key) {
+            let back = u128::from(count) * u128::from(self.period_ms);
+            bucket.level = bucket.level.saturating_add(back).min(full);
         }
     }
 
     /// Requests that `key` could make at once now.
     #[must_use]
     pub fn left(&self, key: &K, now_ms: u64) -> u64 {
-        let full = self.per_minute * TOKEN;
-        let level = self.buckets.get(key).map_or(full, |bucket| {
-            let refill = now_ms.saturating_sub(bucket.at_ms).saturating_mul(self.per_minute);
+        u64::try_from(self.level(key, now_ms) / u128::from(self.period_ms)).unwrap_or(u64::MAX)
+    }
+
+    fn full(&self) -> u128 {
+        u128::from(self.amount) * u128::from(self.period_ms)
+    }
+
+    fn level(&self, key: &K, now_ms: u64) -> u128 {
+        let full = self.full();
+        self.buckets.get(key).map_or(full, |bucket| {
+            let refill = u128::from(now_ms.saturating_sub(bucket.at_ms)) * u128::from(self.amount);
             bucket.level.saturating_add(refill).min(full)
-        });
-        level / TOKEN
+        })
     }
 
     fn make_room(&mut self, key: &K, now_ms: u64) {
         if self.buckets.len() < MAX_RATE_ENTRIES || self.buckets.contains_key(key) {
             return;
         }
-        // A bucket untouched for a minute is full again, so forgetting it changes nothing.
-        self.buckets.retain(|_, bucket| now_ms.saturating_sub(bucket.at_ms) < 60_000);
-        if self.buckets.len() >= MAX_RATE_ENTRIES
-            && let Some(oldest) =
-                self.buckets.iter().min_by_key(|(_, bucket)| bucket.at_ms).map(|(key, _)| *key)
-        {
-            self.buckets.remove(&oldest);
+        // A bucket untouched for a period is full again, so forgetting it changes nothing.
+        let period_ms = self.period_ms;
+        self.buckets.retain(|_, bucket| now_ms.saturating_sub(bucket.at_ms) < period_ms);
+        if self.buckets.len() < MAX_RATE_ENTRIES {
+            return;
         }
+        let mut times: Vec<u64> = self.buckets.values().map(|bucket| bucket.at_ms).collect();
+        let (_, oldest, _) = times.select_nth_unstable(FORGOTTEN_AT_ONCE);
+        let mut left = FORGOTTEN_AT_ONCE;
+        let oldest = *oldest;
+        self.buckets.retain(|_, bucket| {
+            let goes = bucket.at_ms <= oldest && left > 0;
+            left -= usize::from(goes);
+            !goes
+        });
     }
 }
 
@@ -105,6 +144,19 @@ mod tests {
         assert_eq!(rates.take(1u8, 100_000), Ok(()));
         assert!(rates.take(1, 0).is_err());
         assert!(rates.take(1, 100_001).is_err());
+    }
+
+    #[test]
+    fn what_was_taken_and_not_used_comes_back_but_never_more_than_a_bucket() {
+        let mut rates = Rates::per(100, 3_600_000);
+        assert_eq!(rates.take_many(1u8, 60, 0), Ok(()));
+        assert_eq!(rates.take_many(1, 60, 0), Err(720_000), "twenty more in a fifth of the hour");
+        rates.give_back(&1, 50);
+        assert_eq!(rates.take_many(1, 60, 0), Ok(()));
+        rates.give_back(&1, 1000);
+        assert_eq!(rates.left(&1, 0), 100);
+        assert_eq!(rates.take_many(1, 1_000_000, 0), Ok(()), "more than a bucket takes a full one");
+        assert_eq!(rates.left(&1, 0), 0);
     }
 
     #[test]

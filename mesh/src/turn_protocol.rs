@@ -31,6 +31,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::OpenError,
     limits::{MAX_NEGOTIATING_STREAMS, MAX_PENDING_OPENS, NEGOTIATION_TIMEOUT},
+    origin::Origin,
 };
 
 /// The turn protocol; the name carries the version.
@@ -46,6 +47,7 @@ pub(crate) type OpenReply = oneshot::Sender<Result<Negotiated, OpenError>>;
 #[derive(Debug)]
 pub(crate) struct InboundStream {
     pub(crate) peer: PeerId,
+    pub(crate) origin: Origin,
     pub(crate) negotiated: Negotiated,
 }
 
@@ -75,8 +77,9 @@ impl Behaviour {
         });
     }
 
-    fn handler(&self) -> Handler {
+    fn handler(&self, origin: Origin) -> Handler {
         Handler {
+            origin,
             outbound_protocols: self.protocols.clone(),
             inbound_protocols: if self.accept { self.protocols.clone() } else { Vec::new() },
             opens: VecDeque::new(),
@@ -93,21 +96,22 @@ impl NetworkBehaviour for Behaviour {
         &mut self,
         _: ConnectionId,
         _: PeerId,
-        _: &Multiaddr,
-        _: &Multiaddr,
+        local: &Multiaddr,
+        remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler())
+        Ok(self.handler(Origin::of(local, remote)))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
         _: PeerId,
-        _: &Multiaddr,
+        remote: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler())
+        // Whoever was dialled may open turns too.
+        Ok(self.handler(Origin::of(remote, remote)))
     }
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
@@ -116,10 +120,10 @@ impl NetworkBehaviour for Behaviour {
         &mut self,
         peer: PeerId,
         _: ConnectionId,
-        negotiated: THandlerOutEvent<Self>,
+        (negotiated, origin): THandlerOutEvent<Self>,
     ) {
         // The swarm takes these before it polls the connections again, so the queue stays short.
-        self.actions.push_back(ToSwarm::GenerateEvent(InboundStream { peer, negotiated }));
+        self.actions.push_back(ToSwarm::GenerateEvent(InboundStream { peer, origin, negotiated }));
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
@@ -129,6 +133,7 @@ impl NetworkBehaviour for Behaviour {
 
 /// The turn protocol on one connection.
 pub(crate) struct Handler {
+    origin: Origin,
     outbound_protocols: Vec<StreamProtocol>,
     inbound_protocols: Vec<StreamProtocol>,
     /// Asked for and not yet being negotiated.
@@ -139,7 +144,7 @@ pub(crate) struct Handler {
 
 impl ConnectionHandler for Handler {
     type FromBehaviour = OpenReply;
-    type ToBehaviour = Negotiated;
+    type ToBehaviour = (Negotiated, Origin);
     type InboundProtocol = TurnUpgrade;
     type OutboundProtocol = TurnUpgrade;
     type InboundOpenInfo = ();
@@ -153,9 +158,9 @@ impl ConnectionHandler for Handler {
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<TurnUpgrade, OpenReply, Negotiated>> {
+    ) -> Poll<ConnectionHandlerEvent<TurnUpgrade, OpenReply, (Negotiated, Origin)>> {
         if let Some(negotiated) = self.arrived.pop_front() {
-            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(negotiated));
+            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour((negotiated, self.origin)));
         }
         // Whoever gave up meanwhile costs no stream.
         while let Some(reply) = self.opens.pop_front() {

@@ -17,6 +17,7 @@ use crate::{
     error::FrameError,
     frame::{FrameDecoder, encode_header},
     incoming::StreamPermit,
+    origin::Origin,
 };
 
 /// How much of a frame is copied next to its header, so that a small frame leaves in one write.
@@ -44,6 +45,7 @@ pub struct TurnStream {
     sender: TurnSender,
     receiver: TurnReceiver,
     protocol: String,
+    origin: Origin,
 }
 
 impl TurnStream {
@@ -74,7 +76,21 @@ impl TurnStream {
                 _permit: permit,
             },
             protocol: protocol.to_owned(),
+            origin: Origin::Inside,
         }
+    }
+
+    /// The same stream, known to come from somewhere: as the mesh says of inbound ones.
+    #[must_use]
+    pub fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Where its connection comes from.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// The authenticated node at the other end.

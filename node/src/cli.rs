@@ -7,6 +7,8 @@ mod ask;
 mod config;
 mod doctor;
 mod drain;
+mod earnings;
+mod grants;
 mod init;
 mod keys;
 mod manual;
@@ -24,6 +26,7 @@ use std::{
     process::ExitCode,
 };
 
+use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
 };
@@ -104,6 +107,7 @@ Examples:
   baton-node doctor                        look for what is wrong, and how to mend it
   baton-node models list                   models that can be served
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
+  baton-node earnings                      what clients acknowledged
 
 Exit codes:
   0  done                                  3  an address cannot be listened on
@@ -187,6 +191,19 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },
+    /// Show what clients acknowledged: turns, tokens and price by day and model, each checked
+    #[command(
+        after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
+        Examples:\n  baton-node earnings\n  baton-node earnings --since 2026-11-01 --json"
+    )]
+    Earnings(EarningsArgs),
+    /// Give quotas to users of your own
+    #[command(
+        subcommand_required = true,
+        arg_required_else_help = true,
+        after_help = "Examples:\n  baton-node grants key\n  baton-node grants issue --holder KEY --turns 60 > alice.grant"
+    )]
+    Grants(GrantsArgs),
 }
 
 /// Where a node keeps its things, for commands beside `run`.
@@ -329,6 +346,74 @@ struct StatusArgs {
     interval: u32,
 }
 
+#[derive(Args, Clone, Debug)]
+struct EarningsArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Count from this day on (UTC), such as 2026-11-01
+    #[arg(long, value_name = "DAY")]
+    since: Option<String>,
+    /// A former id of this node, whose receipts count as well; may be repeated
+    #[arg(long, value_name = "ID")]
+    node: Vec<NodeId>,
+    /// End with code 1 when a line does not prove itself
+    #[arg(long)]
+    verify: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct GrantsArgs {
+    #[command(flatten)]
+    places: Places,
+    /// File of the issuer's key [default: issuer.key in the data directory]
+    #[arg(long, env = "BATON_NODE_ISSUER_KEY", value_name = "FILE", global = true)]
+    issuer_key: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: GrantsCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum GrantsCommand {
+    /// Show the issuer's public key, which is made where there is none
+    Key,
+    /// Sign a grant, and print it
+    Issue(IssueArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct IssueArgs {
+    /// Public key of the user, as `baton grants key` shows it
+    #[arg(long, value_name = "KEY")]
+    holder: PublicKey,
+    /// Turns an hour at each node
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    turns: u32,
+    /// Tokens of answers an hour at each node
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    tokens: u64,
+    /// Turns at once at each node
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    concurrent: u16,
+    /// Hours that it holds
+    #[arg(long, value_name = "N", default_value_t = 720)]
+    hours: u64,
+    /// How often it may be narrowed for others, 0 to 3
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    depth: u8,
+    /// Node where it counts; may be repeated, and is all that trust the issuer where none is named
+    #[arg(long, value_name = "ID")]
+    node: Vec<NodeId>,
+    /// Model that it is for; may be repeated, and is all where none is named
+    #[arg(long, value_name = "ID")]
+    model: Vec<ModelId>,
+}
+
 /// The command line, with every default in its help.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -360,6 +445,8 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Completions { shell } => manual::completions(command(), shell),
         Command::Man { out } => manual::man(command(), out.as_deref()),
+        Command::Earnings(args) => earnings::run(args),
+        Command::Grants(args) => grants::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

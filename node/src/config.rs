@@ -18,6 +18,7 @@ use std::{
 };
 
 use baton_mesh::Multiaddr;
+use baton_proto::ids::{PublicKey, QuotaSerial};
 
 pub use file::{ConfigError, Examined, read_text as read_config_text};
 pub use flags::{EngineChoice, LogFormat, LogLevel, RunFlags};
@@ -108,6 +109,22 @@ pub struct Settings {
     pub queue: u32,
     /// Turns a minute from one peer.
     pub turns_per_minute: u32,
+    /// Turns a minute of the strangers of one subnet.
+    pub subnet_turns_per_minute: u32,
+    /// Tokens of answers an hour for one peer; 0 is no limit.
+    pub tokens_per_hour: u64,
+    /// Tokens of answers an hour for the strangers of one subnet; 0 is no limit.
+    pub subnet_tokens_per_hour: u64,
+    /// Whether misbehaviour is scored and peers are counted by subnet.
+    pub defence: bool,
+    /// Whether private addresses are counted too.
+    pub count_private: bool,
+    /// Keys whose grants are taken.
+    pub grant_issuers: Vec<PublicKey>,
+    /// Whether turns without a grant are refused.
+    pub grants_required: bool,
+    /// Grants that are not taken any more.
+    pub grants_revoked: Vec<QuotaSerial>,
     /// Most epochs that a blob is stored for.
     pub max_epochs: u32,
     /// Memory, connections and disk.
@@ -216,6 +233,14 @@ impl Settings {
             slots: chosen.slots.unwrap_or(2),
             queue: chosen.queue.unwrap_or(16),
             turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
+            subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or(600),
+            tokens_per_hour: chosen.tokens_per_hour.unwrap_or(200_000),
+            subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or(1_000_000),
+            defence: chosen.defence.unwrap_or(true),
+            count_private: chosen.count_private.unwrap_or(false),
+            grant_issuers: chosen.grant_issuers.unwrap_or_default(),
+            grants_required: chosen.grants_required.unwrap_or(false),
+            grants_revoked: chosen.grants_revoked.unwrap_or_default(),
             max_epochs: chosen.max_epochs.unwrap_or(53),
             resources: ResourceLimits {
                 max_memory_mb: chosen.max_memory_mb,
@@ -273,6 +298,11 @@ impl Settings {
         }
         if self.listen.is_empty() {
             conflict("listen must name at least one address; a node that nobody reaches serves nobody");
+        }
+        if self.grants_required && self.grant_issuers.is_empty() {
+            return conflict(
+                "grants_required needs grant_issuers: without an issuer there is no grant, and nobody would be served",
+            );
         }
         if self.context_tokens <= self.max_output_tokens {
             conflict("context_tokens must be greater than max_output_tokens");
@@ -404,6 +434,7 @@ mod tests {
             &["--engine", "proxied", "--proxied-url", "http://h"],
             &["--proxied-url", "http://h"],
             &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
+            &["--grants-required", "true"],
             &["--context-tokens", "1024", "--max-output-tokens", "1024"],
         ] {
             let refused = Settings::resolve(flags(words), RunFlags::default(), None);

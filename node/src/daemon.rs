@@ -18,7 +18,7 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits};
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits},
     receipt::EngineKind as RecordEngine,
@@ -39,8 +39,12 @@ use crate::{
     engine::{Engine, EngineKind},
     identity::{Identity, IdentityError, Profile, load_node_key},
     journal::Journal,
+    ledger::{LEDGER_FOLDER, Ledger},
     metrics::{Metrics, WatchedStore},
-    service::{ClockMs, LogKey, NodeService, PausePoints, Price, ServiceDeps, ServiceError, ServiceLimits},
+    service::{
+        ClockMs, LogKey, NodeService, PausePoints, Price, QuotaPolicy, ServiceDeps, ServiceError,
+        ServiceLimits,
+    },
     telemetry::{self, Telemetry},
 };
 use data_dir::DataDir;
@@ -263,7 +267,13 @@ async fn open_state(
         let identity = Identity::open(&folder, profile, clock.clone())
             .map_err(|error: IdentityError| Failure::new(Exit::Storage, error))?;
         let journal = Journal::open(&folder.join(JOURNAL_FOLDER), limits, clock());
-        Ok((identity, journal.map_err(|error| Failure::new(Exit::Storage, error))?))
+        let journal = journal.map_err(|error| Failure::new(Exit::Storage, error))?;
+        let receipts = folder.join(LEDGER_FOLDER);
+        let ledger = Ledger::open(&receipts).map_err(|error| {
+            let text = format!("cannot make the folder of receipts {}: {error}", receipts.display());
+            Failure::text(Exit::Storage, text)
+        })?;
+        Ok((identity, journal.with_ledger(ledger)))
     });
     opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
@@ -303,6 +313,16 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
         session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
         frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
         max_output_tokens: settings.max_output_tokens,
+        subnet_turns_per_minute: settings.subnet_turns_per_minute.max(turns),
+        tokens_per_hour: settings.tokens_per_hour,
+        subnet_tokens_per_hour: settings.subnet_tokens_per_hour,
+        defence: settings.defence,
+        count_private: settings.count_private,
+        quotas: QuotaPolicy {
+            issuers: settings.grant_issuers.clone(),
+            required: settings.grants_required,
+            revoked: settings.grants_revoked.clone(),
+        },
         max_epochs: settings.max_epochs.max(1),
         prices: BTreeMap::from([(engine.info().model_id, price)]),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
@@ -333,7 +353,19 @@ pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
 }
 
 async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHandle, Incoming), Failure> {
+    let defaults = settings.resources.mesh();
+    let limits = if settings.defence {
+        MeshLimits { count_private: settings.count_private, ..defaults }
+    } else {
+        MeshLimits {
+            max_streams_per_subnet: defaults.max_streams_in,
+            max_connections_per_subnet: u32::MAX,
+            new_connections_per_minute: u32::MAX,
+            ..defaults
+        }
+    };
     let config = MeshConfig {
+        limits,
         bootstrap: settings.bootstrap.clone(),
         external: settings.external.clone(),
         mdns: settings.mdns,
@@ -342,7 +374,6 @@ async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHand
         upnp: settings.upnp,
         relay: settings.relay,
         relays: settings.relays.clone(),
-        limits: settings.resources.mesh(),
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {

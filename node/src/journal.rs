@@ -20,6 +20,7 @@ use baton_proto::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::Ledger;
 use trees::Trees;
 
 /// Layout of the entries; another one in the folder is refused.
@@ -43,6 +44,9 @@ pub enum JournalError {
     /// An entry is damaged, or of another version.
     #[error("the journal holds an entry that is damaged or of another version: move the folder away")]
     Damaged,
+    /// The receipts that clients acknowledge cannot be kept.
+    #[error("a receipt cannot be kept: {0}; check the disk and the folder's permissions")]
+    Receipts(std::io::Error),
     /// The runtime is shutting down.
     #[error("the journal's worker was stopped")]
     Stopped,
@@ -188,6 +192,13 @@ impl Journal {
     /// [`JournalError`].
     pub fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
         Trees::open(folder, limits, now_ms).map(|trees| Self(Arc::new(trees)))
+    }
+
+    /// Keeps the receipts of acknowledged turns in a ledger from now on. Only the first call counts.
+    #[must_use]
+    pub fn with_ledger(self, ledger: Ledger) -> Self {
+        self.0.keep_receipts(ledger);
+        self
     }
 
     /// Authorisations issued before this are refused unless they are known: the journal may have been lost.
@@ -359,6 +370,8 @@ impl Journal {
                 return Ok(Err(ErrorCode::ReceiptMismatch));
             }
             if sealed.ack.is_none() {
+                // In this order: after a crash between the two the ack comes again, and the ledger's reader counts it once.
+                trees.keep_receipt(&sealed.committed.receipt, &ack)?;
                 sealed.ack = Some(ack);
                 trees.write(&key, &entry)?;
             }

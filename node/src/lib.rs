@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod engine;
 pub mod identity;
 pub mod journal;
+pub mod ledger;
 pub mod logging;
 pub mod metrics;
 pub mod models;

@@ -74,6 +74,7 @@ pub struct Metrics {
     requests: Family<Labels, Count>,
     turns: Family<Labels, Count>,
     refused: Family<Labels, Count>,
+    bans: Count,
     attached: Count,
     tokens: Family<Labels, Count>,
     tokens_made: Count,
@@ -116,6 +117,7 @@ impl Metrics {
             requests: Family::default(),
             turns: Family::default(),
             refused: Family::default(),
+            bans: Counter::default(),
             attached: Counter::default(),
             tokens: Family::default(),
             tokens_made: Counter::default(),
@@ -163,6 +165,7 @@ impl Metrics {
             "Requests refused before anything ran, by error code",
             self.refused.clone(),
         );
+        registry.register("bans", "Peers refused for a while for what they did", self.bans.clone());
         registry.register(
             "turns_attached",
             "Connections that joined a running turn or were answered from the journal",
@@ -377,6 +380,10 @@ impl ServiceObserver for Metrics {
     fn refused(&self, code: ErrorCode) {
         self.refused.get_or_create(&[("code", code.name())]).inc();
         self.refused_total.inc();
+    }
+
+    fn banned(&self) {
+        self.bans.inc();
     }
 
     fn failed(&self, code: ErrorCode) {

@@ -6,6 +6,7 @@
 //! write text of a conversation anywhere but into a sealed record or a sealed reply.
 
 pub(crate) mod connection;
+pub(crate) mod guard;
 pub mod limits;
 pub mod observer;
 pub mod pause;
@@ -36,6 +37,8 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{engine::Engine, journal::Journal, telemetry::Telemetry, turn::blobs::BlobCache};
+pub use guard::quotas::QuotaPolicy;
+use guard::{Caller, Guard, Offence, quotas::Quotas};
 pub use limits::{Price, ServiceLimits};
 pub use observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary};
 pub use pause::{PausePoints, Step};
@@ -150,10 +153,10 @@ pub(crate) struct Core {
     pub(crate) telemetry: Telemetry,
     /// This node's name.
     pub(crate) node: NodeId,
-    /// Frames of any kind, by peer.
-    pub(crate) frame_rates: Mutex<Rates<NodeId>>,
-    /// Turns, by peer.
-    pub(crate) turn_rates: Mutex<Rates<NodeId>>,
+    /// Who gets how much.
+    guard: Mutex<Guard>,
+    /// What was granted to whom.
+    pub(crate) quotas: Mutex<Quotas>,
     /// Turns, by session.
     pub(crate) session_rates: Mutex<Rates<SessionId>>,
     pub(crate) slots: Arc<Slots>,
@@ -194,6 +197,26 @@ impl Core {
     /// Whether the operator wants no new turns here.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Who gets how much. Never held across an await.
+    pub(crate) fn guard(&self) -> MutexGuard<'_, Guard> {
+        lock(&self.guard)
+    }
+
+    /// Notes what a refusal says of whoever caused it.
+    pub(crate) fn note_refusal(&self, who: &Caller, code: ErrorCode) {
+        if let Some(offence) = Offence::of(code) {
+            self.note_offence(who, offence);
+        }
+    }
+
+    /// Notes that somebody did something wrong.
+    pub(crate) fn note_offence(&self, who: &Caller, offence: Offence) {
+        if let Some(span_ms) = self.guard().offence(who, offence, self.now_ms()) {
+            self.observer.banned();
+            tracing::info!(peer = %who.peer, ?offence, seconds = span_ms / 1000, "a peer is refused for a while");
+        }
     }
 
     /// The time now.
@@ -270,8 +293,8 @@ impl NodeService {
             telemetry: deps.telemetry,
             node,
             identity,
-            frame_rates: Mutex::new(Rates::new(limits.frames_per_minute)),
-            turn_rates: Mutex::new(Rates::new(limits.turns_per_minute)),
+            guard: Mutex::new(Guard::new(&limits)),
+            quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
             session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
             slots: Slots::new(limits.slots, limits.queue),
             running: Arc::default(),

@@ -5,6 +5,7 @@
 
 mod admission;
 pub(crate) mod blobs;
+mod charge;
 mod commit;
 mod events;
 mod generate;
@@ -18,6 +19,7 @@ use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, Signed,
     memory::{MemEnvelope, MemoryItem},
+    quota::QuotaUse,
     turn::Payload,
     wire::{NodeFrame, ReplyEvent, TurnRequest},
 };
@@ -25,7 +27,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     journal::{JournalError, SealedEntry},
-    service::{Core, Step, connection, limits::BUSY_RETRY_MS, reply::Reply, running::Job, slots::Place},
+    service::{
+        Core, Step, connection,
+        guard::Caller,
+        limits::BUSY_RETRY_MS,
+        reply::Reply,
+        running::Job,
+        slots::{Displaced, Place},
+    },
     telemetry::TurnTrace,
 };
 use admission::{Admitted, Again, Ticket};
@@ -76,19 +85,21 @@ pub(crate) struct Opened {
 pub(crate) async fn serve(
     core: &Arc<Core>,
     stream: TurnStream,
+    who: Caller,
     request: TurnRequest,
+    quota: Option<QuotaUse>,
 ) -> Result<(), FrameError> {
     let arrived = Instant::now();
-    let admitted = Box::pin(admission::admit(core, stream.remote(), request)).await;
+    let admitted = Box::pin(admission::admit(core, who, request, quota)).await;
     let reply = match admitted {
-        Err(refusal) => return connection::refuse(core, stream, refusal).await,
+        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
         Ok(Admitted::Attach(job)) => {
             core.observer.turn_attached();
             job.reply.clone()
         }
         Ok(Admitted::Sealed(again)) => match answer_again(core, &again) {
             Ok(reply) => reply,
-            Err(code) => return connection::refuse(core, stream, code.into()).await,
+            Err(code) => return connection::refuse(core, stream, who, code.into()).await,
         },
         Ok(Admitted::New(ticket, place)) => {
             let reply = ticket.guard.job.reply.clone();
@@ -133,6 +144,7 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
         Err(refusal) => {
             trace.outcome(refusal.code.name());
             core.observer.refused(refusal.code);
+            core.note_refusal(&ticket.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
             drop(place);
             // A log of one frame cannot be full.
@@ -280,12 +292,12 @@ async fn answer_in_slot(
 }
 
 async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Result<(), ErrorCode> {
-    let mut ahead = place.ahead();
+    let mut ahead = place.ahead().map_err(|Displaced| ErrorCode::Busy)?;
     while ahead > 0 {
         let (running, waiting) = core.slots.load();
         core.observer.load(running, waiting);
         events.send(ReplyEvent::Waiting(ahead))?;
-        ahead = place.moved(ahead).await;
+        ahead = place.moved(ahead).await.map_err(|Displaced| ErrorCode::Busy)?;
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);

@@ -94,6 +94,14 @@ byte_id!(
     DeviceId, 16
 );
 byte_id!(
+    /// Hash of a signed quota grant, its signature included.
+    QuotaHash, 32
+);
+byte_id!(
+    /// What a quota grant is revoked by, 16 random bytes.
+    QuotaSerial, 16
+);
+byte_id!(
     /// A Sui-style address: BLAKE2b-256 of `0x00` and an Ed25519 public key.
     SuiAddress, 32
 );

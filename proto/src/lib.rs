@@ -16,6 +16,7 @@ pub mod limits;
 pub mod link;
 pub mod memory;
 pub mod node_record;
+pub mod quota;
 pub mod receipt;
 pub mod record;
 pub mod segment;

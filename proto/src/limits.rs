@@ -97,6 +97,11 @@ pub const MAX_HINT_BYTES: usize = 2048;
 /// Longest name of a session, project or persona in a hint.
 pub const MAX_PLACE_BYTES: usize = 256;
 
+/// Most links of a chain of quota grants.
+pub const MAX_QUOTA_CHAIN: usize = 4;
+/// Most nodes, and most models, that a quota grant names.
+pub const MAX_QUOTA_LIST: usize = 16;
+
 /// Tokens between two progress notes, and per leaf of the audit tree.
 pub const PROGRESS_TOKENS: u32 = 32;
 /// How long the author of a turn is the only one that stores its blob.

@@ -9,6 +9,7 @@ use crate::{
     ids::{BlobDigest, BlobId, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_INLINE_BLOBS, MAX_NODE_FRAME_BYTES, MAX_PAYLOAD_BYTES, REPLY_BLOCK},
     memory::MemoryItem,
+    quota::QuotaUse,
     record::FinishReason,
     signed::SignedBytes,
     turn::SealedPayload,
@@ -56,7 +57,8 @@ impl TurnRequest {
     }
 }
 
-/// What a client, a relayer or another node sends. One per substream.
+/// What a client, a relayer or another node sends. One per substream, but for [`ClientFrame::Quota`], which a turn
+/// follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientFrame {
     /// Serve this turn.
@@ -86,6 +88,8 @@ pub enum ClientFrame {
         /// The signed [`RecallHint`](crate::memory::RecallHint), which goes no further.
         hint: SignedBytes,
     },
+    /// Before a [`ClientFrame::Turn`] on the same substream: the quota that the turn is served under.
+    Quota(QuotaUse),
 }
 
 /// The result of a turn: what the client needs, beside the text, to rebuild it.

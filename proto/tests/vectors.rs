@@ -17,6 +17,7 @@ use baton_proto::{
     link::Link,
     memory::{MemEnvelope, MemoryItem, RecallHint},
     node_record::{ModelManifest, NodeRecord},
+    quota::{QuotaGrant, QuotaProof},
     receipt::{AuditLeaf, ProgressNote, Receipt},
     record::{Record, RecordKind, SealedRecord},
     segment::Segment,
@@ -127,6 +128,8 @@ fn every_object_decodes_and_refuses_near_misses() {
             "NodeRecord" => check_signed::<NodeRecord>(vector),
             "MemEnvelope" => check_signed::<MemEnvelope>(vector),
             "RecallHint" => check_signed::<RecallHint>(vector),
+            "QuotaGrant" => check_signed::<QuotaGrant>(vector),
+            "QuotaProof" => check_signed::<QuotaProof>(vector),
             "Record" => check_plain::<Record>(&body, what),
             "Grant" => check_plain::<Grant>(&body, what),
             "Payload" => check_plain::<Payload>(&body, what),
@@ -141,7 +144,7 @@ fn every_object_decodes_and_refuses_near_misses() {
             other => panic!("no check for {other}"),
         }
     }
-    assert_eq!(seen.len(), 22);
+    assert_eq!(seen.len(), 24);
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn every_frame_decodes_and_refuses_near_misses() {
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
     // Eight frames of a client, eight of a node, six events.
-    assert_eq!(seen.len(), 8 + 8 + 6);
+    assert_eq!(seen.len(), 9 + 8 + 6);
 }
 
 /// A record of another version is refused after its seal opened, by its own name.

@@ -15,9 +15,11 @@ use crate::{
 
 /// Half and ninety-nine hundredths of a sample, in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Quantiles {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
+pub struct Quantiles {
+    /// Half of the sample is at most this.
+    pub p50: f64,
+    /// Ninety-nine hundredths are.
+    pub p99: f64,
 }
 
 impl Quantiles {

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use baton_client::manual::{CompletionsArguments, ManArguments};
+use baton_mesh::Multiaddr;
+use baton_proto::ids::NodeId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{network::EngineChoice, store::StoreArgs};
+use crate::{flood::attack::Attack, network::EngineChoice, store::StoreArgs};
 
 /// A whole Baton network on this machine.
 #[derive(Debug, Parser)]
@@ -37,12 +39,55 @@ pub(crate) enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// What honest clients notice while a node is flooded with forged and with signed requests
+    Flood(FloodArgs),
+    /// The attacker of `flood`
+    #[command(hide = true)]
+    FloodAttack(AttackArgs),
     /// Only the Walrus-compatible store
     Store(StoreArgs),
     /// Print what completes this command in a shell
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands
     Man(ManArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FloodArgs {
+    /// Print the report as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds of each part: without an attack, with an idle attacker, forged, signed
+    #[arg(long, default_value_t = 30)]
+    pub(crate) seconds: u64,
+    /// Requests a second that the attacker tries to send
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) rate: u32,
+    /// Whether the node's defence is on
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) defence: bool,
+    /// Seed of the attacker's sessions and identities
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttackArgs {
+    /// What is sent
+    #[arg(value_enum)]
+    pub(crate) kind: Attack,
+    /// The node's address
+    #[arg(long)]
+    pub(crate) target: Multiaddr,
+    /// The node
+    #[arg(long)]
+    pub(crate) node: NodeId,
+    #[arg(long)]
+    pub(crate) rate: u32,
+    #[arg(long)]
+    pub(crate) seconds: u64,
+    #[arg(long)]
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ pub mod churn;
 mod cli;
 mod demo;
 mod draws;
+pub mod flood;
 pub mod hostile;
 pub mod network;
 mod output;
@@ -35,6 +36,8 @@ pub fn main() -> ExitCode {
             Command::Store(args) => store::run(args).await,
             Command::Up(args) => up::run(args).await,
             Command::Bench(args) => bench::run(args).await,
+            Command::Flood(args) => Box::pin(flood::command(args)).await,
+            Command::FloodAttack(args) => flood::attack::run(args).await,
             Command::Demo(args) => Box::pin(demo::run(args)).await,
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),

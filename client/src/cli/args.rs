@@ -6,6 +6,7 @@ mod memory;
 use std::{net::SocketAddr, path::PathBuf};
 
 use baton_client::manual::{CompletionsArguments, ManArguments};
+use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, Parser, Subcommand};
 
 pub use account::{AccountCommand, DelegateArguments};
@@ -154,6 +155,12 @@ pub enum Command {
     Nodes(NodesArguments),
     /// List what nodes signed of your turns, and what you signed back; with totals. Works offline.
     Receipts(ReceiptsArguments),
+    /// Take, show and narrow the quota that an operator of nodes granted you.
+    Grants {
+        /// What to do with grants.
+        #[command(subcommand)]
+        command: GrantsCommand,
+    },
     /// Store and fetch files at any Walrus, every byte verified here.
     Blob {
         /// What to do with blobs.
@@ -389,6 +396,57 @@ pub enum SessionCommand {
         #[arg(long, value_name = "FILE")]
         words_file: Option<PathBuf>,
     },
+}
+
+/// What to do with quota grants.
+#[derive(Debug, Subcommand)]
+pub enum GrantsCommand {
+    /// Show the public key that a grant is made out to; made where there is none.
+    Key,
+    /// Show a grant, and check its signatures.
+    Show {
+        /// The file [default: the one in use].
+        file: Option<PathBuf>,
+    },
+    /// Use a grant from now on.
+    Use {
+        /// The file with it.
+        file: PathBuf,
+    },
+    /// Make a narrower grant out of the one in use, for somebody else's key.
+    Attenuate(NarrowArguments),
+}
+
+/// How a grant is narrowed. What is not given stays.
+#[derive(Debug, Args)]
+pub struct NarrowArguments {
+    /// Public key of whoever is to have it, as their `baton grants key` shows it.
+    #[arg(long, value_name = "KEY")]
+    pub holder: PublicKey,
+    /// Turns an hour.
+    #[arg(long, value_name = "NUMBER")]
+    pub turns: Option<u32>,
+    /// Tokens of answers an hour.
+    #[arg(long, value_name = "NUMBER")]
+    pub tokens: Option<u64>,
+    /// Turns at once.
+    #[arg(long, value_name = "NUMBER")]
+    pub concurrent: Option<u16>,
+    /// Hours from now.
+    #[arg(long, value_name = "NUMBER")]
+    pub hours: Option<u64>,
+    /// Node where it counts; may be repeated.
+    #[arg(long, value_name = "ID")]
+    pub node_id: Vec<NodeId>,
+    /// Model that it is for; may be repeated.
+    #[arg(long, value_name = "ID")]
+    pub model_id: Vec<ModelId>,
+    /// How often it may be narrowed further.
+    #[arg(long, value_name = "NUMBER")]
+    pub depth: Option<u8>,
+    /// The file (made with mode 0600) [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 #[cfg(test)]

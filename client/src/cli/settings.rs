@@ -3,12 +3,13 @@
 use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    MAX_EPOCHS, Multiaddr, Relayer, home_needs_passphrase,
+    MAX_EPOCHS, Multiaddr, QuotaHolder, Relayer, home_needs_passphrase,
 };
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
@@ -248,6 +249,7 @@ impl Settings {
     pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
         config.passphrase.clone_from(&self.passphrase);
+        config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);
         config.storage.open_epochs = self.open_epochs;
         config.storage.closed_epochs = self.closed_epochs;
         config.epoch = self.epoch;

@@ -240,7 +240,7 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
     let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
         ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
         ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
-        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } => {
+        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {
             NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
         }
         ClientFrame::Status(bytes) => status(&shared, &Signed::verify(bytes).unwrap()),

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use baton_mesh::Multiaddr;
+use baton_proto::ids::{PublicKey, QuotaSerial};
 use clap::{Args, ValueEnum};
 
 use super::{
     AdminSetting, HeadsSetting,
-    options::{address, admin, heads, number, text, url},
+    options::{address, admin, heads, id, number, text, url},
 };
 
 /// What produces tokens.
@@ -161,6 +162,35 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("turns_per_minute", text))]
     pub turns_per_minute: Option<u32>,
+    /// Turns a minute of all peers of one subnet that were not served before, and again of those that were
+    #[arg(long, env = "BATON_NODE_SUBNET_TURNS_PER_MINUTE", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u32>("subnet_turns_per_minute", text))]
+    pub subnet_turns_per_minute: Option<u32>,
+    /// Tokens of answers an hour for one peer without a grant (0 is no limit)
+    #[arg(long, env = "BATON_NODE_TOKENS_PER_HOUR", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u64>("tokens_per_hour", text))]
+    pub tokens_per_hour: Option<u64>,
+    /// Tokens of answers an hour for one subnet, counted as its turns are (0 is no limit)
+    #[arg(long, env = "BATON_NODE_SUBNET_TOKENS_PER_HOUR", value_name = "N", help_heading = "Limits and prices",
+        value_parser = |text: &str| number::<u64>("subnet_tokens_per_hour", text))]
+    pub subnet_tokens_per_hour: Option<u64>,
+    /// Whether misbehaviour is scored and banned, and peers are counted by subnet (/24 and /48)
+    #[arg(long, env = "BATON_NODE_DEFENCE", value_name = "BOOL", help_heading = "Limits and prices")]
+    pub defence: Option<bool>,
+    /// Whether private and loopback addresses are counted too, each by itself
+    #[arg(long, env = "BATON_NODE_COUNT_PRIVATE", value_name = "BOOL", help_heading = "Limits and prices")]
+    pub count_private: Option<bool>,
+    /// Public key whose quota grants are taken; repeat it, or separate several by commas
+    #[arg(long, env = "BATON_NODE_GRANT_ISSUERS", value_name = "KEY", value_delimiter = ',', help_heading = "Limits and prices",
+        value_parser = |text: &str| id::<PublicKey>("grant_issuers", text))]
+    pub grant_issuers: Option<Vec<PublicKey>>,
+    /// Whether turns without a grant are refused
+    #[arg(long, env = "BATON_NODE_GRANTS_REQUIRED", value_name = "BOOL", help_heading = "Limits and prices")]
+    pub grants_required: Option<bool>,
+    /// Serial of a grant that is not taken any more, nor what descends from it; repeat it, or separate several by commas
+    #[arg(long, env = "BATON_NODE_GRANTS_REVOKED", value_name = "SERIAL", value_delimiter = ',', help_heading = "Limits and prices",
+        value_parser = |text: &str| id::<QuotaSerial>("grants_revoked", text))]
+    pub grants_revoked: Option<Vec<QuotaSerial>>,
     /// Most epochs that a turn may have its blob stored for, which your publisher pays (0 counts as 1)
     #[arg(long, env = "BATON_NODE_MAX_EPOCHS", value_name = "N", help_heading = "Limits and prices",
         value_parser = |text: &str| number::<u32>("max_epochs", text))]
@@ -248,6 +278,8 @@ impl RunFlags {
             publisher_token_file publisher_secret_file heads shards model model_dir engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             max_memory_mb max_connections max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
+            subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
+            grant_issuers grants_required grants_revoked
             input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at)
     }
 
@@ -293,6 +325,14 @@ impl RunFlags {
             "max_streams_per_peer" => self.max_streams_per_peer = Some(number(key, one())?),
             "cache_mb" => self.cache_mb = Some(number(key, one())?),
             "journal_mb" => self.journal_mb = Some(number(key, one())?),
+            "subnet_turns_per_minute" => self.subnet_turns_per_minute = Some(number(key, one())?),
+            "tokens_per_hour" => self.tokens_per_hour = Some(number(key, one())?),
+            "subnet_tokens_per_hour" => self.subnet_tokens_per_hour = Some(number(key, one())?),
+            "defence" => self.defence = Some(one() == "true"),
+            "count_private" => self.count_private = Some(one() == "true"),
+            "grant_issuers" => self.grant_issuers = Some(ids(key, values)?),
+            "grants_required" => self.grants_required = Some(one() == "true"),
+            "grants_revoked" => self.grants_revoked = Some(ids(key, values)?),
             "input_price" => self.input_price = Some(number(key, one())?),
             "output_price" => self.output_price = Some(number(key, one())?),
             "admin" => self.admin = Some(admin(one())?),
@@ -306,6 +346,10 @@ impl RunFlags {
         }
         Ok(())
     }
+}
+
+fn ids<T: std::str::FromStr>(key: &str, values: &[String]) -> Result<Vec<T>, String> {
+    values.iter().map(|value| id(key, value)).collect()
 }
 
 fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {

@@ -45,6 +45,10 @@ const MAX_BOOTSTRAP: usize = 32;
 const MAX_RELAYS: usize = 4;
 /// Most publishers, and most aggregators: each is a place that a failing turn may wait for.
 const MAX_STORES: usize = 8;
+/// Most issuers of grants: a node has one, or a few in common with others.
+const MAX_ISSUERS: usize = 16;
+/// Most revoked grants; one that has run out need not be named.
+const MAX_REVOKED: usize = 1024;
 /// Longest text of an option: above every path and URL in use.
 const MAX_TEXT_BYTES: usize = 4096;
 
@@ -122,6 +126,14 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("slots", Kind::Number(1, 256), "2", "", ""),
     entry("queue", Kind::Number(0, 1024), "16", "", ""),
     entry("turns_per_minute", Kind::Number(1, 1_000_000), "120", "", ""),
+    entry("subnet_turns_per_minute", Kind::Number(1, 1_000_000), "600", "", ""),
+    entry("tokens_per_hour", Kind::Number(0, 1_000_000_000_000), "200000", "", ""),
+    entry("subnet_tokens_per_hour", Kind::Number(0, 1_000_000_000_000), "1000000", "", ""),
+    entry("defence", Kind::Switch, "true", "", ""),
+    entry("count_private", Kind::Switch, "false", "", ""),
+    entry("grant_issuers", Kind::List(MAX_ISSUERS), "[]", "none", "public keys of issuers in hex"),
+    entry("grants_required", Kind::Switch, "false", "", ""),
+    entry("grants_revoked", Kind::List(MAX_REVOKED), "[]", "none", "serials of grants in hex"),
     entry("max_epochs", Kind::Number(0, 53), "53", "", ""),
     entry("input_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
     entry("output_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
@@ -252,6 +264,11 @@ pub fn admin(text: &str) -> Result<AdminSetting, String> {
         )),
         Err(_) => refused("admin"),
     }
+}
+
+/// A key or a serial in hex.
+pub(super) fn id<T: std::str::FromStr>(key: &str, text: &str) -> Result<T, String> {
+    text.parse::<T>().or_else(|_| refused(key))
 }
 
 /// A libp2p address.

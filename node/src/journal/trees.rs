@@ -4,19 +4,19 @@ use std::{
     collections::HashSet,
     path::Path,
     sync::{
-        Mutex, MutexGuard,
+        Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use baton_proto::{codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, wire::StoreState};
+use baton_proto::{SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, wire::StoreState};
 use sled::{
     IVec, Transactional as _, Tree,
     transaction::{ConflictableTransactionResult, TransactionError, TransactionalTree},
 };
 
 use super::{EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey};
-use crate::service::lock;
+use crate::{ledger::Ledger, service::lock};
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.
 const MAX_ENTRY_BYTES: usize = 64 * 1024;
@@ -44,6 +44,8 @@ pub(super) struct Trees {
     failed: AtomicBool,
     /// Sealed in memory, and perhaps not on the disk.
     unflushed: Mutex<HashSet<TurnKey>>,
+    /// Where acknowledged receipts go.
+    ledger: OnceLock<Ledger>,
     /// Held over every read-modify-write; only ever on a blocking thread.
     writing: Mutex<()>,
 }
@@ -93,12 +95,23 @@ impl Trees {
             entries: AtomicU64::new(entries),
             failed: AtomicBool::new(false),
             unflushed: Mutex::default(),
+            ledger: OnceLock::new(),
             writing: Mutex::new(()),
         })
     }
 
     pub(super) fn begins_ms(&self) -> u64 {
         self.begins_ms
+    }
+
+    pub(super) fn keep_receipts(&self, ledger: Ledger) {
+        // A second one is not expected, and the first holds.
+        let _ = self.ledger.set(ledger);
+    }
+
+    pub(super) fn keep_receipt(&self, receipt: &SignedBytes, ack: &SignedBytes) -> Result<(), JournalError> {
+        let kept = self.ledger.get().map_or(Ok(()), |ledger| ledger.append(receipt, ack));
+        kept.map_err(JournalError::Receipts)
     }
 
     pub(super) fn failed(&self) -> bool {

@@ -1,6 +1,6 @@
 //! One accepted substream: its first frame decides what it is.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_mesh::{FrameError, FrameTooLarge, TurnStream};
 use baton_proto::{
@@ -12,23 +12,40 @@ use tokio::time::Instant;
 
 use super::{
     Core, RequestKind,
+    guard::{Caller, Offence, Turned},
     limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
-    lock, questions,
+    questions,
 };
 use crate::turn::{self, Refusal};
 
 /// Serves a substream to its end, or until the service ends.
 pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
-    let served = Box::pin(answer(&core, stream));
-    if let Some(Err(error)) = core.closing.run_until_cancelled(served).await {
+    let who = core.guard().caller(stream.remote(), stream.origin());
+    let arrived = core.guard().arrive(&who, core.now_ms());
+    let served = async {
+        match arrived {
+            Ok(()) => answer(&core, stream, who).await,
+            Err(turned) => turn_away(&core, stream, who, turned).await,
+        }
+    };
+    if let Some(Err(error)) = core.closing.run_until_cancelled(Box::pin(served)).await {
         tracing::debug!(%error, "a turn substream ended early");
     }
 }
 
-async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameError> {
-    let frame = match first_frame(core, &mut stream).await? {
+/// Refuses a stream unread: reading it costs more than whoever opened it is owed.
+async fn turn_away(core: &Core, stream: TurnStream, who: Caller, turned: Turned) -> Result<(), FrameError> {
+    if let (Some(span_ms), Some(mesh)) = (turned.shut_out_ms, &core.peers) {
+        mesh.shut_out(who.peer, Duration::from_millis(span_ms));
+    }
+    refuse(core, stream, who, Refusal { code: ErrorCode::RateLimited, retry_after_ms: turned.retry_after_ms })
+        .await
+}
+
+async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
+    let frame = match next_frame(core, &mut stream, &who).await? {
         Ok(frame) => frame,
-        Err(refusal) => return refuse(core, stream, refusal).await,
+        Err(refusal) => return refuse(core, stream, who, refusal).await,
     };
     // Held until the blob is handed over: its bytes, and their encoding.
     let _share = match &frame {
@@ -36,7 +53,7 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
             let deadline = Instant::now() + core.limits.request_timeout;
             match core.frame_share(2 * MAX_BLOB_BYTES, deadline).await {
                 Ok(share) => Some(share),
-                Err(code) => return refuse(core, stream, code.into()).await,
+                Err(code) => return refuse(core, stream, who, code.into()).await,
             }
         }
         _ => None,
@@ -44,7 +61,15 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
     let (kind, answered) = match frame {
         ClientFrame::Turn(request) => {
             core.observer.requested(RequestKind::Turn);
-            return turn::serve(core, stream, request).await;
+            return turn::serve(core, stream, who, request, None).await;
+        }
+        ClientFrame::Quota(used) => {
+            core.observer.requested(RequestKind::Turn);
+            return match next_frame(core, &mut stream, &who).await? {
+                Ok(ClientFrame::Turn(request)) => turn::serve(core, stream, who, request, Some(used)).await,
+                Ok(_) => refuse(core, stream, who, ErrorCode::NonCanonical.into()).await,
+                Err(refusal) => refuse(core, stream, who, refusal).await,
+            };
         }
         ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } => {
             (RequestKind::Relay, Err(ErrorCode::UnsupportedVersion.into()))
@@ -62,14 +87,15 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream) -> Result<(), FrameErr
     core.observer.requested(kind);
     match answered {
         Ok(frame) => send_only(core, stream, &frame).await,
-        Err(refusal) => refuse(core, stream, refusal).await,
+        Err(refusal) => refuse(core, stream, who, refusal).await,
     }
 }
 
-/// Reads, rates and decodes the first frame.
-async fn first_frame(
+/// Reads and decodes the first frame, or the second.
+async fn next_frame(
     core: &Core,
     stream: &mut TurnStream,
+    who: &Caller,
 ) -> Result<Result<ClientFrame, Refusal>, FrameError> {
     let deadline = Instant::now() + core.limits.request_timeout;
     let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
@@ -88,18 +114,25 @@ async fn first_frame(
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Err(FrameError::Truncated),
         Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),
-        Err(error) => return Err(error),
+        Err(error) => {
+            if matches!(error, FrameError::Timeout) {
+                core.note_offence(who, Offence::Stalled);
+            }
+            return Err(error);
+        }
     };
-    let rated = lock(&core.frame_rates).take(stream.remote(), core.now_ms());
-    Ok(match rated {
-        Err(retry_after_ms) => Err(Refusal { code: ErrorCode::RateLimited, retry_after_ms }),
-        Ok(()) => codec::decode(&bytes, MAX_FRAME_BYTES).map_err(Refusal::from),
-    })
+    Ok(codec::decode(&bytes, MAX_FRAME_BYTES).map_err(Refusal::from))
 }
 
 /// Sends the one frame that refuses a request.
-pub(crate) async fn refuse(core: &Core, stream: TurnStream, refusal: Refusal) -> Result<(), FrameError> {
+pub(crate) async fn refuse(
+    core: &Core,
+    stream: TurnStream,
+    who: Caller,
+    refusal: Refusal,
+) -> Result<(), FrameError> {
     core.observer.refused(refusal.code);
+    core.note_refusal(&who, refusal.code);
     send_only(core, stream, &refusal.frame()).await
 }
 

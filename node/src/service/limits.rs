@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use baton_proto::ids::ModelId;
 
+use super::guard::quotas::QuotaPolicy;
+
 /// PUTs that run at once; a blob is at most 2 MiB, so this bounds their memory to 32 MiB. Others wait, and their
 /// blobs stay in the journal meanwhile.
 pub(crate) const MAX_CONCURRENT_PUTS: usize = 16;
@@ -71,6 +73,19 @@ pub struct ServiceLimits {
     pub turns_per_minute: u32,
     /// Frames of any kind a minute from one peer.
     pub frames_per_minute: u32,
+    /// Turns a minute of the strangers of one subnet together, and again of those who were served before.
+    pub subnet_turns_per_minute: u32,
+    /// Tokens of answers an hour for one peer; 0 is without a limit.
+    pub tokens_per_hour: u64,
+    /// Tokens of answers an hour for the strangers of one subnet together, and again for those who were served before;
+    /// 0 is without a limit.
+    pub subnet_tokens_per_hour: u64,
+    /// Whether misbehaviour is scored, and peers are counted by subnet and banned.
+    pub defence: bool,
+    /// Whether private and loopback addresses are counted too, each as a subnet of its own.
+    pub count_private: bool,
+    /// Quotas granted by an issuer.
+    pub quotas: QuotaPolicy,
     /// Turns a minute of one session.
     pub session_turns_per_minute: u32,
     /// Most tokens of an answer.
@@ -110,6 +125,14 @@ impl Default for ServiceLimits {
             queue: 16,
             turns_per_minute: 120,
             frames_per_minute: 1200,
+            // Five busy peers.
+            subnet_turns_per_minute: 600,
+            // More than two slots of a small model on a processor can say.
+            tokens_per_hour: 200_000,
+            subnet_tokens_per_hour: 1_000_000,
+            defence: true,
+            count_private: false,
+            quotas: QuotaPolicy::default(),
             session_turns_per_minute: 60,
             max_output_tokens: 4096,
             // The most that Walrus takes.

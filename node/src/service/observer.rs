@@ -67,6 +67,8 @@ pub trait ServiceObserver: Send + Sync {
     fn turn_attached(&self) {}
     /// A request was refused before anything ran.
     fn refused(&self, _code: ErrorCode) {}
+    /// A peer did so much wrong that it is refused for a while.
+    fn banned(&self) {}
     /// An admitted turn failed; nothing was signed.
     fn failed(&self, _code: ErrorCode) {}
     /// An admitted turn was committed.

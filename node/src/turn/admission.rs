@@ -6,18 +6,23 @@ use std::sync::Arc;
 use baton_keys::{contexts::AUTH_HASH, exchange::ExchangeSecret};
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
-    ids::{AuthHash, NodeId},
+    ids::AuthHash,
+    quota::QuotaUse,
     turn::{SealedPayload, TurnAuth},
     wire::{InlineBlob, TurnRequest},
 };
 use tokio::time::{Instant, timeout};
 
-use super::Refusal;
+use super::{
+    Refusal,
+    charge::{self, Charge},
+};
 use crate::{
     engine::Engine,
     journal::{EntryState, SealedEntry, TurnKey},
     service::{
         Core,
+        guard::Caller,
         limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
         lock,
         running::{Begin, Job, JobGuard},
@@ -59,6 +64,8 @@ pub(crate) struct Ticket {
     pub(crate) engine: Arc<dyn Engine>,
     /// When it was admitted.
     pub(crate) began: Instant,
+    /// What it was charged.
+    pub(crate) charge: Charge,
     /// Its place among the running turns.
     pub(crate) guard: JobGuard,
 }
@@ -70,40 +77,56 @@ enum Seen {
     Sealed(Box<SealedEntry>),
 }
 
-/// Checks a request.
-pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) -> Result<Admitted, Refusal> {
+/// Checks a request. The order is that of the costs: sizes, rates and what the claim itself says; then the seen-set;
+/// then whether it could be served at all; then the signatures; and only then whatever the session has left.
+pub(crate) async fn admit(
+    core: &Arc<Core>,
+    who: Caller,
+    request: TurnRequest,
+    quota: Option<QuotaUse>,
+) -> Result<Admitted, Refusal> {
     let now_ms = core.now_ms();
     request.check()?;
-    lock(&core.turn_rates)
-        .take(peer, now_ms)
+    let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
+    core.guard()
+        .turn(&who, granted, now_ms)
         .map_err(|retry_after_ms| Refusal { code: ErrorCode::RateLimited, retry_after_ms })?;
     let claimed = Signed::<TurnAuth>::peek(&request.auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
     }
     claimed.check_time(now_ms)?;
-    let seen = look_up(core, &claimed, &request).await?;
+    let hash = AuthHash(request.auth.hash(AUTH_HASH));
+    let seen = look_up(core, &claimed, &hash, &request).await?;
     if let Seen::Running(job) = seen {
         return Ok(Admitted::Attach(job));
     }
-    let auth = Signed::<TurnAuth>::verify(request.auth)?;
-    let exchange = core.identity.exchange_secret(&auth.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
+    let exchange =
+        core.identity.exchange_secret(&claimed.audience_key, now_ms).ok_or(ErrorCode::KxExpired)?;
     if let Seen::Sealed(sealed) = seen {
+        let auth = Signed::<TurnAuth>::verify(request.auth)?;
         return Ok(Admitted::Sealed(Box::new(Again { auth, payload: request.payload, exchange, sealed })));
     }
-    check_quota(core, &auth, now_ms)?;
-    let engine = core.engine(&auth.model)?;
-    if core.draining.is_cancelled() {
-        return Err(ErrorCode::Busy.into());
-    }
+    let engine = check_servable(core, &claimed)?;
     if core.is_held() {
         return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
     }
+    // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
+    let chain = charge::check_quota(core, quota.as_ref(), &claimed, &hash)?;
+    let guest = charge::guest(core, &who, chain.as_ref());
+    if !core.slots.has_room(&guest) {
+        return Err(ErrorCode::Busy.into());
+    }
+    let auth = Signed::<TurnAuth>::verify(request.auth)?;
+    lock(&core.session_rates)
+        .take(auth.session_id, now_ms)
+        .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
+    let charge = Charge::take(core, who, &auth, chain.as_ref())?;
     let guard = match begin(core, &auth).await? {
         Ok(guard) => guard,
         Err(job) => return Ok(Admitted::Attach(job)),
     };
-    let place = core.slots.enter(peer).map_err(|_| ErrorCode::Busy)?;
+    let place = core.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
     let ticket = Ticket {
         auth,
         payload: request.payload,
@@ -112,6 +135,7 @@ pub(crate) async fn admit(core: &Arc<Core>, peer: NodeId, request: TurnRequest) 
         exchange,
         engine,
         began: Instant::now(),
+        charge,
         guard,
     };
     Ok(Admitted::New(Box::new(ticket), place))
@@ -123,12 +147,16 @@ fn key_of(auth: &TurnAuth) -> TurnKey {
 
 /// The seen-set: the turns that run, and the journal. The authorisation is not verified yet, so nothing is
 /// written here; one that equals a known one was verified then, since the hash covers its signature.
-async fn look_up(core: &Core, auth: &TurnAuth, request: &TurnRequest) -> Result<Seen, Refusal> {
+async fn look_up(
+    core: &Core,
+    auth: &TurnAuth,
+    hash: &AuthHash,
+    request: &TurnRequest,
+) -> Result<Seen, Refusal> {
     let key = key_of(auth);
-    let hash = AuthHash(request.auth.hash(AUTH_HASH));
     let intact = request.payload.hash() == auth.payload_hash;
     if let Some(job) = core.running.find(&key) {
-        let same = job.auth_hash == hash && intact;
+        let same = job.auth_hash == *hash && intact;
         return if same { Ok(Seen::Running(job)) } else { Err(ErrorCode::IdempotencyConflict.into()) };
     }
     let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
@@ -138,7 +166,7 @@ async fn look_up(core: &Core, auth: &TurnAuth, request: &TurnRequest) -> Result<
         }
         return if intact { Ok(Seen::New) } else { Err(ErrorCode::PayloadRejected.into()) };
     };
-    if !entry.is_of(&hash) || !intact {
+    if !entry.is_of(hash) || !intact {
         return Err(ErrorCode::IdempotencyConflict.into());
     }
     match entry.state {
@@ -149,14 +177,16 @@ async fn look_up(core: &Core, auth: &TurnAuth, request: &TurnRequest) -> Result<
     }
 }
 
-fn check_quota(core: &Core, auth: &TurnAuth, now_ms: u64) -> Result<(), Refusal> {
-    lock(&core.session_rates)
-        .take(auth.session_id, now_ms)
-        .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
-    if auth.max_output_tokens > core.limits.max_output_tokens {
+/// Whether such a turn is served here now, whoever signed it.
+fn check_servable(core: &Core, claimed: &TurnAuth) -> Result<Arc<dyn Engine>, Refusal> {
+    if claimed.max_output_tokens > core.limits.max_output_tokens {
         return Err(ErrorCode::QuotaExceeded.into());
     }
-    Ok(())
+    let engine = core.engine(&claimed.model)?;
+    if core.draining.is_cancelled() {
+        return Err(ErrorCode::Busy.into());
+    }
+    Ok(engine)
 }
 
 /// Takes the session. An attempt that its client left is ended for a new one.

@@ -99,6 +99,7 @@ pub(crate) async fn commit(
     trace.count("baton.input_tokens", summary.input_tokens.into());
     trace.count("baton.output_tokens", summary.output_tokens.into());
     trace.outcome("committed");
+    ticket.charge.served(summary.output_tokens);
     tracing::info!(
         session = core.log_key.short(&ticket.auth.session_id),
         input = summary.input_tokens,

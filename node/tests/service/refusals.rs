@@ -288,7 +288,9 @@ async fn limits_the_rates_of_peers_and_sessions() {
     let mut setup = Setup::default();
     setup.limits.session_turns_per_minute = 1;
     let second = world(setup).await;
+    // What nobody signed, or what is not served here, does not count to the session.
     second.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
+    second.check(auth(|auth| auth.grant_hash.0[0] ^= 1), ErrorCode::PayloadRejected).await;
     second.check(Changes::default(), ErrorCode::QuotaExceeded).await;
     second.node.stop().await;
 }

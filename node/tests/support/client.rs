@@ -375,6 +375,14 @@ impl Client {
         next_frame(&mut stream).await.expect("an answer")
     }
 
+    /// As [`Client::ask`] with a frame after which nothing comes.
+    pub async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
+        let mut stream = self.open(node, frame).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.unwrap();
+        next_frame(&mut stream).await
+    }
+
     pub async fn status(
         &self,
         node: &TestNode,

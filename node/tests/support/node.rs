@@ -18,6 +18,7 @@ use baton_node::{
         echo::{EchoConfig, EchoEngine},
     },
     journal::{Journal, JournalLimits},
+    ledger::Ledger,
     prompt::Prompt,
     service::{
         BlobSource, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
@@ -159,6 +160,8 @@ pub struct Setup {
     /// How long after its start its journal says that it begins.
     pub journal_begins_later_ms: u64,
     pub bootstrap: Vec<baton_mesh::Multiaddr>,
+    /// Where acknowledged receipts are kept, if they are.
+    pub ledger: Option<std::path::PathBuf>,
 }
 
 impl Default for Setup {
@@ -181,6 +184,7 @@ impl Default for Setup {
             pause: PausePoints::default(),
             journal_begins_later_ms: 0,
             bootstrap: Vec::new(),
+            ledger: None,
         }
     }
 }
@@ -215,6 +219,10 @@ impl TestNode {
         });
         let begins = now_ms() - 1 + setup.journal_begins_later_ms;
         let journal = Journal::open(folder, JournalLimits::default(), begins).unwrap();
+        let journal = match &setup.ledger {
+            Some(folder) => journal.with_ledger(Ledger::open(folder).unwrap()),
+            None => journal,
+        };
         let (sender, counts) = watch::channel(Counts::default());
         let service = NodeService::new(ServiceDeps {
             engines: vec![engine.clone()],

@@ -10,11 +10,12 @@ use baton_proto::{
     ack::{Abort, StatusRequest},
     codec,
     head::{DeviceLease, HeadInner, HeadRecord},
-    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, SessionId, SuiAddress},
+    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, QuotaSerial, SessionId, SuiAddress},
     limits::VERSION,
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{EngineKind, ProgressNote},
     record::RecordKind,
     turn::{Sampling, StoragePolicy},
@@ -181,6 +182,53 @@ pub fn recall_hint(made: &Session) -> Signed<RecallHint> {
     Signed::sign(hint, &account)
 }
 
+/// An issuer's quota, and a narrower one by its holder.
+pub fn quota_grants() -> [Signed<QuotaGrant>; 2] {
+    let (issuer, holder) =
+        (SecretSigningKey::from_seed(&counting(0xb0)), SecretSigningKey::from_seed(&counting(0xb1)));
+    let first = QuotaGrant {
+        version: VERSION,
+        grantor: issuer.public_key(),
+        serial: QuotaSerial(counting(0xb2)),
+        parent: None,
+        holder: holder.public_key(),
+        nodes: Vec::new(),
+        models: Vec::new(),
+        turns_per_hour: 600,
+        tokens_per_hour: 200_000,
+        concurrent: 4,
+        from_ms: START_MS,
+        until_ms: START_MS + 86_400_000,
+        depth: 3,
+    };
+    let first = Signed::sign(first, &issuer);
+    let second = QuotaGrant {
+        grantor: holder.public_key(),
+        serial: QuotaSerial(counting(0xb3)),
+        parent: Some(first.quota_hash()),
+        holder: SecretSigningKey::from_seed(&counting(0xb4)).public_key(),
+        nodes: vec![node(0).node_id(), node(1).node_id()],
+        models: vec![manifest().model_id()],
+        turns_per_hour: 60,
+        depth: 0,
+        ..QuotaGrant::clone(&first)
+    };
+    let second = Signed::sign(second, &holder);
+    [first, second]
+}
+
+/// The use of the narrower quota for turn 5.
+pub fn quota_proof(made: &Session) -> Signed<QuotaProof> {
+    let [_, last] = quota_grants();
+    let proof = QuotaProof {
+        version: VERSION,
+        holder: last.holder,
+        grant: last.quota_hash(),
+        auth_hash: turn(made, 5).auth.auth_hash(),
+    };
+    Signed::sign(proof, &SecretSigningKey::from_seed(&counting(0xb4)))
+}
+
 /// Every object, signed or not.
 pub fn object_vectors(made: &Session) -> Value {
     let with_memory = turn(made, 5);
@@ -208,7 +256,11 @@ pub fn object_vectors(made: &Session) -> Value {
         signed("NodeRecord", &node_record(), None),
         signed("MemEnvelope", with_memory.memory.as_ref().expect("turn 5 has memory"), None),
         signed("RecallHint", &recall_hint(made), None),
+        signed("QuotaProof", &quota_proof(made), None),
     ]);
+    objects.extend(
+        quota_grants().iter().map(|grant| signed("QuotaGrant", grant, Some(grant.quota_hash().to_string()))),
+    );
     for seq in [0, 3, 9, 12, 18] {
         let turn = turn(made, seq);
         let record = &turn.accepted.record;
@@ -307,6 +359,13 @@ fn client_frames(made: &Session) -> Vec<(&'static str, ClientFrame)> {
         (
             "RelayRecall",
             ClientFrame::RelayRecall { request: hinted, hint: recall_hint(made).bytes().clone() },
+        ),
+        (
+            "Quota",
+            ClientFrame::Quota(QuotaUse {
+                chain: quota_grants().iter().map(|grant| grant.bytes().clone()).collect(),
+                proof: quota_proof(made).bytes().clone(),
+            }),
         ),
     ]
 }

@@ -7,12 +7,13 @@ use baton_proto::{
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
         AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, FetchProof, GrantHash,
-        LinkHash, ModelId, NodeId, PayloadHash, PublicKey, ReceiptHash, RecordHash, RunningHash,
-        SamplingDigest, SessionId, SuiAddress, TurnId,
+        LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash,
+        RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
     node_record::{KeyWindow, ModelManifest, ModelOffer, NodeLimits, NodeRecord},
+    quota::{QuotaGrant, QuotaProof, QuotaUse},
     receipt::{AuditLeaf, Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts},
     record::{FinishReason, Message, Record, RecordKind, Role, SealedRecord},
     segment::{Entry, Segment},
@@ -53,6 +54,8 @@ drawn_arrays!(
     NodeId,
     PayloadHash,
     PublicKey,
+    QuotaHash,
+    QuotaSerial,
     ReceiptHash,
     RecordHash,
     RunningHash,
@@ -143,6 +146,12 @@ drawn_structs! {
         version, auth_hash, relayer, node, ephemeral, sealed, budget_tokens, issued_ms, expires_ms
     }
     RecallHint { version, auth_hash, owner, key, hint, session, project, persona, scope }
+    QuotaGrant {
+        version, grantor, serial, parent, holder, nodes, models, turns_per_hour, tokens_per_hour, concurrent,
+        from_ms, until_ms, depth
+    }
+    QuotaProof { version, holder, grant, auth_hash }
+    QuotaUse { chain, proof }
     HeadRecord { version, head_key, sequence, issued_ms, expires_ms, outer, inner }
     SegmentRef { segment, blob }
     HeadOuter { n_shards, branch, seq, link_hash, blobs }
@@ -240,7 +249,7 @@ impl Drawn for ErrorCode {
 
 impl Drawn for ClientFrame {
     fn drawn(source: &mut Source) -> Self {
-        match source.below(8) {
+        match source.below(9) {
             0 => Self::Turn(Drawn::drawn(source)),
             1 => Self::Relay(Drawn::drawn(source)),
             2 => Self::Status(Drawn::drawn(source)),
@@ -248,7 +257,8 @@ impl Drawn for ClientFrame {
             4 => Self::Abort(Drawn::drawn(source)),
             5 => Self::FetchBlob { digest: Drawn::drawn(source), proof: Drawn::drawn(source) },
             6 => Self::NodeRecord,
-            _ => Self::RelayRecall { request: Drawn::drawn(source), hint: Drawn::drawn(source) },
+            7 => Self::RelayRecall { request: Drawn::drawn(source), hint: Drawn::drawn(source) },
+            _ => Self::Quota(Drawn::drawn(source)),
         }
     }
 }
@@ -324,6 +334,8 @@ owned! {
     HeadRecord: |record, key| { record.head_key = key.public_key(); }
     MemEnvelope: |envelope, key| { envelope.relayer = key.public_key(); }
     RecallHint: |hint, key| { hint.key = key.public_key(); }
+    QuotaGrant: |grant, key| { grant.grantor = key.public_key(); }
+    QuotaProof: |proof, key| { proof.holder = key.public_key(); }
     TurnAuth: |auth, key| {
         auth.suite = 1;
         auth.session_key = key.public_key();

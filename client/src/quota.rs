@@ -1,0 +1,216 @@
+//! A quota that somebody granted to this client's user: the chain of grants, and the key that proves it is ours.
+//!
+//! Two files in the home folder, `grant.key` and `grant.chain`. The key is no session's and no account's: a node that sees
+//! it learns only whose quota it is.
+
+use std::{fs, io, path::Path};
+
+use baton_keys::{
+    SecretSigningKey,
+    files::{self, FileSecret},
+};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ids::PublicKey,
+    limits::VERSION,
+    quota::{QuotaChain, QuotaGrant, QuotaProof, QuotaUse, chain_from_text, chain_to_text},
+    turn::TurnAuth,
+};
+
+use crate::error::ClientError;
+
+/// The holder's key in the home folder.
+pub const GRANT_KEY_FILE: &str = "grant.key";
+/// The chain of grants in the home folder.
+pub const GRANT_CHAIN_FILE: &str = "grant.chain";
+/// What the key's file calls itself.
+const GRANT_KEY_KIND: &str = "grant";
+/// Largest file of a chain that is read: four grants of at most sixteen nodes and models take far less.
+const MAX_CHAIN_FILE_BYTES: u64 = 64 * 1024;
+
+/// A chain of grants whose last one is this key's.
+#[derive(Debug, Clone)]
+pub struct QuotaHolder {
+    chain: QuotaChain,
+    key: SecretSigningKey,
+}
+
+impl QuotaHolder {
+    /// Puts a chain and its holder's key together.
+    ///
+    /// # Errors
+    /// As [`QuotaChain::verify_form`]; [`ErrorCode::BadSignature`] when the last grant is another key's.
+    pub fn new(chain: &[SignedBytes], key: SecretSigningKey) -> Result<Self, ErrorCode> {
+        let chain = QuotaChain::verify_form(chain)?;
+        let ours = chain.last().holder == key.public_key();
+        if ours { Ok(Self { chain, key }) } else { Err(ErrorCode::BadSignature) }
+    }
+
+    /// What a home folder holds; none without a chain. Blocking.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`] for a chain that cannot be used, [`ClientError::File`], and those of key files.
+    pub fn load(home: &Path, passphrase: Option<&str>) -> Result<Option<Self>, ClientError> {
+        let path = home.join(GRANT_CHAIN_FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let chain = read_chain(&path)?;
+        let key = load_key(home, passphrase)?;
+        let unusable = |code: ErrorCode| {
+            ClientError::Config(format!("the grant in {} cannot be used: {code}", path.display()))
+        };
+        Self::new(&chain, key).map(Some).map_err(unusable)
+    }
+
+    /// The grant that is used.
+    #[must_use]
+    pub fn grant(&self) -> &QuotaGrant {
+        self.chain.last()
+    }
+
+    /// Shows the quota for a turn, where it counts.
+    pub(crate) fn for_turn(&self, auth: &Signed<TurnAuth>) -> Option<QuotaUse> {
+        let grant = self.grant();
+        let here = grant.nodes.is_empty() || grant.nodes.contains(&auth.audience);
+        let for_model = grant.models.is_empty() || grant.models.contains(&auth.model);
+        let now = (grant.from_ms..grant.until_ms).contains(&auth.issued_ms);
+        if !(here && for_model && now) {
+            return None;
+        }
+        let proof = QuotaProof {
+            version: VERSION,
+            holder: self.key.public_key(),
+            grant: self.chain.last().quota_hash(),
+            auth_hash: auth.auth_hash(),
+        };
+        let chain = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
+        Some(QuotaUse { chain, proof: Signed::sign(proof, &self.key).bytes().clone() })
+    }
+
+    /// Narrows the grant for another key: gives the longer chain.
+    ///
+    /// # Errors
+    /// As [`QuotaChain::verify_form`]: [`ErrorCode::QuotaExceeded`] for what is wider or too deep.
+    pub fn narrow(&self, change: impl FnOnce(&mut QuotaGrant)) -> Result<Vec<SignedBytes>, ErrorCode> {
+        let last = self.chain.last();
+        let mut grant = QuotaGrant {
+            grantor: self.key.public_key(),
+            serial: baton_keys::secret::random_bytes().into(),
+            parent: Some(last.quota_hash()),
+            depth: last.depth.checked_sub(1).ok_or(ErrorCode::QuotaExceeded)?,
+            ..QuotaGrant::clone(last)
+        };
+        change(&mut grant);
+        let mut chain: Vec<_> = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
+        chain.push(Signed::sign(grant, &self.key).bytes().clone());
+        QuotaChain::verify_form(&chain)?;
+        Ok(chain)
+    }
+}
+
+/// Reads a chain from a file. Blocking.
+///
+/// # Errors
+/// [`ClientError::File`], [`ClientError::Config`].
+pub fn read_chain(path: &Path) -> Result<Vec<SignedBytes>, ClientError> {
+    let failed = |source| ClientError::File { action: "read", path: path.to_owned(), source };
+    let length = fs::metadata(path).map_err(failed)?.len();
+    if length > MAX_CHAIN_FILE_BYTES {
+        return Err(failed(io::Error::other(format!("it is larger than {MAX_CHAIN_FILE_BYTES} bytes"))));
+    }
+    let text = fs::read_to_string(path).map_err(failed)?;
+    chain_from_text(&text)
+        .map_err(|code| ClientError::Config(format!("{} holds no grant: {code}", path.display())))
+}
+
+/// Keeps a chain in the home folder; one that was there is replaced. Blocking.
+///
+/// # Errors
+/// [`ClientError::File`].
+pub fn keep_chain(home: &Path, chain: &[SignedBytes]) -> Result<(), ClientError> {
+    let path = home.join(GRANT_CHAIN_FILE);
+    let kept = files::replace_private(&path, chain_to_text(chain).as_bytes());
+    kept.map_err(|source| ClientError::File { action: "write", path, source })
+}
+
+/// The holder's public key; the key is made where there is none. Blocking.
+///
+/// # Errors
+/// Those of key files.
+pub fn holder_key(home: &Path, passphrase: Option<&str>) -> Result<PublicKey, ClientError> {
+    let path = home.join(GRANT_KEY_FILE);
+    if !path.exists() {
+        if !home.is_dir() {
+            files::create_private_folder(home).map_err(|source| ClientError::File {
+                action: "make",
+                path: home.to_owned(),
+                source,
+            })?;
+        }
+        files::create(&path, GRANT_KEY_KIND, &FileSecret::generate(), passphrase)?;
+    }
+    Ok(load_key(home, passphrase)?.public_key())
+}
+
+fn load_key(home: &Path, passphrase: Option<&str>) -> Result<SecretSigningKey, ClientError> {
+    let secret = files::load(&home.join(GRANT_KEY_FILE), GRANT_KEY_KIND, passphrase)?;
+    Ok(SecretSigningKey::from_seed(secret.expose()))
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::QuotaSerial;
+
+    use super::*;
+
+    fn issued(holder: PublicKey) -> Vec<SignedBytes> {
+        let issuer = SecretSigningKey::from_seed(&[1; 32]);
+        let grant = QuotaGrant {
+            version: VERSION,
+            grantor: issuer.public_key(),
+            serial: QuotaSerial([1; 16]),
+            parent: None,
+            holder,
+            nodes: Vec::new(),
+            models: Vec::new(),
+            turns_per_hour: 10,
+            tokens_per_hour: 1000,
+            concurrent: 1,
+            from_ms: 0,
+            until_ms: u64::MAX,
+            depth: 1,
+        };
+        vec![Signed::sign(grant, &issuer).bytes().clone()]
+    }
+
+    #[test]
+    fn a_home_keeps_a_key_and_a_chain_that_is_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(QuotaHolder::load(home.path(), None).unwrap().is_none());
+        let key = holder_key(home.path(), None).unwrap();
+        assert_eq!(holder_key(home.path(), None).unwrap(), key, "made once");
+        keep_chain(home.path(), &issued(key)).unwrap();
+        let holder = QuotaHolder::load(home.path(), None).unwrap().unwrap();
+        assert_eq!(holder.grant().turns_per_hour, 10);
+        keep_chain(home.path(), &issued(PublicKey([9; 32]))).unwrap();
+        assert!(matches!(QuotaHolder::load(home.path(), None), Err(ClientError::Config(_))));
+        fs::write(home.path().join(GRANT_CHAIN_FILE), "nonsense").unwrap();
+        assert!(matches!(QuotaHolder::load(home.path(), None), Err(ClientError::Config(_))));
+    }
+
+    #[test]
+    fn a_grant_is_narrowed_for_others_and_never_widened() {
+        let key = SecretSigningKey::from_seed(&[2; 32]);
+        let friend = SecretSigningKey::from_seed(&[3; 32]);
+        let holder = QuotaHolder::new(&issued(key.public_key()), key).unwrap();
+        let narrowed = holder.narrow(|grant| {
+            grant.holder = friend.public_key();
+            grant.turns_per_hour = 3;
+        });
+        let friends = QuotaHolder::new(&narrowed.unwrap(), friend).unwrap();
+        assert_eq!((friends.grant().turns_per_hour, friends.grant().depth), (3, 0));
+        assert_eq!(holder.narrow(|grant| grant.concurrent = 2).unwrap_err(), ErrorCode::QuotaExceeded);
+        assert_eq!(friends.narrow(|_| {}).unwrap_err(), ErrorCode::QuotaExceeded, "it may not go deeper");
+    }
+}

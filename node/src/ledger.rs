@@ -1,0 +1,475 @@
+//! Receipts that clients acknowledged, kept after the journal has forgotten their turns: what this node can show credit
+//! for. One text file a month, one line a turn; no text of any conversation, no key.
+//!
+//! The journal appends; [`read`] and [`Account`] are for `baton-node earnings`, also while the node runs. A line proves
+//! itself: the receipt is signed by the node, the acknowledgement by the session's key over the receipt's hash. What
+//! does not prove itself does not count.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use baton_keys::files;
+use baton_proto::{
+    Signed, SignedBytes,
+    ack::TurnAck,
+    codec,
+    ids::{ModelId, NodeId, ReceiptHash},
+    limits::MAX_SIGNED_BYTES,
+    receipt::Receipt,
+};
+
+/// The folder of the files in the data directory.
+pub const LEDGER_FOLDER: &str = "receipts";
+/// Months that are kept, the present one included: a year's books, and the month in which they are made.
+pub const KEPT_MONTHS: usize = 13;
+/// Largest file of a month: some three hundred thousand turns. What comes beyond is not kept, and the log says so.
+const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
+/// What a line begins with.
+const LINE_PREFIX: &str = "1 ";
+/// Longest line: two signed objects in hex.
+const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 16;
+/// Refused lines that are named; the others are counted.
+pub const MAX_REFUSED_NAMED: usize = 100;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+/// Where receipts are appended.
+#[derive(Debug)]
+pub struct Ledger {
+    folder: PathBuf,
+    /// Held over an append: two lines may not mix.
+    writing: Mutex<()>,
+}
+
+/// A day of the Gregorian calendar, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Day {
+    /// Year.
+    pub year: u64,
+    /// Month, from 1.
+    pub month: u64,
+    /// Day of the month, from 1.
+    pub day: u64,
+}
+
+impl Day {
+    /// Of a time in milliseconds since the Unix epoch (Hinnant's `civil_from_days`, for days after 1970).
+    #[must_use]
+    pub fn of(time_ms: u64) -> Self {
+        let shifted = time_ms / DAY_MS + 719_468;
+        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * of_year + 2) / 153;
+        let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        Self { year: year_of_era + era * 400 + u64::from(month <= 2), month, day }
+    }
+
+    /// From `YYYY-MM-DD`; whether the month has such a day is not asked.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-').map(|part| part.parse::<u64>().ok());
+        let (Some(year), Some(month), Some(day), None) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next())
+        else {
+            return None;
+        };
+        let valid = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+        (valid && text.len() == 10).then_some(Self { year, month, day })
+    }
+}
+
+impl std::fmt::Display for Day {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+impl Ledger {
+    /// Opens the folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        if !folder.is_dir() {
+            files::create_private_folder(folder)?;
+        }
+        Ok(Self { folder: folder.to_owned(), writing: Mutex::default() })
+    }
+
+    /// Appends a receipt and its acknowledgement, on the disk when this returns. Blocking. The same one twice is one
+    /// turn to the reader.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
+        let time_ms = Signed::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
+        // The node made it, so this cannot be; and what cannot be read is of no use here.
+        let Ok(time_ms) = time_ms else { return Ok(()) };
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let day = Day::of(time_ms);
+        let path = self.folder.join(format!("{:04}-{:02}.txt", day.year, day.month));
+        let fresh = !path.exists();
+        let line = line_of(receipt, ack);
+        let mut options = fs::OpenOptions::new();
+        options.append(true).create(true);
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&path)?;
+        if file.metadata()?.len() + line.len() as u64 > MAX_MONTH_BYTES {
+            tracing::error!(file = %path.display(), "this month's receipts are full: one was not kept");
+            return Ok(());
+        }
+        file.write_all(line.as_bytes())?;
+        file.sync_data()?;
+        if fresh {
+            fs::File::open(&self.folder)?.sync_all()?;
+            self.forget()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the months before those that are kept.
+    fn forget(&self) -> io::Result<()> {
+        let months = months(&self.folder)?;
+        let old = months.len().saturating_sub(KEPT_MONTHS);
+        months.iter().take(old).try_for_each(fs::remove_file)
+    }
+}
+
+fn line_of(receipt: &SignedBytes, ack: &SignedBytes) -> String {
+    format!("{LINE_PREFIX}{} {}\n", hex::encode(codec::encode(receipt)), hex::encode(codec::encode(ack)))
+}
+
+/// The files of a folder, oldest first.
+fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let month = name.strip_suffix(".txt").and_then(|month| Day::parse(&format!("{month}-01")));
+        if month.is_some() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Why a line does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It is cut, or was changed so that it is no line of this kind.
+    #[error("the line is damaged")]
+    Damaged,
+    /// The receipt's signature does not verify.
+    #[error("the receipt's signature does not verify")]
+    Receipt,
+    /// The receipt is of another node.
+    #[error("the receipt is of another node")]
+    OtherNode,
+    /// The acknowledgement's signature does not verify, or its key is not its session's.
+    #[error("the acknowledgement's signature does not verify")]
+    Ack,
+    /// The acknowledgement is of another receipt.
+    #[error("the acknowledgement is of another receipt")]
+    OtherReceipt,
+}
+
+/// A line that proved itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Earned {
+    /// The receipt's hash: what makes it one turn.
+    pub hash: ReceiptHash,
+    /// What this node claimed and the client acknowledged.
+    pub receipt: Receipt,
+}
+
+/// Checks a line.
+///
+/// # Errors
+/// [`Fault`].
+pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
+    let rest = line.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
+    let (receipt, ack) = rest.trim_end().split_once(' ').ok_or(Fault::Damaged)?;
+    let signed = |text: &str| -> Result<SignedBytes, Fault> {
+        let bytes = hex::decode(text).map_err(|_| Fault::Damaged)?;
+        codec::decode(&bytes, MAX_SIGNED_BYTES + 72).map_err(|_| Fault::Damaged)
+    };
+    let receipt = Signed::<Receipt>::verify(signed(receipt)?).map_err(|_| Fault::Receipt)?;
+    if !nodes.contains(&receipt.node) {
+        return Err(Fault::OtherNode);
+    }
+    let ack = Signed::<TurnAck>::verify(signed(ack)?).map_err(|_| Fault::Ack)?;
+    let hash = receipt.receipt_hash();
+    let same = ack.receipt_hash == hash && ack.session_id == receipt.session_id && ack.seq == receipt.seq;
+    if same { Ok(Earned { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
+}
+
+/// What was earned with one model on one day.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Credit {
+    /// Turns.
+    pub turns: u64,
+    /// Tokens of prompts.
+    pub input_tokens: u64,
+    /// Tokens of answers that were made here: less those that another node made.
+    pub output_tokens: u64,
+    /// Charged, in millionths of the node's unit.
+    pub price: u64,
+}
+
+impl Credit {
+    fn add(&mut self, receipt: &Receipt) {
+        let made = receipt.tokens.output.saturating_sub(receipt.tokens.resumed);
+        self.turns += 1;
+        self.input_tokens = self.input_tokens.saturating_add(receipt.tokens.input.into());
+        self.output_tokens = self.output_tokens.saturating_add(made.into());
+        self.price = self.price.saturating_add(receipt.price);
+    }
+}
+
+/// A line that does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its file.
+    pub file: String,
+    /// Its number, from 1.
+    pub line: u64,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// The books.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// By day and model.
+    pub credits: BTreeMap<(Day, ModelId), Credit>,
+    /// All of it.
+    pub total: Credit,
+    /// The first lines that do not count.
+    pub refused: Vec<Refused>,
+    /// How many there are.
+    pub refused_count: u64,
+    /// Lines that say again what another says.
+    pub repeated: u64,
+    seen: HashSet<ReceiptHash>,
+}
+
+impl Account {
+    fn take(&mut self, line: &str, (file, number): (&str, u64), nodes: &[NodeId], since: Option<Day>) {
+        match check(line, nodes) {
+            Ok(earned) if !self.seen.insert(earned.hash) => self.repeated += 1,
+            Ok(earned) => {
+                let day = Day::of(earned.receipt.time_ms);
+                if since.is_none_or(|since| day >= since) {
+                    self.credits.entry((day, earned.receipt.model)).or_default().add(&earned.receipt);
+                    self.total.add(&earned.receipt);
+                }
+            }
+            Err(fault) => {
+                self.refused_count += 1;
+                if self.refused.len() < MAX_REFUSED_NAMED {
+                    self.refused.push(Refused { file: file.to_owned(), line: number, fault });
+                }
+            }
+        }
+    }
+}
+
+/// Reads and checks everything that a folder keeps. Blocking.
+///
+/// # Errors
+/// When a file cannot be read. A folder that is not there keeps nothing.
+pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Day>) -> io::Result<Account> {
+    let mut account = Account::default();
+    if !folder.exists() {
+        return Ok(account);
+    }
+    for path in months(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut reader = BufReader::new(fs::File::open(&path)?);
+        let mut number = 0;
+        loop {
+            let mut bytes = Vec::new();
+            if (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
+                break;
+            }
+            number += 1;
+            let line = String::from_utf8(bytes).unwrap_or_default();
+            account.take(&line, (&name, number), nodes, since);
+        }
+    }
+    Ok(account)
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::{SecretSigningKey, session::SessionRoot};
+    use baton_proto::{
+        ids::{AuditRoot, AuthHash, BlobDigest, Commitment, LinkHash, SamplingDigest, SessionId, TurnId},
+        receipt::{Commitments, EngineKind, Timings, TokenCounts},
+    };
+
+    use super::*;
+
+    const DAY_ONE: u64 = 1_795_305_600_000;
+
+    fn node() -> SecretSigningKey {
+        SecretSigningKey::from_seed(&[1; 32])
+    }
+
+    fn receipt(root: &SessionRoot, seq: u64, time_ms: u64) -> Signed<Receipt> {
+        let receipt = Receipt {
+            version: 1,
+            session_id: root.session_id(),
+            seq,
+            turn_id: TurnId([u8::try_from(seq).unwrap(); 16]),
+            attempt: 0,
+            auth_hash: AuthHash([1; 32]),
+            node: node().node_id(),
+            model: ModelId([2; 32]),
+            engine: EngineKind::Echo,
+            sampling: SamplingDigest([3; 32]),
+            seed: 0,
+            window_from: 0,
+            tokens: TokenCounts { input: 100, output: 30, memory: 0, resumed: 10 },
+            memory_items: 0,
+            commitments: Commitments {
+                input: Commitment([4; 32]),
+                output: Commitment([5; 32]),
+                memory: None,
+            },
+            audit_root: AuditRoot([6; 32]),
+            timings: Timings::default(),
+            price: 7,
+            time_ms,
+        };
+        Signed::sign(receipt, &node())
+    }
+
+    fn ack(root: &SessionRoot, receipt: &Signed<Receipt>) -> TurnAck {
+        TurnAck {
+            version: 1,
+            session_id: receipt.session_id,
+            session_key: root.signing_key().public_key(),
+            seq: receipt.seq,
+            link_hash: LinkHash([7; 32]),
+            blob_digest: BlobDigest([8; 32]),
+            receipt_hash: receipt.receipt_hash(),
+            time_ms: receipt.time_ms,
+        }
+    }
+
+    fn sign(root: &SessionRoot, ack: TurnAck) -> SignedBytes {
+        Signed::sign(ack, &root.signing_key()).bytes().clone()
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (time_ms, expected) in [
+            (0, "1970-01-01"),
+            (951_782_400_000, "2000-02-29"),
+            (951_868_800_000, "2000-03-01"),
+            (1_709_164_800_000, "2024-02-29"),
+            (1_798_761_599_999, "2026-12-31"),
+            (1_798_761_600_000, "2027-01-01"),
+        ] {
+            assert_eq!(Day::of(time_ms).to_string(), expected);
+            assert_eq!(Day::parse(expected), Some(Day::of(time_ms)));
+        }
+        for wrong in ["", "2026", "2026-13-01", "2026-1-1", "2026-01-01-", "1960-01-01", "2026-00-10"] {
+            assert_eq!(Day::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn credit_is_for_what_clients_acknowledged_by_day_and_model_and_each_turn_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("kept")).unwrap();
+        let root = SessionRoot::from_bytes([9; 32]);
+        for (seq, days) in [(0, 0), (1, 0), (2, 1), (3, 40)] {
+            let receipt = receipt(&root, seq, DAY_ONE + days * DAY_MS);
+            let ack = sign(&root, ack(&root, &receipt));
+            ledger.append(receipt.bytes(), &ack).unwrap();
+            ledger.append(receipt.bytes(), &ack).unwrap();
+        }
+        let nodes = [node().node_id()];
+        let account = read(&folder.path().join("kept"), &nodes, None).unwrap();
+        let day = |credit: &Credit| (credit.turns, credit.input_tokens, credit.output_tokens, credit.price);
+        let days: Vec<_> = account.credits.values().map(day).collect();
+        assert_eq!(days, [(2, 200, 40, 14), (1, 100, 20, 7), (1, 100, 20, 7)]);
+        assert_eq!((day(&account.total), account.repeated), ((4, 400, 80, 28), 4));
+        let since = Some(Day::of(DAY_ONE + DAY_MS));
+        assert_eq!(read(&folder.path().join("kept"), &nodes, since).unwrap().total.turns, 2);
+        assert_eq!(read(&folder.path().join("none"), &nodes, None).unwrap().total, Credit::default());
+    }
+
+    #[test]
+    fn what_was_tampered_with_or_is_not_acknowledged_does_not_count_and_is_named() {
+        let (root, other) = (SessionRoot::from_bytes([9; 32]), SessionRoot::from_bytes([8; 32]));
+        let first = receipt(&root, 0, DAY_ONE);
+        let second = receipt(&root, 1, DAY_ONE);
+        let good = ack(&root, &first);
+        let richer = Receipt { price: 7000, ..Receipt::clone(&first) };
+        let richer_body = SignedBytes { body: codec::encode(&richer), signature: first.bytes().signature };
+        let resigned = Signed::sign(richer, &node());
+        let foreign = Signed::sign(
+            Receipt { node: SecretSigningKey::from_seed(&[5; 32]).node_id(), ..Receipt::clone(&first) },
+            &SecretSigningKey::from_seed(&[5; 32]),
+        );
+        let stranger = TurnAck {
+            session_id: SessionId([1; 32]),
+            session_key: other.signing_key().public_key(),
+            ..good.clone()
+        };
+        let by_other =
+            TurnAck { session_id: other.session_id(), session_key: stranger.session_key, ..good.clone() };
+        let acked = sign(&root, good.clone());
+        let nodes = [node().node_id()];
+        let line = |receipt: &SignedBytes, ack: &SignedBytes| check(&line_of(receipt, ack), &nodes).err();
+        assert_eq!(line(first.bytes(), &acked), None);
+        assert_eq!(line(&richer_body, &acked), Some(Fault::Receipt), "a price was changed");
+        assert_eq!(line(resigned.bytes(), &acked), Some(Fault::OtherReceipt), "and signed anew by the node");
+        assert_eq!(line(second.bytes(), &acked), Some(Fault::OtherReceipt));
+        assert_eq!(line(foreign.bytes(), &acked), Some(Fault::OtherNode));
+        assert_eq!(
+            line(first.bytes(), &sign(&other, good)),
+            Some(Fault::Ack),
+            "the node made the ack itself"
+        );
+        assert_eq!(line(first.bytes(), &sign(&other, stranger)), Some(Fault::Ack));
+        assert_eq!(line(first.bytes(), &sign(&other, by_other)), Some(Fault::OtherReceipt));
+        let whole = line_of(first.bytes(), &acked);
+        for damaged in ["", "1 ", "2 00 00", &whole[..whole.len() / 2], &whole[3..]] {
+            assert_eq!(check(damaged, &nodes).err(), Some(Fault::Damaged));
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("{}half a line\n{}", whole, line_of(resigned.bytes(), &acked));
+        fs::write(folder.path().join("2026-11.txt"), text).unwrap();
+        fs::write(folder.path().join("notes.txt"), "not of the ledger").unwrap();
+        let account = read(folder.path(), &nodes, None).unwrap();
+        assert_eq!((account.total.turns, account.total.price, account.refused_count), (1, 7, 2));
+        let named: Vec<_> = account.refused.iter().map(|refused| (refused.line, refused.fault)).collect();
+        assert_eq!(named, [(2, Fault::Damaged), (3, Fault::OtherReceipt)]);
+    }
+
+    #[test]
+    fn months_beyond_those_kept_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        let root = SessionRoot::from_bytes([9; 32]);
+        for month in 0..KEPT_MONTHS + 3 {
+            let receipt = receipt(&root, month as u64, DAY_ONE + month as u64 * 31 * DAY_MS);
+            ledger.append(receipt.bytes(), &sign(&root, ack(&root, &receipt))).unwrap();
+        }
+        assert_eq!(months(folder.path()).unwrap().len(), KEPT_MONTHS);
+        let account = read(folder.path(), &[node().node_id()], None).unwrap();
+        assert_eq!(account.total.turns, KEPT_MONTHS as u64);
+    }
+}

@@ -1,0 +1,287 @@
+use proptest::prelude::*;
+
+use super::{
+    scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
+    standing::{MAX_OF_SUBNET, MAX_STANDING},
+    *,
+};
+
+const OFFENCES: [Offence; 7] = [
+    Offence::Forged,
+    Offence::Garbage,
+    Offence::Replayed,
+    Offence::Rejected,
+    Offence::Stalled,
+    Offence::Unfit,
+    Offence::Hasty,
+];
+
+fn limits() -> ServiceLimits {
+    ServiceLimits {
+        turns_per_minute: 10,
+        frames_per_minute: 100,
+        subnet_turns_per_minute: 16,
+        tokens_per_hour: 1000,
+        subnet_tokens_per_hour: 4000,
+        ..ServiceLimits::default()
+    }
+}
+
+fn peer(number: u32) -> NodeId {
+    let mut bytes = [7; 32];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    NodeId(bytes)
+}
+
+fn caller(guard: &Guard, number: u32, ip: [u8; 4]) -> Caller {
+    guard.caller(peer(number), Origin::Direct(ip.into()))
+}
+
+const HERE: [u8; 4] = [203, 0, 113, 9];
+const THERE: [u8; 4] = [198, 51, 100, 9];
+
+#[test]
+fn no_single_offence_bans_and_four_forgeries_do() {
+    for offence in OFFENCES {
+        let mut guard = Guard::new(&limits());
+        let who = caller(&guard, 1, HERE);
+        for _ in 0..3 {
+            assert_eq!(guard.offence(&who, offence, 0), None, "{offence:?}");
+        }
+        assert!(guard.arrive(&who, 0).is_ok());
+    }
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    let bans: Vec<_> = (0..4).map(|_| guard.offence(&who, Offence::Forged, 0)).collect();
+    assert_eq!(bans, [None, None, None, Some(FIRST_BAN_MS)]);
+    let turned = guard.arrive(&who, 1000).unwrap_err();
+    assert_eq!(turned, Turned { retry_after_ms: 119_000, shut_out_ms: None });
+    assert!(guard.arrive(&who, FIRST_BAN_MS).is_ok(), "it ends");
+}
+
+#[test]
+fn whoever_keeps_coming_while_banned_loses_its_connections() {
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    assert!((0..4).any(|_| guard.offence(&who, Offence::Forged, 0).is_some()));
+    let told: Vec<_> = (0..20).map(|_| guard.arrive(&who, 0).unwrap_err().shut_out_ms.is_some()).collect();
+    assert_eq!(told.iter().filter(|shut| !**shut).count(), 16);
+    assert_eq!(told.last(), Some(&true));
+}
+
+#[test]
+fn bans_grow_while_they_repeat_and_shrink_with_quiet_hours() {
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    let mut now = 0;
+    let next = |guard: &mut Guard, now: u64| loop {
+        if let Some(span) = guard.offence(&who, Offence::Forged, now) {
+            break span;
+        }
+    };
+    let mut spans = Vec::new();
+    for _ in 0..7 {
+        let span = next(&mut guard, now);
+        now += span;
+        spans.push(span / FIRST_BAN_MS);
+    }
+    assert_eq!(spans, [1, 2, 4, 8, 16, 30, 30], "at most {LONGEST_BAN_MS} ms");
+    assert_eq!(next(&mut guard, now + 24 * HOUR_MS), FIRST_BAN_MS);
+}
+
+#[test]
+fn a_subnet_is_held_shorter_and_never_shut_out_and_others_do_not_notice() {
+    let mut guard = Guard::new(&limits());
+    // Fresh identities forge; none of them does it often enough to be banned.
+    for number in 0..500 {
+        let forger = caller(&guard, number, HERE);
+        assert_eq!(guard.offence(&forger, Offence::Forged, 0), None);
+    }
+    let admitted = |guard: &mut Guard, ip| {
+        (1000..1100)
+            .filter(|number| {
+                let who = caller(guard, *number, ip);
+                guard.turn(&who, false, 0).is_ok()
+            })
+            .count()
+    };
+    assert_eq!(admitted(&mut guard, HERE), 1, "a sixteenth of sixteen");
+    assert_eq!(admitted(&mut guard, THERE), 16);
+    let later = 8 * HALF_LIFE_MS;
+    let again = (0..100).filter(|number| {
+        let who = caller(&guard, 2000 + number, HERE);
+        guard.turn(&who, false, later).is_ok()
+    });
+    assert_eq!(again.count(), 16, "and it is forgotten");
+}
+
+#[test]
+fn whoever_was_served_before_or_has_a_grant_is_not_crowded_out_by_its_neighbours() {
+    let mut guard = Guard::new(&limits());
+    let honest = caller(&guard, 1, HERE);
+    assert!(guard.is_stranger(&honest, 0));
+    guard.served(&honest, 0);
+    assert!(!guard.is_stranger(&honest, 0));
+    for number in 100..400 {
+        let flooder = caller(&guard, number, HERE);
+        let _ = guard.turn(&flooder, false, 0);
+        guard.offence(&flooder, Offence::Forged, 0);
+    }
+    let newcomer = caller(&guard, 2, HERE);
+    assert!(guard.turn(&newcomer, false, 0).is_err(), "the strangers' share is used up");
+    assert!(guard.turn(&newcomer, true, 0).is_ok(), "a grant has its own");
+    for _ in 0..10 {
+        assert!(guard.turn(&honest, false, 0).is_ok());
+    }
+    assert!(guard.turn(&honest, false, 0).is_err(), "its own share");
+    // Nor can they take its standing by being served.
+    for number in 100..400 {
+        let flooder = caller(&guard, number, HERE);
+        guard.served(&flooder, 0);
+    }
+    assert!(!guard.is_stranger(&honest, HOUR_MS / 2));
+    assert_eq!(guard.standing.len(), MAX_OF_SUBNET);
+}
+
+#[test]
+fn tokens_are_held_and_what_was_not_used_comes_back() {
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    let pool = guard.hold_tokens(&who, 800, 0).unwrap();
+    assert!(guard.hold_tokens(&who, 800, 0).is_err());
+    guard.return_tokens(&who, pool, 790);
+    assert!(guard.hold_tokens(&who, 800, 0).is_ok());
+    // Many identities have no more than their subnet.
+    let held = (10..100).filter(|number| {
+        let fresh = caller(&guard, *number, HERE);
+        guard.hold_tokens(&fresh, 1000, 0).is_ok()
+    });
+    assert_eq!(held.count(), 3);
+    let elsewhere = caller(&guard, 5, THERE);
+    assert!(guard.hold_tokens(&elsewhere, 1000, 0).is_ok());
+}
+
+#[test]
+fn private_addresses_are_not_counted_unless_told_to() {
+    let home = [192, 168, 1, 2];
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, home);
+    (0..100).for_each(|_| assert_eq!(guard.offence(&who, Offence::Forged, 0), None));
+    assert!(guard.arrive(&who, 0).is_ok() && !guard.is_stranger(&who, 0));
+    let mut strict = Guard::new(&ServiceLimits { count_private: true, ..limits() });
+    let who = caller(&strict, 1, home);
+    assert!((0..4).any(|_| strict.offence(&who, Offence::Forged, 0).is_some()));
+    let off = Guard::new(&ServiceLimits { defence: false, ..limits() });
+    assert_eq!(caller(&off, 1, HERE).subnet, None);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Arrive(u32),
+    Turn(u32),
+    Offence(u32, usize),
+    Served(u32),
+    Tokens(u32, u64),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0u32..40).prop_map(Step::Arrive),
+        (0u32..40).prop_map(Step::Turn),
+        (0u32..40, 0usize..7).prop_map(|(who, what)| Step::Offence(who, what)),
+        (0u32..40).prop_map(Step::Served),
+        (0u32..40, 0u64..5000).prop_map(|(who, tokens)| Step::Tokens(who, tokens)),
+        (0u64..200_000).prop_map(Step::Wait),
+    ];
+    proptest::collection::vec(step, 0..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    /// Points never rise with time, halve in a half-life, and end.
+    #[test]
+    fn points_fade(points in any::<u32>(), first in 0u64..10_000_000, more in 0u64..10_000_000) {
+        prop_assert!(faded(points, first) <= points);
+        prop_assert!(faded(points, first + more) <= faded(points, first));
+        prop_assert_eq!(faded(points, HALF_LIFE_MS), points / 2);
+        prop_assert_eq!(faded(points, 40 * HALF_LIFE_MS), 0);
+    }
+
+    /// Whatever others of the same subnet do, a peer that does nothing wrong is never banned; whoever is banned is for
+    /// at most the longest time; and one of another subnet always has its own share.
+    #[test]
+    fn nobody_is_banned_for_others_and_no_ban_is_for_ever(steps in steps()) {
+        let mut guard = Guard::new(&limits());
+        let (honest, away) = (caller(&guard, 999, HERE), caller(&guard, 998, THERE));
+        let mut now = 0;
+        for step in steps {
+            match step {
+                Step::Arrive(who) => {
+                    let who = caller(&guard, who, HERE);
+                    if let Err(turned) = guard.arrive(&who, now) {
+                        prop_assert!(u64::from(turned.retry_after_ms) <= LONGEST_BAN_MS);
+                        prop_assert!(turned.retry_after_ms > 0);
+                    }
+                }
+                Step::Turn(who) => {
+                    let who = caller(&guard, who, HERE);
+                    let _ = guard.turn(&who, false, now);
+                }
+                Step::Offence(who, what) => {
+                    let who = caller(&guard, who, HERE);
+                    if let Some(span) = guard.offence(&who, OFFENCES[what], now) {
+                        prop_assert!((FIRST_BAN_MS..=LONGEST_BAN_MS).contains(&span));
+                    }
+                }
+                Step::Served(who) => {
+                    let who = caller(&guard, who, HERE);
+                    guard.served(&who, now);
+                }
+                Step::Tokens(who, tokens) => {
+                    let who = caller(&guard, who, HERE);
+                    if let Ok(pool) = guard.hold_tokens(&who, tokens, now) {
+                        guard.return_tokens(&who, pool, tokens);
+                    }
+                }
+                Step::Wait(span) => now += span,
+            }
+            prop_assert!(guard.peers.banned_for(&honest.peer, now).is_none());
+        }
+        prop_assert!(guard.turn(&away, false, now).is_ok());
+        // After some quiet the subnet is as others: the honest peer is served.
+        now += HOUR_MS;
+        prop_assert!(guard.arrive(&honest, now).is_ok() && guard.turn(&honest, false, now).is_ok());
+    }
+
+    /// Never more turns of a subnet's strangers than its share, whatever identities they take.
+    #[test]
+    fn fresh_identities_get_no_more_than_their_subnets_share(
+        arrivals in proptest::collection::vec((any::<u32>(), 0u64..3000), 0..300),
+    ) {
+        let mut guard = Guard::new(&limits());
+        let (mut now, mut admitted) = (0, 0u64);
+        for (number, pause) in arrivals {
+            now += pause;
+            let who = caller(&guard, number, HERE);
+            admitted += u64::from(guard.turn(&who, false, now).is_ok());
+        }
+        prop_assert!(admitted <= 16 + 16 * now / MINUTE_MS, "{admitted} in {now} ms");
+    }
+}
+
+#[test]
+fn every_table_is_bounded() {
+    let mut guard = Guard::new(&limits());
+    let bytes = |number: u32| number.to_be_bytes();
+    for number in 0..20_000 {
+        let [_, a, b, c] = bytes(number);
+        let who = caller(&guard, number, [100 + a, b, c, 1]);
+        let _ = guard.arrive(&who, u64::from(number));
+        guard.offence(&who, Offence::Garbage, u64::from(number));
+        guard.served(&who, u64::from(number));
+    }
+    assert!(guard.peers.len() <= MAX_SCORES && guard.subnets.len() <= MAX_SCORES);
+    assert!(guard.standing.len() <= MAX_STANDING);
+}

@@ -1,0 +1,117 @@
+//! What a turn was charged: to its grants, or else to its peer and subnet. Dropping it gives back what was not used.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+};
+
+use baton_mesh::Subnet;
+use baton_proto::{
+    ErrorCode,
+    ids::{AuthHash, QuotaHash},
+    quota::{QuotaChain, QuotaUse},
+    turn::TurnAuth,
+};
+
+use super::Refusal;
+use crate::service::{
+    Core,
+    guard::Caller,
+    lock,
+    slots::{Group, Guest},
+};
+
+/// See the module.
+pub(crate) struct Charge {
+    core: Arc<Core>,
+    who: Caller,
+    /// Tokens that were taken.
+    held: u32,
+    /// Tokens that the answer had.
+    used: AtomicU32,
+    served: AtomicBool,
+    from: From,
+}
+
+/// Where it was taken from.
+enum From {
+    Strangers(Option<(Subnet, bool)>),
+    Grants(Vec<QuotaHash>),
+}
+
+impl Charge {
+    /// Takes the tokens that an answer may have, and a turn of each grant.
+    pub(crate) fn take(
+        core: &Arc<Core>,
+        who: Caller,
+        auth: &TurnAuth,
+        chain: Option<&QuotaChain>,
+    ) -> Result<Self, Refusal> {
+        let now_ms = core.now_ms();
+        let held = auth.max_output_tokens.min(core.limits.max_output_tokens);
+        let from = match chain {
+            Some(chain) => {
+                let taken = lock(&core.quotas).take(chain, held.into(), now_ms);
+                From::Grants(taken.map_err(|(code, retry_after_ms)| Refusal { code, retry_after_ms })?)
+            }
+            None => {
+                let pool = core.guard().hold_tokens(&who, held.into(), now_ms);
+                let refused = |retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms };
+                From::Strangers(pool.map_err(refused)?)
+            }
+        };
+        let (used, served) = (AtomicU32::new(0), AtomicBool::new(false));
+        Ok(Self { core: core.clone(), who, held, used, served, from })
+    }
+
+    /// Who is charged.
+    pub(crate) fn who(&self) -> Caller {
+        self.who
+    }
+
+    /// The turn was served, with so many tokens.
+    pub(crate) fn served(&self, tokens: u32) {
+        self.used.store(tokens, Relaxed);
+        self.served.store(true, Relaxed);
+        self.core.guard().served(&self.who, self.core.now_ms());
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let unused = u64::from(self.held.saturating_sub(self.used.load(Relaxed)));
+        match &self.from {
+            From::Strangers(pool) => self.core.guard().return_tokens(&self.who, *pool, unused),
+            From::Grants(taken) => {
+                lock(&self.core.quotas).give_back(taken, unused, !self.served.load(Relaxed));
+            }
+        }
+    }
+}
+
+/// Checks the grant that a turn comes under; none where it needs none and has none.
+pub(crate) fn check_quota(
+    core: &Core,
+    used: Option<&QuotaUse>,
+    auth: &TurnAuth,
+    auth_hash: &AuthHash,
+) -> Result<Option<QuotaChain>, ErrorCode> {
+    let mut quotas = lock(&core.quotas);
+    match used {
+        Some(used) => quotas.check(used, (auth_hash, auth.model), core.now_ms()).map(Some),
+        None if quotas.required() => Err(ErrorCode::QuotaExceeded),
+        None => Ok(None),
+    }
+}
+
+/// Whose turn it is when slots are shared out.
+pub(crate) fn guest(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Guest {
+    let group = match (chain.and_then(|chain| chain.links().first()), who.subnet) {
+        // The issuer's grant: whoever narrowed it shares its slots with those it was narrowed for.
+        (Some(grant), _) => Group::Grant(grant.quota_hash()),
+        (None, Some(subnet)) => Group::Subnet(subnet),
+        (None, None) => Group::Peer(who.peer),
+    };
+    let stranger = chain.is_none() && core.guard().is_stranger(who, core.now_ms());
+    Guest { peer: who.peer, group, stranger }
+}
