@@ -18,10 +18,13 @@ mod duty;
 mod error;
 mod event;
 mod exchange;
+mod fork;
 mod head;
+mod heads;
 mod journal;
 mod lifetime;
 mod nodes;
+mod reconcile;
 mod request;
 mod retry;
 pub mod serve;
@@ -37,7 +40,7 @@ mod walk;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{
-    Client, NewSession, SessionInfo, TurnView,
+    Client, MovedFrom, NewSession, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
 pub use config::{
@@ -52,8 +55,10 @@ pub use event::{
     ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
+pub use heads::{HeadIndexes, IndexShows, IndexStanding, MAX_HEAD_INDEXES, NamedIndex};
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
 pub use nodes::NodeInfo;
+pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};
