@@ -47,6 +47,8 @@ pub(crate) enum Publish {
     Head,
     /// So that other devices learn of this one.
     Lease,
+    /// Although the head that is there cannot be followed.
+    Over,
     /// The session is deleted.
     Tombstone,
 }
@@ -210,15 +212,15 @@ impl Client {
             Err(_) => return Ok((0, Vec::new())),
         };
         let Some(found) = seen.found else { return Ok((0, Vec::new())) };
-        if why != Publish::Tombstone {
+        if matches!(why, Publish::Head | Publish::Lease) {
             let continues = session.read(|state| compare_chain(state, &found.outer));
             if continues.is_err() {
                 session.compared(&continues);
             }
             continues?;
-            if found.inner.tombstone {
-                return Err(ClientError::Deleted);
-            }
+        }
+        if found.inner.tombstone && why != Publish::Tombstone {
+            return Err(ClientError::Deleted);
         }
         Ok((found.sequence, found.inner.devices))
     }

@@ -223,6 +223,21 @@ impl Client {
         Ok(Reconciled { status, caught_up, fork, moved: said.moved, indexes: session.standings() })
     }
 
+    /// Publishes this device's head over another device's that cannot be taken in, because its blobs are gone for good:
+    /// without it nothing that is said here could be found from the root again. That device, should it come back, sees both
+    /// chains and settles them by the rule.
+    ///
+    /// # Errors
+    /// [`ClientError::Busy`] while a turn runs, [`ClientError::Deleted`], [`ClientError::Store`].
+    pub async fn publish_over(&self, id: SessionId) -> Result<(), ClientError> {
+        let session = self.opened(id).await?;
+        let _permit = session.begin()?;
+        self.ensure_head_id(&session).await?;
+        let published = self.publish_head(&session, Publish::Over).await;
+        session.compared(&published);
+        published
+    }
+
     /// Turns that are in the chain no longer, since another device's have their place; oldest first.
     ///
     /// # Errors

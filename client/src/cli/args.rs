@@ -342,6 +342,9 @@ pub enum SessionCommand {
         /// Let test engines serve, which only repeat the message.
         #[arg(long, env = "BATON_ALLOW_ECHO")]
         allow_echo: bool,
+        /// Publish this device's head even where the other's turns cannot be read, as when their blobs are gone for good.
+        #[arg(long)]
+        over: bool,
     },
     /// Delete a session here, and mark it deleted in the head index.
     Delete {

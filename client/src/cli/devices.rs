@@ -78,8 +78,14 @@ pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failur
     Ok(result.map(drop)?)
 }
 
-/// Brings a session together with what its other devices wrote.
-pub async fn sync(client: &Client, named: &str, options: &ResumeOptions, out: &Out) -> Result<(), Failure> {
+/// Brings a session together with what its other devices wrote; with `over` its head is published even where that fails.
+pub async fn sync(
+    client: &Client,
+    named: &str,
+    options: &ResumeOptions,
+    over: bool,
+    out: &Out,
+) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let mut view = View::new(out);
     let on_event = |event| {
@@ -88,7 +94,15 @@ pub async fn sync(client: &Client, named: &str, options: &ResumeOptions, out: &O
             view.show(event);
         }
     };
-    let done = cancellable(client.reconcile(id, options, on_event)).await?;
+    let done = match cancellable(client.reconcile(id, options, on_event)).await {
+        Err(Failure::Client(error @ (ClientError::Store(_) | ClientError::Protocol(_)))) if over => {
+            out.warn(&format!("what other devices wrote could not be taken in: {error}"));
+            client.publish_over(id).await?;
+            out.note("this device's head is published over it; the other settles both when it comes back");
+            return Ok(());
+        }
+        other => other?,
+    };
     let info = client.session(id).await?;
     warn_of_indexes(&info, out);
     if out.json() {

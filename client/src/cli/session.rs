@@ -65,10 +65,12 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Check { session } => {
             with_client(settings, false, async |client| devices::check(client, &session, out).await).await
         }
-        SessionCommand::Sync { session, model, allow_echo } => {
+        SessionCommand::Sync { session, model, allow_echo, over } => {
             let options = devices::options(settings, model, allow_echo);
-            with_client(settings, true, async |client| devices::sync(client, &session, &options, out).await)
-                .await
+            with_client(settings, true, async |client| {
+                devices::sync(client, &session, &options, over, out).await
+            })
+            .await
         }
         SessionCommand::Delete { session, yes } => {
             with_client(settings, true, async |client| delete(client, &session, yes, out).await).await

@@ -3,9 +3,10 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use baton_client::serve::{Gateway, GatewayConfig};
 use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, Reconciled, ResumeOptions, SessionRoot, TurnEvent,
-    TurnFate, TurnInput,
+    Client, ClientError, DeviceEvent, HeadStatus, InlinePolicy, Reconciled, ResumeOptions, SessionRoot,
+    TurnEvent, TurnFate, TurnInput,
 };
 use baton_proto::{
     ErrorCode,
@@ -341,8 +342,9 @@ async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
     loser.gate.open();
 
     // No node answers: the other's turns are in, the own ones wait.
-    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable); 6]);
-    let error = loser.client.reconcile(id, &options(), |_| {}).await.unwrap_err();
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
+    let once = ResumeOptions { max_attempts: 1, ..options() };
+    let error = loser.client.reconcile(id, &once, |_| {}).await.unwrap_err();
     assert!(matches!(error, ClientError::TurnFailed { .. }), "{error}");
     loser.restart(&world).await;
     let info = loser.client.session(id).await.unwrap();
@@ -398,9 +400,10 @@ async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good(
     };
     let before = std::fs::read(journal(loser.home.path())).unwrap();
     loser.gate.open();
-    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable); 6]);
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
+    let once = ResumeOptions { max_attempts: 1, ..options() };
     let client = open(&world, loser.home.path(), &loser.gate).await;
-    client.reconcile(id, &options(), |_| {}).await.unwrap_err();
+    client.reconcile(id, &once, |_| {}).await.unwrap_err();
     client.shutdown(GRACE).await;
     world.nodes[0].clear_script();
     let after = std::fs::read(journal(loser.home.path())).unwrap();
@@ -466,6 +469,87 @@ async fn leases_of_devices_that_are_silent_for_a_day_run_out() {
     assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
     assert!(client.session(id).await.unwrap().others.is_empty());
     client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_devices_turns_that_nobody_can_read_hold_up_neither_a_turn_nor_the_head_for_ever() {
+    let world = World::new(2).await;
+    let (first, second, id) = apart(&world).await;
+    second.gate.open();
+    let there = TurnInput { node: Some(world.nodes[1].id()), ..TurnInput::user("second") };
+    second.client.turn(id, there, |_| {}).await.unwrap();
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let theirs = world.store.heads();
+    second.client.shutdown(GRACE).await;
+    world.nodes[1].stop().await;
+    world.store.forget_blobs();
+
+    first.gate.open();
+    assert!(first.client.check_head(id).await.is_err_and(|error| error.is_divergence()));
+    let here = TurnInput { node: Some(world.nodes[0].id()), inline: InlinePolicy::Always, ..input("first") };
+    let (result, events) = events_of(&first.client, id, here).await;
+    assert_eq!(result.unwrap().text, "first (1)");
+    assert!(matches!(device_events(&events)[..], [DeviceEvent::NotCompared { .. }]), "{events:?}");
+    assert!(first.client.wait_compared(id, GRACE).await.unwrap());
+    assert_eq!(world.store.heads(), theirs, "nothing is published over it without being told to");
+    assert!(first.client.reconcile(id, &options(), |_| {}).await.is_err());
+    first.client.publish_over(id).await.unwrap();
+    assert_eq!(first.client.check_head(id).await.unwrap(), HeadStatus::Current);
+
+    // The other device comes back and sees both.
+    let mut config = with_indexes(world.config(second.home.path()), std::slice::from_ref(&second.gate));
+    config.bootstrap = world.nodes[0].addrs();
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.check_head(id).await.unwrap_err().code(), Some(ErrorCode::ForkDetected));
+    let done = client.reconcile(id, &options(), |_| {}).await.unwrap();
+    assert_eq!(done.fork.map(|(at, _)| at), Some(1));
+    client.shutdown(GRACE).await;
+    first.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_one() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    first.gate.open();
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let ask = async |text: &str| {
+        let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
+        let config = GatewayConfig { key: None, origins: Vec::new(), hosts: Vec::new(), template };
+        let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served =
+            tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+        let body = serde_json::json!({ "messages": [{ "role": "user", "content": text }] });
+        let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
+        let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
+        drop(stop);
+        // It ends when everything that follows an answer is done.
+        served.await.unwrap().unwrap();
+        answer
+    };
+    // The first device never looked since, so it writes in the same place.
+    let answer = ask("first").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
+    let settled = first.client.session(id).await.unwrap();
+    assert_eq!((settled.diverged, settled.moves), (false, 0));
+    second.sync(id).await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    say(&second.client, id, "later").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let answer = ask("last").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
+    let told = answer["baton"]["devices"][0].as_str().unwrap();
+    assert!(told.contains("another device went on"), "{answer}");
+    let said = first.said(id).await;
+    assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
+    assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
+    first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;
 }
 
