@@ -504,7 +504,7 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
     }
 }
 
-/// The head indexes of a configuration as one.
+/// The head indexes of a configuration as one. One that needs the network handle joins the list here.
 fn head_indexes(config: &ClientConfig) -> Result<HeadIndexes, ClientError> {
     let first = NamedIndex { name: config.heads_name.clone(), index: config.heads.clone() };
     let members = std::iter::once(first).chain(config.more_heads.iter().cloned()).collect();

@@ -99,9 +99,7 @@ impl Client {
     /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when none can be asked.
     pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
         let session = self.opened(id).await?;
-        let seen = self.see(&session).await?;
-        let status = session.read(|state| compare(state, &seen));
-        session.compared(&status);
+        let (seen, status) = self.look_and_compare(&session).await?;
         if status.is_ok() {
             self.spawn_repair_of_indexes(&seen.look);
         }
@@ -113,17 +111,30 @@ impl Client {
     /// # Errors
     /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
     pub(crate) async fn check_for_newer(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        let Ok(seen) = self.see(session).await else { return Ok(()) };
-        let status = session.read(|state| compare(state, &seen));
-        session.compared(&status);
-        match status {
-            Err(error) if error.is_divergence() => Err(error),
+        match self.look_and_compare(session).await {
+            Ok((_, Err(error))) if error.is_divergence() => Err(error),
             _ => Ok(()),
         }
     }
 
+    /// Looks at the head indexes and compares, while nothing is published from here: what was seen before this device's own
+    /// record came there would look like a rollback.
+    ///
+    /// # Errors
+    /// Those of looking; what the comparison says is within.
+    pub(crate) async fn look_and_compare(
+        &self,
+        session: &Arc<Session>,
+    ) -> Result<(Seen, Result<HeadStatus, ClientError>), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        let seen = self.see(session).await?;
+        let status = session.read(|state| compare(state, &seen));
+        session.compared(&status);
+        Ok((seen, status))
+    }
+
     /// Looks at the head indexes, and notes how they stand and which devices there are.
-    pub(crate) async fn see(&self, session: &Arc<Session>) -> Result<Seen, ClientError> {
+    async fn see(&self, session: &Arc<Session>) -> Result<Seen, ClientError> {
         let root = session.read(|state| state.root.clone());
         let look = self.inner.heads.look(head_index_key(&root.head_signing_key().public_key())).await;
         session.set_standings(look.standings.clone());
@@ -329,7 +340,7 @@ fn next_record(
 }
 
 /// Compares what the indexes show with what is known.
-pub(crate) fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
+fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     let Some(found) = &seen.found else {
         return match state.head {
             // What was published does not vanish by itself before a year is over.

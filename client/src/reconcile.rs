@@ -20,7 +20,7 @@ use crate::{
     error::ClientError,
     event::{ResumeOptions, TurnEvent, TurnOutcome},
     fork::{Chain, Merge, merge},
-    head::{FoundHead, HeadStatus, Publish, compare},
+    head::{FoundHead, HeadStatus, Publish},
     heads::IndexStanding,
     session::Session,
     state::{Entry, Fate, State},
@@ -209,7 +209,6 @@ impl Client {
         self.ensure_head_id(&session).await?;
         let published = self.publish_head(&session, Publish::Head).await;
         if let Err(error) = &published {
-            session.compared(&published);
             // It is done: what is left is offered again in the background.
             let reason = error.to_string();
             on_event(TurnEvent::Devices(DeviceEvent::NotCompared { reason }));
@@ -233,9 +232,9 @@ impl Client {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
         self.ensure_head_id(&session).await?;
-        let published = self.publish_head(&session, Publish::Over).await;
-        session.compared(&published);
-        published
+        self.publish_head(&session, Publish::Over).await?;
+        session.compared(&Ok(()));
+        Ok(())
     }
 
     /// Turns that are in the chain no longer, since another device's have their place; oldest first.
@@ -295,9 +294,7 @@ impl Client {
         mode: Mode,
         events: &mut Events<'_>,
     ) -> Result<TakenIn, ClientError> {
-        let seen = self.see(session).await?;
-        let compared = session.read(|state| compare(state, &seen));
-        session.compared(&compared);
+        let (seen, compared) = self.look_and_compare(session).await?;
         match (compared, &seen.found) {
             (Ok(status), _) => {
                 self.spawn_repair_of_indexes(&seen.look);
@@ -305,7 +302,10 @@ impl Client {
             }
             (Err(error), Some(found)) if error.is_divergence() => {
                 let merged = Box::pin(self.merge(session, mode, found, events)).await;
-                session.compared(&merged);
+                // Where theirs cannot be read, they are still in the way.
+                if merged.as_ref().err().is_none_or(ClientError::is_divergence) {
+                    session.compared(&merged);
+                }
                 merged
             }
             (Err(error), _) => Err(error),

@@ -20,6 +20,7 @@ use crate::{
     command::{Place, code, err, last, out},
     events_of,
     fake::Act,
+    free,
     gate::{Gate, with_indexes},
     say, session,
 };
@@ -68,7 +69,9 @@ impl Device {
 }
 
 async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
-    Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap()
+    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
+    free(&client).await;
+    client
 }
 
 fn options() -> ResumeOptions {

@@ -7,7 +7,7 @@ use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
 use crate::{
-    GRACE, World,
+    GRACE, World, free,
     gate::{Gate, with_indexes},
     say, session,
     store::MemoryStore,
@@ -29,7 +29,9 @@ impl Indexes {
     }
 
     async fn client(&self, home: &TempDir) -> Client {
-        Client::open(with_indexes(self.world.config(home.path()), &self.gates)).await.unwrap()
+        let client = Client::open(with_indexes(self.world.config(home.path()), &self.gates)).await.unwrap();
+        free(&client).await;
+        client
     }
 }
 
@@ -117,6 +119,11 @@ async fn one_index_that_takes_the_head_is_enough_and_the_others_get_it_later() {
     for gate in &all.gates[1..] {
         tokio::time::timeout(GRACE, gate.has(&newest)).await.unwrap();
     }
+    // One that lost everything is given it again at the next look.
+    all.stores[2].set_heads(Default::default());
+    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert_eq!(standings(&client, id).await, ["away", "newest", "nothing"]);
+    tokio::time::timeout(GRACE, all.gates[2].has(&newest)).await.unwrap();
     assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
     client.shutdown(GRACE).await;
 }

@@ -72,6 +72,20 @@ impl World {
     }
 }
 
+/// Waits until the journals of a home that was in use can be opened again: a process that another test starts at this
+/// moment has copies of all open files, locks included, until it runs its own program.
+async fn free(client: &Client) {
+    let sessions = client.session_ids().await.unwrap();
+    let freed = async {
+        for id in sessions {
+            while matches!(client.session(id).await, Err(baton_client::ClientError::InUse(_))) {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(GRACE, freed).await.unwrap();
+}
+
 async fn session(client: &Client) -> SessionId {
     client.new_session(NewSession::default()).await.unwrap()
 }
