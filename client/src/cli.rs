@@ -6,6 +6,7 @@ pub mod blob;
 mod chat;
 mod delegation;
 mod desk;
+mod devices;
 mod grants;
 mod memory;
 mod nodes;

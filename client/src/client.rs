@@ -10,10 +10,11 @@ use std::{
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
-use baton_mesh::{Mesh, MeshConfig, MeshHandle};
+use baton_mesh::{DhtHeads, Mesh, MeshConfig, MeshHandle};
 use baton_proto::{
     ErrorCode, Signed,
     chain::HistoryTurn,
+    head::DeviceLease,
     ids::{DeviceId, LinkHash, NodeId, SessionId},
     link::BranchPoint,
     memory::MemoryItem,
@@ -29,6 +30,7 @@ use zeroize::Zeroizing;
 use crate::{
     config::ClientConfig,
     error::ClientError,
+    heads::{HeadIndexes, IndexStanding, NamedIndex},
     journal::{self, EXTENSION, JournalLog, Keeper, file_error},
     lifetime::{self, Terms},
     nodes::{Directory, NodeInfo, Setup, keeper},
@@ -52,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) directory: Arc<Directory>,
     /// The task that looks after the directory; it ends with `cancel`.
     kept: Mutex<Option<JoinHandle<()>>>,
+    /// All head indexes as one.
+    pub(crate) heads: Arc<HeadIndexes>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
     owns_mesh: bool,
@@ -83,6 +87,16 @@ pub struct SessionInfo {
     pub kept_until_ms: Option<u64>,
     /// What was found wrong with the head index lately: a rollback or a fork.
     pub trouble: Option<ErrorCode>,
+    /// Whether the head index was seen with turns that are not here: [`Client::reconcile`] takes them in.
+    pub diverged: bool,
+    /// Turns that lost their place to another device's and wait to be said again.
+    pub moves: u64,
+    /// This device's id in the session.
+    pub device: DeviceId,
+    /// Other devices that may be writing the session, as far as the head index told.
+    pub others: Vec<DeviceLease>,
+    /// What each head index showed at the last look; empty before one.
+    pub indexes: Vec<IndexStanding>,
 }
 
 /// An accepted turn with what is known about it.
@@ -102,6 +116,17 @@ pub struct TurnView {
     pub stored: bool,
     /// Whether the author has the acknowledgement.
     pub acked: bool,
+    /// The turn that it says again, which lost its place to another device's.
+    pub moved_from: Option<MovedFrom>,
+}
+
+/// A displaced turn, by the place that it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedFrom {
+    /// Its position in the chain then.
+    pub seq: u64,
+    /// Its link.
+    pub link_hash: LinkHash,
 }
 
 /// How a new session begins.
@@ -144,6 +169,7 @@ impl Client {
             None => (start_mesh(&config).await?, true),
         };
         let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
+        let heads = Arc::new(head_indexes(&config, &mesh)?);
         let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
         let setup = Setup { clock, timeouts, expected, may_find, reputation, keep };
         let directory = Arc::new(Directory::new(mesh, setup));
@@ -157,6 +183,7 @@ impl Client {
                 open: Mutex::new(HashMap::new()),
                 directory,
                 kept: Mutex::new(Some(kept)),
+                heads,
                 tasks: TaskTracker::new(),
                 cancel,
                 owns_mesh,
@@ -179,6 +206,7 @@ impl Client {
                 directory: self.inner.directory.clone(),
                 // Whoever opened it looks after it.
                 kept: Mutex::new(None),
+                heads: self.inner.heads.clone(),
                 tasks: TaskTracker::new(),
                 cancel: CancellationToken::new(),
                 owns_mesh: false,
@@ -223,7 +251,7 @@ impl Client {
     /// As [`Client::session`].
     pub async fn pending_messages(&self, id: SessionId) -> Result<Option<Vec<Message>>, ClientError> {
         let session = self.opened(id).await?;
-        Ok(session.read(|state| state.pending.as_ref().map(|pending| pending.turn.messages.clone())))
+        Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
     }
 
     /// Waits up to `grace` for what is under way in the background (acknowledgements, blob IDs, head records, stores),
@@ -325,7 +353,10 @@ impl Client {
     /// As [`Client::session`].
     pub async fn history(&self, id: SessionId) -> Result<Vec<TurnView>, ClientError> {
         let session = self.opened(id).await?;
-        Ok(session.read(|state| state.history.iter().zip(&state.meta).map(view).collect()))
+        Ok(session.read(|state| {
+            let turns = state.history.iter().zip(&state.meta);
+            turns.map(|turn| view(state, turn)).collect()
+        }))
     }
 
     /// The last accepted turn of a session; none before the first.
@@ -333,7 +364,7 @@ impl Client {
     /// # Errors
     /// As [`Client::session`].
     pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnView>, ClientError> {
-        Ok(self.opened(id).await?.read(|state| state.last().map(view)))
+        Ok(self.opened(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
     }
 
     /// Replaces the pinned system text of a session, from the next turn on. Does nothing where it is the same already.
@@ -347,7 +378,7 @@ impl Client {
             return Ok(());
         }
         let _permit = session.begin()?;
-        if session.read(|state| state.pending.is_some()) {
+        if session.read(State::has_unsaid) {
             return Err(ClientError::PendingTurn);
         }
         session.record(vec![Entry::System(system)]).await
@@ -438,7 +469,11 @@ pub(crate) fn shards(state: &State) -> Result<ShardCount, ClientError> {
     ShardCount::new(state.opened.n_shards).map_err(|error| ClientError::Config(error.to_string()))
 }
 
-fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
+fn view(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
+    let moved_from = meta.moved_from.and_then(|link_hash| {
+        let seq = state.moves.find(&link_hash)?.turn.link.seq;
+        Some(MovedFrom { seq, link_hash })
+    });
     TurnView {
         turn: turn.clone(),
         receipt: meta.receipt.clone(),
@@ -447,11 +482,14 @@ fn view((turn, meta): (&HistoryTurn, &TurnMeta)) -> TurnView {
         memory: meta.memory.clone(),
         stored: meta.stored,
         acked: meta.acked,
+        moved_from,
     }
 }
 
 pub(crate) fn info(session: &Session, terms: Terms) -> SessionInfo {
-    session.read(|state| state_info(state, terms, session.trouble()))
+    let mut info = session.read(|state| state_info(state, terms, session.trouble()));
+    (info.diverged, info.indexes) = (session.is_diverged(), session.standings());
+    info
 }
 
 pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>) -> SessionInfo {
@@ -466,7 +504,7 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
         created_ms: state.opened.created_ms,
         last_ms: state.meta.last().map(|meta| meta.accepted_ms),
         last_node: state.history.last().map(|turn| turn.link.author),
-        pending: pending.is_some(),
+        pending: state.has_unsaid(),
         pending_text: pending
             .and_then(|pending| pending.attempts.last())
             .map(|attempt| attempt.received.clone())
@@ -474,7 +512,23 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
         unstored,
         kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
+        diverged: false,
+        moves: state.moves.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
+        device: state.opened.device_id,
+        others: state.leases.clone(),
+        indexes: Vec::new(),
     }
+}
+
+/// The head indexes of a configuration as one. One that needs the network handle joins the list here.
+fn head_indexes(config: &ClientConfig, mesh: &MeshHandle) -> Result<HeadIndexes, ClientError> {
+    let first = NamedIndex { name: config.heads_name.clone(), index: config.heads.clone() };
+    let dht = config.heads_in_dht.then(|| NamedIndex {
+        name: "the nodes' DHT".to_owned(),
+        index: Arc::new(DhtHeads::new(mesh.clone())),
+    });
+    let members = std::iter::once(first).chain(config.more_heads.iter().cloned()).chain(dht).collect();
+    HeadIndexes::new(members, config.timeouts.heads)
 }
 
 /// A network identity of its own for every start, so that nodes cannot link a client's sessions by it.

@@ -14,7 +14,7 @@ use baton_proto::{
 use baton_walrus_client::{HttpStore, ShardCount};
 use zeroize::Zeroizing;
 
-use crate::{error::ClientError, quota::QuotaHolder};
+use crate::{error::ClientError, heads::NamedIndex, quota::QuotaHolder};
 
 /// Milliseconds since the Unix epoch, from wherever the program takes its time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -63,6 +63,8 @@ pub struct Timeouts {
     /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
     /// told all of them, and a blob that is put again is paid again.
     pub second_look: Duration,
+    /// For a head index to answer; all of them are asked at once.
+    pub heads: Duration,
     /// Before what the store or the head index did not take is offered again in the background; doubled up to five
     /// minutes while it fails.
     pub store_retry: Duration,
@@ -79,6 +81,7 @@ impl Default for Timeouts {
             reply: Duration::from_secs(30 * 60),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),
+            heads: Duration::from_secs(5),
             store_retry: Duration::from_secs(5),
         }
     }
@@ -105,6 +108,13 @@ pub struct ClientConfig {
     pub store: Arc<dyn BlobStore>,
     /// Where head records are.
     pub heads: Arc<dyn HeadIndex>,
+    /// What users are told that this index is.
+    pub heads_name: String,
+    /// Where they are too, so that no one index can lose or withhold them: at most
+    /// [`MAX_HEAD_INDEXES`](crate::MAX_HEAD_INDEXES) with the first.
+    pub more_heads: Vec<NamedIndex>,
+    /// Whether the nodes' DHT is one more index.
+    pub heads_in_dht: bool,
     /// How blobs are stored.
     pub storage: StoragePolicy,
     /// Length of one of the store's epochs, by which it is judged how long blobs are kept.
@@ -141,6 +151,9 @@ impl ClientConfig {
             mesh: None,
             store,
             heads,
+            heads_name: "the head index".to_owned(),
+            more_heads: Vec::new(),
+            heads_in_dht: false,
             storage: StoragePolicy {
                 open_epochs: DEFAULT_OPEN_EPOCHS,
                 closed_epochs: DEFAULT_CLOSED_EPOCHS,

@@ -27,9 +27,10 @@ use crate::{
     attempt::Rest,
     client::{Client, shards},
     error::ClientError,
+    head::Publish,
     session::Session,
     state::{Entry, Paid, State},
-    wait::is_caught_up,
+    wait::has_work,
 };
 
 /// Tries of one acknowledgement or abort before it is left to the next start.
@@ -49,7 +50,7 @@ const MAX_ROUND_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 impl Client {
     /// Runs a task that ends with the client.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.inner.cancel.clone();
         self.inner.tasks.spawn(async move {
             tokio::select! {
@@ -76,7 +77,7 @@ impl Client {
             let known = async {
                 if let Err(error) = client.ensure_blob_id(&session, seq).await {
                     tracing::warn!(%error, "a blob ID could not be computed");
-                } else if let Err(error) = client.publish_head(&session, false).await {
+                } else if let Err(error) = client.publish_head(&session, Publish::Head).await {
                     tracing::warn!(%error, "the head record was not published");
                 }
             };
@@ -137,10 +138,10 @@ impl Client {
 
     /// Plans another round if something is left.
     fn after_round(&self, session: &Arc<Session>) {
-        if is_caught_up(session) {
-            session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
-        } else {
+        if has_work(session) {
             self.plan_round(session);
+        } else {
+            session.read(|state| state.signals.planned_rounds.store(0, Ordering::Relaxed));
         }
     }
 
@@ -163,7 +164,7 @@ impl Client {
             }
             signals.retry_waits.store(false, Ordering::Release);
             let (Some(inner), Some(session)) = (inner.upgrade(), session.upgrade()) else { return };
-            if !is_caught_up(&session) {
+            if has_work(&session) {
                 Client { inner }.spawn_round(&session, Authors::Left);
             }
         });
@@ -177,8 +178,11 @@ impl Client {
             if let Err(error) = self.ensure_head_id(session).await {
                 tracing::warn!(%error, "a blob ID could not be computed");
             }
-            if let Err(error) = self.publish_head(session, false).await {
+            if let Err(error) = self.publish_head(session, Publish::Head).await {
                 tracing::warn!(%error, "the head record was not published");
+            }
+            if let Err(error) = self.offer_owed(session).await {
+                tracing::warn!(%error, "a head record's indexes were not noted");
             }
         };
         tokio::join!(head, self.store_unstored(session, authors));
@@ -249,6 +253,7 @@ impl Client {
         said: StoreState,
         author_until: tokio::time::Instant,
     ) {
+        let Some(link) = session.read(|state| state.link_at(seq)) else { return };
         match said {
             StoreState::Stored { blob_id, end_epoch } => {
                 match self.ensure_blob_id(session, seq).await {
@@ -257,7 +262,7 @@ impl Client {
                         // The author was asked to store it for so long, and just did.
                         let epochs = session.read(|state| self.epochs_of(state, seq));
                         let bought = Bought { end_epoch, epochs: Some(epochs), stored_ms: self.now_ms() };
-                        if let Err(error) = session.record(bought.entries(seq)).await {
+                        if let Err(error) = session.record_of((seq, link), bought.entries(seq)).await {
                             tracing::warn!(%error, "a stored blob was not noted");
                         }
                         return;
@@ -335,15 +340,15 @@ impl Client {
     async fn acknowledge(&self, session: &Arc<Session>, seq: u64) {
         let found = session.read(|state| {
             let (turn, meta) = state.turn(seq).filter(|_| state.unacked.contains(&seq))?;
-            Some((turn.link.author, meta.ack.as_ref()?.bytes().clone()))
+            Some((turn.link.author, turn.link.link_hash(), meta.ack.as_ref()?.bytes().clone()))
         });
-        let Some((author, ack)) = found else { return };
+        let Some((author, link, ack)) = found else { return };
         let entry = match self.tell(author, &ClientFrame::Ack(ack)).await {
             Told::Taken => Entry::Acked { seq },
             Told::Unknown => Entry::AckMoot { seq },
             Told::Unanswered => return,
         };
-        if let Err(error) = session.record(vec![entry]).await {
+        if let Err(error) = session.record_of((seq, link), vec![entry]).await {
             tracing::warn!(%error, "an acknowledgement was not noted");
         }
     }

@@ -154,6 +154,12 @@ impl ClientError {
         }
     }
 
+    /// Whether the head index has turns that are not here: another device went on, or wrote in the same place.
+    #[must_use]
+    pub fn is_divergence(&self) -> bool {
+        matches!(self, Self::Behind { .. } | Self::Protocol(ErrorCode::ForkDetected))
+    }
+
     /// A stable name for machines.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -228,7 +234,7 @@ impl ClientError {
             }
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
-            Self::Behind { .. } => "take over its turns: baton session restore SESSION",
+            Self::Behind { .. } => "take in its turns: baton session sync SESSION",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
             Self::Words(_) => "compare with the paper: 24 words, in order",
@@ -321,7 +327,9 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::RollbackDetected => {
             "the head index lost or hid turns; this device's copy is newer and stays"
         }
-        ErrorCode::ForkDetected => "another device wrote the same turn; export this session before going on",
+        ErrorCode::ForkDetected => {
+            "another device wrote the same turn: baton session sync SESSION keeps both"
+        }
         ErrorCode::UnsupportedVersion => "update baton, or the node",
         ErrorCode::ReceiptMismatch | ErrorCode::BlobMismatch | ErrorCode::StreamTruncated => {
             "the answer was not accepted; the message is kept, try another node"

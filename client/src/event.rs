@@ -14,8 +14,8 @@ use baton_proto::{
     turn::{Sampling, TurnAuth},
 };
 
-use crate::error::ClientError;
 pub use crate::request::InlinePolicy;
+use crate::{error::ClientError, reconcile::DeviceEvent};
 
 /// Most tokens of an answer where the caller names no number.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
@@ -124,6 +124,9 @@ pub struct TurnInput {
     pub inline: InlinePolicy,
     /// Most attempts; at least 1.
     pub max_attempts: u32,
+    /// Whether other devices' turns may be taken in first, where there are such, and turns of this device that lost their
+    /// place said again. Without another device that is known of, nothing is asked and a turn takes no longer.
+    pub reconcile: bool,
 }
 
 impl TurnInput {
@@ -146,6 +149,7 @@ impl TurnInput {
             with_locator: true,
             inline: InlinePolicy::default(),
             max_attempts: crate::retry::MAX_ATTEMPTS,
+            reconcile: false,
         }
     }
 
@@ -192,6 +196,8 @@ pub struct ResumeOptions {
     pub inline: InlinePolicy,
     /// As in [`TurnInput`].
     pub max_attempts: u32,
+    /// As in [`TurnInput`].
+    pub reconcile: bool,
 }
 
 impl Default for ResumeOptions {
@@ -215,6 +221,7 @@ impl ResumeOptions {
             with_locator: input.with_locator,
             inline: input.inline,
             max_attempts: input.max_attempts,
+            reconcile: input.reconcile,
         }
     }
 }
@@ -260,6 +267,8 @@ pub enum TurnEvent {
     Restarted,
     /// The turn was rebuilt, compared and accepted.
     Accepted,
+    /// Something that has to do with other devices of the session. Its text says it to a user.
+    Devices(DeviceEvent),
 }
 
 /// A turn that the client rebuilt and accepted.

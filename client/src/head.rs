@@ -1,5 +1,8 @@
 //! The session's head in the index: published after each turn, and compared with what is known here. The index is not
 //! trusted: its record is signed by the session's own head key, so the worst it can do is to show an older one.
+//!
+//! Whoever publishes looks first, so that no device covers another one's turns with a head that does not continue them;
+//! what is then to be done is [`crate::reconcile`]'s.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,20 +10,24 @@ use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
     ErrorCode, Signed,
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord},
-    store::StoreError,
+    limits::MAX_DEVICES,
+    store::{HeadIndex as _, StoreError},
 };
 
 use crate::{
     client::Client,
     error::ClientError,
+    heads::{IndexShows, Look},
     session::Session,
     state::{Entry, PublishedHead, State},
 };
 
 /// Life of a head record: a session that rests for a year is still found by its root.
 const HEAD_LIFETIME_MS: u64 = 365 * 24 * 3600 * 1000;
-/// Life of this device's lease on the session; informative until sessions have several writers.
+/// Life of a device's lease on the session: so long other devices look at the head index before a turn.
 const LEASE_MS: u64 = 24 * 3600 * 1000;
+/// By so much a lease must have grown to be noted again: not at every look.
+const LEASE_STEP_MS: u64 = 3600 * 1000;
 
 /// What the head index says of a session, compared with what is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +40,19 @@ pub enum HeadStatus {
     None,
 }
 
+/// Why a head record is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Publish {
+    /// The head moved.
+    Head,
+    /// So that other devices learn of this one.
+    Lease,
+    /// Although the head that is there cannot be followed.
+    Over,
+    /// The session is deleted.
+    Tombstone,
+}
+
 /// A head record with both parts opened.
 pub(crate) struct FoundHead {
     pub(crate) sequence: u64,
@@ -41,6 +61,11 @@ pub(crate) struct FoundHead {
 }
 
 impl FoundHead {
+    fn open(record: &Signed<HeadRecord>, root: &SessionRoot) -> Result<Self, ErrorCode> {
+        let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
+        Ok(Self { sequence: record.sequence, outer, inner })
+    }
+
     /// Identity of the last turn.
     pub(crate) fn last_identity(&self, root: &SessionRoot) -> Option<RecordIdentity> {
         Some(RecordIdentity {
@@ -52,55 +77,197 @@ impl FoundHead {
             author: self.inner.author,
         })
     }
+
+    /// The entry that notes it as the last record known.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry::Head { sequence: self.sequence, seq: self.outer.seq, link_hash: self.outer.link_hash }
+    }
+}
+
+/// What a look at the head indexes gave for a session.
+pub(crate) struct Seen {
+    pub(crate) found: Option<FoundHead>,
+    pub(crate) look: Look,
 }
 
 impl Client {
-    /// Compares the head index with what is known here.
+    /// Compares the head index with what is known here. Changes nothing of the session; [`Client::reconcile`] does.
     ///
     /// # Errors
-    /// [`ErrorCode::RollbackDetected`] when it shows an older head than the one published,
+    /// [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it,
     /// [`ErrorCode::ForkDetected`] when it shows another turn in the place of one known here,
-    /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when it cannot be asked.
+    /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when none can be asked.
     pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
         let session = self.opened(id).await?;
-        let found = self.resolve(&session.read(|state| state.root.clone())).await?;
-        let status = session.read(|state| compare(state, found.as_ref()));
-        session.set_trouble(match &status {
-            Err(ClientError::Protocol(code)) => Some(*code),
-            _ => None,
-        });
+        let (seen, status) = self.look_and_compare(&session).await?;
+        if status.is_ok() {
+            self.spawn_repair_of_indexes(&seen.look);
+        }
         status
     }
 
-    /// Publishes the session's head, unless there is none yet or it is published already.
-    pub(crate) async fn publish_head(
+    /// Looks whether another device went on. An index that is away, or shows less than it should, says nothing of that.
+    ///
+    /// # Errors
+    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
+    pub(crate) async fn check_for_newer(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        match self.look_and_compare(session).await {
+            Ok((_, Err(error))) if error.is_divergence() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at the head indexes and compares, while nothing is published from here: what was seen before this device's own
+    /// record came there would look like a rollback.
+    ///
+    /// # Errors
+    /// Those of looking; what the comparison says is within.
+    pub(crate) async fn look_and_compare(
         &self,
         session: &Arc<Session>,
-        tombstone: bool,
-    ) -> Result<(), ClientError> {
+    ) -> Result<(Seen, Result<HeadStatus, ClientError>), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        if !tombstone && session.read(State::is_published) {
+        let seen = self.see(session).await?;
+        let status = session.read(|state| compare(state, &seen));
+        session.compared(&status);
+        Ok((seen, status))
+    }
+
+    /// Looks at the head indexes, and notes how they stand and which devices there are.
+    async fn see(&self, session: &Arc<Session>) -> Result<Seen, ClientError> {
+        let root = session.read(|state| state.root.clone());
+        let look = self.inner.heads.look(head_index_key(&root.head_signing_key().public_key())).await;
+        session.set_standings(look.standings.clone());
+        let found = opened(&look, &root)?;
+        if let Some(found) = &found {
+            self.note_leases(session, &found.inner.devices).await;
+        }
+        Ok(Seen { found, look })
+    }
+
+    async fn note_leases(&self, session: &Arc<Session>, found: &[DeviceLease]) {
+        let now = self.now_ms();
+        let changed = session.read(|state| {
+            let devices = state.leases_of_others(found, MAX_DEVICES - 1, now);
+            let is_known = |lease: &DeviceLease| {
+                let known = state.leases.iter().find(|known| known.device == lease.device);
+                known.is_some_and(|known| known.expires_ms.abs_diff(lease.expires_ms) < LEASE_STEP_MS)
+            };
+            let same = devices.len() == state.leases.len() && devices.iter().all(is_known);
+            (!same).then_some(devices)
+        });
+        if let Some(devices) = changed
+            && let Err(error) = session.note(Entry::Leases { devices }).await
+        {
+            tracing::warn!(%error, "the session's devices were not noted");
+        }
+    }
+
+    /// Publishes the session's head, unless there is none yet or it is published already. One index that takes it is
+    /// enough; the others are offered it again later.
+    ///
+    /// # Errors
+    /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`] when another device's turns are in the way,
+    /// [`ClientError::Deleted`], [`ClientError::Store`].
+    pub(crate) async fn publish_head(&self, session: &Arc<Session>, why: Publish) -> Result<(), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        if why == Publish::Head && session.read(State::is_published) {
             return Ok(());
         }
-        // A second round follows a record that is newer by number but not by content.
+        let head = session.read(State::prev_link);
+        let published = self.publish_alone(session, why).await;
+        session.set_untold(published.is_err().then_some(head));
+        published
+    }
+
+    async fn publish_alone(&self, session: &Arc<Session>, why: Publish) -> Result<(), ClientError> {
+        // A second round follows a record that somebody published in between.
         for _ in 0..2 {
-            if session.deleted.load(Ordering::SeqCst) && !tombstone {
+            if session.deleted.load(Ordering::SeqCst) && why != Publish::Tombstone {
                 return Ok(());
             }
+            let (above, devices) = self.look_before(session, why).await?;
             let now = self.now_ms();
-            let Some((record, published)) = session.read(|state| next_record(state, tombstone, now)) else {
-                return Ok(());
-            };
-            match self.inner.config.heads.publish(record.encode()).await {
+            let tombstone = why == Publish::Tombstone;
+            let next = session.read(|state| next_record(state, tombstone, above, &devices, now));
+            let Some((record, published)) = next else { return Ok(()) };
+            let record = record.encode();
+            let offered = self.inner.heads.offer(&record, None).await;
+            match offered.result() {
                 Ok(()) => {
                     let PublishedHead { sequence, seq, link_hash } = published;
-                    return session.record(vec![Entry::Head { sequence, seq, link_hash }]).await;
+                    let mut entries = vec![Entry::Head { sequence, seq, link_hash }];
+                    let names = offered.missing();
+                    if !names.is_empty() {
+                        entries.push(Entry::HeadOwed { record, names });
+                    }
+                    return session.record(entries).await;
                 }
-                Err(StoreError::HeadSuperseded) => self.catch_up(session).await?,
+                Err(StoreError::HeadSuperseded) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(StoreError::HeadSuperseded.into())
+    }
+
+    /// Looks whether what is to be published continues what is there; the sequence that is taken, and the devices.
+    async fn look_before(
+        &self,
+        session: &Arc<Session>,
+        why: Publish,
+    ) -> Result<(u64, Vec<DeviceLease>), ClientError> {
+        let seen = match self.see(session).await {
+            Ok(seen) => seen,
+            Err(error @ ClientError::Store(_)) => return Err(error),
+            // What is no record is no device's, and is written over.
+            Err(_) => return Ok((0, Vec::new())),
+        };
+        let Some(found) = seen.found else { return Ok((0, Vec::new())) };
+        if matches!(why, Publish::Head | Publish::Lease) {
+            let continues = session.read(|state| compare_chain(state, &found.outer));
+            if continues.is_err() {
+                session.compared(&continues);
+            }
+            continues?;
+        }
+        if found.inner.tombstone && why != Publish::Tombstone {
+            return Err(ClientError::Deleted);
+        }
+        Ok((found.sequence, found.inner.devices))
+    }
+
+    /// Offers the last head record again to the indexes that did not take it.
+    pub(crate) async fn offer_owed(&self, session: &Arc<Session>) -> Result<(), ClientError> {
+        let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
+        let Some((record, names)) = session.read(|state| state.head_owed.clone()) else { return Ok(()) };
+        let offered = self.inner.heads.offer(&record, Some(&names)).await;
+        // One that has a newer record needs this one no more.
+        let owed = offered.failed.iter().filter(|(_, error)| *error != StoreError::HeadSuperseded);
+        let left: Vec<String> = owed.map(|(name, _)| name.clone()).collect();
+        if left == names {
+            return Ok(());
+        }
+        session.record(vec![Entry::HeadOwed { record, names: left }]).await
+    }
+
+    /// Offers the newest record, in the background, to indexes that showed less.
+    pub(crate) fn spawn_repair_of_indexes(&self, look: &Look) {
+        let laggards = look.laggards();
+        let Some(newest) = look.best.as_ref().filter(|_| !laggards.is_empty()) else { return };
+        let (heads, newest) = (self.inner.heads.clone(), newest.encode());
+        self.spawn(async move {
+            heads.offer(&newest, Some(&laggards)).await;
+        });
+    }
+
+    /// Tells the index, in the background, of this device, after it took the session from there.
+    pub(crate) fn spawn_lease(&self, session: Arc<Session>) {
+        let client = self.clone();
+        self.spawn(async move {
+            if let Err(error) = client.publish_head(&session, Publish::Lease).await {
+                tracing::warn!(%error, "the head index was not told of this device");
+            }
+        });
     }
 
     /// Marks a session deleted in the index, from what the index itself has: for one whose journal is damaged.
@@ -114,88 +281,102 @@ impl Client {
         let sequence = found.sequence.saturating_add(1);
         let expires = now.saturating_add(HEAD_LIFETIME_MS);
         let record = HeadRecord::seal(root, &found.outer, &inner, sequence, now, expires);
-        Ok(self.inner.config.heads.publish(record.encode()).await?)
+        Ok(self.inner.heads.publish(record.encode()).await?)
     }
 
-    /// The index holds a record with a higher number: takes its number if it is of the same chain.
-    async fn catch_up(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        let root = session.read(|state| state.root.clone());
-        let Some(found) = self.resolve(&root).await? else { return Ok(()) };
-        let same_chain = session.read(|state| compare_chain(state, &found.outer));
-        if let Err(error) = same_chain {
-            session.set_trouble(error.code());
-            return Err(error);
-        }
-        let head =
-            Entry::Head { sequence: found.sequence, seq: found.outer.seq, link_hash: found.outer.link_hash };
-        session.record(vec![head]).await
-    }
-
-    /// The record in the index, checked and opened.
+    /// The newest record in the indexes, checked and opened; none where all of them say that they have none.
     pub(crate) async fn resolve(&self, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
         let key = head_index_key(&root.head_signing_key().public_key());
-        let Some(bytes) = self.inner.config.heads.resolve(key).await? else { return Ok(None) };
-        let record = Signed::<HeadRecord>::verify_encoded(&bytes)?;
-        if record.index_key() != key {
-            return Err(ErrorCode::BadSignature.into());
+        let look = self.inner.heads.look(key).await;
+        let found = opened(&look, root)?;
+        if found.is_none() && look.is_partial() {
+            // Whoever did not answer may have it.
+            return Err(look.silence().into());
         }
-        let (outer, inner) = (record.open_outer(&root.session_id())?, record.open_inner(root)?);
-        Ok(Some(FoundHead { sequence: record.sequence, outer, inner }))
+        Ok(found)
     }
 }
 
-/// The next head record of a session; none without a turn whose blob ID is known.
-fn next_record(state: &State, tombstone: bool, now_ms: u64) -> Option<(Signed<HeadRecord>, PublishedHead)> {
+/// The newest record of a look, opened; an error where none of them answered.
+fn opened(look: &Look, root: &SessionRoot) -> Result<Option<FoundHead>, ClientError> {
+    if let Some(record) = &look.best {
+        return Ok(Some(FoundHead::open(record, root)?));
+    }
+    if look.standings.iter().any(|one| one.shows.is_answer()) {
+        return Ok(None);
+    }
+    let wrong = look.standings.iter().find_map(|one| match one.shows {
+        IndexShows::Wrong { code } => Some(code),
+        _ => None,
+    });
+    Err(wrong.map_or_else(|| look.silence().into(), ClientError::Protocol))
+}
+
+/// The next head record of a session, above this sequence; none without a turn whose blob ID is known.
+fn next_record(
+    state: &State,
+    tombstone: bool,
+    above: u64,
+    devices: &[DeviceLease],
+    now_ms: u64,
+) -> Option<(Signed<HeadRecord>, PublishedHead)> {
     let outer = state.head_outer()?;
     let (turn, _) = state.last()?;
+    let own = DeviceLease { device: state.opened.device_id, expires_ms: now_ms.saturating_add(LEASE_MS) };
+    let others = state.leases_of_others(devices, MAX_DEVICES - 1, now_ms);
     let inner = HeadInner {
         turn_id: turn.link.turn_id,
         attempt: turn.link.attempt,
         author: turn.link.author,
-        devices: vec![DeviceLease {
-            device: state.opened.device_id,
-            expires_ms: now_ms.saturating_add(LEASE_MS),
-        }],
+        devices: std::iter::once(own).chain(others).collect(),
         tombstone,
     };
     // The time, so that the number does not count turns.
-    let sequence = state.head.map_or(now_ms, |head| head.sequence.saturating_add(1).max(now_ms));
+    let last = state.head.map_or(above, |head| head.sequence.max(above));
+    let sequence = last.saturating_add(1).max(now_ms);
     let expires = now_ms.saturating_add(HEAD_LIFETIME_MS);
     let record = HeadRecord::seal(&state.root, &outer, &inner, sequence, now_ms, expires);
     Some((record, PublishedHead { sequence, seq: outer.seq, link_hash: outer.link_hash }))
 }
 
-/// Compares what the index shows with what is known.
-fn compare(state: &State, found: Option<&FoundHead>) -> Result<HeadStatus, ClientError> {
-    let Some(found) = found else {
-        // What was published does not vanish by itself before a year is over.
+/// Compares what the indexes show with what is known.
+fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
+    let Some(found) = &seen.found else {
         return match state.head {
-            Some(_) => Err(ErrorCode::RollbackDetected.into()),
+            // What was published does not vanish by itself before a year is over.
+            Some(_) => Err(lost(state, &seen.look)),
             None => Ok(HeadStatus::None),
         };
     };
-    // A fork explains more than the sequence: two devices publish by their own clocks.
-    let forked = compare_chain(state, &found.outer);
-    if let Err(ClientError::Protocol(ErrorCode::ForkDetected)) = forked {
-        return forked.map(|()| HeadStatus::Current);
-    }
-    if let Some(known) = state.head
-        && (found.sequence < known.sequence || found.outer.seq < known.seq)
-    {
-        return Err(ErrorCode::RollbackDetected.into());
-    }
-    if found.inner.tombstone {
+    let older = state.head.is_some_and(|known| found.sequence < known.sequence);
+    if found.inner.tombstone && !older {
         return Err(ClientError::Deleted);
     }
-    forked?;
-    let ours = state.next_seq().checked_sub(1);
-    Ok(if ours == Some(found.outer.seq) { HeadStatus::Current } else { HeadStatus::Unpublished })
+    // Turns that are not here explain more than the sequence: two devices publish by their own clocks.
+    compare_chain(state, &found.outer)?;
+    if older {
+        return Err(lost(state, &seen.look));
+    }
+    let ours = state.last().map(|(turn, _)| turn.link.link_hash());
+    let current = ours == Some(found.outer.link_hash);
+    Ok(if current { HeadStatus::Current } else { HeadStatus::Unpublished })
 }
 
-/// Whether the turn that a head names is one of this chain.
+/// What it means that nobody shows what was published: a rollback, by whoever took it and answers with less. Those that
+/// never took it are not to blame while the others are away.
+fn lost(state: &State, look: &Look) -> ClientError {
+    let never_took = |name: &String| state.head_owed.as_ref().is_some_and(|(_, names)| names.contains(name));
+    if look.standings.iter().any(|one| one.shows.is_answer() && !never_took(&one.name)) {
+        return ErrorCode::RollbackDetected.into();
+    }
+    look.silence().into()
+}
+
+/// Whether the turn that a head names is one of this chain, or one that lost its place for good.
 fn compare_chain(state: &State, outer: &HeadOuter) -> Result<(), ClientError> {
-    match state.turn(outer.seq) {
-        Some((turn, _)) if turn.link.link_hash() == outer.link_hash => Ok(()),
+    match state.link_at(outer.seq) {
+        Some(link) if link == outer.link_hash => Ok(()),
+        _ if state.moves.find(&outer.link_hash).is_some() => Ok(()),
         Some(_) => Err(ErrorCode::ForkDetected.into()),
         // Of a turn that a shorter log left out: its sequence number tells that it is old.
         None if outer.seq < state.first_seq() => Ok(()),

@@ -18,7 +18,9 @@ mod duty;
 mod error;
 mod event;
 mod exchange;
+mod fork;
 mod head;
+mod heads;
 mod journal;
 mod lifetime;
 #[doc(hidden)]
@@ -26,6 +28,7 @@ pub mod manual;
 mod nodes;
 mod quota;
 mod receipts;
+mod reconcile;
 mod reputation;
 mod request;
 mod retry;
@@ -42,7 +45,7 @@ mod walk;
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{
-    Client, NewSession, SessionInfo, TurnView,
+    Client, MovedFrom, NewSession, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
 pub use config::{
@@ -57,10 +60,12 @@ pub use event::{
     ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 pub use head::HeadStatus;
+pub use heads::{HeadIndexes, IndexShows, IndexStanding, MAX_HEAD_INDEXES, NamedIndex};
 pub use journal::JournalLog;
 pub use lifetime::BlobLifetime;
 pub use nodes::{NodeExplanation, NodeInfo};
 pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use receipts::{Countersigned, TurnReceipt};
+pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

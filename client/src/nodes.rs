@@ -325,6 +325,14 @@ impl Directory {
 }
 
 impl Known {
+    /// Takes a record that the mesh has from others, where it is newer than the one known.
+    fn take_told(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
+        if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
+            self.record = Some(record.clone());
+            self.presence.told_of(record.issued_ms, now_ms);
+        }
+    }
+
     /// Whether it is worth asking for its record: for a fresh one, or to hear whether it is there.
     fn is_stale(&self, now_ms: u64) -> bool {
         !is_fresh(self.record.as_ref(), now_ms) || self.presence.is_gone(now_ms)

@@ -4,15 +4,22 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use baton_keys::{files::FileSecret, session::SessionRoot};
-use baton_proto::{ErrorCode, ids::SessionId};
+use baton_proto::{
+    ErrorCode,
+    ids::{LinkHash, SessionId},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     error::ClientError,
+    heads::IndexStanding,
     journal::{self, Journal, JournalLog, Keeper},
     state::{Entry, Opened, State},
 };
@@ -33,6 +40,12 @@ pub(crate) struct Session {
     /// One round of background duties at a time.
     pub(crate) duties: Semaphore,
     trouble: Mutex<Option<ErrorCode>>,
+    /// What each head index showed at the last look.
+    standings: Mutex<Vec<IndexStanding>>,
+    /// Whether the head index was seen with turns that are not here, so that it is compared before anything follows.
+    diverged: AtomicBool,
+    /// The head that could not be published when it was last tried.
+    untold: Mutex<Option<LinkHash>>,
     /// Set before a deletion is published, so that nothing publishes a living head after it.
     pub(crate) deleted: AtomicBool,
 }
@@ -80,6 +93,9 @@ impl Session {
             heads: Semaphore::new(1),
             duties: Semaphore::new(1),
             trouble: Mutex::new(None),
+            standings: Mutex::new(Vec::new()),
+            diverged: AtomicBool::new(false),
+            untold: Mutex::new(None),
             deleted: AtomicBool::new(false),
         }
     }
@@ -92,6 +108,44 @@ impl Session {
     /// Remembers what a look at the head index found.
     pub(crate) fn set_trouble(&self, found: Option<ErrorCode>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Remembers what came of a comparison with the head index.
+    pub(crate) fn compared<T>(&self, result: &Result<T, ClientError>) {
+        let found = match result {
+            Err(ClientError::Protocol(code)) => Some(*code),
+            _ => None,
+        };
+        self.set_trouble(found);
+        let diverged = result.as_ref().is_err_and(ClientError::is_divergence);
+        self.diverged.store(diverged, Ordering::Relaxed);
+    }
+
+    /// Whether the head index has turns that are not here, as far as was seen.
+    pub(crate) fn is_diverged(&self) -> bool {
+        self.diverged.load(Ordering::Relaxed)
+    }
+
+    /// Remembers the head that could not be published, and tells those who wait for it.
+    pub(crate) fn set_untold(&self, head: Option<LinkHash>) {
+        *self.untold.lock().unwrap_or_else(PoisonError::into_inner) = head;
+        self.read(|state| state.signals.changed.send_replace(()));
+    }
+
+    /// Whether the last turn's head is published, or was found not to be publishable now.
+    pub(crate) fn is_told(&self) -> bool {
+        let untold = *self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read(|state| state.is_published() || untold == Some(state.prev_link()))
+    }
+
+    /// What each head index showed at the last look.
+    pub(crate) fn standings(&self) -> Vec<IndexStanding> {
+        self.standings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers what each head index shows.
+    pub(crate) fn set_standings(&self, standings: Vec<IndexStanding>) {
+        *self.standings.lock().unwrap_or_else(PoisonError::into_inner) = standings;
     }
 
     /// Leave to change the chain; one at a time.
@@ -117,24 +171,48 @@ impl Session {
     ///
     /// Not undone by cancellation: once begun, the entries are written and applied.
     pub(crate) async fn record(self: &Arc<Self>, entries: Vec<Entry>) -> Result<(), ClientError> {
-        self.write(entries, true).await
+        self.write(entries, true, None).await
     }
 
     /// As [`Session::record`] but not flushed, for what a crash may take.
     pub(crate) async fn note(self: &Arc<Self>, entry: Entry) -> Result<(), ClientError> {
-        self.write(vec![entry], false).await
+        self.write(vec![entry], false, None).await
     }
 
-    async fn write(self: &Arc<Self>, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
+    /// As [`Session::record`], for what was learned of the turn with this link: nothing is written where another turn
+    /// has its place by now.
+    pub(crate) async fn record_of(
+        self: &Arc<Self>,
+        turn: (u64, LinkHash),
+        entries: Vec<Entry>,
+    ) -> Result<(), ClientError> {
+        self.write(entries, true, Some(turn)).await
+    }
+
+    async fn write(
+        self: &Arc<Self>,
+        entries: Vec<Entry>,
+        flush: bool,
+        of: Option<(u64, LinkHash)>,
+    ) -> Result<(), ClientError> {
         let session = self.clone();
-        tokio::task::spawn_blocking(move || session.write_blocking(entries, flush))
+        tokio::task::spawn_blocking(move || session.write_blocking(entries, flush, of))
             .await
             .map_err(|_| ClientError::TaskEnded)?
     }
 
-    fn write_blocking(&self, entries: Vec<Entry>, flush: bool) -> Result<(), ClientError> {
+    fn write_blocking(
+        &self,
+        entries: Vec<Entry>,
+        flush: bool,
+        of: Option<(u64, LinkHash)>,
+    ) -> Result<(), ClientError> {
         let encoded: Vec<_> = entries.iter().map(Entry::encode).collect();
         let mut kept = self.lock_journal();
+        // The chain changes under the journal's lock alone.
+        if of.is_some_and(|(seq, link)| self.lock().link_at(seq) != Some(link)) {
+            return Ok(());
+        }
         kept.as_mut().ok_or(ClientError::Closed)?.append(&encoded, flush)?;
         // Still under the journal's lock: the state takes entries in the order in which they were written.
         let mut state = self.lock();

@@ -12,6 +12,7 @@ use baton_proto::ids::SessionId;
 use crate::{
     client::{Client, SessionInfo, info, state_info},
     error::ClientError,
+    head::Publish,
     journal::{self, aside, file_error},
     session::{self, Session},
 };
@@ -181,7 +182,7 @@ impl Client {
         let _permit = session.begin()?;
         self.ensure_head_id(&session).await?;
         session.deleted.store(true, Ordering::SeqCst);
-        let untold = self.publish_head(&session, true).await.err();
+        let untold = self.publish_head(&session, Publish::Tombstone).await.err();
         let removed = session.clone();
         self.blocking(move |client| {
             removed.remove()?;

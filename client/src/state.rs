@@ -3,6 +3,7 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
+mod moves;
 mod shorter;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -13,7 +14,7 @@ use baton_proto::{
     ack::TurnAck,
     chain::{HistoryTurn, base_after, rebuild_blob},
     codec,
-    head::{HeadOuter, SegmentRef},
+    head::{DeviceLease, HeadOuter, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, NodeId, SessionId, TurnId},
     limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS},
     link::{BlobRef, BranchPoint, Genesis, Link},
@@ -26,7 +27,9 @@ use baton_proto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::wait::Signals;
+use crate::{fork::Chain, wait::Signals};
+
+pub(crate) use moves::{Displaced, Fate, Moves};
 
 /// How a session began here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -123,6 +126,21 @@ pub(crate) enum Entry {
     /// In a log that was made shorter, before its turns: those before this one are left out, and this is what its link
     /// continues.
     Shortened { seq: u64, prev_link: LinkHash },
+    /// Other devices that may write the session, as the head index told.
+    Leases { devices: Vec<DeviceLease> },
+    /// A published head record that these indexes did not take yet.
+    HeadOwed { record: Vec<u8>, names: Vec<String> },
+    /// Turns from this one on lost their place to another device's, which follow. What was said here waits to be said
+    /// again.
+    Rebase { at: u64 },
+    /// A message that is to be said after those that wait.
+    Queued(PendingTurn),
+    /// What waits under a number is the pending turn from now on.
+    Moving { number: u64, turn_id: TurnId },
+    /// What waits under a number is not said.
+    LeftOut { number: u64 },
+    /// Another device's turn that lost its place to one of ours.
+    Kept(Box<segment::Entry>),
 }
 
 /// What a PUT bought.
@@ -157,14 +175,6 @@ impl Entry {
             _ => None,
         }
     }
-
-    /// What the link of an accepted turn continues.
-    pub(crate) fn turn_prev_link(&self) -> Option<LinkHash> {
-        match self {
-            Self::Turn(turn) => Signed::<Link>::peek(&turn.entry.link).ok().map(|link| link.prev_link),
-            _ => None,
-        }
-    }
 }
 
 /// What is known of an accepted turn besides link and record.
@@ -190,6 +200,10 @@ pub(crate) struct TurnMeta {
     pub(crate) notes: Vec<Signed<ProgressNote>>,
     /// Pinned system text that the turn was sent with; unknown in a recovered session.
     pub(crate) system: Option<Arc<Vec<Message>>>,
+    /// How it was asked for, where this journal has it.
+    pub(crate) asked: Option<(Sampling, u32)>,
+    /// The displaced turn that it says again.
+    pub(crate) moved_from: Option<LinkHash>,
 }
 
 /// An attempt of the pending turn.
@@ -211,6 +225,8 @@ pub(crate) struct PendingAttempt {
 pub(crate) struct Pending {
     pub(crate) turn: PendingTurn,
     pub(crate) attempts: Vec<PendingAttempt>,
+    /// Where it waited, if it did.
+    pub(crate) number: Option<u64>,
 }
 
 /// The last head record that is known to be published.
@@ -236,6 +252,12 @@ pub(crate) struct State {
     pub(crate) meta: Vec<TurnMeta>,
     pub(crate) pending: Option<Pending>,
     pub(crate) head: Option<PublishedHead>,
+    /// That record, and the names of indexes that did not take it yet.
+    pub(crate) head_owed: Option<(Vec<u8>, Vec<String>)>,
+    /// Other devices that may write the session.
+    pub(crate) leases: Vec<DeviceLease>,
+    /// Turns that lost their place, and what is to be said again.
+    pub(crate) moves: Moves,
     /// Turns whose blob is not known to be stored, but for those whose entries a later blob holds too.
     pub(crate) unstored: BTreeSet<u64>,
     /// Turns whose acknowledgement their author does not have and may still want.
@@ -258,6 +280,9 @@ impl State {
             meta: Vec::new(),
             pending: None,
             head: None,
+            head_owed: None,
+            leases: Vec::new(),
+            moves: Moves::default(),
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
             signals: Arc::new(Signals::new()),
@@ -303,7 +328,9 @@ impl State {
         match entry {
             Entry::Opened(_) => return Err(ErrorCode::NonCanonical),
             Entry::System(system) => self.system = Arc::new(system),
-            Entry::Pending(turn) => self.pending = Some(Pending { turn, attempts: Vec::new() }),
+            Entry::Pending(turn) => {
+                self.pending = Some(Pending { turn, attempts: Vec::new(), number: None });
+            }
             Entry::Attempt(entry) => {
                 let auth = Signed::<TurnAuth>::verify(entry.auth)?;
                 let pending = self.pending.as_mut().ok_or(ErrorCode::BadSequence)?;
@@ -378,7 +405,17 @@ impl State {
             }
             Entry::Head { sequence, seq, link_hash } => {
                 self.head = Some(PublishedHead { sequence, seq, link_hash });
+                self.head_owed = None;
             }
+            Entry::HeadOwed { record, names } => {
+                self.head_owed = (!names.is_empty()).then_some((record, names));
+            }
+            Entry::Leases { devices } => self.leases = devices,
+            Entry::Rebase { at } => self.rebase(at)?,
+            Entry::Queued(turn) => self.queue(turn),
+            Entry::Moving { number, turn_id } => self.begin_waiting(number, turn_id)?,
+            Entry::LeftOut { number } => self.leave_out(number),
+            Entry::Kept(entry) => self.keep(&entry)?,
         }
         Ok(())
     }
@@ -403,6 +440,10 @@ impl State {
         }
         let acked = ack.is_none();
         let seq = link.seq;
+        let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
+        let number = pending.as_ref().and_then(|pending| pending.number);
+        let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
+        let moved_from = number.and_then(|number| self.said(number, link.link_hash()));
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
         }
@@ -430,8 +471,9 @@ impl State {
             memory: turn.memory,
             notes,
             system,
+            asked,
+            moved_from,
         });
-        self.pending = None;
         Ok(())
     }
 
@@ -475,6 +517,11 @@ impl State {
         Some((self.history.get(index)?, self.meta.get(index)?))
     }
 
+    /// Hash of the link of a turn that is here.
+    pub(crate) fn link_at(&self, seq: u64) -> Option<LinkHash> {
+        Some(self.turn(seq)?.0.link.link_hash())
+    }
+
     /// Position of the next turn.
     pub(crate) fn next_seq(&self) -> u64 {
         self.first_seq() + self.history.len() as u64
@@ -500,6 +547,13 @@ impl State {
             (None, Some((_, prev_link))) => prev_link,
             (None, None) => self.genesis().link_hash(),
         }
+    }
+
+    /// The links that are here.
+    pub(crate) fn chain(&self) -> Chain {
+        let prev = self.history.first().map_or_else(|| self.prev_link(), |first| first.link.prev_link);
+        let links = self.history.iter().map(|turn| turn.link.link_hash()).collect();
+        Chain { first: self.first_seq(), prev, links }
     }
 
     /// Where a turn's blob is; none until its ID is computed.

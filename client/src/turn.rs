@@ -25,6 +25,8 @@ use crate::{
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     exchange,
+    head::Publish,
+    reconcile::Waits,
     reputation::Fault,
     request::{self, Terms},
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
@@ -49,6 +51,8 @@ struct Progress {
     /// Codes that ended attempts, each with whether somebody said it or the client found it.
     codes: Vec<(ErrorCode, bool)>,
     with_locator: bool,
+    /// Whether a newer head ends the attempts, because the caller takes it in.
+    reconcile: bool,
     inline: InlinePolicy,
     last: Option<(NodeId, AttemptFailure)>,
     attempts: u32,
@@ -127,10 +131,11 @@ impl Client {
         input.check()?;
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
-        if session.read(|state| state.pending.is_some()) {
+        let (unanswered, waits) = session.read(|state| (state.unanswered().is_some(), state.has_unsaid()));
+        if unanswered || (waits && !input.reconcile) {
             return Err(ClientError::PendingTurn);
         }
-        let next = session.read(crate::state::State::next_seq);
+        let next = session.read(State::next_seq);
         check_supersedes(input.kind, input.supersedes_from, next)?;
         let pending = PendingTurn {
             turn_id: TurnId(baton_keys::secret::random_bytes()),
@@ -141,8 +146,13 @@ impl Client {
             max_output_tokens: input.max_output_tokens,
             begun_ms: self.now_ms(),
         };
-        session.record(vec![Entry::Pending(pending)]).await?;
-        Box::pin(self.drive(&session, &ResumeOptions::of(&input), &mut on_event)).await
+        // Turns that lost their place are said again before what follows them.
+        let entry = if waits { Entry::Queued(pending) } else { Entry::Pending(pending) };
+        session.record(vec![entry]).await?;
+        let options = ResumeOptions::of(&input);
+        self.reconcile_before(&session, &options, &mut on_event).await?;
+        let said = Box::pin(self.say_waiting(&session, &options, Waits::All, &mut on_event)).await?;
+        said.last.ok_or(ClientError::Protocol(ErrorCode::StatusUnknown))
     }
 
     /// Finishes a pending turn, if there is one: asks the authors of its attempts what became of them, and takes a
@@ -158,37 +168,50 @@ impl Client {
     ) -> Result<Option<TurnOutcome>, ClientError> {
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
-        if session.read(|state| state.pending.is_none()) {
+        if !session.read(State::has_unsaid) {
             return Ok(None);
         }
-        self.ensure_head_id(&session).await?;
+        self.reconcile_before(&session, &options, &mut on_event).await?;
+        let said = Box::pin(self.say_waiting(&session, &options, Waits::All, &mut on_event)).await?;
+        Ok(said.last)
+    }
+
+    /// Finishes the pending turn: as one of its attempts was sealed, or by new ones.
+    pub(crate) async fn finish_pending(
+        &self,
+        session: &Arc<Session>,
+        options: &ResumeOptions,
+        events: &mut Events<'_>,
+    ) -> Result<TurnOutcome, ClientError> {
+        self.ensure_head_id(session).await?;
         let asked = session.read(attempt::attempts_to_ask);
         for auth in asked.into_iter().rev() {
-            match Box::pin(self.settle(&session, &auth, STATUS_WAIT)).await {
+            match Box::pin(self.settle(session, &auth, STATUS_WAIT)).await {
                 Ok(Some((finished, memory))) => {
-                    on_event(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
-                    let finish = self.finish(&session, &auth, finished, memory, None, &mut on_event);
-                    return Box::pin(finish).await.map(Some);
+                    events(TurnEvent::Text(finished.record.answer().unwrap_or_default().to_owned()));
+                    let finish = self.finish(session, &auth, finished, memory, None, events);
+                    return Box::pin(finish).await;
                 }
                 Ok(None) => {}
                 Err(reason) => tracing::debug!(%reason, "an attempt could not be settled"),
             }
         }
-        Box::pin(self.drive(&session, &options, &mut on_event)).await.map(Some)
+        Box::pin(self.drive(session, options, events)).await
     }
 
-    /// Gives up a pending turn, if there is one; its attempts are aborted in the background.
+    /// Gives up a message that was not answered, if there is one; its attempts are aborted in the background. Where there is
+    /// none, turns that lost their place and wait to be said again are given up; they stay readable.
     ///
     /// # Errors
     /// [`ClientError::Busy`] while it runs, and as opening the session.
     pub async fn abandon(&self, session: baton_proto::ids::SessionId) -> Result<(), ClientError> {
         let session = self.opened(session).await?;
         let _permit = session.begin()?;
-        let attempts = session.read(attempt::open_attempts);
-        if session.read(|state| state.pending.is_none()) {
+        let (entries, attempts) = session.read(given_up);
+        if entries.is_empty() {
             return Ok(());
         }
-        session.record(vec![Entry::Abandoned]).await?;
+        session.record(entries).await?;
         self.spawn_aborts(&session, attempts, None);
         Ok(())
     }
@@ -207,6 +230,7 @@ impl Client {
             tried: Vec::new(),
             codes: Vec::new(),
             with_locator: options.with_locator,
+            reconcile: options.reconcile,
             inline: options.inline,
             last: None,
             attempts: 0,
@@ -413,8 +437,14 @@ impl Client {
             }
             NextStep::Locate => {
                 progress.with_locator = true;
-                if let Err(error) = self.publish_head(session, false).await {
-                    tracing::warn!(%error, "the head record could not be published again");
+                if progress.reconcile {
+                    // The node may know a newer head than ours.
+                    self.check_for_newer(session).await?;
+                }
+                match self.publish_head(session, Publish::Head).await {
+                    Err(error) if error.is_divergence() && progress.reconcile => return Err(error),
+                    Err(error) => tracing::warn!(%error, "the head record could not be published again"),
+                    Ok(()) => {}
                 }
             }
             NextStep::Stop => return Err(failed(progress.attempts, node, &failure)),
@@ -488,6 +518,21 @@ impl Client {
 
 fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {
     ClientError::TurnFailed { attempts, node, code: failure.code, reason: failure.reason.clone() }
+}
+
+/// The entries that give up what is not answered, or else what waits to be said again, and attempts to abort.
+fn given_up(state: &State) -> (Vec<Entry>, Vec<Signed<TurnAuth>>) {
+    let pending = state.pending.as_ref();
+    if pending.is_some_and(|pending| pending.number.is_none()) {
+        return (vec![Entry::Abandoned], attempt::open_attempts(state));
+    }
+    let numbers: Vec<u64> = match state.unanswered_number() {
+        Some(number) => vec![number],
+        None => state.moves.waiting().iter().map(|waiting| waiting.number).collect(),
+    };
+    let begun = pending.and_then(|pending| pending.number).is_some_and(|number| numbers.contains(&number));
+    let attempts = if begun { attempt::open_attempts(state) } else { Vec::new() };
+    (numbers.into_iter().map(|number| Entry::LeftOut { number }).collect(), attempts)
 }
 
 /// Checks messages against the limits of a turn, so that nothing is journaled that no node can take.

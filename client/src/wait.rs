@@ -95,9 +95,37 @@ impl Client {
         };
         Ok(tokio::time::timeout(timeout, done).await.is_ok())
     }
+
+    /// Waits until the head of a session is published, or was found not to be publishable now; whether another device's
+    /// turns are in its way, so that [`Client::reconcile`] has something to do. False too when nothing was known within
+    /// `timeout`.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn wait_compared(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
+        let session = self.opened(id).await?;
+        let mut changes = session.read(|state| state.signals.changed.subscribe());
+        let done = async {
+            while !session.is_diverged() && !session.is_told() {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // At the timeout, what is known so far stands.
+        let _ = tokio::time::timeout(timeout, done).await;
+        Ok(session.is_diverged())
+    }
 }
 
-/// Whether nothing is left to store or to publish.
+/// Whether background work is left: to store, to publish, or to offer a head record to an index that did not take it.
+pub(crate) fn has_work(session: &Session) -> bool {
+    !is_caught_up(session) || session.read(|state| state.head_owed.is_some())
+}
+
+/// Whether nothing is left to store or to publish. An index that is away while another has the head keeps nobody waiting.
 pub(crate) fn is_caught_up(session: &Session) -> bool {
     session.read(|state| state.is_published() && state.unstored.is_empty())
 }

@@ -19,6 +19,7 @@ use baton_walrus_client::ShardCount;
 use crate::{
     client::{Client, shards},
     error::ClientError,
+    journal::Keeper,
     session::Session,
     settle::fetch_blob,
 };
@@ -70,6 +71,8 @@ pub struct Problem {
 /// Where a session's bytes may come from beside the store.
 struct Sources<'a> {
     session: Option<&'a Arc<Session>>,
+    /// Whether this client's own copy is as good as the store's: not where the store is what is checked.
+    own_first: bool,
     /// The last turn, which its author may have.
     last: Option<(&'a SessionRoot, RecordIdentity)>,
 }
@@ -97,7 +100,7 @@ impl Client {
         let (root, outer, shards) = session
             .read(|state| Ok::<_, ClientError>((state.root.clone(), state.head_outer(), shards(state)?)))?;
         let Some(outer) = outer else { return Ok(report) };
-        let sources = Sources { session: Some(&session), last: None };
+        let sources = Sources { session: Some(&session), own_first: false, last: None };
         let segments = self.walk(&root, &outer, &sources, &mut report).await?;
         let checked = tokio::task::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
@@ -118,7 +121,7 @@ impl Client {
         match self.check_head(id).await {
             Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
             // Another device went on: the longer chain holds the one known here, or the walk finds a fork.
-            Err(ClientError::Behind { .. }) => return self.take_over(id, root).await,
+            Err(ClientError::Behind { .. }) => return self.take_over(id).await,
             Ok(_) => return Err(ClientError::SessionExists(id)),
             Err(error) => return Err(error),
         }
@@ -126,8 +129,18 @@ impl Client {
         if found.inner.tombstone {
             return Err(ClientError::Deleted);
         }
-        let (opened, entries) = self.gather(root, &found, None).await?;
-        self.create(root.clone(), opened, entries, true).await
+        let segments = self.fetch_chain(root, &found, None).await?;
+        let now = self.now_ms();
+        let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, now);
+        let mut entries = crate::transfer::entries(root, &segments, &Default::default(), now)?;
+        entries.push(found.entry());
+        entries.push(crate::state::Entry::Leases { devices: found.inner.devices });
+        let id = self.create(root.clone(), opened, entries, true).await?;
+        // A guest is no device: it comes anew with every request.
+        if !matches!(self.inner.keeper, Keeper::Log(_)) {
+            self.spawn_lease(self.opened(id).await?);
+        }
+        Ok(id)
     }
 
     /// Puts the blobs of these turns back into the store from this client's own copy, without looking whether they are
@@ -144,47 +157,17 @@ impl Client {
         Ok(())
     }
 
-    async fn gather(
+    /// The verified segments of the chain that a head names, oldest first: from the store, the author of its last turn, and
+    /// this client's own copy of what it has in common with a session here.
+    pub(crate) async fn fetch_chain(
         &self,
         root: &SessionRoot,
         found: &crate::head::FoundHead,
         session: Option<&Arc<Session>>,
-    ) -> Result<(crate::state::Opened, Vec<crate::state::Entry>), ClientError> {
+    ) -> Result<Vec<VerifiedSegment>, ClientError> {
         let last = found.last_identity(root).map(|identity| (root, identity));
-        let sources = Sources { session, last };
-        let mut report = VerifyReport::default();
-        let segments = self.walk(root, &found.outer, &sources, &mut report).await?;
-        let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, self.now_ms());
-        let mut entries = crate::transfer::entries(root, &segments, &Default::default(), self.now_ms())?;
-        entries.push(crate::state::Entry::Head {
-            sequence: found.sequence,
-            seq: found.outer.seq,
-            link_hash: found.outer.link_hash,
-        });
-        Ok((opened, entries))
-    }
-
-    /// Appends the turns of another device to a session that is their prefix.
-    async fn take_over(&self, id: SessionId, root: &SessionRoot) -> Result<SessionId, ClientError> {
-        let session = self.opened(id).await?;
-        let _permit = session.begin()?;
-        let found = self.resolve(root).await?.ok_or(ClientError::HeadMissing)?;
-        let (_, entries) = self.gather(root, &found, Some(&session)).await?;
-        let known = session.read(|state| {
-            if state.pending.is_some() { Err(ClientError::PendingTurn) } else { Ok(state.next_seq()) }
-        })?;
-        let ours = session.read(|state| state.prev_link());
-        let fresh: Vec<_> =
-            entries.into_iter().filter(|entry| entry.seq().is_none_or(|seq| seq >= known)).collect();
-        // The first new turn must continue ours; otherwise both devices wrote the same turn.
-        let continues =
-            fresh.iter().find_map(crate::state::Entry::turn_prev_link).is_some_and(|prev| prev == ours);
-        if !continues {
-            session.set_trouble(Some(ErrorCode::ForkDetected));
-            return Err(ErrorCode::ForkDetected.into());
-        }
-        session.record(fresh).await?;
-        Ok(id)
+        let sources = Sources { session, own_first: true, last };
+        self.walk(root, &found.outer, &sources, &mut VerifyReport::default()).await
     }
 
     /// The verified segments of a session, oldest first.
@@ -250,6 +233,18 @@ impl Client {
 
     /// Bytes that are as signed: from the store, this client's own copy, or the last turn's author.
     async fn fetch(&self, need: &BlobRef, sources: &Sources<'_>) -> Result<Found, ClientError> {
+        let own = || {
+            let session = sources.session?;
+            session.read(|state| {
+                let index = state.meta.iter().position(|meta| meta.digest == need.digest)?;
+                state.rebuild(state.first_seq() + index as u64).ok()
+            })
+        };
+        if sources.own_first
+            && let Some(bytes) = own()
+        {
+            return Ok(Found { bytes, own: true, wrong_in_store: false });
+        }
         let stored = self.inner.config.store.get_checked(need.blob_id, MAX_BLOB_BYTES, need.digest).await;
         let mut wrong_in_store = false;
         let failure = match stored {
@@ -263,14 +258,8 @@ impl Client {
             Err(error) => error.into(),
         };
         tracing::warn!(error = %failure, "a segment cannot be read from the store");
-        if let Some(session) = sources.session {
-            let rebuilt = session.read(|state| {
-                let seq = state.meta.iter().position(|meta| meta.digest == need.digest)?;
-                state.rebuild(seq as u64).ok()
-            });
-            if let Some(bytes) = rebuilt {
-                return Ok(Found { bytes, own: true, wrong_in_store });
-            }
+        if let Some(bytes) = own() {
+            return Ok(Found { bytes, own: true, wrong_in_store });
         }
         if let Some((root, last)) = &sources.last
             && let Ok(NodeFrame::Blob(bytes)) =

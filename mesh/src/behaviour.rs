@@ -15,8 +15,7 @@ use libp2p::{
 use crate::{
     config::{MeshConfig, RelayLimits},
     error::MeshError,
-    gate,
-    gossip,
+    gate, gossip,
     limits::{
         DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_PACKET_BYTES,
         MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,

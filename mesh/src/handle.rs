@@ -207,8 +207,18 @@ impl Mesh {
             };
             exit_sender.send_replace(Some(ended));
         });
-        let shared =
-            Shared { node, commands, peers, peer_events, listen_addrs, status, exit, counters, cancel, shut_out };
+        let shared = Shared {
+            node,
+            commands,
+            peers,
+            peer_events,
+            listen_addrs,
+            status,
+            exit,
+            counters,
+            cancel,
+            shut_out,
+        };
         Ok((MeshHandle(Arc::new(shared)), Incoming { queue }))
     }
 }

@@ -26,6 +26,7 @@ Examples:
   baton session restore --words-file words.txt     bring it back on another machine
   baton session verify last --full --repair        put back what the store lost
   baton session renew                              store again what runs out soon, of all sessions
+  baton session sync last                          take in what another of your devices wrote
   baton nodes
   baton nodes --explain                            why each node would be chosen, or not
   baton receipts last --verify                     who served what, as both sides signed
@@ -39,8 +40,8 @@ Examples:
   baton memory list --all --relayer-url https://relayer.example
   baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent, settings
 
-Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher and aggregator (a URL or a
-list), publisher_token_file, publisher_secret_file, heads, shards, mdns, open_epochs, closed_epochs, epoch_hours,
+Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator and heads (a URL or
+a list), publisher_token_file, publisher_secret_file, shards, mdns, open_epochs, closed_epochs, epoch_hours,
 renew, max_price, model, system, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
 that before the file.
 
@@ -82,9 +83,9 @@ pub struct Arguments {
         conflicts_with = "publisher_token_file"
     )]
     pub publisher_secret_file: Option<PathBuf>,
-    /// Base URL of the head index [default: the first publisher's].
-    #[arg(long, global = true, env = "BATON_HEADS", value_name = "URL")]
-    pub heads: Option<String>,
+    /// Base URL of a head index; may be repeated, for up to 8 that are all written and asked [default: the first publisher's].
+    #[arg(long, global = true, env = "BATON_HEADS", value_name = "URL", value_delimiter = ',')]
+    pub heads: Vec<String>,
     /// Shard count of new sessions' blob IDs: that of the store's network [default: 1000].
     #[arg(long, global = true, env = "BATON_SHARDS", value_name = "NUMBER")]
     pub shards: Option<u16>,
@@ -368,6 +369,25 @@ pub enum SessionCommand {
         /// Renew also what may run out within so many days [default: what has less than an epoch left].
         #[arg(long, value_name = "NUMBER")]
         within_days: Option<u32>,
+    },
+    /// Compare a session with the head indexes: what each shows, and which devices there are. Changes nothing.
+    Check {
+        /// The session.
+        session: String,
+    },
+    /// Take in what another device wrote, say again here what lost its place to it, and publish the head.
+    Sync {
+        /// The session.
+        session: String,
+        /// Name or id of the model that turns are said again to [default: any, rather a node's own engine].
+        #[arg(long, env = "BATON_MODEL")]
+        model: Option<String>,
+        /// Let test engines serve, which only repeat the message.
+        #[arg(long, env = "BATON_ALLOW_ECHO")]
+        allow_echo: bool,
+        /// Publish this device's head even where the other's turns cannot be read, as when their blobs are gone for good.
+        #[arg(long)]
+        over: bool,
     },
     /// Delete a session here, and mark it deleted in the head index.
     Delete {

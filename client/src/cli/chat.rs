@@ -1,8 +1,10 @@
 //! `baton chat`: one message, or a prompt ([`super::repl`]); and how a turn looks while it runs.
 
-use std::io::Read as _;
+use std::{io::Read as _, time::Duration};
 
-use baton_client::{Client, ClientError, NewSession, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+use baton_client::{
+    Client, ClientError, NewSession, Reconciled, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+};
 use baton_proto::{
     ids::{NodeId, SessionId},
     memory::MemoryItem,
@@ -14,7 +16,7 @@ use serde_json::json;
 use super::{
     Failure,
     args::ChatArguments,
-    find_session, leave_at_second_interrupt,
+    devices, find_session, leave_at_second_interrupt,
     out::{Out, short},
     random_seed,
     remembering::Remembering,
@@ -27,6 +29,8 @@ use super::{
 const MAX_STDIN_BYTES: u64 = 2 * 1024 * 1024;
 /// Characters of a memory that are shown.
 const SHOWN_CHARS: usize = 120;
+/// How long one message's head is waited for, so that another device's turn in its place is told of at once.
+const COMPARE_WAIT: Duration = Duration::from_secs(3);
 /// Lively, and still on the subject.
 pub const DEFAULT_TEMPERATURE: f32 = 0.7;
 
@@ -42,6 +46,7 @@ pub struct Talk {
 impl Talk {
     fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
         let mut template = TurnInput::new(Vec::new());
+        template.reconcile = true;
         template.model = arguments.model.clone().or_else(|| settings.model.clone());
         template.allow_echo = arguments.allow_echo;
         let relayer = arguments.relayer.as_ref().or(settings.relayer.as_ref());
@@ -117,6 +122,18 @@ impl Talk {
         result
     }
 
+    /// Takes in what other devices wrote, and says again what lost its place to it, telling about it.
+    pub async fn reconcile(
+        &self,
+        client: &Client,
+        session: SessionId,
+        out: &Out,
+    ) -> Result<Reconciled, Failure> {
+        let options = ResumeOptions::of(&self.template);
+        let mut view = View::new(out);
+        cancellable(client.reconcile(session, &options, |event| view.show(event))).await
+    }
+
     /// Begins a session.
     pub async fn new_session(&self, client: &Client) -> Result<SessionId, ClientError> {
         let new = self.system.as_ref().map_or_else(NewSession::default, NewSession::with_system);
@@ -178,6 +195,10 @@ async fn one_shot(
     if out.json() {
         out.value(&summary(&outcome, &view.model))?;
     }
+    // Another device may have written in the same place meanwhile.
+    if client.wait_compared(session, COMPARE_WAIT).await? {
+        talk.reconcile(client, session, out).await?;
+    }
     Ok(())
 }
 
@@ -238,6 +259,10 @@ impl<'a> View<'a> {
                 self.out.warn(&format!("node {} failed: {reason}", short(&node)));
             }
             TurnEvent::Restarted => self.out.note("the answer so far is void; it starts anew"),
+            TurnEvent::Devices(event) => {
+                self.end_line();
+                devices::tell(&event, self.out);
+            }
             TurnEvent::Text(_) | TurnEvent::Admitted | TurnEvent::Accepted => {}
         }
     }

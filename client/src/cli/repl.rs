@@ -13,7 +13,7 @@ use super::{
     Failure,
     args::ChatArguments,
     chat::{Talk, View, cancellable, open_session, show_memory},
-    find_session,
+    devices, find_session,
     out::{Out, count},
     session::{show_list, show_report},
 };
@@ -167,19 +167,29 @@ impl Repl<'_> {
         let info = self.client.session(self.session).await?;
         let id: String = info.id.to_string().chars().take(8).collect();
         self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
-        if info.turns > 0
-            && let Err(error) = self.client.check_head(self.session).await
-        {
-            self.out.warn(&format!("head index: {error}"));
-            if let Some(hint) = error.hint() {
-                self.out.note(&format!("  {hint}"));
-            }
+        if info.turns > 0 {
+            self.compare().await?;
         }
         if info.pending {
             self.out.note("an earlier message was not answered; finishing it");
             if let Err(failure) = self.retry().await {
                 failure.report(self.out);
             }
+        }
+        Ok(())
+    }
+
+    /// Compares with the head index: takes in what other devices wrote, and tells of it and of what is wrong.
+    async fn compare(&self) -> Result<(), Failure> {
+        match self.talk.reconcile(self.client, self.session, self.out).await {
+            Ok(_) => devices::warn_of_indexes(&self.client.session(self.session).await?, self.out),
+            Err(Failure::Client(error)) => {
+                self.out.warn(&format!("head index: {error}"));
+                if let Some(hint) = error.hint() {
+                    self.out.note(&format!("  {hint}"));
+                }
+            }
+            Err(failure) => return Err(failure),
         }
         Ok(())
     }

@@ -58,6 +58,7 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
 
 fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
     let mut template = TurnInput::new(Vec::new());
+    template.reconcile = true;
     template.model = arguments.model.clone().or_else(|| settings.model.clone());
     template.allow_echo = arguments.allow_echo;
     if let Some(only) = &arguments.only {

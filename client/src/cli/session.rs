@@ -16,7 +16,7 @@ use super::{
     Failure,
     args::SessionCommand,
     chat::cancellable,
-    find_session,
+    devices, find_session,
     out::{Out, count, short},
     settings::{Settings, read_bounded},
     storage, with_client, write_private,
@@ -59,6 +59,16 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Renew { session, within_days } => {
             with_client(settings, false, async |client| {
                 storage::renew(client, session.as_deref(), within_days, out).await
+            })
+            .await
+        }
+        SessionCommand::Check { session } => {
+            with_client(settings, false, async |client| devices::check(client, &session, out).await).await
+        }
+        SessionCommand::Sync { session, model, allow_echo, over } => {
+            let options = devices::options(settings, model, allow_echo);
+            with_client(settings, true, async |client| {
+                devices::sync(client, &session, &options, over, out).await
             })
             .await
         }
@@ -151,6 +161,8 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
 async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let history = client.history(id).await?;
+    let displaced = client.displaced(id).await?;
+    let info = client.session(id).await?;
     let mut turns = Vec::new();
     for view in &history {
         let link = &view.turn.link;
@@ -169,22 +181,32 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
                 "link": link.link_hash().to_string(),
                 "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
                 "stored": view.stored,
+                "moved_from": view.moved_from.map(|from| from.seq),
                 "messages": messages,
             }));
             continue;
         }
-        out.note(&format!("turn {} · node {}", link.seq, short(&link.author)));
+        let moved = view.moved_from.map(|from| format!(" · was turn {}, said again", from.seq));
+        out.note(&format!("turn {} · node {}{}", link.seq, short(&link.author), moved.unwrap_or_default()));
         for message in &record.messages {
             out.text(&format!("{}: {}\n", role(message.role), message.text))?;
         }
     }
     if out.json() {
-        out.value(&json!({ "session": id.to_string(), "turns": turns }))?;
+        out.value(&json!({
+            "session": id.to_string(),
+            "turns": turns,
+            "displaced": displaced.iter().map(devices::describe_displaced).collect::<Vec<_>>(),
+            "devices": devices::describe_devices(&info),
+        }))?;
+        return Ok(());
     }
+    devices::show_displaced(&displaced, out)?;
+    devices::show_devices(&info, out);
     Ok(())
 }
 
-fn role(role: Role) -> &'static str {
+pub fn role(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "you",
@@ -207,7 +229,7 @@ async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Ou
         out.note(&format!("  try: baton session verify {id} --repair"));
     }
     match client.check_head(id).await {
-        Ok(_) => {}
+        Ok(_) => devices::warn_of_indexes(&client.session(id).await?, out),
         Err(error @ ClientError::Store(_)) => out.warn(&format!("the head index was not compared: {error}")),
         Err(error) => return Err(error.into()),
     }

@@ -9,7 +9,7 @@ use std::{
 
 use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    MAX_EPOCHS, Multiaddr, QuotaHolder, Relayer, home_needs_passphrase,
+    MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr, NamedIndex, QuotaHolder, Relayer, home_needs_passphrase,
 };
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
@@ -73,7 +73,7 @@ struct File {
     aggregator: Urls,
     publisher_token_file: Option<PathBuf>,
     publisher_secret_file: Option<PathBuf>,
-    heads: Option<String>,
+    heads: Urls,
     shards: Option<u16>,
     mdns: bool,
     open_epochs: Option<u32>,
@@ -119,7 +119,8 @@ pub struct Settings {
     nodes: Vec<Multiaddr>,
     publishers: Vec<String>,
     aggregators: Vec<String>,
-    heads: Option<String>,
+    /// Head indexes beside or in place of the first publisher's.
+    heads: Vec<String>,
     publisher_token: Option<TokenFile>,
     shards: ShardCount,
     mdns: bool,
@@ -188,7 +189,7 @@ impl Settings {
             mdns,
             publishers,
             aggregators,
-            heads: arguments.heads.clone().or(file.heads),
+            heads: heads(&arguments.heads, file.heads)?,
             publisher_token,
             shards: shards(arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS))?,
             model: file.model,
@@ -235,7 +236,7 @@ impl Settings {
         let publishers: Vec<&str> = self.publishers.iter().map(String::as_str).collect();
         let aggregators: Vec<&str> = self.aggregators.iter().map(String::as_str).collect();
         let mut builder = HttpStore::endpoints(&publishers, &aggregators, self.shards);
-        if let Some(heads) = &self.heads {
+        if let Some(heads) = self.heads.first() {
             builder = builder.heads(heads);
         }
         if let Some(file) = &self.publisher_token {
@@ -248,6 +249,13 @@ impl Settings {
     /// The client's configuration; without the network it looks for nobody.
     pub fn client(&self, network: bool) -> Result<ClientConfig, Failure> {
         let mut config = ClientConfig::with_store(Some(&self.home), self.store(|builder| builder)?);
+        config.heads_name = self.heads.first().or(self.publishers.first()).cloned().unwrap_or_default();
+        for url in self.heads.iter().skip(1) {
+            let index = HttpStore::builder(url, url, self.shards).heads(url).build();
+            let index = index.map_err(|error| Failure::Usage(format!("--heads {url}: {error}")))?;
+            config.more_heads.push(NamedIndex { name: url.clone(), index: Arc::new(index) });
+        }
+        config.heads_in_dht = network;
         config.passphrase.clone_from(&self.passphrase);
         config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);
         config.storage.open_epochs = self.open_epochs;
@@ -262,6 +270,21 @@ impl Settings {
         }
         Ok(config)
     }
+}
+
+/// The URLs of the head indexes, each once; none for the first publisher's.
+fn heads(flags: &[String], file: Urls) -> Result<Vec<String>, Failure> {
+    let mut named: Vec<String> = Vec::new();
+    for url in urls(flags, file, &[]) {
+        if !named.contains(&url) {
+            named.push(url);
+        }
+    }
+    if named.len() > MAX_HEAD_INDEXES {
+        let many = named.len();
+        return Err(Failure::Usage(format!("--heads names {many} indexes; at most {MAX_HEAD_INDEXES}")));
+    }
+    Ok(named)
 }
 
 fn read_file(named: Option<&Path>, environment: &Environment) -> Result<File, Failure> {
@@ -407,6 +430,25 @@ mod tests {
         assert!(settings.client(false).is_ok());
         let refused = gather(folder.path(), "publisher = 'ftp://a'", &[]).unwrap().client(false);
         assert!(matches!(refused, Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn several_head_indexes_come_from_a_list_or_repeated_flags() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = |file: &str, flags: &[&str]| {
+            let config = gather(folder.path(), file, flags)?.client(false)?;
+            let more = config.more_heads.into_iter().map(|more| more.name);
+            Ok::<Vec<String>, Failure>(std::iter::once(config.heads_name).chain(more).collect())
+        };
+        assert_eq!(names("publisher = 'http://a'", &[]).unwrap(), ["http://a"]);
+        assert_eq!(names("heads = 'http://b'", &[]).unwrap(), ["http://b"]);
+        let file = "heads = ['http://b', 'http://c', 'http://b']";
+        assert_eq!(names(file, &[]).unwrap(), ["http://b", "http://c"]);
+        let flags = ["--heads", "http://d", "--heads", "http://e,http://f"];
+        assert_eq!(names(file, &flags).unwrap(), ["http://d", "http://e", "http://f"]);
+        let nine = (0..9).map(|number| format!("'http://{number}'")).collect::<Vec<_>>().join(",");
+        assert!(matches!(names(&format!("heads = [{nine}]"), &[]), Err(Failure::Usage(_))));
+        assert!(matches!(names("", &["--heads", "http://a", "--heads", "ftp://b"]), Err(Failure::Usage(_))));
     }
 
     #[test]

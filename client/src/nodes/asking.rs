@@ -94,6 +94,9 @@ impl Directory {
             let entry = known.entry(peer.node).or_default();
             entry.addrs = peer.addrs;
             entry.presence.set_connected(peer.connected, now);
+            if let Some(record) = peer.record {
+                entry.take_told(&record, now);
+            }
         }
     }
 

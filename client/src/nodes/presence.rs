@@ -84,6 +84,14 @@ impl Presence {
         *self = Self { connected: self.connected, heard_ms: now_ms, ..Self::default() };
     }
 
+    /// Others passed on a record that it signed at a time: a sign of life, if a recent one, but no answer. Who is gone is not
+    /// back by it.
+    pub(super) fn told_of(&mut self, signed_ms: u64, now_ms: u64) {
+        if now_ms.saturating_sub(signed_ms) <= SILENT_MS {
+            self.heard_ms = self.heard_ms.max(signed_ms.min(now_ms));
+        }
+    }
+
     /// It answered, but gave no record that holds.
     pub(super) fn answered_otherwise(&mut self, now_ms: u64) {
         let before = *self;
@@ -168,6 +176,20 @@ mod tests {
         presence.set_connected(false, NOW);
         assert!(!presence.is_gone(NOW + SILENT_MS));
         assert!(presence.is_gone(NOW + SILENT_MS + 1));
+    }
+
+    #[test]
+    fn gossip_keeps_a_node_on_the_list_and_brings_nobody_back() {
+        let mut presence = present();
+        presence.set_connected(false, NOW);
+        let later = NOW + SILENT_MS + 1;
+        presence.told_of(NOW - 1, later);
+        assert!(presence.is_gone(later), "an old record says nothing");
+        presence.told_of(later - 1, later);
+        assert!(!presence.is_gone(later));
+        presence.unanswered(later);
+        presence.told_of(later, later);
+        assert!(presence.is_gone(later));
     }
 
     #[test]

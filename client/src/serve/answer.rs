@@ -1,5 +1,7 @@
 //! A turn on its way to a program: its text as it comes, and what it ends with.
 
+use std::time::Duration;
+
 use baton_proto::ids::SessionId;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -9,6 +11,9 @@ use super::{
     wire::Ask,
 };
 use crate::{ClientError, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+
+/// How long the head of an answered turn is waited for, to see whether another device wrote in the same place.
+const COMPARE_WAIT: Duration = Duration::from_secs(3);
 
 /// A step of an answer.
 pub(super) enum Step {
@@ -27,6 +32,8 @@ pub(super) struct Answered {
     pub(super) outcome: TurnOutcome,
     /// The model's name.
     pub(super) model: String,
+    /// What other devices of the session had to do with it.
+    pub(super) devices: Vec<String>,
 }
 
 /// A turn that runs. Dropping it ends the turn; its message is kept, and finished if it is asked again.
@@ -48,8 +55,10 @@ pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: As
     let (sender, steps) = mpsc::unbounded_channel();
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
-        run(&gateway, placed, template, &ask, &sender).await;
+        let options = ResumeOptions::of(&template);
+        run(&gateway, placed, template, &ask, sender).await;
         drop(slot);
+        settle_devices(&gateway, session, &options).await;
     });
     Ok(Running { session, steps })
 }
@@ -59,11 +68,12 @@ async fn run(
     placed: Placed,
     template: TurnInput,
     ask: &Ask,
-    steps: &mpsc::UnboundedSender<Step>,
+    steps: mpsc::UnboundedSender<Step>,
 ) {
     let session = placed.session;
     let mut shown = Shown::default();
     let mut model = template.model.clone();
+    let mut devices = Vec::new();
     let result = tokio::select! {
         biased;
         result = Box::pin(turn(gateway, placed, template, |event| match event {
@@ -73,6 +83,7 @@ async fn run(
             }
             TurnEvent::Text(text) => shown.text(&text, |new| drop(steps.send(Step::Text(new.to_owned())))),
             TurnEvent::Restarted => shown.restart(),
+            TurnEvent::Devices(event) => devices.push(event.to_string()),
             _ => {}
         })) => Some(result),
         () = steps.closed() => None,
@@ -90,7 +101,7 @@ async fn run(
                         let _ = steps.send(Step::Text(rest));
                     }
                     let model = model.unwrap_or_else(|| outcome.receipt.model.to_string());
-                    Step::Done(Box::new(Answered { outcome, model }))
+                    Step::Done(Box::new(Answered { outcome, model, devices }))
                 }
                 None => Step::Failed(Fault::interrupted()),
             }
@@ -106,6 +117,25 @@ async fn run(
     };
     // Nobody may be there any more to read it.
     let _ = steps.send(last);
+}
+
+/// Where another device wrote in the same place, settles that before the next request; who lost says its turn again.
+async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeOptions) {
+    let client = gateway.client();
+    if !client.wait_compared(session, COMPARE_WAIT).await.unwrap_or(false) {
+        return;
+    }
+    let settled = client.reconcile(session, options, |event| {
+        if let TurnEvent::Devices(event) = event {
+            tracing::warn!(%session, "{event}");
+        }
+    });
+    if let Err(error) = Box::pin(settled).await {
+        tracing::warn!(%error, "what another device wrote could not be taken in");
+    }
+    if let Err(error) = gateway.learn(session).await {
+        tracing::debug!(%error, "a session's words cannot be read");
+    }
 }
 
 async fn turn(

@@ -282,7 +282,7 @@ fn finish_reason(finish: FinishReason) -> &'static str {
 /// What OpenAI's API has no field for.
 fn about(answered: &Answered) -> Value {
     let outcome = &answered.outcome;
-    json!({
+    let mut about = json!({
         "session": outcome.session.to_string(),
         "turn": outcome.seq,
         "node": outcome.node.to_string(),
@@ -293,5 +293,9 @@ fn about(answered: &Answered) -> Value {
         "seed": outcome.receipt.seed,
         "receipt": outcome.receipt.receipt_hash().to_string(),
         "first_token_ms": outcome.receipt.timings.first_token_ms,
-    })
+    });
+    if !answered.devices.is_empty() {
+        about["devices"] = json!(answered.devices);
+    }
+    about
 }

@@ -134,6 +134,7 @@ fn describe(view: &TurnView) -> Value {
         "messages": view.turn.record.as_ref().map(|record| messages(&record.messages)),
         "stored": view.stored,
         "acked": view.acked,
+        "moved_from": view.moved_from.map(|from| from.seq),
         "receipt": receipt,
     })
 }

@@ -11,7 +11,7 @@ use super::{
     threads::{agreement, same_messages, split},
     wire::Ask,
 };
-use crate::{ClientError, Conversation, NewSession, TurnInput};
+use crate::{ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
 
 /// A session, ready for the turn.
 pub(super) struct Placed {
@@ -65,6 +65,12 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
             let session = client.new_session(begun).await?;
             gateway.used(session);
             Ok(Placed { session, work: Work::Turn { messages: ask.messages.clone(), replaces: None } })
+        }
+        Found::Session { session, .. } if client.session(session).await?.moves > 0 => {
+            // What lost its place to another device's turn is said again first, and the request placed in what is then said.
+            client.reconcile(session, &ResumeOptions::of(template), |_| {}).await?;
+            gateway.learn(session).await?;
+            Box::pin(place(gateway, ask, template)).await
         }
         Found::Session { session, replaces } => {
             check(template, new)?;

@@ -12,7 +12,7 @@ impl State {
     /// what both sides signed of the last turn alone. None where that would save little, or something is still to do.
     pub(crate) fn shorter(&self) -> Option<Vec<Entry>> {
         let signed = self.meta.iter().filter(|meta| meta.receipt.is_some()).count();
-        let busy = self.pending.is_some() || !self.is_published() || !self.unacked.is_empty();
+        let busy = self.has_unsaid() || !self.is_published() || !self.unacked.is_empty();
         if signed <= SHORTEN_FROM || busy {
             return None;
         }
@@ -40,6 +40,9 @@ impl State {
             seq: head.seq,
             link_hash: head.link_hash,
         }));
+        if !self.leases.is_empty() {
+            entries.push(Entry::Leases { devices: self.leases.clone() });
+        }
         Some(entries)
     }
 }

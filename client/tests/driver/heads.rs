@@ -55,7 +55,7 @@ async fn another_turn_in_the_place_of_ours_is_a_fork() {
     world.store.set_heads(theirs);
     let client = world.client().await;
     let error = client.check_head(session).await.unwrap_err();
-    assert_eq!(error.code(), Some(ErrorCode::ForkDetected));
+    assert_eq!(error.code(), Some(ErrorCode::ForkDetected), "{error}");
     client.shutdown(GRACE).await;
 }
 

@@ -6,10 +6,13 @@ mod blobs;
 mod choosing;
 mod command;
 mod damage;
+mod devices;
 mod failures;
 mod fake;
+mod gate;
 mod heads;
 mod home;
+mod indexes;
 mod keeping;
 mod limits;
 mod memory;
@@ -68,6 +71,20 @@ impl World {
     async fn client_at(&self, home: &Path) -> Client {
         Client::open(self.config(home)).await.unwrap()
     }
+}
+
+/// Waits until the journals of a home that was in use can be opened again: a process that another test starts at this
+/// moment has copies of all open files, locks included, until it runs its own program.
+async fn free(client: &Client) {
+    let sessions = client.session_ids().await.unwrap();
+    let freed = async {
+        for id in sessions {
+            while matches!(client.session(id).await, Err(baton_client::ClientError::InUse(_))) {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(GRACE, freed).await.unwrap();
 }
 
 async fn session(client: &Client) -> SessionId {

@@ -13,7 +13,8 @@ use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
 
 use crate::{
     admin::{
-        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource, StoreStatus,
+        Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
+        StoreStatus,
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits},
     },
     config::Settings,

@@ -1,0 +1,261 @@
+//! Which of two chains of one session counts: a pure decision, the same on every device that sees both.
+//!
+//! At the first seq that differs the lower link hash wins; a chain that continues the other wins over it. That is the
+//! order of a dictionary in which what goes on comes before what ends, so it is total: whichever pairs of devices meet,
+//! and in whatever order, they end with the same chain. Lengths, times and who published first do not matter.
+
+use baton_proto::ids::LinkHash;
+
+/// The links of a chain from some seq on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chain {
+    /// Seq of the first of them; not 0 only where a log was made shorter.
+    pub(crate) first: u64,
+    /// What the first of them continues.
+    pub(crate) prev: LinkHash,
+    /// Their hashes, oldest first.
+    pub(crate) links: Vec<LinkHash>,
+}
+
+impl Chain {
+    /// The hash of the link at a seq, or of what the first one continues; none outside.
+    fn at(&self, seq: u64) -> Option<LinkHash> {
+        if seq.checked_add(1) == Some(self.first) {
+            return Some(self.prev);
+        }
+        self.links.get(usize::try_from(seq.checked_sub(self.first)?).ok()?).copied()
+    }
+
+    fn next_seq(&self) -> u64 {
+        self.first + self.links.len() as u64
+    }
+}
+
+/// What two chains are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merge {
+    /// They are the same, or ours continues theirs: nothing is to be taken.
+    Ours,
+    /// Theirs continues ours from this seq on.
+    Behind {
+        /// The first turn that is not here.
+        from: u64,
+    },
+    /// They differ, and ours wins.
+    Win {
+        /// The first seq that differs.
+        at: u64,
+    },
+    /// They differ, and theirs wins.
+    Lose {
+        /// The first seq that differs.
+        at: u64,
+    },
+    /// They differ before the first turn that is here.
+    TooOld,
+}
+
+/// Compares our chain with another one of the same session.
+pub(crate) fn merge(ours: &Chain, theirs: &Chain) -> Merge {
+    let first = ours.first.max(theirs.first);
+    // What the first compared turn continues must be the same; for seq 0 that is the genesis, which the id binds.
+    if let Some(before) = first.checked_sub(1)
+        && let (Some(a), Some(b)) = (ours.at(before), theirs.at(before))
+        && a != b
+    {
+        return Merge::TooOld;
+    }
+    for seq in first.. {
+        match (ours.at(seq), theirs.at(seq)) {
+            (Some(a), Some(b)) if a == b => {}
+            (Some(a), Some(b)) if a < b => return Merge::Win { at: seq },
+            (Some(_), Some(_)) => return Merge::Lose { at: seq },
+            (None, Some(_)) if seq >= ours.next_seq() => return Merge::Behind { from: seq },
+            _ => break,
+        }
+    }
+    Merge::Ours
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use super::*;
+
+    fn hash(of: &[u8]) -> LinkHash {
+        LinkHash(*blake3::hash(of).as_bytes())
+    }
+
+    /// A chain whose links hash what they continue, as real ones do.
+    fn chain(turns: &[u32]) -> Chain {
+        let prev = hash(b"genesis");
+        let mut last = prev;
+        let links = turns.iter().map(|turn| {
+            last = hash(&[&last.0[..], &turn.to_le_bytes()].concat());
+            last
+        });
+        Chain { first: 0, prev, links: links.collect() }
+    }
+
+    /// A chain as a log keeps it that was made shorter.
+    fn shortened(chain: &Chain, first: u64) -> Chain {
+        let from = usize::try_from(first).unwrap();
+        Chain { first, prev: chain.links[from - 1], links: chain.links[from..].to_vec() }
+    }
+
+    /// A generator that is the same everywhere.
+    struct Seeded(u64);
+
+    impl Seeded {
+        fn below(&mut self, limit: u64) -> u64 {
+            // Knuth's MMIX generator; its high bits are good enough for choices.
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % limit
+        }
+    }
+
+    #[test]
+    fn a_chain_that_goes_on_is_caught_up_with_and_one_that_ends_changes_nothing() {
+        let (short, long) = (chain(&[1, 2]), chain(&[1, 2, 3, 4]));
+        assert_eq!(merge(&short, &long), Merge::Behind { from: 2 });
+        assert_eq!(merge(&long, &short), Merge::Ours);
+        assert_eq!(merge(&long, &long), Merge::Ours);
+        assert_eq!(merge(&chain(&[]), &long), Merge::Behind { from: 0 });
+        assert_eq!(merge(&chain(&[]), &chain(&[])), Merge::Ours);
+    }
+
+    #[test]
+    fn the_lower_link_at_the_first_difference_wins_however_long_the_other_is() {
+        let (one, other) = (chain(&[1, 2]), chain(&[1, 3]));
+        let (winner, loser) = if one.links[1] < other.links[1] { (2, 3) } else { (3, 2) };
+        let winner = chain(&[1, winner]);
+        let longer = chain(&[1, loser, 9, 9, 9]);
+        assert_eq!(merge(&winner, &longer), Merge::Win { at: 1 });
+        assert_eq!(merge(&longer, &winner), Merge::Lose { at: 1 });
+    }
+
+    #[test]
+    fn a_log_that_was_made_shorter_is_compared_from_where_it_begins() {
+        let (ours, theirs) = (chain(&[1, 2, 3, 4]), chain(&[1, 2, 3, 4, 5]));
+        let ours = shortened(&ours, 3);
+        assert_eq!(merge(&ours, &theirs), Merge::Behind { from: 4 });
+        assert_eq!(merge(&ours, &chain(&[1, 2])), Merge::Ours, "an older head of the same chain");
+        assert_eq!(merge(&ours, &chain(&[1, 7, 3, 4, 5])), Merge::TooOld);
+        let other = chain(&[1, 2, 3, 6, 7]);
+        let expected =
+            if ours.links[0] < other.links[3] { Merge::Win { at: 3 } } else { Merge::Lose { at: 3 } };
+        assert_eq!(merge(&ours, &other), expected);
+    }
+
+    /// The order that the rule makes of chains: what wins comes first.
+    fn order(one: &Chain, other: &Chain) -> Ordering {
+        match merge(one, other) {
+            Merge::Win { .. } => Ordering::Less,
+            Merge::Lose { .. } | Merge::Behind { .. } => Ordering::Greater,
+            Merge::Ours if one == other => Ordering::Equal,
+            Merge::Ours => Ordering::Less,
+            Merge::TooOld => unreachable!("nothing was made shorter"),
+        }
+    }
+
+    #[test]
+    fn any_meetings_in_any_order_end_with_the_same_chain() {
+        for seed in 0..400 {
+            let mut draw = Seeded(seed);
+            let devices = 2 + draw.below(5);
+            // Few different turns, so that common beginnings, equal chains and early forks all come up.
+            let mut chains: Vec<Vec<u32>> = (0..devices)
+                .map(|_| (0..draw.below(6)).map(|_| u32::try_from(draw.below(2)).unwrap()).collect())
+                .collect();
+            let best = chains.iter().map(|turns| chain(turns)).min_by(order).unwrap();
+            for one in &chains {
+                for other in &chains {
+                    let (one, other) = (chain(one), chain(other));
+                    assert_eq!(order(&one, &other), order(&other, &one).reverse(), "seed {seed}");
+                    for third in &chains {
+                        let third = chain(third);
+                        let rises = order(&one, &other).is_le() && order(&other, &third).is_le();
+                        assert!(!rises || order(&one, &third).is_le(), "seed {seed}");
+                    }
+                }
+            }
+            // Devices meet in a random order; each takes over what wins. Then all meet once more in turn.
+            for _ in 0..draw.below(12) {
+                meet(&mut chains, &mut draw, devices);
+            }
+            for _ in 0..devices {
+                for device in 1..chains.len() {
+                    take_over(&mut chains, device - 1, device);
+                }
+            }
+            assert!(chains.iter().all(|turns| chain(turns) == best), "seed {seed}");
+        }
+    }
+
+    fn meet(chains: &mut [Vec<u32>], draw: &mut Seeded, devices: u64) {
+        let mut one = || usize::try_from(draw.below(devices)).unwrap();
+        let (one, other) = (one(), one());
+        take_over(chains, one, other);
+    }
+
+    fn take_over(chains: &mut [Vec<u32>], one: usize, other: usize) {
+        match merge(&chain(&chains[one]), &chain(&chains[other])) {
+            Merge::Behind { .. } | Merge::Lose { .. } => chains[one] = chains[other].clone(),
+            Merge::Ours | Merge::Win { .. } => chains[other] = chains[one].clone(),
+            Merge::TooOld => unreachable!("nothing was made shorter"),
+        }
+    }
+
+    /// A turn of the simulation: the same words said again are another turn.
+    fn turn(device: usize, words: u32, version: u32) -> u32 {
+        u32::try_from(device).unwrap() << 24 | version << 16 | words
+    }
+
+    #[test]
+    fn every_turn_is_there_once_in_the_end_however_devices_write_and_meet() {
+        for seed in 0..400 {
+            let mut draw = Seeded(seed * 77 + 5);
+            let devices = 2 + draw.below(3);
+            let mut chains: Vec<Vec<u32>> = vec![vec![turn(0, 0, 0)]; usize::try_from(devices).unwrap()];
+            let mut written = 1;
+            for _ in 0..24 {
+                let mut one = || usize::try_from(draw.below(devices)).unwrap();
+                let (device, other) = (one(), one());
+                if device == other {
+                    chains[device].push(turn(device, written, 0));
+                    written += 1;
+                } else {
+                    look_at(&mut chains, device, other);
+                }
+            }
+            let mut rounds = 0;
+            while chains.windows(2).any(|pair| pair[0] != pair[1]) {
+                rounds += 1;
+                assert!(rounds < 100, "seed {seed}: it settles");
+                for device in 0..chains.len() {
+                    (0..chains.len()).for_each(|other| look_at(&mut chains, device, other));
+                }
+            }
+            let mut said: Vec<u32> = chains[0].iter().map(|turn| turn & 0xffff).collect();
+            said.sort_unstable();
+            assert_eq!(said, (0..written).collect::<Vec<_>>(), "seed {seed}: none is lost, none is twice");
+        }
+    }
+
+    /// A device sees what another one has: it takes over what wins, and says again what it wrote itself and lost.
+    fn look_at(chains: &mut [Vec<u32>], device: usize, other: usize) {
+        let theirs = chains[other].clone();
+        match merge(&chain(&chains[device]), &chain(&theirs)) {
+            Merge::Behind { .. } => chains[device] = theirs,
+            Merge::Lose { at } => {
+                let lost = chains[device].split_off(usize::try_from(at).unwrap());
+                chains[device] = theirs;
+                let own = lost.into_iter().filter(|turn| (turn >> 24) as usize == device);
+                chains[device].extend(own.map(|turn| turn + (1 << 16)));
+            }
+            Merge::Ours | Merge::Win { .. } => {}
+            Merge::TooOld => unreachable!("nothing was made shorter"),
+        }
+    }
+}

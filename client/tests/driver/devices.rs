@@ -1,0 +1,620 @@
+//! Two devices that write one session: whoever is first, away, longer or killed, both end with one chain, and nothing
+//! that was said is lost.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use baton_client::serve::{Gateway, GatewayConfig};
+use baton_client::{
+    Client, ClientError, DeviceEvent, HeadStatus, InlinePolicy, Reconciled, ResumeOptions, SessionRoot,
+    TurnEvent, TurnFate, TurnInput,
+};
+use baton_proto::{
+    ErrorCode,
+    ids::{LinkHash, SessionId},
+    record::{Message, RecordKind, Role},
+};
+use tempfile::TempDir;
+
+use crate::{
+    GRACE, World,
+    command::{Place, code, err, last, out},
+    events_of,
+    fake::Act,
+    free,
+    gate::{Gate, with_indexes},
+    say, session,
+};
+
+/// A device: its home, and its way to the head index.
+struct Device {
+    home: TempDir,
+    gate: Arc<Gate>,
+    client: Client,
+}
+
+impl Device {
+    async fn new(world: &World) -> Self {
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let client = open(world, home.path(), &gate).await;
+        Self { home, gate, client }
+    }
+
+    /// A device that has the session from its root alone.
+    async fn second(world: &World, root: &SessionRoot) -> Self {
+        let device = Self::new(world).await;
+        device.client.recover(root).await.unwrap();
+        device
+    }
+
+    /// The process ends and begins again.
+    async fn restart(&mut self, world: &World) {
+        self.client.shutdown(GRACE).await;
+        self.client = open(world, self.home.path(), &self.gate).await;
+    }
+
+    async fn sync(&self, id: SessionId) -> Reconciled {
+        self.client.reconcile(id, &options(), |_| {}).await.unwrap()
+    }
+
+    async fn links(&self, id: SessionId) -> Vec<LinkHash> {
+        let history = self.client.history(id).await.unwrap();
+        history.iter().map(|view| view.turn.link.link_hash()).collect()
+    }
+
+    /// What was said, in the chain's order.
+    async fn said(&self, id: SessionId) -> Vec<String> {
+        let history = self.client.history(id).await.unwrap();
+        history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
+    }
+}
+
+async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
+    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
+    free(&client).await;
+    client
+}
+
+fn options() -> ResumeOptions {
+    ResumeOptions { reconcile: true, ..ResumeOptions::default() }
+}
+
+/// A turn that takes in first what others wrote.
+fn input(text: &str) -> TurnInput {
+    TurnInput { reconcile: true, ..TurnInput::user(text) }
+}
+
+fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {
+    let told = events.iter().filter_map(|event| match event {
+        TurnEvent::Devices(event) => Some(event.clone()),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Two devices of one session that has one turn, each of which cannot see what the other publishes.
+async fn apart(world: &World) -> (Device, Device, SessionId) {
+    let first = Device::new(world).await;
+    let id = session(&first.client).await;
+    say(&first.client, id, "common").await;
+    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+    let root = first.client.backup(id).await.unwrap();
+    let second = Device::second(world, &root).await;
+    assert!(second.client.wait_told(id, GRACE).await.unwrap());
+    first.gate.away();
+    second.gate.away();
+    (first, second, id)
+}
+
+/// Both look until neither has anything to take in: at most once each more than turns can fork again.
+async fn settle(devices: [&Device; 2], id: SessionId) {
+    for device in devices {
+        device.gate.open();
+    }
+    for _ in 0..3 {
+        for device in devices {
+            device.sync(id).await;
+        }
+    }
+    assert_eq!(devices[0].links(id).await, devices[1].links(id).await);
+}
+
+/// Which of two devices keeps its turn 1: the one with the lower link.
+async fn by_rule<'a>(one: &'a Device, other: &'a Device, id: SessionId) -> (&'a Device, &'a Device) {
+    let (a, b) = (one.links(id).await[1], other.links(id).await[1]);
+    if a < b { (one, other) } else { (other, one) }
+}
+
+/// That a session is whole on a device, in the store and in the index, and that the root alone finds the same.
+async fn is_whole(world: &World, device: &Device, id: SessionId) {
+    assert!(device.client.wait_settled(id, GRACE).await.unwrap());
+    assert!(device.client.verify(id, true).await.unwrap().is_good());
+    assert_eq!(device.client.check_head(id).await.unwrap(), HeadStatus::Current);
+    let third = Device::second(world, &device.client.backup(id).await.unwrap()).await;
+    assert_eq!(third.links(id).await, device.links(id).await);
+    third.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_turns_in_one_place_the_lower_link_stays_and_the_other_is_said_again() {
+    for first_publishes_first in [true, false] {
+        let world = World::new(1).await;
+        let (first, second, id) = apart(&world).await;
+        say(&first.client, id, "hello").await;
+        say(&second.client, id, "hello").await;
+        let (winner, loser) = by_rule(&first, &second, id).await;
+        let kept = winner.links(id).await;
+        let lost = loser.links(id).await[1];
+        settle(if first_publishes_first { [&first, &second] } else { [&second, &first] }, id).await;
+
+        assert_eq!(loser.links(id).await[..2], kept[..]);
+        assert_eq!(loser.said(id).await, ["common", "hello", "hello"], "the same words are two turns");
+        let history = loser.client.history(id).await.unwrap();
+        assert_eq!(history[2].moved_from.map(|from| (from.seq, from.link_hash)), Some((1, lost)));
+        assert!(history[0].moved_from.is_none() && history[1].moved_from.is_none());
+        // The first answer stays readable, on both.
+        let displaced = loser.client.displaced(id).await.unwrap();
+        assert_eq!((displaced.len(), displaced[0].seq, displaced[0].link_hash), (1, 1, lost));
+        assert_eq!(displaced[0].fate, TurnFate::Moved { to: 2 });
+        assert_eq!(displaced[0].messages[1].text, "hello (1)");
+        assert!(displaced[0].receipt.is_some());
+        assert!(winner.client.displaced(id).await.unwrap().len() <= 1);
+        assert_eq!(history[2].turn.record.as_ref().unwrap().messages[1].text, "hello (2)");
+        for device in [&first, &second] {
+            is_whole(&world, device, id).await;
+            assert_eq!(device.client.session(id).await.unwrap().trouble, None);
+            device.client.shutdown(GRACE).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_longer_chain_that_was_away_loses_by_the_same_rule_and_all_of_it_follows() {
+    for loser_publishes_first in [true, false] {
+        let world = World::new(2).await;
+        let (first, second, id) = apart(&world).await;
+        say(&first.client, id, "one").await;
+        say(&second.client, id, "one").await;
+        let (winner, loser) = by_rule(&first, &second, id).await;
+        say(&winner.client, id, "winner two").await;
+        for text in ["loser two", "loser three"] {
+            say(&loser.client, id, text).await;
+        }
+        let kept = winner.links(id).await;
+        let order = if loser_publishes_first { [loser, winner] } else { [winner, loser] };
+        // The other one stays away until the first is through.
+        order[0].gate.open();
+        assert_eq!(order[0].sync(id).await.status, HeadStatus::Current);
+        settle(order, id).await;
+        let said = ["common", "one", "winner two", "one", "loser two", "loser three"];
+        assert_eq!(winner.said(id).await, said);
+        assert_eq!(winner.links(id).await[..3], kept[..]);
+        let history = loser.client.history(id).await.unwrap();
+        let from: Vec<Option<u64>> =
+            history.iter().map(|view| view.moved_from.map(|from| from.seq)).collect();
+        assert_eq!(from, [None, None, None, Some(1), Some(2), Some(3)]);
+        // What the winner saw of the loser's chain it can show, too.
+        let seen = winner.client.displaced(id).await.unwrap();
+        let expected = if loser_publishes_first { 3 } else { 0 };
+        assert_eq!(seen.len(), expected);
+        assert!(seen.iter().all(|one| matches!(one.fate, TurnFate::Moved { to } if to >= 3)), "{seen:?}");
+        for device in [winner, loser] {
+            is_whole(&world, device, id).await;
+        }
+        first.client.shutdown(GRACE).await;
+        second.client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alone_asks_nobody() {
+    let world = World::new(1).await;
+    let first = Device::new(&world).await;
+    let id = session(&first.client).await;
+    let before = first.gate.resolves();
+    let mut asked = 0;
+    let gate = first.gate.clone();
+    let count = |event| {
+        if event == TurnEvent::Accepted {
+            asked = gate.resolves() - before;
+        }
+    };
+    first.client.turn(id, input("common"), count).await.unwrap();
+    assert_eq!(asked, 0, "alone, a turn looks at no index");
+    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+
+    let second = Device::second(&world, &first.client.backup(id).await.unwrap()).await;
+    assert!(second.client.wait_told(id, GRACE).await.unwrap());
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    // The first learns of the other device when it looks, and is behind.
+    assert!(matches!(first.client.check_head(id).await, Err(ClientError::Behind { ours: 0, theirs: 1 })));
+    let others = first.client.session(id).await.unwrap().others;
+    assert_eq!(others.len(), 1);
+    assert_eq!(others[0].device, second.client.session(id).await.unwrap().device);
+    let (result, events) = events_of(&first.client, id, input("first")).await;
+    assert_eq!(result.unwrap().text, "first (2)");
+    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1 }]);
+    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+    // The second knows of the first from the beginning, and needs nobody to tell it.
+    let (result, events) = events_of(&second.client, id, input("second again")).await;
+    assert_eq!(result.unwrap().text, "second again (3)");
+    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1 }]);
+    assert!(second.client.displaced(id).await.unwrap().is_empty());
+    is_whole(&world, &second, id).await;
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_turn() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    say(&first.client, id, "one").await;
+    say(&second.client, id, "two").await;
+    let (winner, loser) = by_rule(&first, &second, id).await;
+    winner.gate.open();
+    assert_eq!(winner.sync(id).await.status, HeadStatus::Current);
+    let published = world.store.heads();
+    loser.gate.open();
+    // The next round of publishing sees it.
+    let seen = async {
+        while !loser.client.session(id).await.unwrap().diverged {
+            assert!(!loser.client.wait_settled(id, Duration::from_millis(100)).await.unwrap());
+        }
+    };
+    tokio::time::timeout(GRACE, seen).await.unwrap();
+    assert!(loser.client.wait_compared(id, GRACE).await.unwrap());
+    let info = loser.client.session(id).await.unwrap();
+    assert_eq!((info.trouble, info.diverged), (Some(ErrorCode::ForkDetected), true));
+    assert_eq!(world.store.heads(), published, "a head that does not continue another is not published");
+    let mine = loser.said(id).await.pop().unwrap();
+    let (result, events) = events_of(&loser.client, id, input("next")).await;
+    assert_eq!(result.unwrap().text, "next (3)");
+    let told = device_events(&events);
+    assert_eq!(told[0], DeviceEvent::Forked { at: 1, won: false, turns: 1 });
+    assert!(matches!(&told[1], DeviceEvent::Moved(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
+    let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
+    assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");
+    assert_eq!(loser.said(id).await[2..], [mine, "next".to_owned()]);
+    is_whole(&world, loser, id).await;
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_not_answered_follows_what_another_device_wrote() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    // An edit of the turn that the other device has followed by now.
+    let edit = TurnInput {
+        kind: RecordKind::Edit,
+        supersedes_from: Some(0),
+        max_attempts: 1,
+        reconcile: true,
+        ..TurnInput::new(vec![Message::new(Role::User, "first")])
+    };
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
+    assert!(first.client.turn(id, edit, |_| {}).await.is_err());
+    assert!(first.client.session(id).await.unwrap().pending);
+    first.gate.open();
+    first.sync(id).await;
+    let waiting = first.client.pending_messages(id).await.unwrap().unwrap();
+    assert_eq!(waiting[0].text, "first", "taken in without being said");
+    assert_eq!(first.links(id).await.len(), 2);
+    let outcome = first.client.resume(id, options(), |_| {}).await.unwrap().unwrap();
+    assert_eq!((outcome.seq, outcome.text.as_str()), (2, "first (2)"), "it follows, and replaces nothing");
+    assert!(!first.client.session(id).await.unwrap().pending);
+    is_whole(&world, &first, id).await;
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_there() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    first.gate.open();
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    // The first never looked since, so it sends its old head without a locator.
+    let stale = TurnInput { with_locator: false, ..input("first") };
+    let (result, events) = events_of(&first.client, id, stale).await;
+    assert_eq!(result.unwrap().text, "first (2)");
+    assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1 }), "{events:?}");
+    assert!(first.client.displaced(id).await.unwrap().is_empty());
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_interrupted_between_its_steps_is_taken_up_and_said_once() {
+    let world = World::new(1).await;
+    let (mut first, mut second, id) = apart(&world).await;
+    for text in ["one", "two"] {
+        say(&first.client, id, text).await;
+        say(&second.client, id, text).await;
+    }
+    let first_wins = first.links(id).await[1] < second.links(id).await[1];
+    let (winner, loser) = if first_wins { (&mut first, &mut second) } else { (&mut second, &mut first) };
+    winner.gate.open();
+    winner.sync(id).await;
+    loser.gate.open();
+
+    // No node answers: the other's turns are in, the own ones wait.
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
+    let once = ResumeOptions { max_attempts: 1, ..options() };
+    let error = loser.client.reconcile(id, &once, |_| {}).await.unwrap_err();
+    assert!(matches!(error, ClientError::TurnFailed { .. }), "{error}");
+    loser.restart(&world).await;
+    let info = loser.client.session(id).await.unwrap();
+    assert_eq!((info.moves, info.turns, info.pending), (2, 3, true));
+    assert_eq!(loser.links(id).await, winner.links(id).await);
+    let fates: Vec<TurnFate> = loser.client.displaced(id).await.unwrap().iter().map(|one| one.fate).collect();
+    assert_eq!(fates, [TurnFate::Waits, TurnFate::Waits]);
+    // Nothing is said before them by those who do not ask for it, and nothing given up by mistake.
+    let refused = loser.client.turn(id, TurnInput::user("new"), |_| {}).await;
+    assert!(matches!(refused, Err(ClientError::PendingTurn)));
+
+    // The node seals the first of them and is not heard: at the next start it is asked, and not said twice.
+    world.nodes[0].clear_script();
+    world.nodes[0].script([Act::Hang]);
+    let hanging = {
+        let (client, node) = (loser.client.clone(), world.nodes[0].clone());
+        let work = tokio::spawn(async move { client.reconcile(id, &options(), |_| {}).await });
+        node.hangs().await;
+        work
+    };
+    hanging.abort();
+    assert!(hanging.await.unwrap_err().is_cancelled());
+    loser.restart(&world).await;
+    assert_eq!(loser.client.session(id).await.unwrap().moves, 2);
+    world.nodes[0].clear_script();
+    let (result, events) = events_of(&loser.client, id, input("new")).await;
+    assert_eq!(result.unwrap().seq, 5);
+    assert_eq!(device_events(&events).len(), 2, "{events:?}");
+    loser.restart(&world).await;
+    assert_eq!(loser.said(id).await, ["common", "one", "two", "one", "two", "new"]);
+    assert_eq!(loser.client.session(id).await.unwrap().moves, 0);
+    is_whole(&world, loser, id).await;
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_another_devices_turns_that_is_cut_off_anywhere_is_made_good() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    for text in ["one", "two"] {
+        say(&first.client, id, text).await;
+        say(&second.client, id, text).await;
+    }
+    let (winner, loser) = by_rule(&first, &second, id).await;
+    winner.gate.open();
+    winner.sync(id).await;
+    let kept = winner.links(id).await;
+    loser.client.shutdown(GRACE).await;
+    let journal = |home: &Path| {
+        let files = std::fs::read_dir(home.join("sessions")).unwrap().map(|entry| entry.unwrap().path());
+        files.into_iter().find(|path| path.extension().is_some_and(|end| end == "journal")).unwrap()
+    };
+    let before = std::fs::read(journal(loser.home.path())).unwrap();
+    loser.gate.open();
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable)]);
+    let once = ResumeOptions { max_attempts: 1, ..options() };
+    let client = open(&world, loser.home.path(), &loser.gate).await;
+    client.reconcile(id, &once, |_| {}).await.unwrap_err();
+    client.shutdown(GRACE).await;
+    world.nodes[0].clear_script();
+    let after = std::fs::read(journal(loser.home.path())).unwrap();
+    assert_eq!(after[..before.len()], before[..]);
+
+    let grown = after.len() - before.len();
+    for step in 0..=8 {
+        let cut = before.len() + grown * step / 8;
+        std::fs::write(journal(loser.home.path()), &after[..cut]).unwrap();
+        // Every cut begins from the index as it was.
+        let heads = world.store.heads();
+        let client = open(&world, loser.home.path(), &loser.gate).await;
+        client.reconcile(id, &options(), |_| {}).await.unwrap();
+        let history = client.history(id).await.unwrap();
+        let links: Vec<LinkHash> = history.iter().map(|view| view.turn.link.link_hash()).collect();
+        assert_eq!(links[..3], kept[..], "cut {step}");
+        let from: Vec<Option<u64>> =
+            history.iter().map(|view| view.moved_from.map(|from| from.seq)).collect();
+        assert_eq!(from, [None, None, None, Some(1), Some(2)], "cut {step}");
+        client.shutdown(GRACE).await;
+        world.store.set_heads(heads);
+    }
+    winner.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_to_be_said_again_can_be_given_up_and_stays_readable() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    say(&first.client, id, "one").await;
+    say(&second.client, id, "one").await;
+    let (winner, loser) = by_rule(&first, &second, id).await;
+    winner.gate.open();
+    winner.sync(id).await;
+    loser.gate.open();
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    loser.client.reconcile(id, &options(), |_| {}).await.unwrap_err();
+    loser.client.abandon(id).await.unwrap();
+    let info = loser.client.session(id).await.unwrap();
+    assert_eq!((info.moves, info.pending, info.turns), (0, false, 2));
+    let displaced = loser.client.displaced(id).await.unwrap();
+    assert_eq!((displaced[0].fate, displaced[0].messages[1].text.as_str()), (TurnFate::LeftOut, "one (1)"));
+    assert_eq!(say(&loser.client, id, "next").await.text, "next (2)");
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_of_devices_that_are_silent_for_a_day_run_out() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    first.gate.open();
+    first.sync(id).await;
+    assert_eq!(first.client.session(id).await.unwrap().others.len(), 1);
+    first.client.shutdown(GRACE).await;
+    let mut config = with_indexes(world.config(first.home.path()), std::slice::from_ref(&first.gate));
+    let system = config.clock.clone();
+    config.clock = Arc::new(move || system() + 25 * 3600 * 1000);
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Current);
+    assert!(client.session(id).await.unwrap().others.is_empty());
+    client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_devices_turns_that_nobody_can_read_hold_up_neither_a_turn_nor_the_head_for_ever() {
+    let world = World::new(2).await;
+    let (first, second, id) = apart(&world).await;
+    second.gate.open();
+    let there = TurnInput { node: Some(world.nodes[1].id()), ..TurnInput::user("second") };
+    second.client.turn(id, there, |_| {}).await.unwrap();
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let theirs = world.store.heads();
+    second.client.shutdown(GRACE).await;
+    world.nodes[1].stop().await;
+    world.store.forget_blobs();
+
+    first.gate.open();
+    assert!(first.client.check_head(id).await.is_err_and(|error| error.is_divergence()));
+    let here = TurnInput { node: Some(world.nodes[0].id()), inline: InlinePolicy::Always, ..input("first") };
+    let (result, events) = events_of(&first.client, id, here).await;
+    assert_eq!(result.unwrap().text, "first (1)");
+    assert!(matches!(device_events(&events)[..], [DeviceEvent::NotCompared { .. }]), "{events:?}");
+    assert!(first.client.wait_compared(id, GRACE).await.unwrap());
+    assert_eq!(world.store.heads(), theirs, "nothing is published over it without being told to");
+    assert!(first.client.reconcile(id, &options(), |_| {}).await.is_err());
+    first.client.publish_over(id).await.unwrap();
+    assert_eq!(first.client.check_head(id).await.unwrap(), HeadStatus::Current);
+
+    // The other device comes back and sees both.
+    let mut config = with_indexes(world.config(second.home.path()), std::slice::from_ref(&second.gate));
+    config.bootstrap = world.nodes[0].addrs();
+    let client = Client::open(config).await.unwrap();
+    assert_eq!(client.check_head(id).await.unwrap_err().code(), Some(ErrorCode::ForkDetected));
+    let done = client.reconcile(id, &options(), |_| {}).await.unwrap();
+    assert_eq!(done.fork.map(|(at, _)| at), Some(1));
+    client.shutdown(GRACE).await;
+    first.client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_one() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    first.gate.open();
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let ask = async |text: &str| {
+        let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
+        let config = GatewayConfig { key: None, origins: Vec::new(), hosts: Vec::new(), template };
+        let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served =
+            tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+        let body = serde_json::json!({ "messages": [{ "role": "user", "content": text }] });
+        let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
+        let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
+        drop(stop);
+        // It ends when everything that follows an answer is done.
+        served.await.unwrap().unwrap();
+        answer
+    };
+    // The first device never looked since, so it writes in the same place.
+    let answer = ask("first").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
+    let settled = first.client.session(id).await.unwrap();
+    assert_eq!((settled.diverged, settled.moves), (false, 0));
+    second.sync(id).await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    say(&second.client, id, "later").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let answer = ask("last").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
+    let told = answer["baton"]["devices"][0].as_str().unwrap();
+    assert!(told.contains("another device went on"), "{answer}");
+    let said = first.said(id).await;
+    assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
+    assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}
+
+/// The messages of a session, as the command shows them.
+async fn shown(place: &Place, home: &Path) -> (Vec<String>, serde_json::Value) {
+    let shown = last(&place.baton(home, &["session", "show", "last", "--json"], "").await);
+    let turns = shown["turns"].as_array().unwrap();
+    let said = turns.iter().map(|turn| turn["messages"][0]["text"].as_str().unwrap().to_owned()).collect();
+    (said, shown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_so() {
+    let (place, other) = (Place::new().await, Place::new().await);
+    let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
+    let both = ["--heads", &place.url, "--heads", &other.url];
+    let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
+        arguments.iter().copied().chain(heads.iter().copied()).map(str::to_owned).collect()
+    };
+    let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        place.baton(home, &arguments, stdin).await
+    };
+    let begun = run(&one, with(&["chat", "--message", "common", "--json"], &both), "").await;
+    assert_eq!(code(&begun), 0, "{}", err(&begun));
+    assert_eq!(code(&place.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(place.folder.path().join("words")).unwrap();
+    let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
+    assert_eq!(code(&restored), 0, "{}", err(&restored));
+
+    // Each reaches another index alone.
+    let said = run(&one, with(&["chat", "last", "--message", "from one"], &both[..2]), "").await;
+    assert_eq!((code(&said), out(&said).as_str()), (0, "from one (1)\n"), "{}", err(&said));
+    let said = run(&two, with(&["chat", "last", "--message", "from two"], &both[2..]), "").await;
+    assert_eq!((code(&said), out(&said).as_str()), (0, "from two (1)\n"), "{}", err(&said));
+    let check = run(&one, with(&["session", "check", "last", "--json"], &both), "").await;
+    // The error itself is the last line.
+    let told = out(&check);
+    let checked: serde_json::Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    assert_eq!(checked["status"], "ForkDetected", "{checked}");
+    assert_eq!((code(&check), checked["indexes"][0]["shows"].as_str()), (5, Some("behind")), "{checked}");
+    assert!(err(&check).contains("baton session sync"), "{}", err(&check));
+
+    let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
+    assert_eq!(code(&synced), 0, "{}", err(&synced));
+    assert!(err(&synced).contains("another device also wrote turn 1"), "{}", err(&synced));
+    assert!(err(&synced).contains("is in step"), "{}", err(&synced));
+    // The other home's prompt tells it at its start.
+    let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
+    assert_eq!(code(&joined), 0, "{}", err(&joined));
+    assert!(err(&joined).contains("another device"), "{}", err(&joined));
+    let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
+    assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
+
+    let ((here, shown_here), (there, shown_there)) = (shown(&place, &one).await, shown(&place, &two).await);
+    assert_eq!((here.len(), &here), (3, &there));
+    assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()));
+    let moved = [&shown_here, &shown_there].map(|shown| shown["turns"][2]["moved_from"].as_u64());
+    assert_eq!(moved.iter().flatten().count(), 1, "one of them said it again: {moved:?}");
+    let loser = if moved[0].is_some() { &shown_here } else { &shown_there };
+    assert_eq!(loser["displaced"][0]["moved_to"], 2, "{loser}");
+    assert_eq!(loser["devices"].as_array().unwrap().len(), 2, "{loser}");
+    let check = run(&two, with(&["session", "check", "last"], &both), "").await;
+    assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
+}

@@ -1,0 +1,113 @@
+//! A head index as one device reaches it: open, away, or stuck at what it had, as one that withholds.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use baton_client::{ClientConfig, NamedIndex};
+use baton_proto::{
+    ids::HeadIndexKey,
+    store::{HeadIndex, StoreFuture},
+};
+
+use tokio::sync::watch;
+
+use crate::store::{MemoryStore, down};
+
+enum Mode {
+    Open,
+    Away,
+    /// Shows what it has and takes nothing.
+    ReadOnly,
+    /// Takes everything and goes on showing these.
+    Stuck(HashMap<HeadIndexKey, Vec<u8>>),
+}
+
+pub struct Gate {
+    index: MemoryStore,
+    mode: Mutex<Mode>,
+    resolves: AtomicUsize,
+    /// Marked by every record that went through.
+    taken: watch::Sender<()>,
+}
+
+impl Gate {
+    pub fn new(index: &MemoryStore) -> Arc<Self> {
+        Arc::new(Self {
+            index: index.clone(),
+            mode: Mutex::new(Mode::Open),
+            resolves: AtomicUsize::new(0),
+            taken: watch::Sender::default(),
+        })
+    }
+
+    pub fn open(&self) {
+        *self.mode.lock().unwrap() = Mode::Open;
+    }
+
+    pub fn away(&self) {
+        *self.mode.lock().unwrap() = Mode::Away;
+    }
+
+    pub fn read_only(&self) {
+        *self.mode.lock().unwrap() = Mode::ReadOnly;
+    }
+
+    /// Waits until the index has exactly these.
+    pub async fn has(&self, heads: &HashMap<HeadIndexKey, Vec<u8>>) {
+        let mut taken = self.taken.subscribe();
+        while self.index.heads() != *heads {
+            taken.changed().await.unwrap();
+        }
+    }
+
+    pub fn stick(&self) {
+        *self.mode.lock().unwrap() = Mode::Stuck(self.index.heads());
+    }
+
+    pub fn resolves(&self) -> usize {
+        self.resolves.load(Ordering::Relaxed)
+    }
+}
+
+impl HeadIndex for Gate {
+    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
+        match &*self.mode.lock().unwrap() {
+            Mode::Open => Box::pin(async move {
+                self.index.publish(record).await?;
+                self.taken.send_replace(());
+                Ok(())
+            }),
+            Mode::Away | Mode::ReadOnly => Box::pin(async { Err(down()) }),
+            Mode::Stuck(_) => Box::pin(async { Ok(()) }),
+        }
+    }
+
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        self.resolves.fetch_add(1, Ordering::Relaxed);
+        match &*self.mode.lock().unwrap() {
+            Mode::Open | Mode::ReadOnly => self.index.resolve(key),
+            Mode::Away => Box::pin(async { Err(down()) }),
+            Mode::Stuck(heads) => {
+                let shown = heads.get(&key).cloned();
+                Box::pin(async { Ok(shown) })
+            }
+        }
+    }
+}
+
+/// A configuration with these head indexes, named by their places.
+pub fn with_indexes(mut config: ClientConfig, gates: &[Arc<Gate>]) -> ClientConfig {
+    let mut named = gates
+        .iter()
+        .enumerate()
+        .map(|(place, gate)| NamedIndex { name: format!("index {place}"), index: gate.clone() });
+    let first = named.next().unwrap();
+    (config.heads_name, config.heads) = (first.name, first.index);
+    config.more_heads = named.collect();
+    config
+}
