@@ -56,7 +56,7 @@ pub(crate) async fn send_all(
     frames: &[&ClientFrame],
     wait: Duration,
 ) -> Result<TurnStream, ExchangeError> {
-    let frames: Vec<_> = frames.iter().map(|frame| codec::encode(frame)).collect();
+    let frames: Vec<_> = frames.iter().copied().map(codec::encode).collect();
     if frames.iter().any(|bytes| bytes.len() > MAX_FRAME_BYTES) {
         return Err(ExchangeError::Broken(ErrorCode::FrameTooLarge));
     }

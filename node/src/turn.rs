@@ -12,7 +12,7 @@ mod generate;
 mod history;
 mod window;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::exchange::TurnSecret;
 use baton_mesh::{FrameError, TurnStream};
@@ -39,6 +39,9 @@ use crate::{
 };
 use admission::{Admitted, Again, Ticket};
 use events::Events;
+
+/// How long a turn without any reader keeps its slot while others wait for one: a retry of the same request comes sooner.
+const CROWDED_GRACE: Duration = Duration::from_secs(1);
 
 /// Why a request is refused, and when it may come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,9 +189,24 @@ async fn stopped(core: &Core, job: &Job) -> ErrorCode {
             if job.is_aborted() { ErrorCode::Aborted } else { ErrorCode::Busy }
         }
         // A turn that a test stops stays stopped, also without a reader.
-        () = job.reply.abandoned(core.limits.attach_grace), if !core.pause.is_set() => {
+        () = left(core, job), if !core.pause.is_set() => {
             core.observer.abandoned();
             ErrorCode::Busy
+        }
+    }
+}
+
+/// Waits until nobody has read a turn for its grace; while others wait for slots, for a moment of it.
+async fn left(core: &Core, job: &Job) {
+    let grace = core.limits.attach_grace;
+    let moment = grace.min(CROWDED_GRACE);
+    let mut unread = Duration::ZERO;
+    loop {
+        job.reply.abandoned(moment).await;
+        unread += moment;
+        let (_, waiting) = core.slots.load();
+        if waiting > 0 || unread >= grace {
+            return;
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Node, store and attacker are processes; the attacker runs at the lowest priority, since on one machine it competes
 //! for the processors as no attacker over a network does, and its processor time is reported. The node counts loopback
-//! addresses as it does public ones; the attacker connects from addresses of its own (127.0.66.x), each honest client
-//! from another one (127.0.77.x). Quotas are the defaults.
+//! addresses as it does public ones; the attacker comes from 127.0.0.1 and the honest clients, together, from ::1: two
+//! subnets to the node. Quotas are the defaults.
 
 pub mod attack;
 mod shots;
@@ -133,7 +133,8 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When a process does not start, or the quiet part fails.
 pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport> {
-    let extra = ["--count-private", "true", "--defence", if options.defence { "true" } else { "false" }];
+    let defence = if options.defence { "true" } else { "false" };
+    let extra = ["--count-private", "true", "--defence", defence, "--listen", "/ip6/::1/tcp/0"];
     let node_options = NodeOptions {
         engine: EngineChoice::Echo,
         shards: 10,
@@ -172,9 +173,10 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
 async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow::Result<Client> {
     let (url, home) = (network.store_url(), folder.join(format!("client-{number}")));
     let mut config = ClientConfig::with_http(Some(&home), url, url, Some(url), network.options.shards)?;
-    config.bootstrap = network.addresses();
-    // libp2p dials from where it listens: each comes from an address of its own, as people do.
-    config.listen = vec![format!("/ip4/127.0.77.{}/tcp/0", number + 1).parse()?];
+    let node = network.running().next().context("the node runs")?;
+    let others = node.addresses.iter().filter(|address| address.to_string().starts_with("/ip6/"));
+    config.bootstrap = others.cloned().collect();
+    ensure!(!config.bootstrap.is_empty(), "the node listens on no IPv6 address");
     Ok(Client::open(config).await?)
 }
 

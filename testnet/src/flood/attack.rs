@@ -34,8 +34,6 @@ use crate::{cli::AttackArgs, output, raw};
 
 /// Identities at once.
 const PEERS: usize = 24;
-/// Addresses that they come from: each counts as a subnet.
-const SUBNETS: usize = 4;
 /// Requests of one identity that may be under way.
 const IN_FLIGHT: usize = 16;
 /// Requests of one identity before it takes a fresh one.
@@ -200,12 +198,11 @@ async fn peer(plan: Arc<Plan>, number: usize) {
     }
 }
 
-/// A mesh with a fresh key that dials from an address of the attacker's: libp2p dials from where it listens.
+/// A mesh with a fresh key.
 async fn identity(plan: &Plan, number: usize, generation: u64) -> anyhow::Result<MeshHandle> {
     let mut numbers = Numbers::new(plan.seed ^ generation.rotate_left(32) ^ ((number as u64 + 1) << 16));
-    let listen = format!("/ip4/127.0.66.{}/tcp/0", 1 + number % SUBNETS).parse()?;
-    let config = MeshConfig { listen: vec![listen], ..MeshConfig::dialer("flood") };
-    let (mesh, _) = Mesh::spawn(SecretSigningKey::from_seed(&numbers.bytes()).expose_seed(), config).await?;
+    let seed = SecretSigningKey::from_seed(&numbers.bytes()).expose_seed();
+    let (mesh, _) = Mesh::spawn(seed, MeshConfig::dialer("flood")).await?;
     Ok(mesh)
 }
 
