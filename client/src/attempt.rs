@@ -23,7 +23,7 @@ use crate::{
     exchange::{self, ExchangeError},
     nodes::Directory,
     quota::QuotaHolder,
-    reputation::Measured,
+    reputation::{Fault, Measured},
     request::Prepared,
     retry::{AttemptFailure, Begun, Known, Shown},
     session::Session,
@@ -288,7 +288,7 @@ async fn follow(
         };
         let (asked, patience) = (Instant::now(), patience.min(left));
         let next = rest.next(patience).await.map_err(|failure| match asked.elapsed() {
-            silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::lost(format!(
+            silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::stalled(format!(
                 "the node stalled: it sent nothing for {} ms",
                 silent.as_millis()
             )),

@@ -161,9 +161,12 @@ impl AttemptFailure {
     }
 
     /// The same failure, after its author was asked what became of the turn and answered something wrong.
-    pub(crate) fn exposed(self, code: ErrorCode) -> Self {
+    ///
+    /// Where memory was added, whoever added it may be at fault.
+    pub(crate) fn exposed(self, code: ErrorCode, memory: bool) -> Self {
         let reason = format!("what the node says of the turn is not what it sent: {code}");
-        Self { code: Some(code), reason, known: Known::Wrong, ..self }
+        let fault = if memory || code == ErrorCode::StatusUnknown { self.fault } else { Fault::Lied };
+        Self { code: Some(code), reason, known: Known::Wrong, fault, ..self }
     }
 
     /// Whether the code is somebody else's word, which the client could not check.

@@ -68,7 +68,14 @@ impl Progress {
     fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
         let unconnected = mesh.peers().into_iter().filter(|peer| !peer.connected).map(|peer| peer.node);
         let unconnected = unconnected.filter(|_| self.last.is_some());
-        self.tried.iter().chain(&self.silent).copied().chain(unconnected).collect()
+        let mut last = self.tried.clone();
+        // Named twice would mean that it failed twice.
+        for node in self.silent.iter().copied().chain(unconnected) {
+            if !last.contains(&node) {
+                last.push(node);
+            }
+        }
+        last
     }
 
     /// Looks who of the connected nodes is there: over QUIC, a dead one stays connected until its silence is long enough.
@@ -273,9 +280,11 @@ impl Client {
                             }
                             return self.finish(session, &auth, accepted, memory, None, events).await;
                         }
-                        failure = failure.exposed(ErrorCode::BlobMismatch);
+                        failure = failure.exposed(ErrorCode::BlobMismatch, auth.memory_from.is_some());
                     }
-                    Err(Unsettled::Wrong(code)) => failure = failure.exposed(code),
+                    Err(Unsettled::Wrong(code)) => {
+                        failure = failure.exposed(code, auth.memory_from.is_some())
+                    }
                     Ok(None) | Err(Unsettled::Unknown(_)) => {}
                 }
             }

@@ -300,7 +300,7 @@ impl Settings {
             conflict("listen must name at least one address; a node that nobody reaches serves nobody");
         }
         if self.grants_required && self.grant_issuers.is_empty() {
-            return conflict(
+            conflict(
                 "grants_required needs grant_issuers: without an issuer there is no grant, and nobody would be served",
             );
         }

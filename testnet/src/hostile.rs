@@ -30,6 +30,7 @@ use baton_node::{
     service::{
         LogKey, NoObserver, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
     },
+    telemetry::Telemetry,
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
@@ -225,6 +226,7 @@ fn deps(
         peers: Some(peers),
         log_key: LogKey::random(),
         pause: PausePoints::default(),
+        telemetry: Telemetry::default(),
     })
 }
 

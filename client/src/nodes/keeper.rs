@@ -79,7 +79,7 @@ impl Directory {
         let (node, connected) = match event {
             PeerEvent::Connected(node) => (node, true),
             PeerEvent::Disconnected(node) | PeerEvent::Expired(node) => (node, false),
-            PeerEvent::Discovered(_) | PeerEvent::Identified(_) => return,
+            PeerEvent::Discovered(_) | PeerEvent::Identified(_) | PeerEvent::Recorded(_) => return,
         };
         if let Some(known) = self.lock().get_mut(&node) {
             known.presence.set_connected(connected, now);

@@ -162,6 +162,7 @@ mod tests {
         super::{StatusSource, serve},
         *,
     };
+    use crate::{admin::Sample, metrics::SourceCounts};
 
     #[derive(Default)]
     struct Counting {
@@ -185,6 +186,14 @@ mod tests {
     impl StatusSource for Counting {
         fn status(&self) -> Status {
             Status { healthy: true, ..Status::default() }
+        }
+
+        fn sample(&self) -> Sample {
+            Sample::default()
+        }
+
+        fn sources(&self) -> Vec<SourceCounts> {
+            Vec::new()
         }
 
         fn metrics(&self) -> String {
