@@ -16,6 +16,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use baton_mesh::{MeshHandle, Multiaddr, PeerInfo};
@@ -25,7 +26,7 @@ use baton_proto::{
     node_record::NodeRecord,
     receipt::Receipt,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 pub use explain::NodeExplanation;
 
@@ -42,6 +43,8 @@ use presence::Presence;
 pub(crate) const MAX_NODES: usize = 256;
 /// A record is asked for again when less than this is left of it.
 const RENEW_BEFORE_MS: u64 = 60_000;
+/// After the start of a client, a turn that finds no node waits so long for those that the network still tells of.
+const JOIN_WAIT: Duration = Duration::from_secs(4);
 
 /// A node with its verified record.
 #[derive(Debug, Clone)]
@@ -75,6 +78,7 @@ pub(crate) struct Directory {
     reputation: Mutex<Reputation>,
     /// Where the reputation is kept; nowhere for a client without a home.
     keep: Option<Keep>,
+    started: Instant,
     /// Whether the reputation changed since it was written.
     unsaved: AtomicBool,
     /// When somebody last wanted a node, in milliseconds since the Unix epoch.
@@ -122,6 +126,7 @@ impl Directory {
             known: Mutex::new(HashMap::new()),
             reputation: Mutex::new(setup.reputation),
             keep: setup.keep,
+            started: Instant::now(),
             unsaved: AtomicBool::new(false),
             used_ms: AtomicU64::new(0),
             wake: Arc::new(Notify::new()),
@@ -210,7 +215,15 @@ impl Directory {
                 if let Some(node) = wish.node.filter(|node| self.lacks_record(*node)) {
                     self.renew(node).await;
                 }
-                self.choose_now(wish)
+                let mut chosen = self.choose_now(wish);
+                // Just after the start the network is still being told of.
+                let until = self.started + JOIN_WAIT;
+                while chosen.is_err() && self.mesh.network().dht_members > 0 && self.hears_of_one(until).await
+                {
+                    self.ask_stale().await;
+                    chosen = self.choose_now(wish);
+                }
+                chosen
             }
             chosen => chosen,
         }

@@ -114,6 +114,8 @@ pub(crate) struct Actor {
     pub(crate) nearest: Reach,
     /// Whether this mesh looks for others.
     pub(crate) discovery: bool,
+    /// Whether this mesh looks for ways around routers.
+    pub(crate) nat: bool,
     /// Whether this mesh accepts turns.
     pub(crate) serves: bool,
 }

@@ -191,6 +191,7 @@ impl Mesh {
             clock: config.clock,
             nearest,
             discovery: config.discovery,
+            nat: config.nat,
             serves: config.accept_turns,
         });
         Box::pin(actor.listen(config.listen)).await?;

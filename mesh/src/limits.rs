@@ -47,6 +47,10 @@ pub(crate) const MAX_MUXED_STREAMS: usize = 512;
 /// Time for negotiating one substream's protocol.
 pub(crate) const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time for a connection that this mesh opens, handshake included. Less than the ten seconds after which a test of somebody's
+/// address is given up unanswered: routers drop what they do not let in without a word.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
+
 /// Time for a listener to report its address; it is a local operation.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -115,6 +119,9 @@ pub(crate) const MAX_PROBES: usize = 256;
 
 /// Peers that are gone whose last record is remembered, so that an old message does not bring them back.
 pub(crate) const MAX_GONE: usize = 1024;
+
+/// A mesh whose addresses nobody has confirmed for so long reserves relays, in case it cannot be reached.
+pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(20);
 
 /// Relays on which a mesh behind a router is reachable at once: one may go.
 pub(crate) const RELAYS_WANTED: usize = 2;

@@ -10,7 +10,7 @@ use libp2p::{
     Multiaddr, PeerId, Transport as _,
     core::{
         muxing::StreamMuxerBox,
-        transport::{Boxed, TransportError},
+        transport::{Boxed, TransportError, timeout::TransportTimeout},
         upgrade::Version,
     },
     dns,
@@ -22,7 +22,7 @@ use libp2p::{
 use crate::{
     error::MeshError,
     limits::{
-        MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE,
+        DIAL_TIMEOUT, MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE,
         QUIC_STREAM_WINDOW_BYTES,
     },
     reach::{Guarded, Reach},
@@ -62,7 +62,10 @@ fn security(keypair: &Keypair) -> Result<(noise::Config, yamux::Config), MeshErr
     Ok((noise, yamux))
 }
 
-fn direct_transport(keypair: &Keypair, nearest: Reach) -> Result<Guarded<Transport>, MeshError> {
+fn direct_transport(
+    keypair: &Keypair,
+    nearest: Reach,
+) -> Result<TransportTimeout<Guarded<Transport>>, MeshError> {
     let (noise, yamux) = security(keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
@@ -78,7 +81,8 @@ fn direct_transport(keypair: &Keypair, nearest: Reach) -> Result<Guarded<Transpo
     config.max_concurrent_stream_limit = u32::try_from(MAX_NEGOTIATING_STREAMS * 2).unwrap_or(u32::MAX);
     let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
-    Ok(Guarded::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest))
+    let direct = Guarded::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest);
+    Ok(TransportTimeout::with_outgoing_timeout(direct, DIAL_TIMEOUT))
 }
 
 /// Whether a configured address can be bound now. libp2p binds TCP listeners with `SO_REUSEPORT`, so that

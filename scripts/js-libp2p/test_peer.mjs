@@ -17,6 +17,13 @@ import { tcp } from '@libp2p/tcp'
 import { multiaddr } from '@multiformats/multiaddr'
 import { createLibp2p } from 'libp2p'
 
+// What js-libp2p takes for granted and Node.js has from version 22 on.
+Promise.withResolvers ??= function () {
+  let settle
+  const promise = new Promise((resolve, reject) => { settle = { resolve, reject } })
+  return { promise, ...settle }
+}
+
 const { values } = parseArgs({ options: { bin: { type: 'string' } } })
 const folder = await mkdtemp(join(tmpdir(), 'baton-js-'))
 const listen = ['/ip4/127.0.0.1/tcp/0', '/ip4/127.0.0.1/udp/0/quic-v1']

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Mutex, time::Duration};
 
-use baton_mesh::{Multiaddr, OpenError, PeerInfo};
+use baton_mesh::{Multiaddr, OpenError, PeerEvent, PeerInfo};
 use baton_proto::{
     Signed,
     ids::NodeId,
@@ -10,7 +10,10 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame},
 };
 use futures::{StreamExt as _, stream};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::broadcast::error::RecvError,
+    time::{Instant, timeout_at},
+};
 
 use super::{Directory, MAX_NODES, NodeInfo, lock, make_room};
 use crate::exchange::{self, ExchangeError};
@@ -60,6 +63,21 @@ impl Directory {
                 return self.usable();
             }
         }
+    }
+
+    /// Waits until the mesh is told of a node; false at the deadline.
+    pub(super) async fn hears_of_one(&self, deadline: Instant) -> bool {
+        let mut events = self.mesh.peer_events();
+        let heard = async {
+            loop {
+                match events.recv().await {
+                    Ok(PeerEvent::Recorded(_)) | Err(RecvError::Lagged(_)) => return true,
+                    Ok(_) => {}
+                    Err(RecvError::Closed) => return false,
+                }
+            }
+        };
+        timeout_at(deadline, heard).await.unwrap_or(false)
     }
 
     /// Waits for any event among the peers; false at the deadline.

@@ -21,7 +21,10 @@ use crate::{
     gossip::Verdict,
     handle::{NetworkStatus, Reachability},
     ids::{node_id_of, peer_id_of},
-    limits::{EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME},
+    limits::{
+        EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME,
+        UNCONFIRMED,
+    },
     records::check_node,
     relays::{CircuitLimits, is_circuit, relay_of},
     turn_protocol::OpenReply,
@@ -64,6 +67,7 @@ pub(crate) struct Network {
     explored: HashMap<PeerId, Instant>,
     explore_due: Instant,
     sweep_due: Instant,
+    began: Instant,
     /// Whether an address from outside was configured.
     told_external: bool,
     /// Whether a server of AutoNAT could not dial us back.
@@ -78,6 +82,7 @@ impl Network {
             explored: HashMap::new(),
             explore_due: now,
             sweep_due: now + SWEEP,
+            began: now,
             told_external,
             unreachable: false,
         }
@@ -236,7 +241,11 @@ impl Actor {
 
     /// Asks a relay to be reachable through it, where that is wanted.
     fn reserve(&mut self, now: Instant) {
-        let unreachable = self.reachability() == Reachability::Private;
+        let unreachable = match self.reachability() {
+            Reachability::Public => false,
+            Reachability::Private => true,
+            Reachability::Unknown => self.nat && self.serves && now - self.network.began > UNCONFIRMED,
+        };
         let Some((relay, address)) = self.relays.next(unreachable, now, rand::random()) else { return };
         match self.swarm.listen_on(address) {
             Ok(listener) => self.relays.asked(listener, relay),
