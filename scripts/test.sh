@@ -62,6 +62,8 @@ step "the memwal client" scripts/memwal.sh
 step "OpenAI's client" scripts/openai.sh
 step "the chat page in Chromium" scripts/page.sh
 step "the status page in Chromium" scripts/status_page.sh
+step "js-libp2p" scripts/js-libp2p.sh
+step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
 step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
 

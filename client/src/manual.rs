@@ -131,7 +131,7 @@ mod tests {
         names.sort();
         assert_eq!(names, ["kite-fly-higher.1", "kite-fly.1", "kite.1"]);
         let page = String::from_utf8(page(command().after_help("Examples:\n  kite fly")).unwrap()).unwrap();
-        assert!(page.contains("KITE_COLOUR") && page.contains("Let it fly"), "{page}");
+        assert!(page.contains("Its colour") && page.contains("Let it fly"), "{page}");
         assert!(page.contains(".SH NOTES\n.nf\nExamples:") && page.contains("\n.fi\n.SH VERSION"), "{page}");
     }
 }

@@ -218,7 +218,9 @@ impl Directory {
                 let mut chosen = self.choose_now(wish);
                 // Just after the start the network is still being told of.
                 let until = self.started + JOIN_WAIT;
-                while chosen.is_err() && self.mesh.network().dht_members > 0 && self.hears_of_one(until).await
+                while chosen.is_err()
+                    && self.mesh.peers().iter().any(|peer| peer.connected)
+                    && self.hears_of_one(until).await
                 {
                     self.ask_stale().await;
                     chosen = self.choose_now(wish);

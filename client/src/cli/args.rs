@@ -41,7 +41,7 @@ Examples:
   baton memory add 'I am allergic to peanuts'      and search, edit, forget, export, consent, settings
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator and heads (a URL or
-a list), publisher_token_file, publisher_secret_file, shards, mdns, open_epochs, closed_epochs, epoch_hours,
+a list), publisher_token_file, publisher_secret_file, shards, mdns, dht, open_epochs, closed_epochs, epoch_hours,
 renew, max_price, model, system, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
 that before the file.
 
@@ -101,6 +101,9 @@ pub struct Arguments {
     /// Do not store blobs again before they run out.
     #[arg(long, global = true, env = "BATON_NO_RENEW")]
     pub no_renew: bool,
+    /// Keep no session heads in the nodes' DHT, beside the head indexes.
+    #[arg(long, global = true, env = "BATON_NO_DHT")]
+    pub no_dht: bool,
     /// Most that one turn may cost, in millionths of the unit that nodes name prices in [default: 10000000].
     #[arg(long, global = true, env = "BATON_MAX_PRICE", value_name = "NUMBER")]
     pub max_price: Option<u64>,

@@ -80,6 +80,7 @@ struct File {
     closed_epochs: Option<u32>,
     epoch_hours: Option<u32>,
     renew: Option<bool>,
+    dht: Option<bool>,
     max_price: Option<u64>,
     model: Option<String>,
     system: Option<String>,
@@ -128,6 +129,7 @@ pub struct Settings {
     closed_epochs: u32,
     epoch: Duration,
     renew: bool,
+    dht: bool,
     max_price: u64,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
@@ -178,6 +180,7 @@ impl Settings {
             )?,
             epoch: epoch(arguments.epoch_hours.or(file.epoch_hours))?,
             renew: !arguments.no_renew && file.renew.unwrap_or(true),
+            dht: !arguments.no_dht && file.dht.unwrap_or(true),
             max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             account: arguments.account.clone().or(file.account).unwrap_or_else(|| home.join("account.key")),
@@ -255,7 +258,7 @@ impl Settings {
             let index = index.map_err(|error| Failure::Usage(format!("--heads {url}: {error}")))?;
             config.more_heads.push(NamedIndex { name: url.clone(), index: Arc::new(index) });
         }
-        config.heads_in_dht = network;
+        config.heads_in_dht = network && self.dht;
         config.passphrase.clone_from(&self.passphrase);
         config.quota = QuotaHolder::load(&self.home, self.passphrase())?.map(Arc::new);
         config.storage.open_epochs = self.open_epochs;

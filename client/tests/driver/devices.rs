@@ -569,8 +569,10 @@ async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_
     let (place, other) = (Place::new().await, Place::new().await);
     let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
     let both = ["--heads", &place.url, "--heads", &other.url];
+    // Through the DHT the second device would have seen what the first one wrote.
     let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
-        arguments.iter().copied().chain(heads.iter().copied()).map(str::to_owned).collect()
+        let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
+        all.map(str::to_owned).collect()
     };
     let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

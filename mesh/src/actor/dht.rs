@@ -21,7 +21,9 @@ use super::Actor;
 use crate::{
     dht::{DhtError, Found, Providers},
     ids::{node_id_of, peer_id_of},
-    limits::{DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, MAX_DHT_ANSWERS, MAX_DHT_QUERIES, MAX_DHT_RECORDS},
+    limits::{
+        DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, MAX_ADDR_BYTES, MAX_DHT_ANSWERS, MAX_DHT_QUERIES, MAX_DHT_RECORDS,
+    },
     rate::Rates,
     records::{self, Checked, DhtKey},
 };
@@ -33,6 +35,8 @@ const INTRODUCTIONS: usize = 16;
 /// How often it does, while it knows fewer.
 const INTRODUCE_INTERVAL: Duration = Duration::from_secs(20);
 
+/// Addresses kept of one provider.
+const MAX_PROVIDER_ADDRS: usize = 4;
 /// Most providers of a model that are returned.
 const MAX_PROVIDERS: usize = 64;
 
@@ -252,9 +256,11 @@ impl Actor {
             InboundRequest::AddProvider { record: Some(provider) } => {
                 let model = matches!(DhtKey::parse(provider.key.as_ref()), Some(DhtKey::Model(_)));
                 let Some(dht) = self.swarm.behaviour_mut().dht.as_mut().filter(|_| model) else { return };
-                // Addresses come from signed records only.
-                let _ =
-                    dht.store_mut().add_provider(kad::ProviderRecord { addresses: Vec::new(), ..provider });
+                // Nobody dials these: addresses come from signed records. But a provider without any is not passed on.
+                let mut addresses = provider.addresses;
+                addresses.retain(|address| address.len() <= MAX_ADDR_BYTES);
+                addresses.truncate(MAX_PROVIDER_ADDRS);
+                let _ = dht.store_mut().add_provider(kad::ProviderRecord { addresses, ..provider });
             }
             _ => {}
         }

@@ -55,14 +55,17 @@ async fn refuses_turns_over_a_peers_quota_until_one_ends() {
 
 #[tokio::test]
 async fn resets_turns_that_nobody_takes() {
-    const QUEUE: u64 = 64;
+    const QUEUE: u64 = 512;
     let mut config = server_config(TCP);
-    config.limits.max_streams_per_peer = 200;
+    config.limits.max_streams_per_peer = 300;
+    config.limits.max_streams_in = 600;
     let (node, mut incoming) = start(config).await;
-    let client = client().await;
+    // One connection carries no more than so many streams.
+    let (client, other) = (client().await, client().await);
     let mut turns = Vec::new();
-    for _ in 0..QUEUE + 3 {
-        turns.push(client.open(node.node_id(), &node.listen_addrs(), soon()).await.unwrap());
+    for number in 0..QUEUE + 3 {
+        let opener = if number % 2 == 0 { &client } else { &other };
+        turns.push(opener.open(node.node_id(), &node.listen_addrs(), soon()).await.unwrap());
     }
     wait_for(&node, |stats| stats.turns_refused_queue == 3).await;
     assert_eq!(node.stats().turns_accepted, QUEUE);

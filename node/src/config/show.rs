@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
         let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
-                    proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900";
+                    proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900\n\
+                    otlp_endpoint = \"http://t\"";
         let given = file::parse(Path::new("c"), text).unwrap();
         let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
         let mut written = String::new();
