@@ -163,7 +163,7 @@ impl NoChoice {
     }
 }
 
-/// Chooses a node: draws one of those that [`weigh`] lets into the draw, by their shares. `random` must be uniformly
+/// Chooses a node: draws one of those that [`weigh()`] lets into the draw, by their shares. `random` must be uniformly
 /// distributed; the order of the candidates makes no difference.
 ///
 /// # Errors

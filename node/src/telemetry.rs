@@ -1,7 +1,7 @@
 //! Traces of turns for a collector that speaks OpenTelemetry's protocol (OTLP over HTTP): what each step of a turn
 //! took, and how it ended.
 //!
-//! The turn service begins a [`TurnTrace`] for each admitted turn; `export` sends what ended. A span says names of
+//! The turn service begins a `TurnTrace` for each admitted turn; `export` sends what ended. A span says names of
 //! fixed lists, counts, times, and the name that stands for a session in this process's log; there is no way to put
 //! a text, a key or an id into one. Nothing here holds a turn up: a span that ended is put into a bounded queue, or
 //! dropped where that is full. Traces begin and end on this node: no trace context is taken from a peer or sent to
