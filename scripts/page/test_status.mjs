@@ -70,7 +70,8 @@ async function keepTalking() {
 before(async () => {
   const { ready: store } = await start("baton-testnet", "store", "--data-dir", join(folder, "store"), "--listen", "127.0.0.1:0", "--shards", "10", "--json");
   node = await startNode("one", store.url, "--slots", String(SLOTS), "--queue", "8", "--echo-delay-ms", "25", "--turns-per-minute", "2000");
-  await startNode("two", store.url, "--bootstrap", node.ready.listen[0]);
+  // Known to the first node alone: the client, which would find it through the network, talks to the first one.
+  await startNode("two", store.url, "--bootstrap", node.ready.listen[0], "--discovery", "false");
   const config = ["--home", join(folder, "home"), "--node", node.ready.listen[0], "--publisher", store.url, "--shards", "10"];
   const { ready: served } = await start("baton", "serve", "--listen", "127.0.0.1:0", "--allow-echo", "--json", ...config);
   serve = served.url;
