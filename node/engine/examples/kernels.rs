@@ -1,0 +1,75 @@
+//! How fast the kernels are, one thread: products of 1,536 x 576 weights, by encoding, rows and instruction set.
+
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
+
+use std::time::Instant;
+
+use baton_engine::{
+    gguf::DType,
+    kernels::{
+        Isa,
+        dot::{Acts, DIRECT_ROWS, Finish, Panel, Spread, TileRef},
+        rows::{ActBlock, NormQuantise},
+    },
+    tiles::Tiles,
+};
+
+const OUTPUTS: usize = 1536;
+const INPUTS: usize = 768;
+
+fn main() {
+    for dtype in [
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+        DType::F16,
+        DType::Bf16,
+        DType::F32,
+    ] {
+        let (block, bytes) = dtype.block();
+        // Small numbers as scales: 0x11 0x11 is a half of 6e-4.
+        let tiles = Tiles::repack(dtype, OUTPUTS, INPUTS, &vec![0x11; OUTPUTS * INPUTS / block * bytes])
+            .expect("memory");
+        for isa in Isa::all() {
+            print!("{dtype:?} {isa:?}");
+            for rows in [1, 2, 4, 8, 64, 512] {
+                let floats: Vec<f32> = (0..rows * INPUTS).map(|at| (at % 97) as f32 - 48.0).collect();
+                let mut blocks = vec![ActBlock::default(); rows * INPUTS / 32];
+                isa.run(NormQuantise {
+                    rows: &floats,
+                    width: INPUTS,
+                    norm: None,
+                    scratch: &mut [],
+                    blocks: &mut blocks,
+                    floats: &mut [],
+                });
+                let mut out = vec![0.0; rows * OUTPUTS];
+                let mut spread = vec![Spread::EMPTY; 2 * INPUTS / 32];
+                let mut best = f64::MAX;
+                for _ in 0..if isa.name() == "scalar" { 1 } else { 12 } {
+                    let start = Instant::now();
+                    for (panel, out) in out.chunks_exact_mut(rows * 32).enumerate() {
+                        Panel {
+                            tiles: [0, 1].map(|tile| TileRef { matrix: &tiles, tile: 2 * panel + tile }),
+                            acts: Acts { blocks: &blocks, floats: &floats },
+                            rows,
+                            direct: rows <= DIRECT_ROWS,
+                            finish: Finish::Both,
+                            out,
+                            spread: &mut spread,
+                        }
+                        .run(isa);
+                    }
+                    best = best.min(start.elapsed().as_secs_f64());
+                }
+                print!("  {rows}: {:.1}", (rows * INPUTS * OUTPUTS) as f64 / best / 1e9);
+            }
+            println!(" GMAC/s");
+        }
+    }
+}

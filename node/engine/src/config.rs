@@ -1,0 +1,247 @@
+//! What a model is, read from a file's metadata: the Llama family and what differs within it.
+
+mod rope;
+
+pub use rope::Rope;
+
+use crate::{
+    gguf::{Gguf, GgufError},
+    kernels::rows::{BLOCK, Pairing},
+};
+
+/// The families that are computed here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Family {
+    Llama,
+    Qwen2,
+    Qwen3,
+    Gemma3,
+}
+
+/// The function between the two halves of a feed-forward layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Activation {
+    Silu,
+    Gelu,
+}
+
+/// Layers that see only the positions just before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sliding {
+    /// How many positions such a layer sees, the own one included.
+    pub window: usize,
+    /// Every how many layers one sees everything: the last of each run.
+    pub period: usize,
+}
+
+/// A model's shape.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The family.
+    pub family: Family,
+    /// Layers.
+    pub layers: usize,
+    /// Numbers that stand for a position between layers.
+    pub hidden: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values; divides `heads`.
+    pub kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward layers.
+    pub feed_forward: usize,
+    /// Positions that the model was made for.
+    pub context: usize,
+    /// The norms' epsilon.
+    pub epsilon: f32,
+    /// What queries are multiplied with.
+    pub query_scale: f32,
+    /// What embeddings are multiplied with.
+    pub embedding_scale: f32,
+    /// Between the halves of a feed-forward layer.
+    pub activation: Activation,
+    /// Layers that see only what is near, if there are any.
+    pub sliding: Option<Sliding>,
+    /// Rotation in layers that see everything.
+    pub rope: Rope,
+    /// Rotation in the other layers.
+    pub local_rope: Rope,
+}
+
+/// Why a model is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file's header is not sound, or lacks something.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A family that is not computed here.
+    #[error("models of the family {0:?} are not computed by this engine")]
+    Family(String),
+    /// A number out of bounds.
+    #[error("{key} of {found} is not between {least} and {most}")]
+    Bounds {
+        /// What is out of bounds.
+        key: String,
+        /// What the file says.
+        found: u64,
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// A number that does not go with the others, or with the kernels.
+    #[error("{0}")]
+    Shape(String),
+    /// Something that is not computed here.
+    #[error("{0} is not computed by this engine")]
+    Unsupported(String),
+}
+
+/// Layers: the deepest open models have 126.
+pub const MAX_LAYERS: u64 = 512;
+/// Numbers of a position: the widest open models have 16,384.
+pub const MAX_HIDDEN: u64 = 65_536;
+/// Heads of queries: at most 128 in open models.
+pub const MAX_HEADS: u64 = 1_024;
+/// Dimensions of a head: at most 256 in open models.
+pub const MAX_HEAD_DIM: u64 = 1_024;
+/// Width of a feed-forward layer: at most 53,248 in open models.
+pub const MAX_FEED_FORWARD: u64 = 1 << 20;
+/// Positions: angles are exact enough up to 2^27.
+pub const MAX_CONTEXT: u64 = 1 << 24;
+
+/// Reads numbers of one family, which begin with its name.
+struct Reader<'a> {
+    gguf: &'a Gguf,
+    prefix: &'a str,
+}
+
+impl Reader<'_> {
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    fn bounded(&self, key: &str, default: Option<u64>, most: u64) -> Result<usize, ConfigError> {
+        let key = self.key(key);
+        let found = match (self.gguf.optional_u64(&key)?, default) {
+            (Some(found), _) | (None, Some(found)) => found,
+            (None, None) => return Err(GgufError::Missing(key).into()),
+        };
+        match usize::try_from(found) {
+            Ok(value) if (1..=most).contains(&found) => Ok(value),
+            _ => Err(ConfigError::Bounds { key, found, least: 1, most }),
+        }
+    }
+
+    fn positive(&self, key: &str, default: Option<f32>) -> Result<f32, ConfigError> {
+        let key = self.key(key);
+        match (self.gguf.optional_f32(&key)?, default) {
+            (Some(value), _) | (None, Some(value)) if value > 0.0 => Ok(value),
+            (None, None) => Err(GgufError::Missing(key).into()),
+            _ => Err(ConfigError::Shape(format!("{key} is not above zero"))),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a model's shape.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if something is missing, out of bounds or not computed here.
+    pub fn read(gguf: &Gguf) -> Result<Self, ConfigError> {
+        const FAMILY: &str = "general.architecture";
+        let name = gguf.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
+        let family = match name {
+            "llama" => Family::Llama,
+            "qwen2" => Family::Qwen2,
+            "qwen3" => Family::Qwen3,
+            "gemma3" => Family::Gemma3,
+            other => return Err(ConfigError::Family(other.chars().take(64).collect())),
+        };
+        let read = Reader { gguf, prefix: name };
+        if gguf.optional_u64(&read.key("expert_count"))?.unwrap_or(0) > 0 {
+            return Err(ConfigError::Unsupported("a mixture of experts".to_owned()));
+        }
+        if gguf.get(&read.key("final_logit_softcapping")).is_some() {
+            return Err(ConfigError::Unsupported("capping of logits".to_owned()));
+        }
+        let layers = read.bounded("block_count", None, MAX_LAYERS)?;
+        let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
+        let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
+        let kv_heads = read.bounded("attention.head_count_kv", Some(heads as u64), heads as u64)?;
+        let usual = (hidden / heads) as u64;
+        let head_dim = read.bounded("attention.key_length", Some(usual), MAX_HEAD_DIM)?;
+        let value_dim = read.bounded("attention.value_length", Some(head_dim as u64), MAX_HEAD_DIM)?;
+        let feed_forward = read.bounded("feed_forward_length", None, MAX_FEED_FORWARD)?;
+        let context = read.bounded("context_length", None, MAX_CONTEXT)?;
+        let shape = |holds: bool, what: String| if holds { Ok(()) } else { Err(ConfigError::Shape(what)) };
+        shape(heads % kv_heads == 0, format!("{heads} heads cannot share {kv_heads} heads of keys"))?;
+        shape(value_dim == head_dim, format!("values of {value_dim} dimensions beside keys of {head_dim}"))?;
+        shape(head_dim % 16 == 0, format!("heads of {head_dim} dimensions, which is no multiple of 16"))?;
+        for (what, width) in
+            [("hidden", hidden), ("feed-forward", feed_forward), ("attention", heads * head_dim)]
+        {
+            shape(width % BLOCK == 0, format!("a {what} width of {width}, which is no multiple of {BLOCK}"))?;
+        }
+        let sliding = match family {
+            Family::Gemma3 => Some(Sliding {
+                window: read.bounded("attention.sliding_window", None, MAX_CONTEXT)?,
+                period: read.bounded("attention.sliding_window_pattern", Some(6), MAX_LAYERS)?,
+            }),
+            _ => None,
+        };
+        let gemma = family == Family::Gemma3;
+        let pairing = if family == Family::Llama { Pairing::Neighbours } else { Pairing::Halves };
+        let rope = Rope::read(&read, head_dim, context, pairing)?;
+        let local_rope = if gemma { Rope::plain(head_dim, 10_000.0, pairing) } else { rope.clone() };
+        // The largest Gemma 3 scales by the hidden width, not by the heads' dimensions.
+        let divided = if gemma && layers == 62 { hidden / heads } else { head_dim };
+        Ok(Self {
+            family,
+            layers,
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            feed_forward,
+            context,
+            epsilon: read.positive("attention.layer_norm_rms_epsilon", None)?,
+            query_scale: 1.0 / (divided as f32).sqrt(),
+            embedding_scale: if gemma { (hidden as f32).sqrt() } else { 1.0 },
+            activation: if gemma { Activation::Gelu } else { Activation::Silu },
+            sliding,
+            rope,
+            local_rope,
+        })
+    }
+
+    /// Whether a layer sees only what is near.
+    #[must_use]
+    pub fn is_local(&self, layer: usize) -> bool {
+        self.sliding.is_some_and(|sliding| !(layer + 1).is_multiple_of(sliding.period))
+    }
+
+    /// How many positions a layer sees, the own one included.
+    #[must_use]
+    pub fn window(&self, layer: usize) -> usize {
+        match self.sliding {
+            Some(sliding) if self.is_local(layer) => sliding.window,
+            _ => usize::MAX,
+        }
+    }
+
+    /// Width of all queries of a position.
+    #[must_use]
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all keys, and of all values, of a position.
+    #[must_use]
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}

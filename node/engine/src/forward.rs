@@ -1,0 +1,406 @@
+//! The way of a step's rows through the layers.
+//!
+//! A step is a row for each of its tokens. Each phase is cut into parts that write to places of their own, and handed to
+//! the threads; the next begins when all are done. How a phase is cut depends on the rows and the threads, what is
+//! computed for a row never does.
+
+mod attention;
+mod product;
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use product::{Product, gather};
+use zeroize::Zeroize;
+
+use crate::{
+    config::Config,
+    kernels::{
+        Isa,
+        attention::KV_BLOCK,
+        dot::{Acts, Spread},
+        rows::{ActBlock, AddNormed, BLOCK, NormQuantise},
+    },
+    model::{Chunk, Logits, Model},
+    threads::Threads,
+    weights::{Linear, Weights},
+};
+
+/// Rows up to which a phase that goes row by row is not worth handing out.
+const ALONE: usize = 4;
+
+/// Rows whose logits are computed at once.
+const HEAD_ROWS: usize = 64;
+
+/// Buffers that a step needs, kept from one to the next, and overwritten at the end.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// What layers add to: `hidden` numbers for each row.
+    stream: Vec<f32>,
+    /// Activations as bytes, and as numbers where weights are floating-point.
+    blocks: Vec<ActBlock>,
+    floats: Vec<f32>,
+    /// Products, by panels: queries with keys and values; what is added to the stream; the feed-forward layer's middle.
+    qkv: Vec<f32>,
+    added: Vec<f32>,
+    middle: Vec<f32>,
+    /// Rotated queries, `query_width` for each row.
+    queries: Vec<f32>,
+    /// Attention's results, by parts.
+    attended: Vec<f32>,
+    /// Cosines and sines for each row, for layers that see everything and for the others.
+    turns: [Turns; 2],
+    /// What each thread needs for itself.
+    own: Vec<Mutex<Own>>,
+}
+
+#[derive(Default)]
+struct Turns {
+    cosines: Vec<f32>,
+    sines: Vec<f32>,
+}
+
+/// A thread's own buffers.
+#[derive(Default)]
+pub(crate) struct Own {
+    row: Vec<f32>,
+    normed: Vec<f32>,
+    half: Vec<u16>,
+    scores: Vec<f32>,
+    spread: Vec<Spread>,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Scratch {
+    /// Overwrites what is left of a conversation.
+    fn clear(&mut self) {
+        for buffer in [
+            &mut self.stream,
+            &mut self.floats,
+            &mut self.qkv,
+            &mut self.added,
+            &mut self.middle,
+            &mut self.queries,
+            &mut self.attended,
+        ] {
+            buffer.zeroize();
+        }
+        self.blocks.fill(ActBlock::default());
+        std::hint::black_box(&self.blocks);
+    }
+}
+
+/// A buffer of at least `length`, whatever is in it.
+pub(crate) fn room<T: Clone>(buffer: &mut Vec<T>, length: usize, fill: T) -> &mut [T] {
+    if buffer.len() < length {
+        buffer.resize(length, fill);
+    }
+    &mut buffer[..length]
+}
+
+/// Rows of one sequence in a step.
+pub(crate) struct Run {
+    /// Which of the step's rows.
+    pub rows: Range<usize>,
+    /// The first row's position.
+    pub position: usize,
+}
+
+/// What the phases share.
+pub(crate) struct Context<'a> {
+    pub isa: Isa,
+    pub threads: &'a mut Threads,
+    pub own: &'a [Mutex<Own>],
+}
+
+impl Context<'_> {
+    /// Runs `work` on each part.
+    pub fn each<P: Send>(&mut self, parts: &mut [P], work: impl Fn(&mut Own, &mut P) + Sync) {
+        let own = self.own;
+        self.threads.each(parts, |thread, part| {
+            let mut own = own[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut own, part);
+        });
+    }
+
+    /// How many rows a part of a phase gets that goes row by row.
+    pub fn rows_at_once(&self, rows: usize) -> usize {
+        if rows <= ALONE { rows.max(1) } else { rows.div_ceil(4 * self.threads.count()).max(2) }
+    }
+}
+
+/// Activations for a product.
+struct ActBuffers<'a> {
+    blocks: &'a mut Vec<ActBlock>,
+    floats: &'a mut Vec<f32>,
+}
+
+/// A part of a phase that goes row by row.
+struct RowPart<'a> {
+    rows: Range<usize>,
+    stream: &'a mut [f32],
+    blocks: &'a mut [ActBlock],
+    floats: &'a mut [f32],
+}
+
+/// Where a row's numbers come from.
+trait Source: Sync {
+    /// Copies a row.
+    fn copy(&self, row: usize, out: &mut [f32]);
+}
+
+/// Rows in panels.
+struct Panels<'a> {
+    data: &'a [f32],
+    rows: usize,
+    width: usize,
+}
+
+impl Source for Panels<'_> {
+    fn copy(&self, row: usize, out: &mut [f32]) {
+        gather(self.data, self.rows, self.width, row, out);
+    }
+}
+
+/// Attention's results, of all rows or of some.
+struct Picked<'a> {
+    plan: &'a attention::Plan<'a>,
+    rows: Option<&'a [usize]>,
+}
+
+impl Source for Picked<'_> {
+    fn copy(&self, row: usize, out: &mut [f32]) {
+        self.plan.copy(self.rows.map_or(row, |rows| rows[row]), out);
+    }
+}
+
+/// Cuts rows into parts with their places in `stream`, if it is not empty, and in the activations for `linear`.
+fn row_parts<'a>(
+    context: &Context<'_>,
+    rows: usize,
+    stream: Option<(&'a mut [f32], usize)>,
+    acts: Option<(ActBuffers<'a>, &Linear)>,
+) -> Vec<RowPart<'a>> {
+    let at_once = context.rows_at_once(rows);
+    let (stream, hidden) = stream.unwrap_or((&mut [], 0));
+    let (mut blocks, mut floats): (&mut [ActBlock], &mut [f32]) = (&mut [], &mut []);
+    let (mut row_blocks, mut row_floats) = (0, 0);
+    if let Some((buffers, linear)) = acts {
+        let (wants_floats, wants_blocks) = linear.wants();
+        if wants_blocks {
+            row_blocks = linear.columns / BLOCK;
+            blocks = room(buffers.blocks, rows * row_blocks, ActBlock::default());
+        }
+        if wants_floats {
+            row_floats = linear.columns;
+            floats = room(buffers.floats, rows * row_floats, 0.0);
+        }
+    }
+    let mut stream = stream;
+    let mut parts = Vec::with_capacity(rows.div_ceil(at_once));
+    for start in (0..rows).step_by(at_once) {
+        let count = at_once.min(rows - start);
+        parts.push(RowPart {
+            rows: start..start + count,
+            stream: stream.split_off_mut(..count * hidden).unwrap_or_default(),
+            blocks: blocks.split_off_mut(..count * row_blocks).unwrap_or_default(),
+            floats: floats.split_off_mut(..count * row_floats).unwrap_or_default(),
+        });
+    }
+    parts
+}
+
+/// Adds `added` to the stream, after its norm if it has one; then the next norm and activations for what follows.
+fn add_and_norm(
+    context: &mut Context<'_>,
+    rows: usize,
+    stream: (&mut [f32], usize),
+    added: Option<(&[f32], Option<&[f32]>)>,
+    next: Option<(ActBuffers<'_>, &Linear, &[f32])>,
+    epsilon: f32,
+) {
+    let (isa, hidden) = (context.isa, stream.1);
+    let (acts, weight) = match next {
+        Some((buffers, linear, weight)) => (Some((buffers, linear)), Some(weight)),
+        None => (None, None),
+    };
+    let mut parts = row_parts(context, rows, Some(stream), acts);
+    context.each(&mut parts, |own, part| {
+        if let Some((data, norm)) = added {
+            let other = room(&mut own.row, hidden, 0.0);
+            for (row, stream) in part.rows.clone().zip(part.stream.chunks_exact_mut(hidden)) {
+                gather(data, rows, 2 * crate::kernels::LANES, row, other);
+                isa.run(AddNormed { row: stream, other, norm: norm.map(|weight| (weight, epsilon)) });
+            }
+        }
+        if let Some(weight) = weight {
+            isa.run(NormQuantise {
+                rows: part.stream,
+                width: hidden,
+                norm: Some((weight, epsilon)),
+                scratch: room(&mut own.normed, hidden, 0.0),
+                blocks: part.blocks,
+                floats: part.floats,
+            });
+        }
+    });
+}
+
+/// Activations of rows that come from elsewhere.
+fn quantise_rows(
+    context: &mut Context<'_>,
+    rows: usize,
+    source: &dyn Source,
+    buffers: ActBuffers<'_>,
+    linear: &Linear,
+) {
+    let (isa, width) = (context.isa, linear.columns);
+    let mut parts = row_parts(context, rows, None, Some((buffers, linear)));
+    context.each(&mut parts, |own, part| {
+        let values = room(&mut own.row, width, 0.0);
+        let (row_blocks, row_floats) =
+            (part.blocks.len() / part.rows.len(), part.floats.len() / part.rows.len());
+        for (at, row) in part.rows.clone().enumerate() {
+            source.copy(row, values);
+            isa.run(NormQuantise {
+                rows: values,
+                width,
+                norm: None,
+                scratch: &mut [],
+                blocks: &mut part.blocks[at * row_blocks..][..row_blocks],
+                floats: &mut part.floats[at * row_floats..][..row_floats],
+            });
+        }
+    });
+}
+
+impl Model {
+    /// All layers for a step that has been checked and has room in its sequences.
+    pub(crate) fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Logits {
+        let Self { config, weights, threads, isa, scratch, .. } = self;
+        let mut runs = Vec::with_capacity(chunks.len());
+        let mut rows = 0;
+        for chunk in chunks.iter() {
+            runs.push(Run { rows: rows..rows + chunk.tokens.len(), position: chunk.sequence.len() });
+            rows += chunk.tokens.len();
+        }
+        if scratch.own.len() < threads.count() {
+            scratch.own.resize_with(threads.count(), Mutex::default);
+        }
+        let own = std::mem::take(&mut scratch.own);
+        let mut context = Context { isa: *isa, threads, own: &own };
+        let hidden = config.hidden;
+
+        room(&mut scratch.stream, rows * hidden, 0.0);
+        let tokens: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
+        let mut parts = row_parts(&context, rows, Some((&mut scratch.stream[..rows * hidden], hidden)), None);
+        context.each(&mut parts, |_, part| {
+            for (row, stream) in part.rows.clone().zip(part.stream.chunks_exact_mut(hidden)) {
+                weights.embed(tokens[row] as usize, stream);
+                stream.iter_mut().for_each(|value| *value *= config.embedding_scale);
+            }
+        });
+        drop(parts);
+        attention::turns(&mut context, config, &runs, rows, &mut scratch.turns);
+
+        let wanted: Vec<usize> = runs
+            .iter()
+            .zip(chunks.iter())
+            .flat_map(|(run, chunk)| chunk.want.rows(chunk.tokens.len()).map(|row| run.rows.start + row))
+            .collect();
+        for (number, layer) in weights.layers.iter().enumerate() {
+            let Scratch { stream, blocks, floats, qkv, added, middle, queries, attended, turns, .. } =
+                &mut *scratch;
+            if number == 0 {
+                let next = (ActBuffers { blocks, floats }, &layer.qkv, layer.attention_norm.as_slice());
+                let stream = (&mut stream[..rows * hidden], hidden);
+                add_and_norm(&mut context, rows, stream, None, Some(next), config.epsilon);
+            }
+            let product = |linear, rows| Product { linear, rows };
+            product(&layer.qkv, rows).run(&mut context, Acts { blocks, floats }, qkv);
+            let step = attention::Step { config, layer, number, rows, runs: &runs };
+            let turns = &turns[usize::from(config.is_local(number))];
+            step.remember(&mut context, qkv, queries, turns, chunks);
+            let all = number + 1 < weights.layers.len();
+            if !all && wanted.is_empty() {
+                break;
+            }
+            let plan = step.attend(&mut context, queries, attended, chunks);
+            // Of the last layer, only the rows that are wanted go on: nothing looks at the others any more.
+            let (source, rows) = if all {
+                (Picked { plan: &plan, rows: None }, rows)
+            } else {
+                for (to, from) in wanted.iter().enumerate() {
+                    stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
+                }
+                (Picked { plan: &plan, rows: Some(&wanted) }, wanted.len())
+            };
+            let stream = &mut stream[..rows * hidden];
+            quantise_rows(&mut context, rows, &source, ActBuffers { blocks, floats }, &layer.output);
+            product(&layer.output, rows).run(&mut context, Acts { blocks, floats }, added);
+            let next = (ActBuffers { blocks, floats }, &layer.gate_up, layer.feed_forward_norm.as_slice());
+            let add = (added.as_slice(), layer.post_attention_norm.as_deref());
+            add_and_norm(&mut context, rows, (stream, hidden), Some(add), Some(next), config.epsilon);
+            product(&layer.gate_up, rows).run(&mut context, Acts { blocks, floats }, middle);
+            let panels = Panels { data: middle, rows, width: layer.gate_up.finish.width() };
+            quantise_rows(&mut context, rows, &panels, ActBuffers { blocks, floats }, &layer.down);
+            product(&layer.down, rows).run(&mut context, Acts { blocks, floats }, added);
+            let next = weights
+                .layers
+                .get(number + 1)
+                .map(|next| (ActBuffers { blocks, floats }, &next.qkv, next.attention_norm.as_slice()));
+            let add = (added.as_slice(), layer.post_feed_forward_norm.as_deref());
+            add_and_norm(&mut context, rows, (stream, hidden), Some(add), next, config.epsilon);
+        }
+
+        let logits = head(&mut context, weights, config, scratch, wanted.len());
+        scratch.own = own;
+        logits
+    }
+}
+
+/// The logits of the stream's first `rows` rows.
+fn head(
+    context: &mut Context<'_>,
+    weights: &Weights,
+    config: &Config,
+    scratch: &mut Scratch,
+    rows: usize,
+) -> Logits {
+    let (hidden, vocabulary) = (config.hidden, weights.vocabulary);
+    let mut logits = Logits { vocabulary, numbers: vec![0.0; rows * vocabulary] };
+    let Scratch { stream, blocks, floats, added, .. } = scratch;
+    let streams = stream[..rows * hidden].chunks_mut(HEAD_ROWS * hidden);
+    for (stream, numbers) in streams.zip(logits.numbers.chunks_mut(HEAD_ROWS * vocabulary)) {
+        let rows = stream.len() / hidden;
+        let next = (ActBuffers { blocks, floats }, &weights.head, weights.output_norm.as_slice());
+        add_and_norm(context, rows, (stream, hidden), None, Some(next), config.epsilon);
+        let product = Product { linear: &weights.head, rows };
+        product.run(context, Acts { blocks, floats }, added);
+        for (row, numbers) in numbers.chunks_exact_mut(vocabulary).enumerate() {
+            gather(added, rows, 2 * crate::kernels::LANES, row, numbers);
+        }
+    }
+    logits
+}
+
+/// The part of a block's positions that a run's rows fall into: rows and the first one's place in the block.
+pub(crate) fn block_runs(run: &Run) -> impl Iterator<Item = (Range<usize>, usize)> {
+    let (mut row, end, mut position) = (run.rows.start, run.rows.end, run.position);
+    std::iter::from_fn(move || {
+        if row == end {
+            return None;
+        }
+        let within = position % KV_BLOCK;
+        let count = (KV_BLOCK - within).min(end - row);
+        let rows = row..row + count;
+        row += count;
+        position += count;
+        Some((rows, within))
+    })
+}

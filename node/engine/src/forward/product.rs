@@ -1,0 +1,98 @@
+//! Products of a step's rows with a matrix, and where they are put.
+//!
+//! A product is stored by panels: all rows' numbers of the first panel, then of the second, and so on.
+
+use std::ops::Range;
+
+use super::{Context, room};
+use crate::{
+    kernels::{
+        dot::{AT_ONCE, Acts, DIRECT_ROWS, Panel, Panels, Spread},
+        rows::BLOCK,
+    },
+    weights::Linear,
+};
+
+/// Rows that are worth spreading a tile out again for.
+const LEAST_ROWS: usize = 24;
+
+/// A product to compute.
+pub(super) struct Product<'a> {
+    pub linear: &'a Linear,
+    pub rows: usize,
+}
+
+/// Some panels for all rows, or one panel for some rows.
+struct Part<'a> {
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &'a mut [f32],
+}
+
+impl Product<'_> {
+    /// Computes it into `out`, which is made large enough.
+    pub fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
+        let Self { linear, rows } = *self;
+        let out = room(out, rows * linear.width(), 0.0);
+        let mut parts = self.parts(context.threads.count(), out);
+        let (isa, width) = (context.isa, linear.finish.width());
+        let (wants_floats, wants_blocks) = linear.wants();
+        context.each(&mut parts, |own, part| {
+            let spread = room(&mut own.spread, 2 * linear.columns / BLOCK, Spread::EMPTY);
+            let (from, count) = (part.rows.start, part.rows.len());
+            let row_blocks = if wants_blocks { linear.columns / BLOCK } else { 0 };
+            let row_floats = if wants_floats { linear.columns } else { 0 };
+            let acts = Acts {
+                blocks: &acts.blocks[from * row_blocks..(from + count) * row_blocks],
+                floats: &acts.floats[from * row_floats..(from + count) * row_floats],
+            };
+            let (finish, direct) = (linear.finish, rows <= DIRECT_ROWS);
+            let mut out = &mut *part.out;
+            let mut panel = part.panels.start;
+            while panel < part.panels.end {
+                let together = if direct { linear.same_panels(panel, part.panels.end) } else { None };
+                let now = if together.is_some() { AT_ONCE } else { 1 };
+                let out = out.split_off_mut(..now * count * width).unwrap_or_default();
+                match together {
+                    Some(tiles) => Panels { tiles, acts: acts.blocks, rows: count, finish, out }.run(isa),
+                    None => {
+                        let tiles = linear.panel(panel);
+                        Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
+                    }
+                }
+                panel += now;
+            }
+        });
+    }
+
+    /// About four parts for each thread.
+    fn parts<'o>(&self, threads: usize, out: &'o mut [f32]) -> Vec<Part<'o>> {
+        let (panels, rows, width) = (self.linear.panels(), self.rows, self.linear.finish.width());
+        let wanted = 4 * threads;
+        let at_once =
+            if rows <= DIRECT_ROWS { panels.div_ceil(wanted) } else { panels.div_ceil(16 * wanted) };
+        let splits = if threads > 1 && panels < wanted { wanted.div_ceil(panels) } else { 1 };
+        let rows_at_once = rows.div_ceil(splits).next_multiple_of(6).max(LEAST_ROWS).min(rows);
+        let at_once = if rows_at_once < rows { 1 } else { at_once };
+        let mut out = out;
+        let mut parts = Vec::with_capacity(panels.div_ceil(at_once) * rows.div_ceil(rows_at_once));
+        for start in (0..panels).step_by(at_once) {
+            let panels = start..(start + at_once).min(panels);
+            for row in (0..rows).step_by(rows_at_once) {
+                let rows = row..(row + rows_at_once).min(rows);
+                let length = panels.len() * rows.len() * width;
+                let out = out.split_off_mut(..length).unwrap_or_default();
+                parts.push(Part { panels: panels.clone(), rows, out });
+            }
+        }
+        parts
+    }
+}
+
+/// Copies a row out of a product in panels of `width` numbers.
+pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &mut [f32]) {
+    for (panel, out) in out.chunks_mut(width).enumerate() {
+        let at = (panel * rows + row) * width;
+        out.copy_from_slice(&data[at..at + out.len()]);
+    }
+}

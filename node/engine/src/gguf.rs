@@ -1,0 +1,281 @@
+//! The GGUF file format (version 2 and 3, little-endian): what is in a file and where, nothing of what it means.
+//!
+//! [`Gguf::parse`] reads a header from bytes that anybody may have written. Every count and length is held against
+//! what is left of the file *before* anything is allocated for it, so a file that lies costs no more memory than its
+//! own size. Tensors must lie within the file, aligned, and not over one another.
+//!
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+mod cursor;
+mod file;
+mod tensor;
+mod value;
+
+use std::collections::{HashMap, HashSet};
+
+use cursor::Cursor;
+pub use file::GgufFile;
+pub use tensor::{DType, Tensor};
+pub use value::{Array, Value, ValueKind};
+
+/// Tensors in a file. The largest dense models have about 1,200, those with experts a few thousand.
+pub const MAX_TENSORS: u64 = 16_384;
+
+/// Metadata entries in a file. Real ones have 20 to 60.
+pub const MAX_ENTRIES: u64 = 4_096;
+
+/// Bytes of a key or a tensor's name. The format allows 65,535 and 64; real ones are below 100.
+pub const MAX_NAME_BYTES: u64 = 1_024;
+
+/// Bytes of a string. The longest in real files are chat templates of some tens of thousands.
+pub const MAX_STRING_BYTES: u64 = 1 << 20;
+
+/// Elements of an array. The largest in real files are vocabularies and merges of about 500,000.
+pub const MAX_ARRAY_ELEMENTS: u64 = 1 << 22;
+
+/// Bytes of the whole header. Vocabularies make up nearly all of it, at most some 20 MB in real files.
+pub const MAX_HEADER_BYTES: u64 = 1 << 28;
+
+/// Elements of a tensor: more than any model that fits a machine of today.
+pub const MAX_TENSOR_ELEMENTS: u64 = 1 << 40;
+
+/// The tensors' alignment where the file does not say.
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The largest alignment accepted.
+const MAX_ALIGNMENT: u64 = 65_536;
+
+/// Why a file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum GgufError {
+    /// The file cannot be opened or mapped.
+    #[error("the model file cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// It does not begin with `GGUF`.
+    #[error("this is not a GGUF file")]
+    Magic,
+    /// A version that is not read: 1 is long gone, and a big-endian file shows as an absurd one.
+    #[error("GGUF version {0} is not read (2 and 3 little-endian are)")]
+    Version(u32),
+    /// The file ends within what it announced.
+    #[error("the file ends within {0}")]
+    Truncated(&'static str),
+    /// A count or a length above its limit or above what the file can hold.
+    #[error("{what} of {found} is above {limit}")]
+    TooMany {
+        /// What was counted.
+        what: &'static str,
+        /// What the file says.
+        found: u64,
+        /// The most that is accepted, or that fits into the rest of the file.
+        limit: u64,
+    },
+    /// A string that is not UTF-8.
+    #[error("{0} is not UTF-8")]
+    Utf8(&'static str),
+    /// A metadata value's type is none of the format's, or an array of arrays.
+    #[error("value type {0} is not read here")]
+    ValueType(u32),
+    /// A boolean other than 0 and 1.
+    #[error("a boolean of {0}")]
+    Boolean(u8),
+    /// Two entries or two tensors of the same name.
+    #[error("{0:?} appears twice")]
+    Duplicate(String),
+    /// An alignment that is no power of two within the limit.
+    #[error("an alignment of {0} is not accepted")]
+    Alignment(u64),
+    /// A tensor in an encoding that this engine does not read.
+    #[error("tensor {name:?} has type {id}, which is not read")]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// The type's number in the file.
+        id: u32,
+    },
+    /// A tensor whose shape is not sound.
+    #[error("tensor {name:?} has a shape that is not accepted: {why}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A tensor that does not lie where tensors may.
+    #[error("tensor {name:?} lies {why}")]
+    Place {
+        /// The tensor.
+        name: String,
+        /// Where it lies.
+        why: &'static str,
+    },
+    /// An entry is missing.
+    #[error("the file has no {0:?}")]
+    Missing(String),
+    /// An entry has another type than it must have.
+    #[error("{key:?} is not {wanted}")]
+    Kind {
+        /// The entry.
+        key: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+}
+
+/// The header of a file: its metadata, and where its tensors are.
+#[derive(Debug, Clone)]
+pub struct Gguf {
+    entries: HashMap<String, Value>,
+    tensors: Vec<Tensor>,
+    names: HashMap<String, usize>,
+}
+
+impl Gguf {
+    /// Reads the header of a whole file. `bytes` is the file from its first byte to its last.
+    ///
+    /// # Errors
+    /// [`GgufError`] on anything that is not sound; nothing is allocated for what the file cannot hold.
+    pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
+        let mut cursor = Cursor::new(bytes);
+        if cursor.take(4, "its magic").ok() != Some(b"GGUF".as_slice()) {
+            return Err(GgufError::Magic);
+        }
+        let version = cursor.u32("its version")?;
+        if !(2..=3).contains(&version) {
+            return Err(GgufError::Version(version));
+        }
+        // Least bytes: a name's length, a dimension count, one dimension, type, offset; a key's length, type, value.
+        let tensor_count = cursor.count("tensor count", MAX_TENSORS, 8 + 4 + 8 + 4 + 8)?;
+        let entry_count = cursor.count("entry count", MAX_ENTRIES, 8 + 4 + 1)?;
+
+        let mut entries = HashMap::with_capacity(entry_count);
+        for _ in 0..entry_count {
+            let key = cursor.string("a key", MAX_NAME_BYTES)?.to_owned();
+            let value = Value::read(&mut cursor)?;
+            if entries.insert(key.clone(), value).is_some() {
+                return Err(GgufError::Duplicate(key));
+            }
+        }
+        let mut tensors = Vec::with_capacity(tensor_count);
+        let mut names = HashMap::with_capacity(tensor_count);
+        for index in 0..tensor_count {
+            let tensor = Tensor::read(&mut cursor)?;
+            if names.insert(tensor.name.clone(), index).is_some() {
+                return Err(GgufError::Duplicate(tensor.name));
+            }
+            tensors.push(tensor);
+        }
+        let mut gguf = Self { entries, tensors, names };
+        gguf.place(cursor.position(), bytes.len() as u64)?;
+        Ok(gguf)
+    }
+
+    /// Turns the tensors' offsets into places in the file, and checks that they are sound.
+    fn place(&mut self, header_end: u64, file_bytes: u64) -> Result<(), GgufError> {
+        let alignment = match self.entries.get("general.alignment") {
+            None => DEFAULT_ALIGNMENT,
+            Some(value) => value.as_u64().ok_or_else(|| GgufError::Kind {
+                key: "general.alignment".to_owned(),
+                wanted: "a whole number",
+            })?,
+        };
+        if !alignment.is_power_of_two() || !(8..=MAX_ALIGNMENT).contains(&alignment) {
+            return Err(GgufError::Alignment(alignment));
+        }
+        let data_start = header_end.next_multiple_of(alignment);
+        for tensor in &mut self.tensors {
+            let refuse = |why| Err(GgufError::Place { name: tensor.name.clone(), why });
+            if !tensor.offset.is_multiple_of(alignment) {
+                return refuse("off its alignment");
+            }
+            let Some(start) = data_start.checked_add(tensor.offset) else {
+                return refuse("beyond any file");
+            };
+            match start.checked_add(tensor.bytes) {
+                Some(end) if end <= file_bytes => tensor.offset = start,
+                _ => return refuse("beyond the file's end"),
+            }
+        }
+        let mut order: Vec<&Tensor> = self.tensors.iter().collect();
+        order.sort_by_key(|tensor| tensor.offset);
+        for pair in order.windows(2) {
+            if let [first, second] = pair
+                && first.offset + first.bytes > second.offset
+            {
+                return Err(GgufError::Place { name: second.name.clone(), why: "over another one" });
+            }
+        }
+        Ok(())
+    }
+
+    /// An entry of the metadata.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key)
+    }
+
+    /// The metadata's keys, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// All tensors, in the file's order.
+    #[must_use]
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// A tensor by its name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(*self.names.get(name)?)
+    }
+
+    /// The tensors that are not in `used`: what a model's loader did not ask for.
+    #[must_use]
+    pub fn unused<'a>(&'a self, used: &HashSet<String>) -> Vec<&'a str> {
+        self.tensors.iter().map(|tensor| tensor.name.as_str()).filter(|name| !used.contains(*name)).collect()
+    }
+
+    /// An entry that must be a whole number of at least zero.
+    ///
+    /// # Errors
+    /// [`GgufError::Missing`] or [`GgufError::Kind`].
+    pub fn u64(&self, key: &str) -> Result<u64, GgufError> {
+        self.optional_u64(key)?.ok_or_else(|| GgufError::Missing(key.to_owned()))
+    }
+
+    /// An entry that must be a whole number of at least zero if it is there.
+    ///
+    /// # Errors
+    /// [`GgufError::Kind`].
+    pub fn optional_u64(&self, key: &str) -> Result<Option<u64>, GgufError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let kind = || GgufError::Kind { key: key.to_owned(), wanted: "a whole number" };
+        value.as_u64().map(Some).ok_or_else(kind)
+    }
+
+    /// An entry that must be a number if it is there.
+    ///
+    /// # Errors
+    /// [`GgufError::Kind`].
+    pub fn optional_f32(&self, key: &str) -> Result<Option<f32>, GgufError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::F32(value)) if value.is_finite() => Ok(Some(*value)),
+            Some(_) => Err(GgufError::Kind { key: key.to_owned(), wanted: "a finite number" }),
+        }
+    }
+
+    /// An entry that must be a string if it is there.
+    ///
+    /// # Errors
+    /// [`GgufError::Kind`].
+    pub fn optional_str(&self, key: &str) -> Result<Option<&str>, GgufError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(value)) => Ok(Some(value)),
+            Some(_) => Err(GgufError::Kind { key: key.to_owned(), wanted: "a string" }),
+        }
+    }
+}

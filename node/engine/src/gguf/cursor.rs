@@ -1,0 +1,72 @@
+//! Reading forward through bytes that may lie.
+
+use super::{GgufError, MAX_HEADER_BYTES};
+
+/// A place in a file's header. It never goes beyond [`MAX_HEADER_BYTES`].
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        let limit = usize::try_from(MAX_HEADER_BYTES).unwrap_or(usize::MAX);
+        Self { bytes: bytes.get(..limit).unwrap_or(bytes), at: 0 }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.at as u64
+    }
+
+    fn left(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
+    pub(super) fn take(&mut self, count: u64, what: &'static str) -> Result<&'a [u8], GgufError> {
+        let slice = usize::try_from(count)
+            .ok()
+            .and_then(|count| self.at.checked_add(count))
+            .and_then(|end| self.bytes.get(self.at..end))
+            .ok_or(GgufError::Truncated(what))?;
+        self.at += slice.len();
+        Ok(slice)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
+        let slice = self.take(N as u64, what)?;
+        slice.try_into().map_err(|_| GgufError::Truncated(what))
+    }
+
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, GgufError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A count of things that take at least `least_bytes` each, so that the rest of the file can hold them.
+    pub(super) fn count(
+        &mut self,
+        what: &'static str,
+        limit: u64,
+        least_bytes: u64,
+    ) -> Result<usize, GgufError> {
+        let found = self.u64(what)?;
+        let limit = limit.min(self.left() / least_bytes);
+        if found > limit {
+            return Err(GgufError::TooMany { what, found, limit });
+        }
+        usize::try_from(found).map_err(|_| GgufError::TooMany { what, found, limit })
+    }
+
+    /// The bytes of a string with its length before it.
+    pub(super) fn text(&mut self, what: &'static str, limit: u64) -> Result<&'a [u8], GgufError> {
+        let length = self.count(what, limit, 1)?;
+        self.take(length as u64, what)
+    }
+
+    pub(super) fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
+        std::str::from_utf8(self.text(what, limit)?).map_err(|_| GgufError::Utf8(what))
+    }
+}

@@ -1,0 +1,61 @@
+//! A model file, mapped into memory.
+
+use std::{fs::File, path::Path};
+
+use memmap2::Mmap;
+
+use super::{Gguf, GgufError, Tensor, Value};
+
+/// An open file: its header, and its bytes by memory map.
+#[derive(Debug)]
+pub struct GgufFile {
+    header: Gguf,
+    map: Mmap,
+}
+
+impl GgufFile {
+    /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    /// [`GgufError`] if it cannot be opened or is not sound.
+    #[expect(unsafe_code, reason = "mapping a file")]
+    pub fn open(path: &Path) -> Result<Self, GgufError> {
+        let file = File::open(path)?;
+        // SAFETY: the map is only read, through bounds-checked slices of bytes, for which every bit pattern is valid;
+        // what was checked in the header has been copied out of it. A model file is written once under another name
+        // and renamed, so nobody changes it in place; somebody who does can make the answers wrong, or the process
+        // die of a bus error by shortening it, but whoever may write the node's model folder may do that anyway.
+        let map = unsafe { Mmap::map(&file)? };
+        let header = Gguf::parse(&map)?;
+        Ok(Self { header, map })
+    }
+
+    /// What the file says it holds.
+    #[must_use]
+    pub fn header(&self) -> &Gguf {
+        &self.header
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// A tensor's bytes.
+    #[must_use]
+    pub fn data(&self, tensor: &Tensor) -> &[u8] {
+        let place = |value| usize::try_from(value).unwrap_or(usize::MAX);
+        let (start, bytes) = (place(tensor.offset), place(tensor.bytes));
+        self.map.get(start..start.saturating_add(bytes)).unwrap_or_default()
+    }
+
+    /// The strings of an array in the metadata; none if there is no such array.
+    pub fn strings(&self, key: &str) -> impl Iterator<Item = &[u8]> {
+        let array = match self.header.get(key) {
+            Some(Value::Array(array)) => Some(array),
+            _ => None,
+        };
+        array.into_iter().flat_map(|array| array.strings(&self.map))
+    }
+}

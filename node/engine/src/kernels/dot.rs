@@ -1,0 +1,453 @@
+//! Products of weights in tiles and rows of activations.
+//!
+//! For one output and one row of a quantised matrix, whatever the path, the result is: from 0, for each block of 32
+//! inputs in order, the integer product `n` (exact) as a float; `fma(n, scale x activation's scale, result)`; and for
+//! formats with a minimum `fma(minimum, activation's scaled sum, result)`. Formats without a minimum take their offset
+//! off within `n`. Q6_K does the first two steps for each 16 inputs. For floating-point weights it is, for each input
+//! in order, `fma(weight, activation, result)`.
+//!
+//! Few rows are multiplied right from the tiles; for many, a tile's integers are spread out to bytes once and used for
+//! all rows. The steps, and so the bits, are the same.
+
+#![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
+// Arrays of registers are walked by their index: what an iterator leaves of itself may keep them out of registers.
+#![expect(clippy::needless_range_loop, reason = "as above")]
+
+mod formats;
+mod loops;
+
+use std::marker::PhantomData;
+
+use formats::{Bf16, F16, F32, Float, Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Style};
+
+use loops::{direct_rows, float_rows, spread_rows, spread_tile};
+
+use super::{
+    Isa, Kernel, LANES, Simd,
+    math::{gelu, silu},
+    rows::{ActBlock, BLOCK},
+};
+use crate::{gguf::DType, tiles::Tiles};
+
+/// Rows up to which a matrix is multiplied right from its tiles.
+pub const DIRECT_ROWS: usize = 8;
+
+/// Panels that are multiplied side by side when weights are used once.
+pub const AT_ONCE: usize = 2;
+
+/// A tile of a matrix.
+#[derive(Clone, Copy)]
+pub struct TileRef<'a> {
+    /// The matrix.
+    pub matrix: &'a Tiles,
+    /// The tile's number in it.
+    pub tile: usize,
+}
+
+/// What becomes of the two tiles of a panel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// 32 outputs.
+    Both,
+    /// 16 outputs: `silu(first) x second`.
+    Silu,
+    /// 16 outputs: `gelu(first) x second`.
+    Gelu,
+}
+
+impl Finish {
+    /// Outputs of a panel.
+    #[must_use]
+    pub const fn width(self) -> usize {
+        match self {
+            Self::Both => 2 * LANES,
+            Self::Silu | Self::Gelu => LANES,
+        }
+    }
+}
+
+/// 32 inputs of a tile, spread out: operands of bytes and the scales as floats.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Spread {
+    operands: [[u8; 64]; 8],
+    first: [f32; LANES],
+    second: [f32; LANES],
+}
+
+impl Spread {
+    /// Nothing yet.
+    pub const EMPTY: Self = Self { operands: [[0; 64]; 8], first: [0.0; LANES], second: [0.0; LANES] };
+}
+
+/// Activations: rows of blocks for quantised weights, rows of numbers for floating-point ones.
+#[derive(Clone, Copy)]
+pub struct Acts<'a> {
+    /// `columns / 32` blocks for each row.
+    pub blocks: &'a [ActBlock],
+    /// `columns` numbers for each row.
+    pub floats: &'a [f32],
+}
+
+/// Multiplies a panel, that is two tiles, with rows of activations.
+pub struct Panel<'a> {
+    /// The tiles, of the same inputs.
+    pub tiles: [TileRef<'a>; 2],
+    /// The activations of `rows` rows.
+    pub acts: Acts<'a>,
+    /// How many rows.
+    pub rows: usize,
+    /// Whether to multiply right from the tiles.
+    pub direct: bool,
+    /// What becomes of the results.
+    pub finish: Finish,
+    /// `finish.width()` numbers for each row.
+    pub out: &'a mut [f32],
+    /// Room for the tiles spread out: `2 x columns / 32`, if not direct.
+    pub spread: &'a mut [Spread],
+}
+
+/// Calls `$call` with `$Q` as the format of `$dtype`, which is a quantised one.
+macro_rules! with_format {
+    ($dtype:expr, $Q:ident => $call:expr) => {
+        match $dtype {
+            DType::Q4_0 => {
+                type $Q = Q4_0;
+                $call
+            }
+            DType::Q4_1 => {
+                type $Q = Q4_1;
+                $call
+            }
+            DType::Q5_0 => {
+                type $Q = Q5_0;
+                $call
+            }
+            DType::Q5_1 => {
+                type $Q = Q5_1;
+                $call
+            }
+            DType::Q8_0 => {
+                type $Q = Q8_0;
+                $call
+            }
+            DType::Q4K => {
+                type $Q = Q4K;
+                $call
+            }
+            DType::Q5K => {
+                type $Q = Q5K;
+                $call
+            }
+            _ => {
+                type $Q = Q6K;
+                $call
+            }
+        }
+    };
+}
+
+impl Panel<'_> {
+    /// Multiplies.
+    pub fn run(self, isa: Isa) {
+        let Self { tiles, acts, rows, direct, finish, out, spread } = self;
+        let [first, second] = tiles.map(|tile| tile.matrix.dtype());
+        let out = Out { finish, out };
+        if first != second {
+            return mixed(isa, tiles, acts, rows, out);
+        }
+        match first {
+            DType::F32 => {
+                isa.run(FloatPanel::<F32> { tiles, acts: acts.floats, rows, out, weights: PhantomData })
+            }
+            DType::F16 => {
+                isa.run(FloatPanel::<F16> { tiles, acts: acts.floats, rows, out, weights: PhantomData })
+            }
+            DType::Bf16 => {
+                isa.run(FloatPanel::<Bf16> { tiles, acts: acts.floats, rows, out, weights: PhantomData })
+            }
+            dtype if direct => with_format!(dtype, Q => {
+                let (finish, out) = (out.finish, out.out);
+                isa.run(DirectPanels::<2, Q> { tiles, acts: acts.blocks, rows, finish, out, format: PhantomData });
+            }),
+            dtype => {
+                let blocks = tiles[0].matrix.columns() / BLOCK;
+                let (first, second) = spread[..2 * blocks].split_at_mut(blocks);
+                with_format!(dtype, Q => {
+                    isa.run(SpreadOut::<Q> { tile: tiles[0], spread: first, format: PhantomData });
+                    isa.run(SpreadOut::<Q> { tile: tiles[1], spread: second, format: PhantomData });
+                    type T = <Q as Format>::Style;
+                    isa.run(SpreadPanel::<T> {
+                        tiles: [&*first, &*second],
+                        acts: acts.blocks,
+                        rows,
+                        out,
+                        style: PhantomData,
+                    });
+                });
+            }
+        }
+    }
+}
+
+/// Two tiles of different encodings, each by the way for one row.
+fn mixed(isa: Isa, tiles: [TileRef<'_>; 2], acts: Acts<'_>, rows: usize, mut out: Out<'_>) {
+    for row in 0..rows {
+        let mut results = [[0.0; LANES]; 2];
+        for (tile, result) in tiles.into_iter().zip(&mut results) {
+            let columns = tile.matrix.columns();
+            let floats = acts.floats.get(row * columns..).unwrap_or_default();
+            let blocks = acts.blocks.get(row * (columns / BLOCK)..).unwrap_or_default();
+            match tile.matrix.dtype() {
+                DType::F32 => isa.run(FloatTile::<F32> { tile, acts: floats, result, weights: PhantomData }),
+                DType::F16 => isa.run(FloatTile::<F16> { tile, acts: floats, result, weights: PhantomData }),
+                DType::Bf16 => {
+                    isa.run(FloatTile::<Bf16> { tile, acts: floats, result, weights: PhantomData })
+                }
+                dtype => with_format!(dtype, Q => {
+                    isa.run(DirectTile::<Q> { tile, acts: blocks, result, format: PhantomData });
+                }),
+            }
+        }
+        isa.run(Put { out: &mut out, row, results });
+    }
+}
+
+/// Multiplies [`AT_ONCE`] panels of one quantised encoding with at most [`DIRECT_ROWS`] rows, right from the tiles: a
+/// step that uses each weight once is as fast as memory is, and memory is fastest when several places are read by
+/// turns.
+pub struct Panels<'a> {
+    /// The tiles, of the same inputs and the same encoding, two for each panel.
+    pub tiles: [TileRef<'a>; 2 * AT_ONCE],
+    /// The activations of `rows` rows.
+    pub acts: &'a [ActBlock],
+    /// How many rows.
+    pub rows: usize,
+    /// What becomes of the results.
+    pub finish: Finish,
+    /// For each panel, `finish.width()` numbers for each row.
+    pub out: &'a mut [f32],
+}
+
+impl Panels<'_> {
+    /// Multiplies.
+    pub fn run(self, isa: Isa) {
+        let Self { tiles, acts, rows, finish, out } = self;
+        with_format!(tiles[0].matrix.dtype(), Q => {
+            isa.run(DirectPanels::<{ 2 * AT_ONCE }, Q> { tiles, acts, rows, finish, out, format: PhantomData });
+        });
+    }
+}
+
+struct FloatTile<'a, W> {
+    tile: TileRef<'a>,
+    acts: &'a [f32],
+    result: &'a mut [f32; LANES],
+    weights: PhantomData<W>,
+}
+
+impl<W: Float> Kernel for FloatTile<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        s.store(float_rows::<S, W, 1, 1>(s, [self.tile], self.acts)[0][0], self.result);
+    }
+}
+
+struct DirectTile<'a, Q> {
+    tile: TileRef<'a>,
+    acts: &'a [ActBlock],
+    result: &'a mut [f32; LANES],
+    format: PhantomData<Q>,
+}
+
+impl<Q: Format> Kernel for DirectTile<'_, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        s.store(direct_rows::<S, Q, 1, 1>(s, [self.tile], self.acts)[0][0], self.result);
+    }
+}
+
+/// Where results go, and what becomes of them.
+struct Out<'a> {
+    finish: Finish,
+    out: &'a mut [f32],
+}
+
+impl Out<'_> {
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, s: S, row: usize, [first, second]: [S::F; 2]) {
+        match self.finish {
+            Finish::Both => {
+                let out: &mut [f32; 2 * LANES] =
+                    self.out[row * 2 * LANES..].first_chunk_mut().expect("room for each row");
+                let (low, high) = out.split_at_mut(LANES);
+                s.store(first, low.try_into().expect("16 of 32"));
+                s.store(second, high.try_into().expect("16 of 32"));
+            }
+            Finish::Silu => s.store(s.mul(silu(s, first), second), self.half_row(row)),
+            Finish::Gelu => s.store(s.mul(gelu(s, first), second), self.half_row(row)),
+        }
+    }
+
+    #[inline(always)]
+    fn half_row(&mut self, row: usize) -> &mut [f32; LANES] {
+        self.out[row * LANES..].first_chunk_mut().expect("room for each row")
+    }
+
+    /// Puts some rows' results, and says how many.
+    #[inline(always)]
+    fn put_all<S: Simd, const R: usize>(&mut self, s: S, row: usize, results: [[S::F; 2]; R]) -> usize {
+        for at in 0..R {
+            self.put(s, row + at, results[at]);
+        }
+        R
+    }
+}
+
+struct Put<'a, 'b> {
+    out: &'a mut Out<'b>,
+    row: usize,
+    results: [[f32; LANES]; 2],
+}
+
+impl Kernel for Put<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let [first, second] = &self.results;
+        self.out.put(s, self.row, [s.load(first), s.load(second)]);
+    }
+}
+
+struct DirectPanels<'a, const N: usize, Q> {
+    tiles: [TileRef<'a>; N],
+    acts: &'a [ActBlock],
+    rows: usize,
+    finish: Finish,
+    /// Panel by panel.
+    out: &'a mut [f32],
+    format: PhantomData<Q>,
+}
+
+impl<const N: usize, Q: Format> Kernel for DirectPanels<'_, N, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tiles, rows, finish, out, .. } = self;
+        let row_blocks = tiles[0].matrix.columns() / BLOCK;
+        let mut out = PanelsOut { finish, rows, out };
+        let mut row = 0;
+        while row < rows {
+            let acts = &self.acts[row * row_blocks..];
+            row += match rows - row {
+                1 => out.put(s, row, direct_rows::<S, Q, 1, N>(s, tiles, acts)),
+                2 | 3 => out.put(s, row, direct_rows::<S, Q, 2, N>(s, tiles, acts)),
+                _ => out.put(s, row, direct_rows::<S, Q, 4, N>(s, tiles, acts)),
+            };
+        }
+    }
+}
+
+/// Where the results of several panels go.
+struct PanelsOut<'a> {
+    finish: Finish,
+    rows: usize,
+    out: &'a mut [f32],
+}
+
+impl PanelsOut<'_> {
+    /// Puts some rows' results, and says how many.
+    #[inline(always)]
+    fn put<S: Simd, const R: usize, const N: usize>(
+        &mut self,
+        s: S,
+        row: usize,
+        results: [[S::F; N]; R],
+    ) -> usize {
+        for panel in 0..N / 2 {
+            let length = self.rows * self.finish.width();
+            let mut out = Out { finish: self.finish, out: &mut self.out[panel * length..][..length] };
+            for at in 0..R {
+                out.put(s, row + at, [results[at][2 * panel], results[at][2 * panel + 1]]);
+            }
+        }
+        R
+    }
+}
+
+struct SpreadPanel<'a, T> {
+    tiles: [&'a [Spread]; 2],
+    acts: &'a [ActBlock],
+    rows: usize,
+    out: Out<'a>,
+    style: PhantomData<T>,
+}
+
+impl<T: Style> Kernel for SpreadPanel<'_, T> {
+    type Output = ();
+
+    /// As many rows at once as the registers hold: six with 32 registers of 16 lanes, fewer without.
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tiles, rows, mut out, .. } = self;
+        let row_blocks = tiles[0].len();
+        let mut row = 0;
+        while row < rows {
+            let acts = &self.acts[row * row_blocks..];
+            row += match rows - row {
+                6.. if S::MANY_REGISTERS => out.put_all(s, row, spread_rows::<S, T, 6>(s, tiles, acts)),
+                4.. if S::MANY_REGISTERS => out.put_all(s, row, spread_rows::<S, T, 4>(s, tiles, acts)),
+                2.. => out.put_all(s, row, spread_rows::<S, T, 2>(s, tiles, acts)),
+                _ => out.put_all(s, row, spread_rows::<S, T, 1>(s, tiles, acts)),
+            };
+        }
+    }
+}
+
+struct FloatPanel<'a, W> {
+    tiles: [TileRef<'a>; 2],
+    acts: &'a [f32],
+    rows: usize,
+    out: Out<'a>,
+    weights: PhantomData<W>,
+}
+
+impl<W: Float> Kernel for FloatPanel<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { tiles, rows, mut out, .. } = self;
+        let columns = tiles[0].matrix.columns();
+        let mut row = 0;
+        while row < rows {
+            let acts = &self.acts[row * columns..];
+            row += match rows - row {
+                8.. if S::MANY_REGISTERS => out.put_all(s, row, float_rows::<S, W, 8, 2>(s, tiles, acts)),
+                3.. => out.put_all(s, row, float_rows::<S, W, 3, 2>(s, tiles, acts)),
+                _ => out.put_all(s, row, float_rows::<S, W, 1, 2>(s, tiles, acts)),
+            };
+        }
+    }
+}
+
+struct SpreadOut<'a, Q> {
+    tile: TileRef<'a>,
+    spread: &'a mut [Spread],
+    format: PhantomData<Q>,
+}
+
+impl<Q: Format> Kernel for SpreadOut<'_, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        spread_tile::<S, Q>(s, self.tile, self.spread);
+    }
+}

@@ -1,0 +1,34 @@
+//! Language models on a CPU, the same to the last bit whatever the batch, the threads and the instruction set.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use baton_engine::{Chunk, Model, Options, Want};
+//!
+//! let mut model = Model::load(Path::new("model.gguf"), &Options::default())?;
+//! let mut sequence = model.sequence();
+//! let chunk = Chunk { sequence: &mut sequence, tokens: &[1, 2, 3], want: Want::Last };
+//! let logits = model.step(&mut [chunk])?;
+//! assert_eq!(logits.rows().len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! How weights lie in memory and in what order numbers are added is in [`tiles`], [`kernels`] and `README.md`.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod arena;
+pub mod config;
+pub mod exact;
+mod forward;
+pub mod gguf;
+pub mod half;
+pub mod kernels;
+pub mod kv;
+pub mod model;
+pub mod quant;
+pub mod threads;
+pub mod tiles;
+pub mod weights;
+
+pub use kv::Sequence;
+pub use model::{Chunk, Logits, Model, Options, StepError, Want};
+pub use weights::LoadError;

@@ -1,0 +1,248 @@
+//! A loaded model, and one step of it: rows of several sequences through all layers at once.
+
+use std::{ops::Range, path::Path, sync::Arc};
+
+use crate::{
+    config::Config,
+    forward::Scratch,
+    gguf::GgufFile,
+    kernels::Isa,
+    kv::{KvPool, KvShape, OutOfBudget, Sequence},
+    threads::Threads,
+    weights::{LoadError, Weights},
+};
+
+/// Rows of one step: what the step's buffers are made for. More gain nothing: from some dozens on, a step's time is in
+/// proportion to its rows.
+pub const MAX_STEP_ROWS: usize = 2_048;
+
+/// Rows of one step whose logits can be had: 512 rows of the largest vocabulary in use are half a gigabyte.
+pub const MAX_LOGIT_ROWS: usize = 512;
+
+/// How a model is to be computed. None of it changes the results.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Threads, the calling one among them. As many as cores are free: more only get into each other's way.
+    pub threads: usize,
+    /// The instruction set.
+    pub isa: Isa,
+    /// Bytes that keys and values of all sequences may take.
+    pub kv_budget: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, Into::into),
+            isa: Isa::best(),
+            kv_budget: 1 << 30,
+        }
+    }
+}
+
+/// Which of a chunk's tokens logits are wanted for: each token's logits are about the token after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// None: the chunk is only to be remembered.
+    Nothing,
+    /// The last.
+    Last,
+    /// All of them.
+    All,
+}
+
+impl Want {
+    /// Which of a chunk's tokens, of so many.
+    pub(crate) fn rows(self, tokens: usize) -> Range<usize> {
+        match self {
+            Self::Nothing => 0..0,
+            Self::Last => tokens.saturating_sub(1)..tokens,
+            Self::All => 0..tokens,
+        }
+    }
+}
+
+/// Tokens to be appended to a sequence.
+pub struct Chunk<'a> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence,
+    /// At least one token.
+    pub tokens: &'a [u32],
+    /// What is wanted.
+    pub want: Want,
+}
+
+/// Why a step was not made. Nothing has changed then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// A chunk without tokens.
+    #[error("a chunk without tokens")]
+    Empty,
+    /// More rows than [`MAX_STEP_ROWS`].
+    #[error("a step of {0} tokens is above {MAX_STEP_ROWS}")]
+    TooManyRows(usize),
+    /// Logits of more rows than [`MAX_LOGIT_ROWS`].
+    #[error("logits of {0} tokens are above {MAX_LOGIT_ROWS}")]
+    TooManyLogits(usize),
+    /// A token that is not in the vocabulary.
+    #[error("token {token} is not below {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// The vocabulary's size.
+        vocabulary: usize,
+    },
+    /// The sequence would be longer than the model's context.
+    #[error("a sequence of {length} tokens is above the model's context of {context}")]
+    Context {
+        /// How long it would be.
+        length: usize,
+        /// The most.
+        context: usize,
+    },
+    /// A sequence of another model.
+    #[error("the sequence belongs to another model")]
+    ForeignSequence,
+    /// No room for keys and values.
+    #[error(transparent)]
+    OutOfBudget(#[from] OutOfBudget),
+}
+
+/// Logits of the rows that were asked for, in the order of the chunks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Logits {
+    pub(crate) vocabulary: usize,
+    pub(crate) numbers: Vec<f32>,
+}
+
+impl Logits {
+    /// The rows: a number for each token of the vocabulary.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+        self.numbers.chunks_exact(self.vocabulary.max(1))
+    }
+}
+
+/// A model that is ready to compute.
+pub struct Model {
+    pub(crate) config: Config,
+    pub(crate) weights: Weights,
+    pub(crate) threads: Threads,
+    pub(crate) isa: Isa,
+    pub(crate) scratch: Scratch,
+    kv: Arc<KvPool>,
+}
+
+impl Model {
+    /// Loads a file.
+    ///
+    /// # Errors
+    /// [`LoadError`] if it is not sound, or not a model that is computed here.
+    pub fn load(path: &Path, options: &Options) -> Result<Self, LoadError> {
+        Self::from_file(&GgufFile::open(path)?, options)
+    }
+
+    /// Loads an open file. It is not needed any more afterwards.
+    ///
+    /// # Errors
+    /// [`LoadError`] if it is not a model that is computed here.
+    pub fn from_file(file: &GgufFile, options: &Options) -> Result<Self, LoadError> {
+        let mut config = Config::read(file.header())?;
+        let threads = Threads::new(options.threads).map_err(LoadError::Threads)?;
+        let weights = Weights::load(file, &mut config, threads.count())?;
+        let shape = KvShape { layers: config.layers, heads: config.kv_heads, head_dim: config.head_dim };
+        let kv = KvPool::new(shape, options.kv_budget);
+        Ok(Self { config, weights, threads, isa: options.isa, scratch: Scratch::default(), kv })
+    }
+
+    /// The model's shape.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tokens of the vocabulary.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.weights.vocabulary
+    }
+
+    /// Bytes that the weights take.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// Where the blocks of its sequences come from.
+    #[must_use]
+    pub fn kv(&self) -> &Arc<KvPool> {
+        &self.kv
+    }
+
+    /// A new sequence.
+    #[must_use]
+    pub fn sequence(&self) -> Sequence {
+        Sequence::new(&self.kv)
+    }
+
+    /// Computes on as many threads from now on.
+    ///
+    /// # Errors
+    /// If the system gives no more threads; the old ones stay.
+    pub fn set_threads(&mut self, count: usize) -> std::io::Result<()> {
+        self.threads = Threads::new(count)?;
+        Ok(())
+    }
+
+    /// Computes by this instruction set from now on.
+    pub fn set_isa(&mut self, isa: Isa) {
+        self.isa = isa;
+    }
+
+    /// Appends each chunk's tokens to its sequence, all in one go, and returns the logits that are wanted. They depend
+    /// on the sequence's own tokens alone, to the last bit: not on how they were cut into chunks, on what else was in
+    /// the step, on the threads or on the instruction set.
+    ///
+    /// # Errors
+    /// [`StepError`]; all sequences are as they were before.
+    pub fn step(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits, StepError> {
+        self.check(chunks)?;
+        for index in 0..chunks.len() {
+            let chunk = &mut chunks[index];
+            if let Err(error) = chunk.sequence.reserve(chunk.tokens.len()) {
+                chunks[..index].iter_mut().for_each(|chunk| chunk.sequence.release());
+                return Err(error.into());
+            }
+        }
+        let logits = self.forward(chunks);
+        chunks.iter_mut().for_each(|chunk| chunk.sequence.advance(chunk.tokens.len()));
+        Ok(logits)
+    }
+
+    fn check(&self, chunks: &[Chunk<'_>]) -> Result<(), StepError> {
+        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        if rows > MAX_STEP_ROWS {
+            return Err(StepError::TooManyRows(rows));
+        }
+        let logits = chunks.iter().map(|chunk| chunk.want.rows(chunk.tokens.len()).len()).sum();
+        if logits > MAX_LOGIT_ROWS {
+            return Err(StepError::TooManyLogits(logits));
+        }
+        for chunk in chunks {
+            if chunk.tokens.is_empty() {
+                return Err(StepError::Empty);
+            }
+            if !Arc::ptr_eq(chunk.sequence.pool(), &self.kv) {
+                return Err(StepError::ForeignSequence);
+            }
+            let length = chunk.sequence.len() + chunk.tokens.len();
+            if length > self.config.context {
+                return Err(StepError::Context { length, context: self.config.context });
+            }
+            let vocabulary = self.weights.vocabulary;
+            if let Some(token) = chunk.tokens.iter().find(|token| **token as usize >= vocabulary) {
+                return Err(StepError::Token { token: *token, vocabulary });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! A pool of threads for work that is handed out in parts and waited for.
+//!
+//! [`Threads::each`] runs a function once on each part of a slice, on the calling thread and on the pool's. Parts are
+//! taken one by one, so a thread that the machine holds up takes fewer of them, and the caller waits only for those
+//! that have been begun. Which thread does a part is chance; what comes out must not depend on it.
+//!
+//! A thread that finds nothing to do looks again for some microseconds, gives way some times and goes to sleep: it
+//! never spins while others need the core.
+
+#![expect(
+    unsafe_code,
+    reason = "a borrowed function and its parts are lent to threads that outlive the loan"
+)]
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    ptr,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// Looks for work before a thread gives way: some 20 microseconds, longer than the gaps between a step's phases.
+const LOOKS: u32 = 400;
+
+/// Times that a thread gives way before it sleeps.
+const GIVES_WAY: u32 = 50;
+
+/// The largest pool. More threads than this gain nothing for one step.
+pub const MAX_THREADS: usize = 64;
+
+/// Work being handed out. It lives on the caller's stack until all its parts are done.
+struct Job {
+    /// Runs part `index`, as the thread of this number.
+    run: unsafe fn(context: *const (), thread: usize, index: usize),
+    context: *const (),
+}
+
+struct Shared {
+    /// The job's number in the upper half, the parts that nobody has taken in the lower half.
+    state: AtomicU64,
+    /// The job of that number.
+    job: AtomicPtr<Job>,
+    /// Parts of it that are not done.
+    undone: AtomicUsize,
+    /// What a part panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleepers: AtomicU32,
+    sleep: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// Threads that wait for parts of work.
+pub struct Threads {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// A pool that works on `count` threads, the caller's among them; at least 1 and at most [`MAX_THREADS`].
+    ///
+    /// # Errors
+    /// If the system gives no more threads.
+    pub fn new(count: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: AtomicPtr::new(ptr::null_mut()),
+            undone: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            sleepers: AtomicU32::new(0),
+            sleep: Mutex::new(false),
+            wake: Condvar::new(),
+        });
+        let mut pool = Self { shared, workers: Vec::new() };
+        for number in 1..count.clamp(1, MAX_THREADS) {
+            let shared = Arc::clone(&pool.shared);
+            let builder = thread::Builder::new().name(format!("engine-{number}"));
+            pool.workers.push(builder.spawn(move || shared.work(number))?);
+        }
+        Ok(pool)
+    }
+
+    /// How many threads work, the caller's among them.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `work` once on each part, with the number of the thread that does it (below [`Self::count`]; no two at
+    /// the same time have the same number). Returns when all are done.
+    ///
+    /// # Panics
+    /// If `work` does, when all parts that were begun are done.
+    pub fn each<P: Send>(&mut self, parts: &mut [P], work: impl Fn(usize, &mut P) + Sync) {
+        if self.workers.is_empty() || parts.len() <= 1 {
+            parts.iter_mut().for_each(|part| work(0, part));
+            return;
+        }
+        for parts in parts.chunks_mut(u32::MAX as usize) {
+            self.shared.run(parts, &work);
+        }
+    }
+}
+
+struct Context<'a, P, W> {
+    parts: *mut P,
+    work: &'a W,
+}
+
+/// Runs one part.
+///
+/// # Safety
+/// `context` points to a [`Context`] of these types, whose parts are at least `index + 1`, and nobody else has or
+/// takes part `index` of it.
+unsafe fn run_part<P: Send, W: Fn(usize, &mut P) + Sync>(context: *const (), thread: usize, index: usize) {
+    // SAFETY: the caller's promise. The part is borrowed mutably by the job's owner, which waits, and by no other
+    // thread, because an index is taken once; `P: Send` lets it come here, `W: Sync` the function.
+    unsafe {
+        let context = &*context.cast::<Context<'_, P, W>>();
+        (context.work)(thread, &mut *context.parts.add(index));
+    }
+}
+
+impl Shared {
+    fn run<P: Send, W: Fn(usize, &mut P) + Sync>(&self, parts: &mut [P], work: &W) {
+        let context = Context { parts: parts.as_mut_ptr(), work };
+        let job = Job { run: run_part::<P, W>, context: (&raw const context).cast() };
+        let number = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
+        self.undone.store(parts.len(), Ordering::Relaxed);
+        self.job.store((&raw const job).cast_mut(), Ordering::Relaxed);
+        // SeqCst, with the sleepers' count below: either the sleeper sees the job, or this sees the sleeper.
+        self.state.store(number << 32 | parts.len() as u64, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+        }
+        while self.take_part(0) {}
+        // All parts have been taken. `job` and `context` must live until the last is done.
+        let mut looks = 0;
+        while self.undone.load(Ordering::Acquire) > 0 {
+            looks += 1;
+            if looks < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
+        }
+        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Takes a part and does it; false if there is none to take.
+    fn take_part(&self, thread: usize) -> bool {
+        let mut state = self.state.load(Ordering::Acquire);
+        loop {
+            let left = state & u64::from(u32::MAX);
+            if left == 0 {
+                return false;
+            }
+            let job = self.job.load(Ordering::Relaxed);
+            // Whoever succeeds has seen the number of the job to which the part belongs: until the part is done that
+            // job is not over, so what was read of `job` since then was that job's.
+            match self.state.compare_exchange_weak(state, state - 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let index = usize::try_from(left - 1).expect("an index of a slice");
+                    // SAFETY: the job lives until its undone parts are none, and this part is one of them. It has
+                    // been taken by this thread alone, by the exchange.
+                    let done = catch_unwind(AssertUnwindSafe(|| unsafe {
+                        ((*job).run)((*job).context, thread, index)
+                    }));
+                    if let Err(panic) = done {
+                        *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+                    }
+                    self.undone.fetch_sub(1, Ordering::Release);
+                    return true;
+                }
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    fn work(&self, thread: usize) {
+        let mut idle = 0;
+        loop {
+            if self.take_part(thread) {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            if idle < LOOKS {
+                std::hint::spin_loop();
+            } else if idle < LOOKS + GIVES_WAY {
+                thread::yield_now();
+            } else if self.sleep() {
+                return;
+            } else {
+                idle = 0;
+            }
+        }
+    }
+
+    /// Sleeps until there may be work; true if there will be none any more.
+    fn sleep(&self) -> bool {
+        let mut over = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !*over && self.state.load(Ordering::SeqCst) & u64::from(u32::MAX) == 0 {
+            over = self.wake.wait(over).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        *over
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        *self.shared.sleep.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker does not panic: what its parts panic with is caught.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_part_is_done_once() {
+        for count in [1, 2, 5] {
+            let mut threads = Threads::new(count).unwrap();
+            for parts in [0, 1, 2, 3, 100, 1000] {
+                let mut parts = vec![0; parts];
+                for round in 1..=20 {
+                    threads.each(&mut parts, |_, part| *part += 1);
+                    assert!(parts.iter().all(|part| *part == round));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_number_is_used_by_one_at_a_time() {
+        let mut threads = Threads::new(4).unwrap();
+        let busy: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+        threads.each(&mut [(); 5000], |thread, ()| {
+            assert_eq!(busy[thread].fetch_add(1, Ordering::SeqCst), 0);
+            std::hint::black_box(thread);
+            busy[thread].fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let mut threads = Threads::new(3).unwrap();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            threads.each(&mut (0..50).collect::<Vec<_>>(), |_, part| assert_ne!(*part, 17));
+        }));
+        assert!(result.is_err());
+        let mut parts = [0; 50];
+        threads.each(&mut parts, |_, part| *part = 1);
+        assert_eq!(parts, [1; 50]);
+    }
+
+    #[test]
+    fn sleeping_threads_wake() {
+        let mut threads = Threads::new(2).unwrap();
+        while threads.shared.sleepers.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        // Two parts that wait for one another: done only if another thread has woken.
+        let met = AtomicUsize::new(0);
+        threads.each(&mut [(); 2], |_, ()| {
+            met.fetch_add(1, Ordering::SeqCst);
+            while met.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+        });
+    }
+}

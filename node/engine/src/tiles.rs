@@ -1,0 +1,275 @@
+//! Weights as the kernels read them: tiles of 16 outputs, repacked once when a model is loaded.
+//!
+//! A tile holds all inputs of 16 consecutive outputs, and an output is a lane, so a product of matrices never adds
+//! across lanes. Nothing is requantised: a tile holds the file's integers and the file's scales.
+//!
+//! **Quantised** weights come in blocks of 32 inputs. A tile is all blocks' integers, one block after the other, and
+//! then, from a multiple of 64 bytes on, all blocks' scales. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte
+//! `4 l + i` belongs to lane `l`, input `4 g + i`. They are stored
+//! - 4 bits: 4 lines of 64 bytes; line `j` has operand `2 j` in its low nibbles and `2 j + 1` in its high ones;
+//! - 5 bits: the same, then a line whose bit `g` is the fifth bit of operand `g`;
+//! - 6 bits: the same 4 lines, then 2 lines; line `k` has in its bits `2 j` and `2 j + 1` the upper bits of operand
+//!   `4 k + j`;
+//! - 8 bits: 8 lines, one for each operand, with 128 added.
+//!
+//! The scales are
+//! - Q4_0, Q5_0, Q8_0: for each block 16 half-precision scales;
+//! - Q4_1, Q5_1: for each block 16 half-precision scales and 16 half-precision minima;
+//! - Q4_K, Q5_K: for each 8 blocks 16 half-precision scales and 16 half-precision scales of the minima, *negated*;
+//!   then for each block 16 bytes (factors of the scale) and 16 bytes (factors of the minimum);
+//! - Q6_K: for each 8 blocks 16 half-precision scales; then for each 16 inputs 16 signed bytes.
+//!
+//! **Floating-point** weights (F32, F16, BF16) are stored as in the file, input by input: 16 lanes of input 0, 16 of
+//! input 1, and so on.
+//!
+//! Matrices whose outputs are no multiple of 32 are filled up with zeros: tiles come in pairs.
+
+use std::sync::Arc;
+
+use crate::{
+    arena::Arena,
+    gguf::DType,
+    half::{bf16_to_f32, f16_to_f32},
+    kernels::{LANES, rows::BLOCK},
+    quant::Source,
+};
+
+/// A matrix's encoding, its size, and what follows from them.
+#[derive(Debug, Clone, Copy)]
+pub struct TileShape {
+    dtype: DType,
+    columns: usize,
+    rows: usize,
+    tile_bytes: usize,
+    scales_at: usize,
+}
+
+/// A matrix in tiles.
+pub struct Tiles {
+    shape: TileShape,
+    arena: Arc<Arena>,
+    start: usize,
+}
+
+/// Bytes of a block's integers, bytes of a group's scales, and blocks in a group; none for floating point.
+#[must_use]
+pub const fn layout(dtype: DType) -> Option<(usize, usize, usize)> {
+    Some(match dtype {
+        DType::Q4_0 => (256, 32, 1),
+        DType::Q4_1 => (256, 64, 1),
+        DType::Q5_0 => (320, 32, 1),
+        DType::Q5_1 => (320, 64, 1),
+        DType::Q8_0 => (512, 32, 1),
+        DType::Q4K => (256, 64 + 8 * 32, 8),
+        DType::Q5K => (320, 64 + 8 * 32, 8),
+        DType::Q6K => (384, 32 + 16 * 16, 8),
+        DType::F32 | DType::F16 | DType::Bf16 => return None,
+    })
+}
+
+impl TileShape {
+    /// The shape of `rows` rows of `columns` numbers; the columns are a multiple of 32, and whole blocks.
+    #[must_use]
+    pub fn new(dtype: DType, rows: usize, columns: usize) -> Self {
+        let (scales_at, tile_bytes) = match layout(dtype) {
+            Some((quants, scales, group)) => {
+                let at = (columns / BLOCK * quants).next_multiple_of(64);
+                (at, (at + columns / BLOCK / group * scales).next_multiple_of(64))
+            }
+            None => (0, (columns * LANES * dtype.block().1).next_multiple_of(64)),
+        };
+        Self { dtype, columns, rows, tile_bytes, scales_at }
+    }
+
+    /// Bytes that the tiles take: a multiple of 64.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.rows.div_ceil(2 * LANES) * 2 * self.tile_bytes
+    }
+
+    /// Repacks a matrix from the file's bytes into `tiles`, which are zero and as many as [`Self::bytes`] says.
+    pub fn repack(&self, bytes: &[u8], tiles: &mut [u8]) {
+        let (block, block_bytes) = self.dtype.block();
+        for (row, bytes) in bytes.chunks_exact(self.columns / block * block_bytes).enumerate() {
+            let tile = &mut tiles[row / LANES * self.tile_bytes..][..self.tile_bytes];
+            self.put_row(row % LANES, bytes, tile);
+        }
+    }
+
+    fn put_row(&self, lane: usize, bytes: &[u8], tile: &mut [u8]) {
+        let (dtype, scales_at) = (self.dtype, self.scales_at);
+        let (block, block_bytes) = dtype.block();
+        let Some((quant_bytes, scale_bytes, _)) = layout(dtype) else {
+            for (input, number) in bytes.chunks_exact(block_bytes).enumerate() {
+                let at = (input * LANES + lane) * block_bytes;
+                tile[at..at + block_bytes].copy_from_slice(number);
+            }
+            return;
+        };
+        let (quants, scales) = tile.split_at_mut(scales_at);
+        for (index, bytes) in bytes.chunks_exact(block_bytes).enumerate() {
+            let source = Source::read(dtype, bytes);
+            let blocks = block / BLOCK;
+            let groups = quants[index * blocks * quant_bytes..].chunks_exact_mut(quant_bytes);
+            for (values, quants) in source.values.as_chunks::<BLOCK>().0[..blocks].iter().zip(groups) {
+                put_values(dtype, lane, values, quants);
+            }
+            let group = &mut scales[index * scale_bytes..][..scale_bytes];
+            for (lines, scale) in group.as_chunks_mut::<32>().0.iter_mut().zip(source.halves()) {
+                lines[2 * lane..2 * lane + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+            let factors = source.factors();
+            let at = scale_bytes - factors.len() * LANES;
+            for (lines, factor) in group[at..].as_chunks_mut::<LANES>().0.iter_mut().zip(factors) {
+                lines[lane] = *factor;
+            }
+        }
+    }
+}
+
+impl Tiles {
+    /// Tiles that lie in an arena from `start` on.
+    ///
+    /// # Panics
+    /// If they do not.
+    #[must_use]
+    pub fn new(shape: TileShape, arena: Arc<Arena>, start: usize) -> Self {
+        assert!(arena.bytes(start, shape.bytes()).len() == shape.bytes(), "room in the arena");
+        Self { shape, arena, start }
+    }
+
+    /// Repacks one matrix by itself.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn repack(dtype: DType, rows: usize, columns: usize, bytes: &[u8]) -> std::io::Result<Self> {
+        let shape = TileShape::new(dtype, rows, columns);
+        let mut arena = Arena::new(shape.bytes())?;
+        shape.repack(bytes, arena.bytes_mut());
+        Ok(Self::new(shape, arena.share(), 0))
+    }
+
+    /// A tile's bytes.
+    #[must_use]
+    pub fn tile(&self, tile: usize) -> &[u8] {
+        self.arena.bytes(self.start + tile * self.shape.tile_bytes, self.shape.tile_bytes)
+    }
+
+    /// A tile's integers and scales.
+    #[must_use]
+    pub fn parts(&self, tile: usize) -> (&[u8], &[u8]) {
+        self.tile(tile).split_at(self.shape.scales_at)
+    }
+
+    /// The encoding.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.shape.dtype
+    }
+
+    /// Inputs.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.shape.columns
+    }
+
+    /// Outputs.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.shape.rows
+    }
+
+    /// Bytes that the tiles take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shape.bytes()
+    }
+
+    /// One output's weights as numbers: an embedding. `scale x integer`, or for formats with a minimum that by fused
+    /// multiply-add with the minimum.
+    ///
+    /// # Panics
+    /// If `row` is not below [`Self::rows`] or `out` shorter than the inputs.
+    pub fn dequantise_row(&self, row: usize, out: &mut [f32]) {
+        let TileShape { dtype, columns, rows, scales_at, .. } = self.shape;
+        assert!(row < rows, "a row of the matrix");
+        let (tile, lane) = (self.tile(row / LANES), row % LANES);
+        let (quants, scales) = tile.split_at(scales_at);
+        let half = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+        let Some((quant_bytes, scale_bytes, group_blocks)) = layout(dtype) else {
+            for (input, out) in out[..columns].iter_mut().enumerate() {
+                let at = input * LANES + lane;
+                *out = match dtype {
+                    DType::F16 => f16_to_f32(half(tile, at)),
+                    DType::Bf16 => bf16_to_f32(half(tile, at)),
+                    _ => f32::from_le_bytes([
+                        tile[4 * at],
+                        tile[4 * at + 1],
+                        tile[4 * at + 2],
+                        tile[4 * at + 3],
+                    ]),
+                };
+            }
+            return;
+        };
+        let blocks = out[..columns].as_chunks_mut::<BLOCK>().0.iter_mut();
+        for (index, (out, quants)) in blocks.zip(quants.chunks_exact(quant_bytes)).enumerate() {
+            let group = &scales[index / group_blocks * scale_bytes..][..scale_bytes];
+            let within = index % group_blocks;
+            let scale = f16_to_f32(half(group, lane));
+            let minimum = || f16_to_f32(half(group, LANES + lane));
+            for (input, out) in out.iter_mut().enumerate() {
+                let value = f32::from(get_value(dtype, lane, input, quants));
+                *out = match dtype {
+                    DType::Q4_0 => scale * (value - 8.0),
+                    DType::Q5_0 => scale * (value - 16.0),
+                    DType::Q8_0 => scale * (value - 128.0),
+                    DType::Q4_1 | DType::Q5_1 => scale.mul_add(value, minimum()),
+                    DType::Q4K | DType::Q5K => {
+                        let factors = &group[64 + within * 32..];
+                        (scale * f32::from(factors[lane]))
+                            .mul_add(value, minimum() * f32::from(factors[LANES + lane]))
+                    }
+                    _ => {
+                        let factor = group[32 + (2 * within + input / 16) * LANES + lane];
+                        scale * f32::from(factor.cast_signed()) * (value - 32.0)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Puts 32 integers of one lane into a block.
+fn put_values(dtype: DType, lane: usize, values: &[u8; BLOCK], quants: &mut [u8]) {
+    for (input, value) in values.iter().enumerate() {
+        let (operand, byte) = (input / 4, 4 * lane + input % 4);
+        if dtype == DType::Q8_0 {
+            quants[64 * operand + byte] = *value;
+            continue;
+        }
+        quants[64 * (operand / 2) + byte] |= (value & 15) << (4 * (operand % 2));
+        if dtype == DType::Q6K {
+            quants[256 + 64 * (operand / 4) + byte] |= (value >> 4) << (2 * (operand % 4));
+        } else if quants.len() > 256 {
+            quants[256 + byte] |= (value >> 4) << operand;
+        }
+    }
+}
+
+/// An integer of a block.
+fn get_value(dtype: DType, lane: usize, input: usize, quants: &[u8]) -> u8 {
+    let (operand, byte) = (input / 4, 4 * lane + input % 4);
+    if dtype == DType::Q8_0 {
+        return quants[64 * operand + byte];
+    }
+    let low = quants[64 * (operand / 2) + byte] >> (4 * (operand % 2)) & 15;
+    let high = if dtype == DType::Q6K {
+        quants[256 + 64 * (operand / 4) + byte] >> (2 * (operand % 4)) & 3
+    } else if quants.len() > 256 {
+        quants[256 + byte] >> operand & 1
+    } else {
+        0
+    };
+    low | high << 4
+}
