@@ -106,6 +106,16 @@ contexts! {
     TOKENIZER = "tokenizer";
     /// Signed quota grant to its hash.
     QUOTA_GRANT_HASH = "quota-grant-hash";
+    /// X25519 share and binding to the secret of a request for embeddings.
+    EMBED_EXCHANGE = "embed-exchange";
+    /// Secret of a request for embeddings to the key of its texts.
+    EMBED_TEXTS = "embed-texts";
+    /// Secret of a request for embeddings, node nonce and authorisation hash to the key of its reply.
+    EMBED_REPLY_KEY = "embed-reply-key";
+    /// Sealed texts to their hash.
+    EMBED_TEXTS_HASH = "embed-texts-hash";
+    /// Signed authorisation of embeddings to its hash.
+    EMBED_AUTH_HASH = "embed-auth-hash";
 }
 
 contexts! {
@@ -185,6 +195,10 @@ labels! {
     QUOTA_GRANT = "quota-grant";
     /// The use of a quota for one turn, by its holder.
     QUOTA_PROOF = "quota-proof";
+    /// An authorisation of embeddings, by a key of the client's that is used once.
+    EMBED_AUTH = "embed-auth";
+    /// Embeddings, by the node that made them.
+    EMBED_REPLY = "embed-reply";
 }
 
 #[cfg(test)]

@@ -8,8 +8,11 @@ use x25519_dalek::{PublicKey as XPublic, StaticSecret};
 use zeroize::Zeroizing;
 
 use crate::{
-    contexts::{Context, MEMORY_EXCHANGE, TURN_EXCHANGE, TURN_PAYLOAD, TURN_REPLY},
-    ids::{ExchangeKey, NodeId, PublicKey, SessionId, TurnId},
+    contexts::{
+        Context, EMBED_EXCHANGE, EMBED_REPLY_KEY, EMBED_TEXTS, MEMORY_EXCHANGE, TURN_EXCHANGE, TURN_PAYLOAD,
+        TURN_REPLY,
+    },
+    ids::{EmbedId, ExchangeKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, StreamOpener, StreamSealer, chacha_open, chacha_seal},
     secret::{kdf, random_bytes, secret_key},
 };
@@ -98,6 +101,39 @@ impl TurnBinding {
     }
 }
 
+/// Everything that the keys of one request for embeddings are bound to, besides the exchange keys themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbedBinding {
+    /// Cipher suite, [`SUITE_V1`].
+    pub suite: u8,
+    /// The client's key, used once.
+    pub client_key: PublicKey,
+    /// The request.
+    pub request: EmbedId,
+    /// The model's manifest hash.
+    pub model: [u8; 32],
+    /// The node's Ed25519 key.
+    pub node: NodeId,
+}
+
+impl EmbedBinding {
+    /// `suite(1) ‖ client_key(32) ‖ request(16) ‖ model(32) ‖ node(32)`, 113 bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 113] {
+        let mut bytes = [0u8; 113];
+        bytes[0] = self.suite;
+        bytes[1..33].copy_from_slice(&self.client_key.0);
+        bytes[33..49].copy_from_slice(&self.request.0);
+        bytes[49..81].copy_from_slice(&self.model);
+        bytes[81..].copy_from_slice(&self.node.0);
+        bytes
+    }
+}
+
+secret_key!(
+    /// What client and node share for one request for embeddings.
+    EmbedSecret
+);
 secret_key!(
     /// What client and node share for one attempt at a turn.
     TurnSecret
@@ -174,6 +210,72 @@ impl TurnSecret {
     #[must_use]
     pub fn reply_opener(&self, node_nonce: &[u8; 32], auth_hash: &[u8; 32]) -> StreamOpener {
         StreamOpener::new(kdf(TURN_REPLY, &[&self.0, node_nonce, auth_hash]))
+    }
+}
+
+impl EmbedSecret {
+    /// The client's side: a fresh ephemeral secret against the node's published key.
+    ///
+    /// # Errors
+    /// [`WeakKey`] when the node's key is of small order.
+    pub fn initiate(
+        ephemeral: &ExchangeSecret,
+        node_key: &ExchangeKey,
+        binding: &EmbedBinding,
+    ) -> Result<Self, WeakKey> {
+        let public = ephemeral.public_key();
+        agree(EMBED_EXCHANGE, ephemeral, node_key, &public, node_key, &binding.to_bytes()).map(Self)
+    }
+
+    /// The node's side.
+    ///
+    /// # Errors
+    /// [`WeakKey`] when the client's ephemeral key is of small order.
+    pub fn respond(
+        node_secret: &ExchangeSecret,
+        ephemeral: &ExchangeKey,
+        binding: &EmbedBinding,
+    ) -> Result<Self, WeakKey> {
+        let public = node_secret.public_key();
+        agree(EMBED_EXCHANGE, node_secret, ephemeral, ephemeral, &public, &binding.to_bytes()).map(Self)
+    }
+
+    /// Seals the texts under `KDF("embed-texts", secret)` with a zero nonce: the key is used for this one message.
+    #[must_use]
+    pub fn seal_texts(&self, texts: &[u8]) -> Vec<u8> {
+        let key = Zeroizing::new(kdf(EMBED_TEXTS, &[&self.0]));
+        chacha_seal(&key, &[0; 12], &[], texts)
+    }
+
+    /// Opens the texts.
+    ///
+    /// # Errors
+    /// [`OpenError`] when they were sealed for another node, request or client, or changed.
+    pub fn open_texts(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        let key = Zeroizing::new(kdf(EMBED_TEXTS, &[&self.0]));
+        chacha_open(&key, &[0; 12], &[], sealed)
+    }
+
+    /// Seals the reply under `KDF("embed-reply-key", secret ‖ node nonce ‖ auth hash)` with a zero nonce. The node nonce is
+    /// fresh for every reply, so one that is made again shares no key with the one before.
+    #[must_use]
+    pub fn seal_reply(&self, node_nonce: &[u8; 32], auth_hash: &[u8; 32], reply: &[u8]) -> Vec<u8> {
+        let key = Zeroizing::new(kdf(EMBED_REPLY_KEY, &[&self.0, node_nonce, auth_hash]));
+        chacha_seal(&key, &[0; 12], &[], reply)
+    }
+
+    /// Opens the reply.
+    ///
+    /// # Errors
+    /// [`OpenError`] when it was sealed for another request, or changed.
+    pub fn open_reply(
+        &self,
+        node_nonce: &[u8; 32],
+        auth_hash: &[u8; 32],
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+        let key = Zeroizing::new(kdf(EMBED_REPLY_KEY, &[&self.0, node_nonce, auth_hash]));
+        chacha_open(&key, &[0; 12], &[], sealed)
     }
 }
 
@@ -260,6 +362,37 @@ mod tests {
     }
 
     #[test]
+    fn embeddings_are_bound_to_request_client_model_and_node() {
+        let binding = EmbedBinding {
+            suite: SUITE_V1,
+            client_key: PublicKey([1; 32]),
+            request: EmbedId([2; 16]),
+            model: [3; 32],
+            node: NodeId([4; 32]),
+        };
+        let (node, client) = (ExchangeSecret::from_bytes(&[8; 32]), ExchangeSecret::from_bytes(&[9; 32]));
+        let ours = EmbedSecret::initiate(&client, &node.public_key(), &binding).unwrap();
+        let theirs = EmbedSecret::respond(&node, &client.public_key(), &binding).unwrap();
+        let texts = ours.seal_texts(b"texts");
+        assert_eq!(theirs.open_texts(&texts).unwrap().as_slice(), b"texts");
+        let reply = theirs.seal_reply(&[5; 32], &[6; 32], b"vectors");
+        assert_eq!(ours.open_reply(&[5; 32], &[6; 32], &reply).unwrap().as_slice(), b"vectors");
+        assert_eq!(ours.open_reply(&[0; 32], &[6; 32], &reply), Err(OpenError), "another run");
+        assert_eq!(ours.open_reply(&[5; 32], &[0; 32], &reply), Err(OpenError), "another request");
+        assert_eq!(ours.open_texts(&reply), Err(OpenError), "each key is for one thing");
+        for other in [
+            EmbedBinding { suite: 2, ..binding },
+            EmbedBinding { client_key: PublicKey([0; 32]), ..binding },
+            EmbedBinding { request: EmbedId([0; 16]), ..binding },
+            EmbedBinding { model: [0; 32], ..binding },
+            EmbedBinding { node: NodeId([0; 32]), ..binding },
+        ] {
+            let wrong = EmbedSecret::respond(&node, &client.public_key(), &other).unwrap();
+            assert_eq!(wrong.open_texts(&texts), Err(OpenError), "{other:?}");
+        }
+    }
+
+    #[test]
     fn reply_streams_of_two_runs_share_no_key() {
         let secret = TurnSecret::from_bytes([1; 32]);
         let sealed = secret.reply_sealer(&[1; 32], &[2; 32]).seal(b"token", false);
@@ -278,6 +411,15 @@ mod tests {
             assert_eq!(TurnSecret::respond(&secret, &hostile, &binding()), Err(WeakKey));
             assert_eq!(TurnSecret::initiate(&secret, &hostile, &binding()), Err(WeakKey));
             assert_eq!(MemorySecret::respond(&secret, &hostile, b""), Err(WeakKey));
+            let embed = EmbedBinding {
+                suite: SUITE_V1,
+                client_key: PublicKey([0; 32]),
+                request: EmbedId([0; 16]),
+                model: [0; 32],
+                node: NodeId([0; 32]),
+            };
+            assert_eq!(EmbedSecret::respond(&secret, &hostile, &embed), Err(WeakKey));
+            assert_eq!(EmbedSecret::initiate(&secret, &hostile, &embed), Err(WeakKey));
         }
     }
 

@@ -89,6 +89,10 @@ byte_id!(
     TurnId, 16
 );
 byte_id!(
+    /// A request for embeddings, 16 random bytes chosen by the client.
+    EmbedId, 16
+);
+byte_id!(
     /// A node: its Ed25519 public key, the same key that its libp2p `PeerId` encodes.
     NodeId, 32
 );

@@ -8,6 +8,7 @@ pub mod ack;
 pub mod chain;
 pub mod codec;
 pub mod commit;
+pub mod embed;
 pub mod error;
 pub mod export;
 pub mod head;
@@ -22,6 +23,7 @@ pub mod record;
 pub mod segment;
 pub mod signed;
 pub mod store;
+pub mod tools;
 pub mod turn;
 pub mod wire;
 

@@ -102,6 +102,22 @@ pub const MAX_QUOTA_CHAIN: usize = 4;
 /// Most nodes, and most models, that a quota grant names.
 pub const MAX_QUOTA_LIST: usize = 16;
 
+/// Most texts of one request for embeddings: a batch that a small model embeds in about a second.
+pub const MAX_EMBED_TEXTS: usize = 64;
+/// Longest text to embed: models of embeddings look at some hundreds of word pieces.
+pub const MAX_EMBED_TEXT_BYTES: usize = 8 * 1024;
+/// Largest sealed texts of a request: as many of the longest as there may be, with their lengths and padding.
+pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTES + 8) + 2 * PAYLOAD_BLOCK;
+/// Largest frame of a request for embeddings: the texts, and a chain of grants beside them.
+pub const MAX_EMBED_FRAME_BYTES: usize =
+    MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
+/// Most components of a vector.
+pub const MAX_EMBED_DIMENSIONS: usize = 4096;
+/// Largest encoded signed reply: as many of the longest vectors as there may be.
+pub const MAX_EMBED_REPLY_BYTES: usize = MAX_EMBED_TEXTS * (4 * MAX_EMBED_DIMENSIONS + 12) + 1024;
+/// Largest frame of a reply: the reply with its padding and seal.
+pub const MAX_EMBED_ANSWER_BYTES: usize = MAX_EMBED_REPLY_BYTES + 2 * PAYLOAD_BLOCK;
+
 /// Tokens between two progress notes, and per leaf of the audit tree.
 pub const PROGRESS_TOKENS: u32 = 32;
 /// How long the author of a turn is the only one that stores its blob.

@@ -32,6 +32,9 @@ pub enum EngineKind {
     Proxied,
     /// A test engine that repeats the message; no model.
     Echo,
+    /// No engine of turns: the model turns texts into vectors ([`crate::embed`]). In node records only; a receipt of it is
+    /// refused.
+    Embedding,
 }
 
 /// Token counts of a turn.
@@ -124,6 +127,11 @@ impl Signable for Receipt {
 
     fn signer(&self) -> PublicKey {
         self.node.public_key()
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        // What serves no turns has no receipts.
+        if self.engine == EngineKind::Embedding { Err(ErrorCode::NonCanonical) } else { Ok(()) }
     }
 }
 

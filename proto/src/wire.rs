@@ -177,6 +177,16 @@ pub struct TokenLogprob {
     pub millinats: i32,
 }
 
+/// The bytes that a token stands for: not always whole characters, and none for a token that is no text.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for TokenBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenBytes({} bytes)", self.0.len())
+    }
+}
+
 /// One event of a reply, padded and sealed in the STREAM shape. The last one has the stream's final flag.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyEvent {
@@ -205,6 +215,8 @@ pub enum ReplyEvent {
         /// Why.
         code: ErrorCode,
     },
+    /// Directly before a [`ReplyEvent::Tokens`] with `logprobs`: the bytes of each token that they name, in their order.
+    Spelled(Vec<TokenBytes>),
 }
 
 impl ReplyEvent {
@@ -238,6 +250,7 @@ impl std::fmt::Debug for ReplyEvent {
             Self::Committed(committed) => write!(f, "Committed({:?})", committed.blob_digest),
             Self::Store(state) => write!(f, "Store({state:?})"),
             Self::Failed { code } => write!(f, "Failed({code:?})"),
+            Self::Spelled(tokens) => write!(f, "Spelled({} tokens)", tokens.len()),
         }
     }
 }

@@ -11,6 +11,8 @@ mod boundaries;
 mod carrier;
 #[path = "adversary/codecs.rs"]
 mod codecs;
+#[path = "adversary/embed.rs"]
+mod embed;
 #[path = "adversary/fields.rs"]
 mod fields;
 #[path = "support/harness.rs"]

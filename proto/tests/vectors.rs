@@ -12,6 +12,7 @@ use baton_proto::{
     ErrorCode, Signable, Signed,
     ack::{Abort, StatusRequest, TurnAck},
     codec,
+    embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
     head::{HeadInner, HeadOuter, HeadRecord},
     limits::MAX_OBJECT_BYTES,
     link::Link,
@@ -176,8 +177,49 @@ fn every_frame_decodes_and_refuses_near_misses() {
         };
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
-    // Eight frames of a client, eight of a node, six events.
-    assert_eq!(seen.len(), 9 + 8 + 6);
+    // Nine frames of a client, eight of a node, seven events.
+    assert_eq!(seen.len(), 9 + 8 + 7);
+}
+
+/// Embeddings: every object and frame, the keys, and that the sealed texts and vectors open with them.
+#[test]
+fn embeddings_of_the_vectors_open_and_refuse_near_misses() {
+    let vectors = load("embed.json");
+    for vector in items(&vectors, "objects") {
+        let (what, body) = (vector["type"].as_str().unwrap(), bytes(vector, "body"));
+        match what {
+            "EmbedAuth" => check_signed::<EmbedAuth>(vector),
+            "EmbedReply" => check_signed::<EmbedReply>(vector),
+            "NodeRecord" => check_signed::<NodeRecord>(vector),
+            "EmbedTexts" => check_plain::<EmbedTexts>(&body, what),
+            "ModelManifest" => check_plain::<ModelManifest>(&body, what),
+            other => panic!("no check for {other}"),
+        }
+    }
+    for vector in items(&vectors, "frames") {
+        let (kind, name) = (vector["type"].as_str().unwrap(), vector["name"].as_str().unwrap());
+        let body = bytes(vector, "body");
+        let mut unknown = body.clone();
+        unknown[0] = 99;
+        let refused = if kind == "EmbedFrame" {
+            check_plain::<EmbedFrame>(&body, name);
+            codec::decode::<EmbedFrame>(&unknown, MAX_OBJECT_BYTES).err()
+        } else {
+            check_plain::<EmbedAnswer>(&body, name);
+            codec::decode::<EmbedAnswer>(&unknown, MAX_OBJECT_BYTES).err()
+        };
+        assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
+    }
+    let auth = items(&vectors, "objects").iter().find(|vector| vector["type"] == "EmbedAuth").unwrap();
+    let auth = Signed::<EmbedAuth>::verify_encoded(&bytes(auth, "encoded")).unwrap();
+    let node = ExchangeSecret::from_bytes(&bytes(&vectors, "node_secret").try_into().unwrap());
+    let sealed = SealedTexts(bytes(&vectors, "sealed_texts"));
+    let (texts, secret) = sealed.open(&node, &auth).unwrap();
+    assert_eq!(codec::encode(&texts), bytes(&vectors, "texts"));
+    let nonce = bytes(&vectors, "reply_nonce").try_into().unwrap();
+    let reply = SealedReply(bytes(&vectors, "sealed_reply"));
+    let reply = reply.open(&secret, &nonce, &auth, texts.texts.len()).unwrap();
+    assert_eq!(reply.vectors().collect::<Vec<_>>(), [[0.6, -0.8], [0.0, 0.0], [1.0, 0.0]]);
 }
 
 /// A record of another version is refused after its seal opened, by its own name.

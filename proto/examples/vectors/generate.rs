@@ -29,6 +29,8 @@ use baton_proto::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+#[path = "embed.rs"]
+pub mod embed;
 #[path = "objects.rs"]
 pub mod objects;
 #[path = "session.rs"]
@@ -50,6 +52,7 @@ pub fn files() -> Vec<(&'static str, String)> {
         ("objects.json", text(objects::object_vectors(&made))),
         ("frames.json", text(objects::frame_vectors(&made))),
         ("blobs.json", text(blob_vectors(&made))),
+        ("embed.json", text(embed::vectors())),
         ("export-20.json", export),
     ]
 }

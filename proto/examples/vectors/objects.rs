@@ -20,7 +20,8 @@ use baton_proto::{
     record::RecordKind,
     turn::{Sampling, StoragePolicy},
     wire::{
-        ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenLogprob, TurnRequest, TurnStatus,
+        ClientFrame, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest,
+        TurnStatus,
     },
 };
 use serde::Serialize;
@@ -31,7 +32,8 @@ use super::{
     session::{self, START_MS, Session, Turn, node, node_exchange, root},
 };
 
-fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>) -> Value {
+/// A signed object with its fields, bytes and hash.
+pub fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>) -> Value {
     let bytes: &SignedBytes = object.bytes();
     json!({
         "type": name,
@@ -45,7 +47,8 @@ fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>) -> 
     })
 }
 
-fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
+/// An object that is not signed, likewise.
+pub fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
     json!({
         "type": name,
         "fields": fields(object),
@@ -310,7 +313,8 @@ pub fn object_vectors(made: &Session) -> Value {
     json!({ "objects": objects })
 }
 
-fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
+/// A frame, as it is encoded and as it travels.
+pub fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
     let body = codec::encode(frame);
     let length = u32::try_from(body.len()).expect("frames of the fixture are small");
     json!({
@@ -405,6 +409,11 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
         ("Committed", ReplyEvent::Committed(Box::new(turn(made, 0).committed.clone()))),
         ("Store", ReplyEvent::Store(StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: None })),
         ("Failed", ReplyEvent::Failed { code: ErrorCode::Internal }),
+        // The first bytes of a character, a word, and a token that is no text.
+        (
+            "Spelled",
+            ReplyEvent::Spelled([&b"\xe2\x9b"[..], b" cork", b""].map(|b| TokenBytes(b.to_vec())).to_vec()),
+        ),
     ]
 }
 

@@ -13,6 +13,7 @@ use baton_proto::{
     ack::{Abort, StatusRequest, TurnAck},
     chain::{ChainEnd, SessionReader, WindowReader, verify_segment},
     codec,
+    embed::{EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts},
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::LinkHash,
     limits::{
@@ -29,7 +30,10 @@ use baton_proto::{
     turn::{
         Grant, GrantedKey, Payload, ReadBlob, ReadRecord, ResumePrefix, Sampling, SealedPayload, TurnAuth,
     },
-    wire::{ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+    wire::{
+        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TurnRequest,
+        TurnStatus,
+    },
 };
 use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
@@ -124,6 +128,12 @@ wire_types!(
     ClientFrame,
     Committed,
     DeviceLease,
+    EmbedAnswer,
+    EmbedAuth,
+    EmbedFrame,
+    EmbedReply,
+    EmbedRequest,
+    EmbedTexts,
     Entry,
     ErrorCode,
     Genesis,
@@ -181,6 +191,8 @@ macro_rules! signed_types {
 }
 signed_types!(
     Abort,
+    EmbedAuth,
+    EmbedReply,
     HeadRecord,
     Link,
     MemEnvelope,
@@ -466,7 +478,9 @@ fn nothing_secret_shows_in_debug() {
     let item = MemoryItem { text: WORDS.into(), source: WORDS.into(), time_ms: 1 };
     let tokens =
         ReplyEvent::Tokens { index: 0, ids: vec![77_777_777], text: WORDS.into(), logprobs: Vec::new() };
+    let spelled = ReplyEvent::Spelled(vec![TokenBytes(WORDS.into())]);
     let shown = [
+        format!("{spelled:?}"),
         format!("{payload:?}"),
         format!("{:?}", payload.sampling),
         format!("{:?}", payload.grant),

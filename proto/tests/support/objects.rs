@@ -4,11 +4,14 @@ use baton_keys::SecretSigningKey;
 use baton_proto::{
     ErrorCode, Signable, Signed, SignedBytes,
     ack::{Abort, StatusRequest, TurnAck},
+    embed::{
+        EmbedAnswer, EmbedAuth, EmbedFrame, EmbedReply, EmbedRequest, EmbedTexts, SealedReply, SealedTexts,
+    },
     head::{DeviceLease, HeadInner, HeadOuter, HeadRecord, SegmentRef},
     ids::{
-        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, ExchangeKey, FetchProof, GrantHash,
-        LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial, ReceiptHash, RecordHash,
-        RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
+        AuditRoot, AuthHash, BlobDigest, BlobId, Commitment, DeviceId, EmbedId, ExchangeKey, FetchProof,
+        GrantHash, LinkHash, ModelId, NodeId, PayloadHash, PublicKey, QuotaHash, QuotaSerial, ReceiptHash,
+        RecordHash, RunningHash, SamplingDigest, SessionId, SuiAddress, TurnId,
     },
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::{MemEnvelope, MemoryItem, RecallHint, RecallScope},
@@ -22,8 +25,8 @@ use baton_proto::{
         StoragePolicy, TurnAuth,
     },
     wire::{
-        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenLogprob, TurnRequest,
-        TurnStatus,
+        ClientFrame, Committed, InlineBlob, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob,
+        TurnRequest, TurnStatus,
     },
 };
 
@@ -46,6 +49,7 @@ drawn_arrays!(
     BlobId,
     Commitment,
     DeviceId,
+    EmbedId,
     ExchangeKey,
     FetchProof,
     GrantHash,
@@ -171,6 +175,12 @@ drawn_structs! {
     SignedBytes { body, signature }
     TurnRequest { auth, payload, inline, memory }
     Committed { link, receipt, blob_digest, blob_length, finish }
+    EmbedAuth {
+        version, suite, client_key, request, audience, audience_key, model, texts_hash, issued_ms, expires_ms
+    }
+    EmbedTexts { version, texts }
+    EmbedRequest { auth, texts, quota }
+    EmbedReply { version, node, auth_hash, model, dimensions, tokens, components }
 }
 
 impl Drawn for bool {
@@ -235,6 +245,12 @@ impl Drawn for SealedPayload {
     }
 }
 
+impl Drawn for TokenBytes {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
 impl Drawn for InlineBlob {
     fn drawn(source: &mut Source) -> Self {
         Self(Drawn::drawn(source))
@@ -259,6 +275,34 @@ impl Drawn for ClientFrame {
             6 => Self::NodeRecord,
             7 => Self::RelayRecall { request: Drawn::drawn(source), hint: Drawn::drawn(source) },
             _ => Self::Quota(Drawn::drawn(source)),
+        }
+    }
+}
+
+impl Drawn for SealedTexts {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for SealedReply {
+    fn drawn(source: &mut Source) -> Self {
+        Self(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for EmbedFrame {
+    fn drawn(source: &mut Source) -> Self {
+        Self::Request(Drawn::drawn(source))
+    }
+}
+
+impl Drawn for EmbedAnswer {
+    fn drawn(source: &mut Source) -> Self {
+        if source.coin() {
+            Self::Embedded { nonce: source.bytes(), sealed: Drawn::drawn(source) }
+        } else {
+            Self::Refused { code: Drawn::drawn(source), retry_after_ms: Drawn::drawn(source) }
         }
     }
 }
@@ -300,7 +344,7 @@ impl Drawn for NodeFrame {
 
 impl Drawn for ReplyEvent {
     fn drawn(source: &mut Source) -> Self {
-        match source.below(6) {
+        match source.below(7) {
             0 => Self::Waiting(Drawn::drawn(source)),
             1 => Self::Tokens {
                 index: Drawn::drawn(source),
@@ -311,7 +355,8 @@ impl Drawn for ReplyEvent {
             2 => Self::Progress(Drawn::drawn(source)),
             3 => Self::Committed(Box::new(Drawn::drawn(source))),
             4 => Self::Store(Drawn::drawn(source)),
-            _ => Self::Failed { code: Drawn::drawn(source) },
+            5 => Self::Failed { code: Drawn::drawn(source) },
+            _ => Self::Spelled(Drawn::drawn(source)),
         }
     }
 }
@@ -336,6 +381,13 @@ owned! {
     RecallHint: |hint, key| { hint.key = key.public_key(); }
     QuotaGrant: |grant, key| { grant.grantor = key.public_key(); }
     QuotaProof: |proof, key| { proof.holder = key.public_key(); }
+    EmbedAuth: |auth, key| { auth.suite = 1; auth.client_key = key.public_key(); }
+    EmbedReply: |reply, key| {
+        reply.node = key.node_id();
+        reply.dimensions = 2;
+        reply.tokens.resize(3, 7);
+        reply.components = vec![0.5; 6];
+    }
     TurnAuth: |auth, key| {
         auth.suite = 1;
         auth.session_key = key.public_key();

@@ -1,0 +1,370 @@
+//! Embeddings: texts to vectors, on a substream of their own. A signed order with the texts sealed to the node, and one sealed
+//! and signed reply. No session, no history, nothing stored.
+
+use baton_keys::{
+    OpenError, SecretSigningKey,
+    contexts::{EMBED_AUTH, EMBED_AUTH_HASH, EMBED_REPLY, EMBED_TEXTS_HASH, SignatureLabel},
+    exchange::{EmbedBinding, EmbedSecret, ExchangeSecret, SUITE_V1, WeakKey},
+    secret::kdf,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize as _;
+
+use crate::{
+    codec,
+    error::ErrorCode,
+    ids::{AuthHash, EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, PublicKey},
+    limits::{
+        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY_BYTES,
+        MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES, MAX_EMBED_TEXTS, PAYLOAD_BLOCK, VERSION,
+    },
+    quota::QuotaUse,
+    signed::{Signable, SignatureBytes, Signed, SignedBytes},
+};
+
+/// Name of the protocol; it carries the version.
+pub const EMBED_PROTOCOL: &str = "/baton/embed/1";
+
+/// The client's signed order for the embeddings of some texts, to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmbedAuth {
+    /// Format version, 1.
+    pub version: u8,
+    /// Cipher suite, 1.
+    pub suite: u8,
+    /// The key that signs: made for this one order, so that no two can be linked by it.
+    pub client_key: PublicKey,
+    /// The request.
+    pub request: EmbedId,
+    /// The node that may serve it.
+    pub audience: NodeId,
+    /// The node's exchange key that the texts are sealed to.
+    pub audience_key: ExchangeKey,
+    /// The model that is to embed.
+    pub model: ModelId,
+    /// Hash of the sealed texts.
+    pub texts_hash: PayloadHash,
+    /// When it was issued, in milliseconds since the Unix epoch.
+    pub issued_ms: u64,
+    /// When it expires; at most 120 s later.
+    pub expires_ms: u64,
+}
+
+impl EmbedAuth {
+    /// What the request's keys are bound to.
+    #[must_use]
+    pub fn binding(&self) -> EmbedBinding {
+        EmbedBinding {
+            suite: self.suite,
+            client_key: self.client_key,
+            request: self.request,
+            model: self.model.0,
+            node: self.audience,
+        }
+    }
+
+    /// Whether it may be admitted now.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`].
+    pub fn check_time(&self, now_ms: u64) -> Result<(), ErrorCode> {
+        if self.issued_ms > now_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
+            return Err(ErrorCode::NotYetValid);
+        }
+        let lifetime = self.expires_ms.checked_sub(self.issued_ms);
+        if lifetime.is_none_or(|lifetime| lifetime > MAX_AUTH_LIFETIME_MS) || now_ms > self.expires_ms {
+            return Err(ErrorCode::Expired);
+        }
+        Ok(())
+    }
+}
+
+impl Signable for EmbedAuth {
+    const LABEL: SignatureLabel = EMBED_AUTH;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.client_key
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        if self.suite == SUITE_V1 { Ok(()) } else { Err(ErrorCode::UnsupportedVersion) }
+    }
+}
+
+/// The hash of an order as it came, its signature not checked yet: `KDF("embed-auth-hash", body ‖ signature)`.
+#[must_use]
+pub fn embed_auth_hash(bytes: &SignedBytes) -> AuthHash {
+    AuthHash(bytes.hash(EMBED_AUTH_HASH))
+}
+
+impl Signed<EmbedAuth> {
+    /// `KDF("embed-auth-hash", body ‖ signature)`.
+    #[must_use]
+    pub fn auth_hash(&self) -> AuthHash {
+        embed_auth_hash(self.bytes())
+    }
+}
+
+/// The texts of a request. Wiped when dropped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmbedTexts {
+    /// Format version, 1.
+    pub version: u8,
+    /// At least one and at most 64, of at most 8 KiB each.
+    pub texts: Vec<String>,
+}
+
+impl EmbedTexts {
+    /// Some texts.
+    #[must_use]
+    pub fn new(texts: Vec<String>) -> Self {
+        Self { version: VERSION, texts }
+    }
+
+    /// Checks number and lengths.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnsupportedVersion`], [`ErrorCode::FrameTooLarge`], [`ErrorCode::PayloadRejected`] for none at all.
+    pub fn check(&self) -> Result<(), ErrorCode> {
+        if self.version != VERSION {
+            return Err(ErrorCode::UnsupportedVersion);
+        }
+        if self.texts.is_empty() {
+            return Err(ErrorCode::PayloadRejected);
+        }
+        let fits = self.texts.len() <= MAX_EMBED_TEXTS
+            && self.texts.iter().all(|text| text.len() <= MAX_EMBED_TEXT_BYTES);
+        if fits { Ok(()) } else { Err(ErrorCode::FrameTooLarge) }
+    }
+}
+
+impl Drop for EmbedTexts {
+    fn drop(&mut self) {
+        self.texts.zeroize();
+    }
+}
+
+impl std::fmt::Debug for EmbedTexts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EmbedTexts({})", self.texts.len())
+    }
+}
+
+/// Texts, padded to a multiple of 1 KiB and sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedTexts(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for SealedTexts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealedTexts({} bytes)", self.0.len())
+    }
+}
+
+impl SealedTexts {
+    /// `KDF("embed-texts-hash", sealed bytes)`.
+    #[must_use]
+    pub fn hash(&self) -> PayloadHash {
+        PayloadHash(kdf(EMBED_TEXTS_HASH, &[&self.0]))
+    }
+
+    /// Seals texts under a fresh ephemeral key; returns the request's secret, which opens the reply.
+    ///
+    /// # Errors
+    /// [`ErrorCode::KxExpired`] when the node's key is unusable; as [`EmbedTexts::check`].
+    pub fn seal(
+        texts: &EmbedTexts,
+        ephemeral: &ExchangeSecret,
+        node_key: &ExchangeKey,
+        binding: &EmbedBinding,
+    ) -> Result<(Self, EmbedSecret), ErrorCode> {
+        texts.check()?;
+        let secret =
+            EmbedSecret::initiate(ephemeral, node_key, binding).map_err(|WeakKey| ErrorCode::KxExpired)?;
+        let mut sealed = ephemeral.public_key().0.to_vec();
+        let padded = codec::pad_block(&codec::encode_secret(texts), PAYLOAD_BLOCK);
+        sealed.extend_from_slice(&secret.seal_texts(&padded));
+        Ok((Self(sealed), secret))
+    }
+
+    /// Opens texts and checks them against their order.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PayloadRejected`] for everything that a holder of the wrong key could learn from;
+    /// [`ErrorCode::FrameTooLarge`]; as [`EmbedTexts::check`].
+    pub fn open(
+        &self,
+        node_secret: &ExchangeSecret,
+        auth: &EmbedAuth,
+    ) -> Result<(EmbedTexts, EmbedSecret), ErrorCode> {
+        if self.0.len() > MAX_EMBED_SEALED_BYTES {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        if self.hash() != auth.texts_hash {
+            return Err(ErrorCode::PayloadRejected);
+        }
+        let (ephemeral, sealed) = self.0.split_first_chunk::<32>().ok_or(ErrorCode::PayloadRejected)?;
+        let secret = EmbedSecret::respond(node_secret, &ExchangeKey(*ephemeral), &auth.binding())
+            .map_err(|WeakKey| ErrorCode::PayloadRejected)?;
+        let opened = secret.open_texts(sealed).map_err(|OpenError| ErrorCode::PayloadRejected)?;
+        let texts: EmbedTexts =
+            codec::decode(codec::unpad_block(&opened, PAYLOAD_BLOCK)?, MAX_EMBED_SEALED_BYTES)?;
+        texts.check()?;
+        Ok((texts, secret))
+    }
+}
+
+/// A request for embeddings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmbedRequest {
+    /// The signed [`EmbedAuth`].
+    pub auth: SignedBytes,
+    /// The sealed texts.
+    pub texts: SealedTexts,
+    /// The quota that it is served under, if any; its proof names the hash of `auth`.
+    pub quota: Option<QuotaUse>,
+}
+
+/// What a client sends, one a substream. It keeps its side of the substream open until it has the reply: ending it gives the
+/// request up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EmbedFrame {
+    /// Embed these texts.
+    Request(EmbedRequest),
+}
+
+/// What a node sends, one a substream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EmbedAnswer {
+    /// The vectors.
+    Embedded {
+        /// Fresh for every reply.
+        nonce: [u8; 32],
+        /// The signed [`EmbedReply`], encoded, padded and sealed.
+        sealed: SealedReply,
+    },
+    /// The request is refused, or failed.
+    Refused {
+        /// Why.
+        code: ErrorCode,
+        /// Wait at least so long before trying here again; 0 says nothing.
+        retry_after_ms: u32,
+    },
+}
+
+/// The vectors, as the node signs them. Vectors tell of their texts: wiped when dropped.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct EmbedReply {
+    /// Format version, 1.
+    pub version: u8,
+    /// The node, which signs.
+    pub node: NodeId,
+    /// Hash of the client's order.
+    pub auth_hash: AuthHash,
+    /// The model's manifest hash.
+    pub model: ModelId,
+    /// Components of each vector.
+    pub dimensions: u32,
+    /// For each text in order, the tokens of it that were embedded.
+    pub tokens: Vec<u32>,
+    /// The vectors in the order of the texts, one after the other; every component is finite.
+    pub components: Vec<f32>,
+}
+
+impl EmbedReply {
+    /// The vectors, in the order of the texts.
+    pub fn vectors(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+        // `check` refuses 0, on which `chunks` would panic.
+        self.components.chunks((self.dimensions as usize).max(1))
+    }
+}
+
+impl Drop for EmbedReply {
+    fn drop(&mut self) {
+        self.components.zeroize();
+    }
+}
+
+impl std::fmt::Debug for EmbedReply {
+    /// Without the vectors, which tell of the texts.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EmbedReply({} of {} components by {})", self.tokens.len(), self.dimensions, self.node)
+    }
+}
+
+impl Signable for EmbedReply {
+    const LABEL: SignatureLabel = EMBED_REPLY;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
+    const MAX_BYTES: usize = MAX_EMBED_REPLY_BYTES;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.node.public_key()
+    }
+
+    fn check(&self) -> Result<(), ErrorCode> {
+        let dimensions = self.dimensions as usize;
+        let counts = (1..=MAX_EMBED_TEXTS).contains(&self.tokens.len())
+            && (1..=MAX_EMBED_DIMENSIONS).contains(&dimensions);
+        if !counts {
+            return Err(ErrorCode::FrameTooLarge);
+        }
+        let whole = self.components.len() == dimensions * self.tokens.len()
+            && self.components.iter().all(|component| component.is_finite());
+        if whole { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}
+
+/// A signed reply, encoded, padded to a multiple of 1 KiB and sealed to the client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedReply(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for SealedReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealedReply({} bytes)", self.0.len())
+    }
+}
+
+impl SealedReply {
+    /// Signs a reply with the node's key and seals it under a fresh nonce of the node's. What it makes on the way is wiped.
+    #[must_use]
+    pub fn seal(reply: &EmbedReply, key: &SecretSigningKey, secret: &EmbedSecret, nonce: &[u8; 32]) -> Self {
+        let body = codec::encode_secret(reply);
+        let signature = SignatureBytes(key.sign(EmbedReply::LABEL, &body));
+        let mut signed = SignedBytes { body: body.to_vec(), signature };
+        let padded = codec::pad_block(&codec::encode_secret(&signed), PAYLOAD_BLOCK);
+        signed.body.zeroize();
+        Self(secret.seal_reply(nonce, &reply.auth_hash.0, &padded))
+    }
+
+    /// Opens a reply, verifies it and checks that it answers this order for so many texts.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PayloadRejected`] when it does not open, [`ErrorCode::ReceiptMismatch`] when it is for something else, and
+    /// those of [`Signed::verify`].
+    pub fn open(
+        &self,
+        secret: &EmbedSecret,
+        nonce: &[u8; 32],
+        auth: &Signed<EmbedAuth>,
+        texts: usize,
+    ) -> Result<EmbedReply, ErrorCode> {
+        let auth_hash = auth.auth_hash();
+        let opened = secret
+            .open_reply(nonce, &auth_hash.0, &self.0)
+            .map_err(|OpenError| ErrorCode::PayloadRejected)?;
+        let reply = Signed::<EmbedReply>::verify_encoded(codec::unpad_block(&opened, PAYLOAD_BLOCK)?)?;
+        let fits = reply.node == auth.audience
+            && reply.auth_hash == auth_hash
+            && reply.model == auth.model
+            && reply.tokens.len() == texts;
+        if fits { Ok(reply.into_value()) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}

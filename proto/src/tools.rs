@@ -1,0 +1,219 @@
+//! Tools in a conversation: what the definitions, the calls and the results are, in the fields that messages have.
+//!
+//! The definitions are a pinned System message with the name [`TOOLS_NAME`] whose text is OpenAI's JSON list. A call is
+//! part of the text of the answer that makes it, in the model's own syntax; here it is read out of there. A result is a
+//! Tool message. The node reads to render them with the model's template, the client to hand them to programs; neither
+//! adds a byte to what is stored. Pure.
+
+mod json;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use zeroize::Zeroizing;
+
+pub use json::{Json, escape};
+pub use reader::{AnswerReader, Piece};
+
+use crate::record::{Message, Role};
+
+/// The name of the System message that holds the definitions.
+pub const TOOLS_NAME: &str = "tools";
+/// Most tools of a session: as many as OpenAI's API takes.
+pub const MAX_TOOLS: usize = 128;
+/// Longest name of a tool, as in OpenAI's API.
+pub const MAX_TOOL_NAME_BYTES: usize = 64;
+/// Most calls of one answer: as many as one character of a call id tells apart.
+pub const MAX_CALLS: usize = DIGITS.len();
+/// Characters of a call id: the eight of its answer, then the one of its place. Mistral's templates take no other length.
+const CALL_ID_CHARACTERS: usize = 9;
+const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// A call of a tool.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The tool's name, which [`is_tool_name`].
+    pub name: String,
+    /// The arguments: a map.
+    pub arguments: Json,
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Call({:?})", self.arguments)
+    }
+}
+
+/// What an answer says.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Its text without the calls.
+    pub content: Zeroizing<String>,
+    /// Its calls, in order.
+    pub calls: Vec<Call>,
+}
+
+impl std::fmt::Debug for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Said({} bytes, {} calls)", self.content.len(), self.calls.len())
+    }
+}
+
+/// Whether a text can be a tool's name.
+#[must_use]
+pub fn is_tool_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// The definitions of a session's tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definitions(Vec<Json>);
+
+impl Definitions {
+    /// Reads the text of a [`TOOLS_NAME`] message; `None` when it is not a list of 1 to [`MAX_TOOLS`] functions, each
+    /// `{"type":"function","function":{"name":…}}` with another [`is_tool_name`].
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match Json::parse(text)? {
+            Json::List(tools) => Self::of(tools),
+            _ => None,
+        }
+    }
+
+    /// The same of values that are read already.
+    #[must_use]
+    pub fn of(tools: Vec<Json>) -> Option<Self> {
+        let definitions = Self(tools);
+        let mut names: Vec<&str> = definitions.names().collect();
+        names.sort_unstable();
+        names.dedup();
+        let sound = (1..=MAX_TOOLS).contains(&definitions.0.len())
+            && names.len() == definitions.0.len()
+            && names.into_iter().all(is_tool_name)
+            && definitions.0.iter().all(|tool| tool.get("type").and_then(Json::as_text) == Some("function"));
+        sound.then_some(definitions)
+    }
+
+    /// Reads the definitions in pinned system text, if there are any.
+    #[must_use]
+    pub fn pinned(system: &[Message]) -> Option<Option<Self>> {
+        let mut found = system.iter().filter(|message| is_definitions(message));
+        match (found.next(), found.next()) {
+            (None, _) => Some(None),
+            (Some(message), None) => Self::parse(&message.text).map(Some),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
+    /// As a pinned message.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        let text = Json::List(self.0.clone()).write();
+        let mut message = Message::new(Role::System, text.as_str());
+        message.name = Some(TOOLS_NAME.to_owned());
+        message
+    }
+
+    /// The tools, each as OpenAI's API writes it.
+    #[must_use]
+    pub fn tools(&self) -> &[Json] {
+        &self.0
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|tool| tool.get("function")?.get("name")?.as_text())
+    }
+
+    /// Whether a tool has this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
+    }
+}
+
+/// Whether a message holds definitions, where it is pinned.
+#[must_use]
+pub fn is_definitions(message: &Message) -> bool {
+    message.role == Role::System && message.name.as_deref() == Some(TOOLS_NAME)
+}
+
+/// Reads the calls out of a whole answer. `known` says which names a call may have that no marker begins: such a call is
+/// told from an answer in JSON by its tool alone.
+#[must_use]
+pub fn read_answer(text: &str, known: impl Fn(&str) -> bool) -> Said {
+    let mut reader = AnswerReader::new(known);
+    let mut said = Said::default();
+    let pieces = reader.push(text).into_iter().chain(reader.finish());
+    for piece in pieces {
+        match piece {
+            Piece::Content(text) => said.content.push_str(&text),
+            Piece::Call(call) => said.calls.push(call),
+        }
+    }
+    said
+}
+
+/// An answer with these calls, in the syntax of Hermes and Qwen: what is stored of an assistant's message that another
+/// program made, or a server that hands out calls and not their text.
+#[must_use]
+pub fn write_answer(content: &str, calls: &[Call]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(content.to_owned());
+    for call in calls {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&write_call(&call.name, &call.arguments.write()));
+    }
+    text
+}
+
+/// One call in that syntax; `arguments` is JSON, or what a model gave for it: then it reads as text again.
+#[must_use]
+pub fn write_call(name: &str, arguments: &str) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::from("<tool_call>\n{\"name\": \""));
+    escape(name, &mut text);
+    text.push_str("\", \"arguments\": ");
+    text.push_str(arguments);
+    text.push_str("}\n</tool_call>");
+    text
+}
+
+/// The same for all answers that say the same, in whatever syntax their calls are; trimmed, since chat programs trim.
+#[must_use]
+pub fn canonical_answer(text: &str) -> Zeroizing<String> {
+    let said = read_answer(text, |_| true);
+    let mut canonical = Zeroizing::new(said.content.trim().to_owned());
+    for call in &said.calls {
+        canonical.push('\n');
+        canonical.push_str(&write_call(&call.name, &call.arguments.write_canonical()));
+    }
+    canonical
+}
+
+/// The id of an answer's call: `seed` tells answers apart, `place` is the call's, below [`MAX_CALLS`].
+#[must_use]
+pub fn call_id(seed: [u8; 8], place: usize) -> String {
+    let digit = |number: usize| char::from(DIGITS.get(number % DIGITS.len()).copied().unwrap_or(b'0'));
+    let mut id: String = seed.into_iter().map(|byte| digit(byte.into())).collect();
+    id.push(digit(place));
+    id
+}
+
+/// The id of a call whose answer has no other name than its words.
+#[must_use]
+pub fn call_id_of(answer: &str, place: usize) -> String {
+    let hash = *blake3::hash(answer.as_bytes()).as_bytes();
+    call_id(std::array::from_fn(|index| hash.get(index).copied().unwrap_or(0)), place)
+}
+
+/// The place of a call in its answer, by its id; `None` for an id that was not made by [`call_id`].
+#[must_use]
+pub fn call_place(id: &str) -> Option<usize> {
+    if id.len() != CALL_ID_CHARACTERS || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let last = id.bytes().last()?;
+    DIGITS.iter().position(|digit| *digit == last)
+}

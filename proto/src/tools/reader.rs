@@ -1,0 +1,405 @@
+//! Reads calls out of an answer as it comes. What is handed on as text is never part of a call, however the answer is
+//! cut; what turns out to be no call is text.
+//!
+//! Syntaxes: `<tool_call>{…}</tool_call>` (Hermes, Qwen); `[TOOL_CALLS] […]` (Mistral); `{…}` or several with `;`
+//! between, after `<|python_tag|>` or as the whole answer (Llama 3); and the latter two lists without their markers,
+//! which are control tokens of some models and have no text then.
+
+use zeroize::Zeroizing;
+
+use super::{Call, Json, MAX_CALLS, is_tool_name};
+
+/// A part of an answer.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// More of its text.
+    Content(Zeroizing<String>),
+    /// A whole call.
+    Call(Call),
+}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Content(text) => write!(f, "Content({} bytes)", text.len()),
+            Self::Call(call) => call.fmt(f),
+        }
+    }
+}
+
+/// What begins a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marker {
+    Hermes,
+    Mistral,
+    Llama,
+}
+
+impl Marker {
+    const ALL: [Self; 3] = [Self::Hermes, Self::Mistral, Self::Llama];
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Hermes => "<tool_call>",
+            Self::Mistral => "[TOOL_CALLS]",
+            Self::Llama => "<|python_tag|>",
+        }
+    }
+}
+
+/// Ends a call that [`Marker::Hermes`] began.
+const HERMES_END: &str = "</tool_call>";
+
+/// Markers of one answer that no call followed; after so many, all that comes is text. What follows a marker may have to be
+/// read to the answer's end to know that it is no call, so this bounds what an answer full of markers costs its readers.
+pub(super) const MAX_FAILED_MARKERS: usize = 16;
+
+/// Where the reader stands; what is held begins there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but space came.
+    Begin,
+    /// The answer may be nothing but calls without a marker.
+    Bare,
+    /// In text.
+    Text,
+    /// After a marker.
+    Marked(Marker),
+    /// After a call, whose end marker may come.
+    After,
+}
+
+/// What came of a step.
+enum Step {
+    /// There is more to do.
+    Again,
+    /// More of the answer is needed.
+    Wait,
+}
+
+/// See the module.
+pub struct AnswerReader<K> {
+    known: K,
+    state: State,
+    /// What came; from `at` on it is not handed on.
+    came: Zeroizing<String>,
+    at: usize,
+    /// The space before a marker: nothing said, if it begins a call.
+    gap: Zeroizing<String>,
+    scan: Scan,
+    calls: usize,
+    /// Markers that no call followed.
+    failed: usize,
+}
+
+impl<K: Fn(&str) -> bool> AnswerReader<K> {
+    /// A reader of one answer; `known` as in [`super::read_answer`].
+    pub fn new(known: K) -> Self {
+        let (came, gap) = Default::default();
+        Self { known, state: State::Begin, came, at: 0, gap, scan: Scan::default(), calls: 0, failed: 0 }
+    }
+
+    fn held(&self) -> &str {
+        self.came.get(self.at..).unwrap_or_default()
+    }
+
+    /// Drops all that is held.
+    fn drop_held(&mut self) {
+        (self.came, self.at) = Default::default();
+    }
+
+    /// Takes more of the answer.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        if self.at > 0 {
+            self.came.drain(..self.at);
+            self.at = 0;
+        }
+        self.came.push_str(text);
+        let mut pieces = Vec::new();
+        while matches!(self.step(&mut pieces), Step::Again) {}
+        pieces
+    }
+
+    /// The answer ends here: what is held is a call that needs no end, or text.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        loop {
+            match self.state {
+                State::Bare | State::Marked(Marker::Llama) => self.finish_sequence(&mut pieces),
+                State::Marked(marker) => self.unmark(marker, &mut pieces),
+                State::After => {
+                    if !self.held().trim().is_empty() {
+                        // The beginning of its end, which is all that waits there.
+                        self.drop_held();
+                    }
+                    self.state = State::Text;
+                }
+                State::Begin => self.state = State::Text,
+                State::Text => {}
+            }
+            while matches!(self.step(&mut pieces), Step::Again) {}
+            if self.state == State::Text {
+                break;
+            }
+        }
+        let rest = Zeroizing::new(self.held().to_owned());
+        self.drop_held();
+        // Space after the last call is how it was written, not said.
+        let said = if self.calls > 0 { rest.trim() } else { rest.as_str() };
+        if !said.is_empty() {
+            pieces.push(Piece::Content(rest));
+        }
+        pieces
+    }
+
+    /// All that is held as calls, or else as text.
+    fn finish_sequence(&mut self, pieces: &mut Vec<Piece>) {
+        let bare = self.state == State::Bare;
+        let allowed = |(call, exact): &(Call, bool)| !bare || (*exact && (self.known)(&call.name));
+        let calls = sequence(self.held()).filter(|calls| calls.iter().all(allowed));
+        match calls {
+            Some(calls) if self.has_room(calls.len()) => {
+                self.take_calls(calls, pieces);
+                self.drop_held();
+                self.state = State::Text;
+            }
+            _ if bare => self.state = State::Text,
+            _ => self.unmark(Marker::Llama, pieces),
+        }
+    }
+
+    fn step(&mut self, pieces: &mut Vec<Piece>) -> Step {
+        match self.state {
+            State::Begin => self.step_at_begin(),
+            State::Bare if cannot_be_calls(self.held()) => {
+                self.state = State::Text;
+                Step::Again
+            }
+            State::Bare | State::Marked(Marker::Llama) => Step::Wait,
+            State::Text => self.step_in_text(pieces),
+            State::Marked(marker) => self.step_in_call(marker, pieces),
+            State::After => self.step_after_call(),
+        }
+    }
+
+    fn step_at_begin(&mut self) -> Step {
+        let begun = self.held().trim_start();
+        let bracket = begun.starts_with('[') && !Marker::Mistral.text().starts_with(begun);
+        let marked = begun.starts_with(Marker::Mistral.text());
+        self.state = match begun {
+            "" => return Step::Wait,
+            // It may become the marker.
+            _ if begun.starts_with('[') && !bracket && !marked => return Step::Wait,
+            _ if begun.starts_with('{') || (bracket && !marked) => State::Bare,
+            _ => State::Text,
+        };
+        Step::Again
+    }
+
+    /// Hands on text up to a marker, or up to what may become one, and the space before it.
+    fn step_in_text(&mut self, pieces: &mut Vec<Piece>) -> Step {
+        self.state = State::Text;
+        let held = self.held();
+        let (end, marker) = match self.failed {
+            MAX_FAILED_MARKERS.. => (held.len(), None),
+            _ => match first_marker(held) {
+                Some((at, marker)) => (at, Some(marker)),
+                None => (held.len() - begun_marker(held), None),
+            },
+        };
+        let text = held.get(..end).unwrap_or_default();
+        let kept = text.trim_end();
+        let gap = Zeroizing::new(text.get(kept.len()..).unwrap_or_default().to_owned());
+        let said = kept.len();
+        if said > 0 {
+            pieces.push(Piece::Content(Zeroizing::new(kept.to_owned())));
+        }
+        match marker {
+            Some(marker) => {
+                self.at += end + marker.text().len();
+                self.gap = gap;
+                (self.state, self.scan) = (State::Marked(marker), Scan::default());
+                Step::Again
+            }
+            None => {
+                self.at += said;
+                Step::Wait
+            }
+        }
+    }
+
+    fn step_in_call(&mut self, marker: Marker, pieces: &mut Vec<Piece>) -> Step {
+        let held = self.came.get(self.at..).unwrap_or_default();
+        let end = match self.scan.end(held, marker == Marker::Mistral) {
+            Scanned::Open => return Step::Wait,
+            Scanned::Wrong => {
+                self.unmark(marker, pieces);
+                return Step::Again;
+            }
+            Scanned::End(end) => end,
+        };
+        let calls = held.get(..end).and_then(Json::parse).and_then(|value| calls_of(&value));
+        match calls {
+            Some(calls) if self.has_room(calls.len()) => {
+                self.take_calls(calls, pieces);
+                self.at += end;
+                self.state = if marker == Marker::Hermes { State::After } else { State::Text };
+            }
+            _ => self.unmark(marker, pieces),
+        }
+        Step::Again
+    }
+
+    fn step_after_call(&mut self) -> Step {
+        let rest = self.held().trim_start();
+        if let Some(rest) = rest.strip_prefix(HERMES_END) {
+            self.at = self.came.len() - rest.len();
+        } else if HERMES_END.starts_with(rest) {
+            return Step::Wait;
+        }
+        self.state = State::Text;
+        Step::Again
+    }
+
+    /// A marker that no call followed was text.
+    fn unmark(&mut self, marker: Marker, pieces: &mut Vec<Piece>) {
+        self.failed += 1;
+        let mut text = std::mem::take(&mut self.gap);
+        text.push_str(marker.text());
+        pieces.push(Piece::Content(text));
+        self.state = State::Text;
+    }
+
+    fn take_calls(&mut self, calls: Vec<(Call, bool)>, pieces: &mut Vec<Piece>) {
+        self.gap = Zeroizing::default();
+        pieces.extend(calls.into_iter().map(|(call, _)| Piece::Call(call)));
+    }
+
+    /// Counts calls in, if there is room for all of them.
+    fn has_room(&mut self, more: usize) -> bool {
+        let fits = more > 0 && self.calls + more <= MAX_CALLS;
+        self.calls += if fits { more } else { 0 };
+        fits
+    }
+}
+
+/// The first marker in a text, and where it begins.
+fn first_marker(text: &str) -> Option<(usize, Marker)> {
+    text.match_indices(['<', '[']).find_map(|(at, _)| {
+        let rest = text.get(at..)?;
+        let marker = Marker::ALL.into_iter().find(|marker| rest.starts_with(marker.text()))?;
+        Some((at, marker))
+    })
+}
+
+/// Length of the longest end of `text` that a marker begins with.
+fn begun_marker(text: &str) -> usize {
+    let longest = |marker: Marker| {
+        let marker = marker.text();
+        (1..marker.len()).rev().find(|&length| text.ends_with(&marker[..length])).unwrap_or(0)
+    };
+    Marker::ALL.into_iter().map(longest).max().unwrap_or(0)
+}
+
+/// What an answer that begins with a bracket cannot be, as soon as its first key is there.
+fn cannot_be_calls(text: &str) -> bool {
+    let text = text.trim_start();
+    let text = text.strip_prefix('[').unwrap_or(text).trim_start();
+    let Some(map) = text.strip_prefix('{') else { return !text.is_empty() };
+    let Some(key) = map.trim_start().strip_prefix('"') else { return !map.trim_start().is_empty() };
+    let Some((key, _)) = key.split_once('"') else { return key.len() > "parameters".len() };
+    !KEYS.contains(&key)
+}
+
+/// Keys of a call.
+const KEYS: [&str; 6] = ["name", "arguments", "parameters", "type", "function", "id"];
+
+/// All of a text as calls, with `;`, `,` or space between them.
+fn sequence(text: &str) -> Option<Vec<(Call, bool)>> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (value, after) = Json::parse_first(rest)?;
+        calls.extend(calls_of(&value)?);
+        rest = after.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ';' | ','));
+        if calls.len() > MAX_CALLS {
+            return None;
+        }
+    }
+    Some(calls)
+}
+
+/// The calls of a value: a map or a list of maps; none where anything in it is no call.
+fn calls_of(value: &Json) -> Option<Vec<(Call, bool)>> {
+    match value {
+        Json::List(values) => values.iter().map(call_of).collect(),
+        _ => Some(vec![call_of(value)?]),
+    }
+}
+
+/// A call, and whether it has nothing that a call has not.
+fn call_of(value: &Json) -> Option<(Call, bool)> {
+    let Json::Map(entries) = value else { return None };
+    let mut exact = entries.iter().all(|(key, _)| KEYS.contains(&key.as_str()));
+    let inner = match value.get("function") {
+        Some(inner @ Json::Map(entries)) => {
+            exact &= entries.iter().all(|(key, _)| KEYS.contains(&key.as_str()));
+            inner
+        }
+        _ => value,
+    };
+    let name = inner.get("name").and_then(Json::as_text).filter(|name| is_tool_name(name))?;
+    let given = inner.get("arguments").or_else(|| inner.get("parameters"));
+    exact &= given.is_some();
+    let arguments = match given {
+        None | Some(Json::Null) => Json::Map(Vec::new()),
+        Some(map @ Json::Map(_)) => map.clone(),
+        // As OpenAI's API has them.
+        Some(Json::Text(text)) => Json::parse(text).filter(|value| matches!(value, Json::Map(_)))?,
+        Some(_) => return None,
+    };
+    Some((Call { name: name.to_owned(), arguments }, exact))
+}
+
+/// Finds the end of a JSON map or list, looking at each byte once.
+#[derive(Default)]
+struct Scan {
+    at: usize,
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+enum Scanned {
+    /// It has not come yet.
+    Open,
+    /// It is neither.
+    Wrong,
+    /// Here.
+    End(usize),
+}
+
+impl Scan {
+    fn end(&mut self, text: &str, or_list: bool) -> Scanned {
+        for byte in text.bytes().skip(self.at) {
+            self.at += 1;
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' if self.depth > 0 => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' => self.depth += 1,
+                b'[' if self.depth > 0 || or_list => self.depth += 1,
+                b'}' | b']' if self.depth > 0 => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        return Scanned::End(self.at);
+                    }
+                }
+                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return Scanned::Wrong,
+                _ => {}
+            }
+        }
+        Scanned::Open
+    }
+}

@@ -1,0 +1,278 @@
+//! Embeddings as their enemies meet them: bits flipped anywhere, the wrong key, node, model or time, more than is allowed,
+//! and replies that are for something else.
+
+use baton_keys::{
+    SecretSigningKey,
+    exchange::{EmbedSecret, ExchangeSecret},
+};
+use baton_proto::{
+    ErrorCode, Signed, codec,
+    embed::{EmbedAuth, EmbedReply, EmbedTexts, SealedReply, SealedTexts},
+    ids::{AuthHash, EmbedId, ExchangeKey, ModelId, NodeId, PayloadHash, PublicKey},
+    limits::{
+        MAX_AUTH_LIFETIME_MS, MAX_CLOCK_SKEW_MS, MAX_EMBED_ANSWER_BYTES, MAX_EMBED_DIMENSIONS,
+        MAX_EMBED_FRAME_BYTES, MAX_EMBED_REPLY_BYTES, MAX_EMBED_SEALED_BYTES, MAX_EMBED_TEXT_BYTES,
+        MAX_EMBED_TEXTS, PAYLOAD_BLOCK,
+    },
+    receipt::{EngineKind, Receipt},
+};
+
+use crate::{objects::Drawn as _, source::Source};
+
+const NOW: u64 = 1_800_000_000_000;
+const NONCE: [u8; 32] = [9; 32];
+
+struct World {
+    client: SecretSigningKey,
+    node: SecretSigningKey,
+    exchange: ExchangeSecret,
+    auth: Signed<EmbedAuth>,
+    texts: SealedTexts,
+    secret: EmbedSecret,
+}
+
+fn order(node: &SecretSigningKey, client: &SecretSigningKey, key: ExchangeKey) -> EmbedAuth {
+    EmbedAuth {
+        version: 1,
+        suite: 1,
+        client_key: client.public_key(),
+        request: EmbedId([3; 16]),
+        audience: node.node_id(),
+        audience_key: key,
+        model: ModelId([4; 32]),
+        texts_hash: PayloadHash([0; 32]),
+        issued_ms: NOW,
+        expires_ms: NOW + 60_000,
+    }
+}
+
+fn world(texts: &[&str]) -> World {
+    let (client, node) = (SecretSigningKey::from_seed(&[1; 32]), SecretSigningKey::from_seed(&[2; 32]));
+    let exchange = ExchangeSecret::from_bytes(&[5; 32]);
+    let mut auth = order(&node, &client, exchange.public_key());
+    let plain = EmbedTexts::new(texts.iter().map(|text| (*text).to_owned()).collect());
+    let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
+    let (texts, secret) = SealedTexts::seal(&plain, &ephemeral, &auth.audience_key, &auth.binding()).unwrap();
+    auth.texts_hash = texts.hash();
+    World { auth: Signed::sign(auth, &client), client, node, exchange, texts, secret }
+}
+
+fn reply(world: &World, vectors: &[[f32; 2]]) -> EmbedReply {
+    EmbedReply {
+        version: 1,
+        node: world.node.node_id(),
+        auth_hash: world.auth.auth_hash(),
+        model: world.auth.model,
+        dimensions: 2,
+        tokens: vec![4; vectors.len()],
+        components: vectors.concat(),
+    }
+}
+
+#[test]
+fn texts_and_vectors_arrive_and_their_lengths_show_only_blocks() {
+    let made = world(&["short", "", "é⛵"]);
+    let (texts, secret) = made.texts.open(&made.exchange, &made.auth).unwrap();
+    assert_eq!(texts.texts, ["short", "", "é⛵"]);
+    assert_eq!(made.texts.0.len(), 32 + PAYLOAD_BLOCK + 16);
+    assert_eq!(world(&["something longer than that"]).texts.0.len(), made.texts.0.len());
+    let sealed = SealedReply::seal(&reply(&made, &[[1.0, 0.0]; 3]), &made.node, &secret, &NONCE);
+    let opened = sealed.open(&made.secret, &NONCE, &made.auth, 3).unwrap();
+    assert_eq!(opened.vectors().collect::<Vec<_>>(), [[1.0, 0.0]; 3]);
+    assert_eq!(format!("{texts:?} {opened:?} {sealed:?}").matches("short").count(), 0);
+}
+
+#[test]
+fn every_flipped_bit_of_the_order_the_texts_and_the_reply_is_refused() {
+    let made = world(&["a", "b"]);
+    let encoded = made.auth.encode();
+    for bit in 0..encoded.len() * 8 {
+        let mut flipped = encoded.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(Signed::<EmbedAuth>::verify_encoded(&flipped).is_err(), "bit {bit} of the order");
+    }
+    for bit in 0..made.texts.0.len() * 8 {
+        let mut flipped = made.texts.0.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let flipped = SealedTexts(flipped);
+        assert_eq!(flipped.open(&made.exchange, &made.auth).unwrap_err(), ErrorCode::PayloadRejected);
+    }
+    // Also where the order names what was changed: the seal itself holds.
+    for byte in 0..made.texts.0.len() {
+        let mut flipped = made.texts.0.clone();
+        flipped[byte] ^= 0x10;
+        let flipped = SealedTexts(flipped);
+        let auth = EmbedAuth { texts_hash: flipped.hash(), ..EmbedAuth::clone(&made.auth) };
+        assert_eq!(flipped.open(&made.exchange, &auth).unwrap_err(), ErrorCode::PayloadRejected, "{byte}");
+    }
+    let sealed = SealedReply::seal(&reply(&made, &[[1.0, 0.0]; 2]), &made.node, &made.secret, &NONCE);
+    for bit in 0..sealed.0.len() * 8 {
+        let mut flipped = sealed.0.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let opened = SealedReply(flipped).open(&made.secret, &NONCE, &made.auth, 2);
+        assert_eq!(opened.unwrap_err(), ErrorCode::PayloadRejected, "bit {bit} of the reply");
+    }
+}
+
+#[test]
+fn texts_open_for_their_node_client_model_and_request_alone() {
+    let made = world(&["a"]);
+    let auth = EmbedAuth::clone(&made.auth);
+    let stranger = ExchangeSecret::from_bytes(&[7; 32]);
+    assert_eq!(made.texts.open(&stranger, &auth).unwrap_err(), ErrorCode::PayloadRejected);
+    for other in [
+        EmbedAuth { suite: 2, ..auth.clone() },
+        EmbedAuth { client_key: PublicKey([8; 32]), ..auth.clone() },
+        EmbedAuth { request: EmbedId([8; 16]), ..auth.clone() },
+        EmbedAuth { model: ModelId([8; 32]), ..auth.clone() },
+        EmbedAuth { audience: NodeId([8; 32]), ..auth.clone() },
+        EmbedAuth { texts_hash: PayloadHash([8; 32]), ..auth.clone() },
+    ] {
+        assert_eq!(made.texts.open(&made.exchange, &other).unwrap_err(), ErrorCode::PayloadRejected);
+    }
+    // A key that forces the share.
+    let mut weak = made.texts.0.clone();
+    weak[..32].fill(0);
+    let weak = SealedTexts(weak);
+    let named = EmbedAuth { texts_hash: weak.hash(), ..auth };
+    assert_eq!(weak.open(&made.exchange, &named).unwrap_err(), ErrorCode::PayloadRejected);
+    assert_eq!(
+        SealedTexts(vec![0; 31]).open(&made.exchange, &made.auth).unwrap_err(),
+        ErrorCode::PayloadRejected
+    );
+}
+
+#[test]
+fn orders_are_of_their_signer_suite_and_time() {
+    let made = world(&["a"]);
+    let auth = EmbedAuth::clone(&made.auth);
+    let forged = Signed::sign(auth.clone(), &made.node);
+    assert_eq!(
+        Signed::<EmbedAuth>::verify(forged.bytes().clone()).unwrap_err(),
+        ErrorCode::BadSignature,
+        "another key's"
+    );
+    let other = Signed::sign(EmbedAuth { suite: 2, ..auth.clone() }, &made.client);
+    let refused = Signed::<EmbedAuth>::verify(other.bytes().clone());
+    assert_eq!(refused.unwrap_err(), ErrorCode::UnsupportedVersion);
+
+    assert_eq!(auth.check_time(NOW), Ok(()));
+    assert_eq!(auth.check_time(NOW + 60_000), Ok(()));
+    assert_eq!(auth.check_time(NOW + 60_001), Err(ErrorCode::Expired));
+    assert_eq!(auth.check_time(NOW - MAX_CLOCK_SKEW_MS), Ok(()));
+    assert_eq!(auth.check_time(NOW - MAX_CLOCK_SKEW_MS - 1), Err(ErrorCode::NotYetValid));
+    let long = EmbedAuth { expires_ms: NOW + MAX_AUTH_LIFETIME_MS + 1, ..auth.clone() };
+    assert_eq!(long.check_time(NOW), Err(ErrorCode::Expired));
+    let backwards = EmbedAuth { expires_ms: NOW - 1, ..auth };
+    assert_eq!(backwards.check_time(NOW - 1), Err(ErrorCode::Expired));
+}
+
+#[test]
+fn more_or_longer_texts_than_allowed_are_refused_on_both_sides() {
+    let made = world(&["a"]);
+    let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
+    let binding = made.auth.binding();
+    let seal = |texts: Vec<String>| {
+        SealedTexts::seal(&EmbedTexts::new(texts), &ephemeral, &made.exchange.public_key(), &binding)
+    };
+    let longest = "x".repeat(MAX_EMBED_TEXT_BYTES);
+    let (full, _) = seal(vec![longest.clone(); MAX_EMBED_TEXTS]).unwrap();
+    assert!(full.0.len() <= MAX_EMBED_SEALED_BYTES, "{}", full.0.len());
+    let auth = EmbedAuth { texts_hash: full.hash(), ..EmbedAuth::clone(&made.auth) };
+    assert_eq!(full.open(&made.exchange, &auth).unwrap().0.texts.len(), MAX_EMBED_TEXTS);
+    assert_eq!(seal(vec![]).unwrap_err(), ErrorCode::PayloadRejected);
+    assert_eq!(seal(vec![longest.clone() + "x"]).unwrap_err(), ErrorCode::FrameTooLarge);
+    assert_eq!(seal(vec![String::new(); MAX_EMBED_TEXTS + 1]).unwrap_err(), ErrorCode::FrameTooLarge);
+    // A client that does not check: sealed as it should be, and too much.
+    for (texts, code) in [
+        (vec![], ErrorCode::PayloadRejected),
+        (vec![longest + "x"], ErrorCode::FrameTooLarge),
+        (vec![String::new(); MAX_EMBED_TEXTS + 1], ErrorCode::FrameTooLarge),
+    ] {
+        let plain = codec::encode(&EmbedTexts { version: 1, texts });
+        let text = made.secret.seal_texts(&codec::pad_block(&plain, PAYLOAD_BLOCK));
+        let sealed = SealedTexts([&ephemeral.public_key().0[..], &text].concat());
+        let auth = EmbedAuth { texts_hash: sealed.hash(), ..EmbedAuth::clone(&made.auth) };
+        assert_eq!(sealed.open(&made.exchange, &auth).unwrap_err(), code);
+    }
+    let huge = SealedTexts(vec![0; MAX_EMBED_SEALED_BYTES + 1]);
+    assert_eq!(huge.open(&made.exchange, &made.auth).unwrap_err(), ErrorCode::FrameTooLarge);
+    const { assert!(MAX_EMBED_FRAME_BYTES > MAX_EMBED_SEALED_BYTES && MAX_EMBED_FRAME_BYTES < 1 << 20) };
+}
+
+#[test]
+fn replies_for_something_else_or_that_are_not_vectors_are_refused() {
+    let made = world(&["a", "b"]);
+    let open = |reply: &EmbedReply, key: &SecretSigningKey| {
+        SealedReply::seal(reply, key, &made.secret, &NONCE).open(&made.secret, &NONCE, &made.auth, 2)
+    };
+    let good = || reply(&made, &[[1.0, 0.0]; 2]);
+    let changed = |change: fn(&mut EmbedReply)| {
+        let mut reply = good();
+        change(&mut reply);
+        reply
+    };
+    assert!(open(&good(), &made.node).is_ok());
+    assert_eq!(open(&good(), &made.client).unwrap_err(), ErrorCode::BadNodeSignature);
+    let mut other = good();
+    other.node = made.client.node_id();
+    assert_eq!(open(&other, &made.client).unwrap_err(), ErrorCode::ReceiptMismatch, "another node's");
+    for (change, code) in [
+        ((|reply| reply.model = ModelId([8; 32])) as fn(&mut EmbedReply), ErrorCode::ReceiptMismatch),
+        (|reply| reply.components[0] = f32::NAN, ErrorCode::ReceiptMismatch),
+        (|reply| reply.components[3] = f32::INFINITY, ErrorCode::ReceiptMismatch),
+        (|reply| reply.components.truncate(3), ErrorCode::ReceiptMismatch),
+        (|reply| reply.components.push(0.0), ErrorCode::ReceiptMismatch),
+        (|reply| reply.dimensions = 0, ErrorCode::FrameTooLarge),
+        (|reply| reply.dimensions = 4097, ErrorCode::FrameTooLarge),
+        (|reply| reply.tokens.clear(), ErrorCode::FrameTooLarge),
+        (|reply| reply.tokens.resize(65, 1), ErrorCode::FrameTooLarge),
+        (|reply| reply.version = 2, ErrorCode::UnsupportedVersion),
+    ] {
+        assert_eq!(open(&changed(change), &made.node).unwrap_err(), code);
+    }
+    let fewer = reply(&made, &[[1.0, 0.0]]);
+    assert_eq!(
+        open(&fewer, &made.node).unwrap_err(),
+        ErrorCode::ReceiptMismatch,
+        "a text without its vector"
+    );
+    // A reply to an earlier order, sealed again by whoever carries it: the seal is of this order.
+    let mut earlier = good();
+    earlier.auth_hash = AuthHash([8; 32]);
+    let sealed = SealedReply::seal(&earlier, &made.node, &made.secret, &NONCE);
+    assert_eq!(sealed.open(&made.secret, &NONCE, &made.auth, 2).unwrap_err(), ErrorCode::PayloadRejected);
+    let sealed = SealedReply::seal(&good(), &made.node, &made.secret, &NONCE);
+    assert_eq!(sealed.open(&made.secret, &[0; 32], &made.auth, 2).unwrap_err(), ErrorCode::PayloadRejected);
+    let largest = EmbedReply {
+        version: 1,
+        node: made.node.node_id(),
+        auth_hash: made.auth.auth_hash(),
+        model: made.auth.model,
+        dimensions: u32::try_from(MAX_EMBED_DIMENSIONS).unwrap(),
+        tokens: vec![1; MAX_EMBED_TEXTS],
+        components: vec![0.5; MAX_EMBED_DIMENSIONS * MAX_EMBED_TEXTS],
+    };
+    assert!(codec::encode(&largest).len() <= MAX_EMBED_REPLY_BYTES);
+    let sealed = SealedReply::seal(&largest, &made.node, &made.secret, &NONCE);
+    let frame =
+        codec::encode(&baton_proto::embed::EmbedAnswer::Embedded { nonce: NONCE, sealed: sealed.clone() });
+    assert!(frame.len() <= MAX_EMBED_ANSWER_BYTES, "{}", frame.len());
+    assert!(sealed.open(&made.secret, &NONCE, &made.auth, MAX_EMBED_TEXTS).is_ok());
+}
+
+#[test]
+fn a_receipt_cannot_be_of_what_serves_no_turns() {
+    let mut receipt = Receipt::drawn(&mut Source::new(1));
+    let node = SecretSigningKey::from_seed(&[2; 32]);
+    (receipt.version, receipt.engine, receipt.node) = (1, EngineKind::Native, node.node_id());
+    let signed = Signed::sign(receipt.clone(), &node);
+    assert!(Signed::<Receipt>::verify(signed.bytes().clone()).is_ok());
+    receipt.engine = EngineKind::Embedding;
+    let signed = Signed::sign(receipt, &node);
+    assert_eq!(
+        Signed::<Receipt>::verify(signed.bytes().clone()).unwrap_err(),
+        ErrorCode::NonCanonical,
+        "as before there was such an engine"
+    );
+}
