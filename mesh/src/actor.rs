@@ -6,10 +6,7 @@ mod network;
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
@@ -35,6 +32,7 @@ use crate::{
     config::MeshClock,
     dials::Dials,
     error::{MeshError, OpenError},
+    gate::Crowded,
     gossip::Judge,
     handle::NetworkStatus,
     ids::node_id_of,
@@ -45,6 +43,7 @@ use crate::{
     reach::Reach,
     records::DhtKey,
     relays::{Relays, is_circuit, relay_of},
+    stats::Counters,
     transport::{listen_error, listen_on_error, split_identity},
     turn_protocol::{InboundStream, OpenReply},
     turn_stream::TurnStream,
@@ -66,23 +65,8 @@ pub(crate) enum Command {
     Providers { model: String, reply: ProvidersReply },
     /// Close every connection with a peer.
     Disconnect { peer: PeerId },
-}
-
-/// Counters of the mesh, read through [`crate::MeshHandle::stats`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) connections: AtomicU64,
-    pub(crate) dials_failed: AtomicU64,
-    pub(crate) inbound_refused: AtomicU64,
-    pub(crate) turns_accepted: AtomicU64,
-    pub(crate) turns_refused_queue: AtomicU64,
-    pub(crate) turns_refused_quota: AtomicU64,
-    pub(crate) gossip_taken: AtomicU64,
-    pub(crate) gossip_rejected: AtomicU64,
-    pub(crate) dht_records: AtomicU64,
-    pub(crate) dht_refused: AtomicU64,
-    pub(crate) holes_punched: AtomicU64,
-    pub(crate) holes_failed: AtomicU64,
+    /// A peer is no stranger.
+    Known { peer: PeerId },
 }
 
 /// The swarm and all that only its task touches.
@@ -118,6 +102,8 @@ pub(crate) struct Actor {
     pub(crate) nat: bool,
     /// Whether this mesh accepts turns.
     pub(crate) serves: bool,
+    /// Whether private addresses count as subnets.
+    pub(crate) count_private: bool,
 }
 
 impl Actor {
@@ -163,7 +149,10 @@ impl Actor {
                     None => break,
                 },
                 () = until(self.bootstrap.next_due()) => self.dial_bootstrap(),
-                _ = ticks.tick() => self.on_tick(),
+                due = ticks.tick() => {
+                    self.swarm.behaviour_mut().gate.late_by(due.elapsed());
+                    self.on_tick();
+                }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
             }
         }
@@ -199,13 +188,14 @@ impl Actor {
                 // An error says that there was no connection.
                 let _ = self.swarm.disconnect_peer_id(peer);
             }
+            Command::Known { peer } => self.swarm.behaviour_mut().gate.served(peer, Instant::now()),
         }
     }
 
     fn open(&mut self, peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply) {
         if peer == *self.swarm.local_peer_id() {
             let reason = "it is this process itself".to_owned();
-            let _ = reply.send(Err(OpenError::Unreachable { reason }));
+            reply.send(Err(OpenError::Unreachable { reason }));
         } else if self.swarm.is_connected(&peer) {
             self.open_on_best(peer, reply);
         } else {
@@ -241,7 +231,7 @@ impl Actor {
         let connection = options.connection_id();
         self.dials.started(peer, connection, addrs);
         let Err(error) = self.swarm.dial(options) else { return Some(connection) };
-        self.counters.dials_failed.fetch_add(1, Relaxed);
+        self.counters.count(|stats| stats.dials_failed.count(&error));
         self.dials.failed(peer, connection, open_error(&error));
         None
     }
@@ -273,14 +263,19 @@ impl Actor {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.on_connected(peer_id, connection_id, &endpoint);
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, endpoint, num_established, cause } => {
+                let over = transport_of(&endpoint);
+                self.counters.count(|stats| {
+                    stats.connections -= 1;
+                    *stats.transports.of(over) -= 1;
+                });
                 self.on_connection_closed(peer_id, connection_id, num_established, cause.as_ref());
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
                 self.on_dial_failed(connection_id, peer_id, &error);
             }
             SwarmEvent::IncomingConnectionError { error, .. } => {
-                self.counters.inbound_refused.fetch_add(1, Relaxed);
+                self.counters.count(|stats| stats.inbound_refused.count(&error));
                 tracing::debug!(%error, "inbound connection failed");
             }
             SwarmEvent::NewListenAddr { listener_id, address } => self.on_bound(listener_id, address),
@@ -300,22 +295,41 @@ impl Actor {
 
     fn on_behaviour_event(&mut self, event: BehaviourEvent) {
         match event {
+            BehaviourEvent::Gate(Crowded) => self.make_place(),
             BehaviourEvent::Turn(inbound) => self.on_inbound(inbound),
             BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
                 self.on_identified(connection_id, peer_id, info);
             }
-            BehaviourEvent::Ping(ping::Event { connection, result: Err(ping::Failure::Timeout), .. }) => {
+            // One that does not speak it is closed too: it is never asked again, so that nobody would notice its silence.
+            BehaviourEvent::Ping(ping::Event { connection, result: Err(_), .. }) => {
                 self.swarm.close_connection(connection);
+            }
+            BehaviourEvent::Ping(ping::Event { peer, connection, result: Ok(took) }) => {
+                self.network.answered(peer, connection, Instant::now());
+                let Some(node) = node_id_of(&peer) else { return };
+                self.update_peers(|table| table.answered(node, took));
             }
             BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => self.on_mdns_discovered(found),
             BehaviourEvent::Mdns(mdns::Event::Expired(gone)) => self.on_mdns_expired(gone),
             BehaviourEvent::Dht(event) => self.on_dht_event(event),
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
+            BehaviourEvent::Relay(event) => self.counters.count(|stats| stats.relay.count(&event)),
             BehaviourEvent::Circuits(event) => self.on_relay_client(event),
             BehaviourEvent::HolePunching(event) => self.on_hole_punched(&event),
             BehaviourEvent::Reachable(event) => self.on_reachable(&event),
             BehaviourEvent::Upnp(event) => self.on_upnp(event),
             _ => {}
+        }
+    }
+
+    /// Closes the connection of an idle stranger, so that the next one who knocks finds a place.
+    fn make_place(&mut self) {
+        let quotas = &self.quotas;
+        let busy = |peer: &PeerId| node_id_of(peer).is_some_and(|node| quotas.is_open(&node));
+        let first = self.swarm.behaviour_mut().gate.first_to_go(Instant::now(), busy);
+        if let Some((peer, connection)) = first {
+            tracing::debug!(%peer, "an idle connection is closed to make room");
+            self.swarm.close_connection(connection);
         }
     }
 
@@ -325,7 +339,7 @@ impl Actor {
         let permit = match self.quotas.admit(node, inbound.origin) {
             Ok(permit) => permit,
             Err(refusal) => {
-                self.counters.turns_refused_quota.fetch_add(1, Relaxed);
+                self.counters.count(|stats| stats.turns_refused_quota += 1);
                 let total = refusal == Refusal::Total;
                 tracing::debug!(%node, total, "inbound turn refused: too many are open");
                 return;
@@ -334,22 +348,22 @@ impl Actor {
         let turn = TurnStream::with_permit(node, protocol.as_ref(), stream, Some(permit))
             .with_origin(inbound.origin);
         if self.incoming.try_send(turn).is_ok() {
-            self.counters.turns_accepted.fetch_add(1, Relaxed);
+            self.counters.count(|stats| stats.turns_accepted += 1);
         } else {
-            self.counters.turns_refused_queue.fetch_add(1, Relaxed);
+            self.counters.count(|stats| stats.turns_refused_queue += 1);
             tracing::debug!(%node, "inbound turn refused: nobody takes them");
         }
     }
 
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
-        self.counters.connections.fetch_add(1, Relaxed);
+        let over = transport_of(endpoint);
+        self.counters.count(|stats| {
+            stats.connections += 1;
+            *stats.transports.of(over) += 1;
+        });
         self.bootstrap.on_connected(connection, peer);
         self.probes.answered(peer);
-        let relay = match endpoint {
-            ConnectedPoint::Dialer { address, .. } => relay_of(address),
-            ConnectedPoint::Listener { local_addr, .. } => relay_of(local_addr),
-        };
-        self.network.linked(peer, connection, relay);
+        self.network.linked(peer, connection, relay_of(over));
         let (address, _) = split_identity(endpoint.get_remote_address().clone());
         self.remote_addrs.insert(connection, address.clone());
         for reply in self.dials.connected(peer) {
@@ -376,7 +390,6 @@ impl Actor {
         remaining: u32,
         cause: Option<&ConnectionError>,
     ) {
-        self.counters.connections.fetch_sub(1, Relaxed);
         self.remote_addrs.remove(&connection);
         self.network.unlinked(peer, connection);
         let node = node_id_of(&peer);
@@ -392,14 +405,14 @@ impl Actor {
         let Some(node) = node else { return };
         self.update_peers(|table| table.disconnected(node));
         // One that merely had nothing to say is not gone.
-        let serves = self.table().list().iter().any(|known| known.node == node && known.serves_turns);
+        let serves = self.table().serves(&node);
         if serves && !matches!(cause, None | Some(ConnectionError::KeepAliveTimeout)) {
             self.probes.doubt(peer, Instant::now());
         }
     }
 
     fn on_dial_failed(&mut self, connection: ConnectionId, peer: Option<PeerId>, error: &DialError) {
-        self.counters.dials_failed.fetch_add(1, Relaxed);
+        self.counters.count(|stats| stats.dials_failed.count(error));
         self.bootstrap.on_failed(connection, Instant::now(), rand::random());
         let Some(peer) = peer else { return };
         let failure = open_error(error);
@@ -524,6 +537,15 @@ async fn until(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The address that tells what a connection runs over: the near one of a peer that came through a relay names no more than
+/// that peer.
+fn transport_of(endpoint: &ConnectedPoint) -> &Multiaddr {
+    match endpoint {
+        ConnectedPoint::Dialer { address, .. } => address,
+        ConnectedPoint::Listener { local_addr, .. } => local_addr,
     }
 }
 

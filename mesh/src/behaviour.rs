@@ -1,6 +1,6 @@
 //! The behaviours that every role's swarm is made of, put together once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use libp2p::{
     autonat,
@@ -17,10 +17,11 @@ use crate::{
     error::MeshError,
     gate, gossip,
     limits::{
-        DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_PACKET_BYTES,
-        MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,
+        DHT_QUERY_TIMEOUT, DHT_REFRESH, MAX_CIRCUITS, MAX_CIRCUITS_PER_PEER, MAX_DHT_OWN,
+        MAX_DHT_PACKET_BYTES, MAX_DHT_RECORDS, MAX_PROVIDED_KEYS, MAX_RESERVATIONS, MEMORY_SHARE, MeshLimits,
     },
-    turn_protocol,
+    stats::Counters,
+    turn_protocol::{self, Strangers},
 };
 
 /// The DHT's protocol: Kademlia's, among members of this network only.
@@ -32,16 +33,21 @@ pub(crate) const RELAY_PROTOCOL: libp2p::StreamProtocol =
 /// Protocol family told by identify; peers of another family can be told apart, but are not refused.
 const PROTOCOL_FAMILY: &str = "baton/1";
 
-/// How often a connection is probed, and how long an answer may take before it counts as dead.
-const PING_INTERVAL: Duration = Duration::from_secs(15);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a connection is probed, and how long an answer may take before the connection counts as dead: whoever falls
+/// silent is noticed within both together. libp2p's own word comes later, or not at all: it forgives the first failure, and
+/// then waits to open another stream. A line of a few kilobytes a second still answers in time beside a frame of an answer.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which pings were answered is dead when none was for so long.
+pub(crate) const SILENCE: Duration = PING_INTERVAL.saturating_add(PING_TIMEOUT);
 
-/// All behaviours of the swarm. The limits stand first: they refuse before anybody else spends work.
+/// All behaviours of the swarm. The limits stand first: they refuse before anybody else spends work. Of them the gate is the
+/// first, since it counts by subnet: those that count all together would let a few fill what is there for everybody.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
+    pub(crate) gate: gate::Behaviour,
     pub(crate) connection_limits: connection_limits::Behaviour,
     pub(crate) memory_limits: memory_connection_limits::Behaviour,
-    pub(crate) gate: gate::Behaviour,
     pub(crate) turn: turn_protocol::Behaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
@@ -61,6 +67,7 @@ impl Behaviour {
         keypair: &Keypair,
         config: &MeshConfig,
         circuits: relay::client::Behaviour,
+        counters: Arc<Counters>,
     ) -> Result<Self, MeshError> {
         let local = keypair.public().to_peer_id();
         // Between the processes of one machine there are no routers.
@@ -75,14 +82,20 @@ impl Behaviour {
             .with_push_listen_addr_updates(true)
             // The peer table keeps addresses; a second, unfiltered cache would bypass its rules.
             .with_cache_size(0);
+        let gate = gate::Behaviour::new(&config.limits);
+        let strangers = Strangers::new(&config.limits, gate.known.clone(), counters);
         Ok(Self {
+            gate,
             connection_limits: connection_limits::Behaviour::new(connection_bounds(&config.limits)),
             memory_limits: match config.limits.max_process_memory_bytes {
                 Some(bytes) => memory_connection_limits::Behaviour::with_max_bytes(bytes),
                 None => memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE),
             },
-            gate: gate::Behaviour::new(&config.limits),
-            turn: turn_protocol::Behaviour::new(config.turn_protocols.clone(), config.accept_turns),
+            turn: turn_protocol::Behaviour::new(
+                config.turn_protocols.clone(),
+                config.accepted_protocols(),
+                strangers,
+            ),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
@@ -122,7 +135,7 @@ fn dht(keypair: &Keypair, serve: bool) -> kad::Behaviour<kad::store::MemoryStore
         .set_record_ttl(None)
         .set_periodic_bootstrap_interval(Some(DHT_REFRESH));
     let bounds = kad::store::MemoryStoreConfig {
-        max_records: MAX_DHT_RECORDS,
+        max_records: MAX_DHT_RECORDS + MAX_DHT_OWN,
         max_value_bytes: baton_proto::limits::MAX_SIGNED_BYTES + 1,
         max_provided_keys: MAX_PROVIDED_KEYS,
         ..kad::store::MemoryStoreConfig::default()
@@ -162,9 +175,10 @@ mod tests {
     async fn mdns_is_absent_unless_asked_for() {
         let keypair = Keypair::generate_ed25519();
         let mut config = MeshConfig::dialer("test");
+        let counters = Arc::<Counters>::default;
         let circuits = || relay::client::new(keypair.public().to_peer_id()).1;
-        assert!(!Behaviour::new(&keypair, &config, circuits()).unwrap().mdns.is_enabled());
+        assert!(!Behaviour::new(&keypair, &config, circuits(), counters()).unwrap().mdns.is_enabled());
         config.mdns = true;
-        assert!(Behaviour::new(&keypair, &config, circuits()).unwrap().mdns.is_enabled());
+        assert!(Behaviour::new(&keypair, &config, circuits(), counters()).unwrap().mdns.is_enabled());
     }
 }

@@ -63,6 +63,8 @@ pub struct MeshConfig {
     pub agent: String,
     /// Versions of the turn protocol to speak, most wanted first.
     pub turn_protocols: Vec<StreamProtocol>,
+    /// Protocols beside the turn protocol in which others may open streams here, where they may open turns.
+    pub side_protocols: Vec<StreamProtocol>,
     /// Whether others may open turns here; only such peers say that they speak the turn protocol.
     pub accept_turns: bool,
     /// Whether to find peers that nobody named: through the DHT and by gossip. A mesh that accepts turns also keeps
@@ -113,6 +115,7 @@ impl MeshConfig {
             mdns: false,
             agent: agent.to_owned(),
             turn_protocols: vec![TURN_PROTOCOL],
+            side_protocols: Vec::new(),
             accept_turns: false,
             discovery: true,
             nat: true,
@@ -124,6 +127,14 @@ impl MeshConfig {
             clock: MeshClock::default(),
             limits: MeshLimits::default(),
         }
+    }
+
+    /// In which protocols others may open streams here.
+    pub(crate) fn accepted_protocols(&self) -> Vec<StreamProtocol> {
+        if !self.accept_turns {
+            return Vec::new();
+        }
+        self.turn_protocols.iter().chain(&self.side_protocols).cloned().collect()
     }
 
     /// A mesh that listens, accepts turns and carries circuits: a node.

@@ -35,7 +35,7 @@ impl Dials {
             // Those whose callers have given up need no place.
             self.0.values_mut().for_each(|dial| dial.waiters.retain(|reply| !reply.is_closed()));
             if self.0.values().map(|dial| dial.waiters.len()).sum::<usize>() >= MAX_PENDING_OPENS {
-                let _ = reply.send(Err(OpenError::Busy));
+                reply.send(Err(OpenError::Busy));
                 return;
             }
         }
@@ -103,7 +103,7 @@ impl Dials {
             .failure
             .unwrap_or_else(|| OpenError::Unreachable { reason: "no address of it is known".to_owned() });
         for reply in dial.waiters {
-            let _ = reply.send(Err(failure.clone()));
+            reply.send(Err(failure.clone()));
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
     fn waiters_hear_of_the_last_attempt_only() {
         let (mut dials, peer) = (Dials::default(), PeerId::random());
         let (reply, mut answer) = oneshot::channel();
-        dials.wait(peer, reply);
+        dials.wait(peer, OpenReply::new(reply, None));
         let (first, second) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
         dials.started(peer, first, vec![addr(1)]);
         dials.started(peer, second, vec![addr(2)]);
@@ -154,7 +154,7 @@ mod tests {
         dials.started(peer, again, vec![addr(2)]);
         assert_eq!(dials.failed(peer, again, OpenError::WrongIdentity { address: addr(9) }), vec![]);
         let (reply, mut answer) = oneshot::channel();
-        dials.wait(peer, reply);
+        dials.wait(peer, OpenReply::new(reply, None));
         dials.settle(peer);
         assert_eq!(answer.try_recv().unwrap().unwrap_err(), wrong);
     }
@@ -176,16 +176,16 @@ mod tests {
         let mut answers: Vec<_> = (0..MAX_PENDING_OPENS)
             .map(|_| {
                 let (reply, answer) = oneshot::channel();
-                dials.wait(peer, reply);
+                dials.wait(peer, OpenReply::new(reply, None));
                 answer
             })
             .collect();
         let (reply, mut answer) = oneshot::channel();
-        dials.wait(peer, reply);
+        dials.wait(peer, OpenReply::new(reply, None));
         assert_eq!(answer.try_recv().unwrap().unwrap_err(), OpenError::Busy);
         answers.pop();
         let (reply, mut answer) = oneshot::channel();
-        dials.wait(peer, reply);
+        dials.wait(peer, OpenReply::new(reply, None));
         assert!(answer.try_recv().is_err(), "still waiting");
     }
 }

@@ -1,19 +1,21 @@
-//! Who may connect at all: so many new connections a minute and so many open ones from one subnet, refused before the
-//! handshake, which costs more than anything else that a stranger can make this process do; and peers that somebody
-//! shut out for a while.
+//! Who may connect at all: so many new connections a minute and so many open ones from one subnet, so many a second from
+//! all of them, and so many being set up, refused before the handshake, which costs more than anything else that a stranger
+//! can make this process do; and peers that somebody shut out for a while.
 //!
-//! Called by libp2p only; [`crate::MeshHandle::shut_out`] writes its list. It decides nothing about turns.
+//! Called by libp2p only, but for what the swarm task tells it of peers that were served; [`crate::MeshHandle::shut_out`]
+//! writes one of its lists. It decides nothing about turns.
+
+mod places;
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use libp2p::{
     Multiaddr, PeerId,
-    core::{Endpoint, transport::PortUse},
+    core::{ConnectedPoint, Endpoint, transport::PortUse},
     swarm::{
         ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
         THandlerOutEvent, ToSwarm, dummy,
@@ -22,10 +24,19 @@ use libp2p::{
 use tokio::time::Instant;
 
 use crate::{
-    limits::{MAX_SHUT_OUT, MeshLimits},
+    limits::{KNOWN_TIME, MAX_STANDING, MeshLimits, STANDING_TIME},
     origin::{Origin, Subnet},
     rate::Rates,
+    until::PeersUntil,
 };
+use places::Places;
+
+/// Connections that a subnet may have made lately, and still comes before those that made more: one of each of a
+/// client's transports, and again.
+const FEW: u32 = 4;
+
+/// A swarm task that comes so late to its upkeep lets strangers in at half the rate, and four times as late at a quarter.
+const LATE: Duration = Duration::from_millis(250);
 
 /// Why a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,89 +45,142 @@ pub(crate) enum Closed {
     Rate,
     #[error("too many connections from its subnet")]
     Count,
+    #[error("too many unfinished handshakes from its subnet")]
+    Pending,
+    #[error("too many new connections from everywhere")]
+    RateOfAll,
+    #[error("too many connections from everywhere")]
+    Full,
     #[error("the peer is shut out for a while")]
     ShutOut,
 }
 
-/// Peers that are shut out, and until when. Shared with the handles.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ShutOut(Arc<Mutex<HashMap<PeerId, Instant>>>);
-
-impl ShutOut {
-    fn table(&self) -> MutexGuard<'_, HashMap<PeerId, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Shuts a peer out. When the table is full of others, it is not: a fresh identity is free, so this is no wall.
-    pub(crate) fn insert(&self, peer: PeerId, until: Instant) {
-        let mut table = self.table();
-        if table.len() >= MAX_SHUT_OUT {
-            let now = Instant::now();
-            table.retain(|_, until| *until > now);
-        }
-        if table.len() < MAX_SHUT_OUT || table.contains_key(&peer) {
-            table.insert(peer, until);
-        }
-    }
-
-    fn has(&self, peer: &PeerId, now: Instant) -> bool {
-        self.table().get(peer).is_some_and(|until| *until > now)
-    }
-}
+/// Few places are left: whoever knows who is idle should [make one](Behaviour::first_to_go).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Crowded;
 
 /// The behaviour.
 pub(crate) struct Behaviour {
     count_private: bool,
-    open_limit: u32,
+    places: Places,
     fresh: Rates<Subnet>,
-    open: HashMap<Subnet, u32>,
-    /// The counted connections.
-    of: HashMap<ConnectionId, Subnet>,
+    /// What a subnet that has made few connections lately has left at least.
+    quiet_level: u64,
+    all: Rates<()>,
+    /// What of all is kept for quiet subnets, and of that for those in good standing.
+    reserve: u64,
+    best_reserve: u64,
+    /// What a stranger's connection takes of all; more while the swarm task is late.
+    cost: u64,
     began: Instant,
-    pub(crate) shut_out: ShutOut,
+    /// Subnets from which a known peer was connected, and until when that counts.
+    standing: HashMap<Subnet, Instant>,
+    crowded: bool,
+    pub(crate) shut_out: PeersUntil,
+    /// Peers that this mesh has dealt with.
+    pub(crate) known: PeersUntil,
 }
 
 impl Behaviour {
     pub(crate) fn new(limits: &MeshLimits) -> Self {
         Self {
             count_private: limits.count_private,
-            open_limit: limits.max_connections_per_subnet,
+            places: Places::new(limits),
             fresh: Rates::new(limits.new_connections_per_minute),
-            open: HashMap::new(),
-            of: HashMap::new(),
+            quiet_level: u64::from(limits.new_connections_per_minute.saturating_sub(FEW)),
+            all: Rates::per(limits.new_connections_per_second.into(), 1000),
+            reserve: u64::from(limits.new_connections_per_second / 2),
+            best_reserve: u64::from(limits.new_connections_per_second / 4),
+            cost: 1,
             began: Instant::now(),
-            shut_out: ShutOut::default(),
+            standing: HashMap::new(),
+            crowded: false,
+            shut_out: PeersUntil::default(),
+            known: PeersUntil::default(),
         }
     }
 
+    /// This mesh has dealt with a peer, which served or was served: it is no stranger for a while, nor is its subnet.
+    pub(crate) fn served(&mut self, peer: PeerId, now: Instant) {
+        self.known.insert(peer, now + KNOWN_TIME);
+        let subnets: Vec<_> = self.places.subnets_of(peer).collect();
+        for subnet in subnets {
+            self.trust(subnet, now);
+        }
+    }
+
+    fn trust(&mut self, subnet: Subnet, now: Instant) {
+        if self.standing.len() >= MAX_STANDING {
+            self.standing.retain(|_, until| *until > now);
+        }
+        if self.standing.len() < MAX_STANDING || self.standing.contains_key(&subnet) {
+            self.standing.insert(subnet, now + STANDING_TIME);
+        }
+    }
+
+    /// Takes note of how late the swarm task came to its upkeep.
+    pub(crate) fn late_by(&mut self, late: Duration) {
+        self.cost = match late {
+            late if late >= 4 * LATE => 4,
+            late if late >= LATE => 2,
+            _ => 1,
+        };
+    }
+
+    /// The idle stranger that makes room first, if there is any; `busy` says who has streams.
+    pub(crate) fn first_to_go(
+        &mut self,
+        now: Instant,
+        busy: impl Fn(&PeerId) -> bool,
+    ) -> Option<(PeerId, ConnectionId)> {
+        self.places.first_to_go(now, |peer| busy(peer) || self.known.has(peer, now))
+    }
+
+    /// The subnet that a connection is counted by; none for the operator's own network.
     fn counted(&self, local: &Multiaddr, remote: &Multiaddr) -> Option<Subnet> {
-        let subnet = Origin::of(local, remote).subnet()?;
-        (self.count_private || !subnet.is_private()).then_some(subnet)
+        Origin::of(local, remote).counted(self.count_private)
     }
 
-    fn admit(&mut self, subnet: Subnet, now: Instant) -> Result<(), Closed> {
-        if self.open.get(&subnet).is_some_and(|open| *open >= self.open_limit) {
-            return Err(Closed::Count);
-        }
+    fn admit(&mut self, subnet: Option<Subnet>, now: Instant) -> Result<(), Closed> {
+        let trusted =
+            subnet.is_none_or(|subnet| self.standing.get(&subnet).is_some_and(|until| *until > now));
+        self.crowded |= self.places.is_crowded();
+        self.places.room(subnet, trusted)?;
+        let Some(subnet) = subnet else { return Ok(()) };
         let now_ms = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);
+        let own = self.fresh.left(&subnet, now_ms);
+        if own == 0 {
+            return Err(Closed::Rate);
+        }
+        // Whoever is refused for what others do keeps its own share. Fresh subnets are quiet, and an attacker may have
+        // many: the last places are for those where somebody was served.
+        let (reserve, cost) = match () {
+            () if trusted => (0, 1),
+            () if own >= self.quiet_level => (self.best_reserve, self.cost),
+            () => (self.reserve, self.cost),
+        };
+        if self.all.left(&(), now_ms) < reserve + cost {
+            return Err(Closed::RateOfAll);
+        }
+        self.all.take_many((), cost, now_ms).map_err(|_| Closed::RateOfAll)?;
         self.fresh.take(subnet, now_ms).map_err(|_| Closed::Rate)
     }
 }
 
 impl NetworkBehaviour for Behaviour {
     type ConnectionHandler = dummy::ConnectionHandler;
-    type ToSwarm = Infallible;
+    type ToSwarm = Crowded;
 
     fn handle_pending_inbound_connection(
         &mut self,
-        _: ConnectionId,
+        id: ConnectionId,
         local: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        match self.counted(local, remote) {
-            Some(subnet) => self.admit(subnet, Instant::now()).map_err(ConnectionDenied::new),
-            None => Ok(()),
-        }
+        let subnet = self.counted(local, remote);
+        self.admit(subnet, Instant::now()).map_err(ConnectionDenied::new)?;
+        self.places.begun(id, subnet);
+        Ok(())
     }
 
     fn handle_established_inbound_connection(
@@ -146,21 +210,23 @@ impl NetworkBehaviour for Behaviour {
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionEstablished(made) => {
-                if let libp2p::core::ConnectedPoint::Listener { local_addr, send_back_addr } = made.endpoint
-                    && let Some(subnet) = self.counted(local_addr, send_back_addr)
-                {
-                    *self.open.entry(subnet).or_default() += 1;
-                    self.of.insert(made.connection_id, subnet);
+                if let ConnectedPoint::Listener { local_addr, send_back_addr } = made.endpoint {
+                    let (subnet, now) = (self.counted(local_addr, send_back_addr), Instant::now());
+                    self.places.settled(made.connection_id);
+                    self.places.opened(made.connection_id, made.peer_id, subnet, now);
+                    if let Some(subnet) = subnet.filter(|_| self.known.has(&made.peer_id, now)) {
+                        self.trust(subnet, now);
+                    }
                 }
             }
+            // Told of every inbound connection that was not established, whoever refused it.
+            FromSwarm::ListenFailure(failed) => self.places.settled(failed.connection_id),
             FromSwarm::ConnectionClosed(closed) => {
-                let Some(subnet) = self.of.remove(&closed.connection_id) else { return };
-                // Only subnets with connections keep an entry, so the limit of connections bounds the table.
-                if let Some(open) = self.open.get_mut(&subnet) {
-                    *open -= 1;
-                    if *open == 0 {
-                        self.open.remove(&subnet);
-                    }
+                let now = Instant::now();
+                if let Some((peer, Some(subnet))) = self.places.ended(closed.connection_id)
+                    && self.known.has(&peer, now)
+                {
+                    self.trust(subnet, now);
                 }
             }
             _ => {}
@@ -172,30 +238,36 @@ impl NetworkBehaviour for Behaviour {
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        // The swarm polls its behaviours after each knock at the door.
+        if std::mem::take(&mut self.crowded) {
+            return Poll::Ready(ToSwarm::GenerateEvent(Crowded));
+        }
         Poll::Pending
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
+    fn limits() -> MeshLimits {
+        MeshLimits { new_connections_per_minute: 3, max_connections_per_subnet: 2, ..MeshLimits::default() }
+    }
+
     fn behaviour(count_private: bool) -> Behaviour {
-        let limits = MeshLimits {
-            count_private,
-            new_connections_per_minute: 3,
-            max_connections_per_subnet: 2,
-            ..MeshLimits::default()
-        };
-        Behaviour::new(&limits)
+        Behaviour::new(&MeshLimits { count_private, ..limits() })
     }
 
     fn arrive(gate: &mut Behaviour, remote: &str) -> bool {
         let local = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
         let id = ConnectionId::new_unchecked(1);
-        gate.handle_pending_inbound_connection(id, &local, &remote.parse().unwrap()).is_ok()
+        let admitted = gate.handle_pending_inbound_connection(id, &local, &remote.parse().unwrap()).is_ok();
+        gate.places.settled(id);
+        admitted
+    }
+
+    fn subnet(last: u8) -> Subnet {
+        Subnet::V4([203, 0, last])
     }
 
     #[test]
@@ -212,28 +284,96 @@ mod tests {
         let mut strict = behaviour(true);
         let admitted = (0..10).filter(|_| arrive(&mut strict, "/ip4/127.0.0.1/tcp/1")).count();
         assert_eq!(admitted, 3);
+        assert!(gate.places.is_empty() && strict.places.is_empty());
     }
 
     #[test]
     fn a_subnet_with_its_share_of_connections_open_gets_no_more() {
         let mut gate = behaviour(false);
-        let subnet = Subnet::V4([203, 0, 113]);
-        gate.open.insert(subnet, 2);
-        assert_eq!(gate.admit(subnet, Instant::now()), Err(Closed::Count));
-        gate.open.insert(subnet, 1);
-        assert_eq!(gate.admit(subnet, Instant::now()), Ok(()));
+        let [first, second] = [1, 2].map(ConnectionId::new_unchecked);
+        for id in [first, second] {
+            gate.places.opened(id, PeerId::random(), Some(subnet(113)), gate.began);
+        }
+        assert_eq!(gate.admit(Some(subnet(113)), gate.began), Err(Closed::Count));
+        gate.places.ended(first);
+        assert_eq!(gate.admit(Some(subnet(113)), gate.began), Ok(()));
+    }
+
+    /// How many of these subnets are let in.
+    fn admitted(gate: &mut Behaviour, subnets: std::ops::Range<u8>, now: Instant) -> usize {
+        subnets.filter(|last| gate.admit(Some(subnet(*last)), now).is_ok()).count()
     }
 
     #[test]
-    fn a_peer_is_shut_out_for_its_time_and_the_table_is_bounded() {
-        let (shut_out, now) = (ShutOut::default(), Instant::now());
-        let peer = PeerId::random();
-        shut_out.insert(peer, now + Duration::from_secs(60));
-        assert!(shut_out.has(&peer, now) && !shut_out.has(&PeerId::random(), now));
-        assert!(!shut_out.has(&peer, now + Duration::from_secs(61)));
-        for _ in 0..MAX_SHUT_OUT + 10 {
-            shut_out.insert(PeerId::random(), now + Duration::from_secs(60));
+    fn many_subnets_that_connect_at_once_leave_room_for_quiet_ones_and_these_for_known_ones() {
+        let limits = MeshLimits {
+            new_connections_per_minute: 60,
+            new_connections_per_second: 12,
+            ..MeshLimits::default()
+        };
+        let mut gate = Behaviour::new(&limits);
+        let mut now = gate.began;
+        // Five subnets use up what makes them quiet, and go on; from then on they share half of the rate.
+        for _ in 0..20 {
+            now += Duration::from_millis(500);
+            admitted(&mut gate, 0..5, now);
         }
-        assert!(shut_out.table().len() <= MAX_SHUT_OUT);
+        now += Duration::from_secs(1);
+        let again: usize = (0..20).map(|_| admitted(&mut gate, 0..5, now)).sum();
+        assert_eq!(again, 6, "half of twelve");
+        assert_eq!(gate.admit(Some(subnet(0)), now), Err(Closed::RateOfAll));
+        assert_eq!(admitted(&mut gate, 100..120, now), 3, "a quarter, for fresh ones");
+        assert_eq!(gate.admit(Some(subnet(200)), now), Err(Closed::RateOfAll));
+        gate.trust(subnet(200), now);
+        let known = (0..20).filter(|_| gate.admit(Some(subnet(200)), now).is_ok()).count();
+        assert_eq!(known, 3, "the last quarter, for one where somebody was served");
+        let later = now + STANDING_TIME;
+        assert_eq!(admitted(&mut gate, 0..50, later), 9, "which is kept");
+        assert_eq!(gate.admit(Some(subnet(200)), later), Err(Closed::RateOfAll), "for those of late");
+    }
+
+    #[test]
+    fn a_late_swarm_task_lets_fewer_strangers_in_and_known_subnets_as_ever() {
+        let limits = MeshLimits { new_connections_per_second: 16, ..MeshLimits::default() };
+        for (late_ms, strangers) in [(0, 12), (300, 6), (2000, 3)] {
+            let mut gate = Behaviour::new(&limits);
+            gate.late_by(Duration::from_millis(late_ms));
+            gate.trust(subnet(200), gate.began);
+            let now = gate.began;
+            assert_eq!(admitted(&mut gate, 0..50, now), strangers, "{late_ms} ms late");
+            let known = (0..20).filter(|_| gate.admit(Some(subnet(200)), now).is_ok()).count();
+            assert_eq!(known, 4);
+        }
+    }
+
+    #[test]
+    fn a_served_peers_subnet_is_in_good_standing_for_a_while() {
+        let mut gate = behaviour(false);
+        let (peer, now) = (PeerId::random(), gate.began);
+        gate.places.opened(ConnectionId::new_unchecked(1), peer, Some(subnet(1)), now);
+        gate.served(peer, now);
+        assert!(gate.standing.contains_key(&subnet(1)) && gate.known.has(&peer, now));
+        let (stranger, soon) = (PeerId::random(), now + Duration::from_secs(60));
+        gate.places.opened(ConnectionId::new_unchecked(2), stranger, Some(subnet(2)), now);
+        let first = gate.first_to_go(soon, |_| false);
+        assert_eq!(first.map(|(peer, _)| peer), Some(stranger), "never the known one");
+        assert_eq!(gate.first_to_go(soon, |_| true), None);
+        for number in 0..MAX_STANDING + 10 {
+            let [.., b, c] = number.to_be_bytes();
+            gate.trust(Subnet::V4([100, b, c]), now);
+        }
+        assert!(gate.standing.len() <= MAX_STANDING && gate.standing.contains_key(&subnet(1)));
+    }
+
+    #[test]
+    fn a_hundred_thousand_subnets_leave_small_tables() {
+        let mut gate = Behaviour::new(&MeshLimits::default());
+        for number in 0..100_000u32 {
+            let [_, a, b, c] = number.to_be_bytes();
+            let now = gate.began + Duration::from_millis(number.into());
+            let _ = gate.admit(Some(Subnet::V4([100 + a, b, c])), now);
+        }
+        assert!(gate.fresh.len() <= crate::rate::MAX_RATE_ENTRIES, "{}", gate.fresh.len());
+        assert!(gate.places.is_empty(), "only open connections are kept there");
     }
 }

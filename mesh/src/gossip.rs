@@ -20,7 +20,11 @@ use tokio::time::Instant;
 use crate::{
     error::MeshError,
     ids::node_id_of,
-    limits::{MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL},
+    limits::{
+        GOSSIP_STRANGERS_PER_MINUTE, GOSSIP_STRANGERS_PER_SUBNET, MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL,
+    },
+    origin::Subnet,
+    rate::Rates,
     records::check_node,
 };
 
@@ -76,35 +80,70 @@ fn scores() -> PeerScoreParams {
 pub(crate) enum Verdict {
     /// It holds; whether it is also news is the table's to say.
     Holds(Box<Signed<NodeRecord>>),
-    /// Not passed on, and nobody's fault.
-    Ignore,
+    /// Its author was heard a moment ago, or its bearer brought too many of authors that are not known: not passed on, and
+    /// nobody's fault.
+    TooOften,
+    /// Out of date, or from the future: not passed on, and nobody's fault, since clocks differ and messages take their time.
+    OutOfTime,
     /// Whoever passed it on did not check it.
     Reject,
 }
 
+/// A message, as it arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message<'a> {
+    /// Whoever signed it for gossipsub, which has checked that.
+    pub(crate) author: Option<PeerId>,
+    /// The neighbour that passed it on.
+    pub(crate) bearer: PeerId,
+    /// The subnet that the neighbour is counted by, if it is.
+    pub(crate) subnet: Option<Subnet>,
+    /// The node record.
+    pub(crate) data: &'a [u8],
+}
+
 /// Judges messages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Judge {
     last: HashMap<NodeId, Instant>,
+    bearers: Rates<PeerId>,
+    subnets: Rates<Subnet>,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Self {
+            last: HashMap::new(),
+            bearers: Rates::new(GOSSIP_STRANGERS_PER_MINUTE),
+            subnets: Rates::new(GOSSIP_STRANGERS_PER_SUBNET),
+        }
+    }
 }
 
 impl Judge {
-    /// Judges a message of an author whose signature gossipsub has checked.
+    /// Judges a message; `known` says whether its author is in the table of peers. Its signature is verified last.
     pub(crate) fn judge(
         &mut self,
-        author: Option<PeerId>,
-        data: &[u8],
+        message: Message<'_>,
+        known: impl Fn(&NodeId) -> bool,
         now: Instant,
         now_ms: u64,
     ) -> Verdict {
+        let Message { author, bearer, subnet, data } = message;
         let Some(author) = author.as_ref().and_then(node_id_of) else { return Verdict::Reject };
         if self.last.get(&author).is_some_and(|last| now.duration_since(*last) < MIN_GOSSIP_INTERVAL) {
-            return Verdict::Ignore;
+            return Verdict::TooOften;
+        }
+        // Authors are free: without this, one connection could bring as many fresh ones as it likes.
+        if !known(&author)
+            && (self.bearers.take(bearer, now_ms).is_err()
+                || subnet.is_some_and(|subnet| self.subnets.take(subnet, now_ms).is_err()))
+        {
+            return Verdict::TooOften;
         }
         let record = match check_node(data, now_ms) {
             Ok(record) => record,
-            // Clocks differ, and messages take their time.
-            Err(crate::records::RecordFault::Time) => return Verdict::Ignore,
+            Err(crate::records::RecordFault::Time) => return Verdict::OutOfTime,
             Err(_) => return Verdict::Reject,
         };
         if record.node != author {
@@ -129,18 +168,43 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000_000;
 
+    fn message(author: Option<PeerId>, data: &[u8]) -> Message<'_> {
+        Message { author, bearer: PeerId::random(), subnet: None, data }
+    }
+
+    #[test]
+    fn a_neighbour_brings_so_many_fresh_authors_and_no_more_are_verified() {
+        let (mut judge, now) = (Judge::default(), Instant::now());
+        let subnet = Some(Subnet::V4([203, 0, 113]));
+        let mut verified = |bearer, subnet, known: bool, now_ms| {
+            let author = peer_id_of(SecretSigningKey::generate().node_id());
+            // Verifying it would refuse it.
+            let message = Message { author, bearer, subnet, data: b"garbage" };
+            matches!(judge.judge(message, |_| known, now, now_ms), Verdict::Reject)
+        };
+        let (one, other) = (PeerId::random(), PeerId::random());
+        let count = |verified: &mut dyn FnMut() -> bool| (0..300).filter(|_| verified()).count();
+        assert_eq!(count(&mut || verified(one, None, false, NOW)), 60);
+        assert_eq!(count(&mut || verified(other, None, false, NOW)), 60, "another has a bucket of its own");
+        assert_eq!(count(&mut || verified(one, None, true, NOW)), 300, "known authors are not counted");
+        assert_eq!(count(&mut || verified(one, None, false, NOW + 10_000)), 10);
+        assert_eq!(count(&mut || verified(PeerId::random(), subnet, false, NOW)), 240, "of one subnet");
+    }
+
     #[test]
     fn only_an_authors_own_valid_record_is_passed_on() {
         let (key, other) = (SecretSigningKey::generate(), SecretSigningKey::generate());
         let (author, stranger) = (peer_id_of(key.node_id()), peer_id_of(other.node_id()));
         let data = node_record(&key, NOW, &[]).encode();
         let now = Instant::now();
-        let judge = |author, data: &[u8], now_ms| Judge::default().judge(author, data, now, now_ms);
+        let judge = |author, data: &[u8], now_ms| {
+            Judge::default().judge(message(author, data), |_| false, now, now_ms)
+        };
         assert!(matches!(judge(author, &data, NOW), Verdict::Holds(record) if record.sequence == NOW));
         assert!(matches!(judge(stranger, &data, NOW), Verdict::Reject), "another's record");
         assert!(matches!(judge(None, &data, NOW), Verdict::Reject), "nobody's");
         assert!(matches!(judge(author, b"garbage", NOW), Verdict::Reject));
-        assert!(matches!(judge(author, &data, NOW + 3_600_000), Verdict::Ignore), "out of date");
+        assert!(matches!(judge(author, &data, NOW + 3_600_000), Verdict::OutOfTime));
     }
 
     #[test]
@@ -149,12 +213,16 @@ mod tests {
         let author = peer_id_of(key.node_id());
         let mut judge = Judge::default();
         let start = Instant::now();
-        let mut heard = 0;
+        let (mut heard, mut too_often) = (0, 0);
         for step in 0..100_u64 {
             let data = node_record(&key, NOW + step, &[]).encode();
             let now = start + MIN_GOSSIP_INTERVAL / 10 * u32::try_from(step).unwrap();
-            heard += usize::from(matches!(judge.judge(author, &data, now, NOW + step), Verdict::Holds(_)));
+            match judge.judge(message(author, &data), |_| true, now, NOW + step) {
+                Verdict::Holds(_) => heard += 1,
+                Verdict::TooOften => too_often += 1,
+                other => panic!("{other:?}"),
+            }
         }
-        assert_eq!(heard, 10);
+        assert_eq!((heard, too_often), (10, 90));
     }
 }

@@ -2,12 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
 use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
-use libp2p::{Multiaddr, Swarm, identity::Keypair, multiaddr::Protocol, relay, swarm};
+use libp2p::{Multiaddr, StreamProtocol, Swarm, identity::Keypair, multiaddr::Protocol, relay, swarm};
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
     time::{Instant, timeout_at},
@@ -16,14 +16,13 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use crate::{
-    actor::{Actor, Command, Counters, Dht, Network, local_node},
+    actor::{Actor, Command, Dht, Network, local_node},
     behaviour::Behaviour,
     bootstrap::Bootstrap,
     config::MeshConfig,
     dht::{DhtError, Found},
     dials::Dials,
     error::{MeshError, OpenError},
-    gate::ShutOut,
     gossip::Judge,
     ids::peer_id_of,
     incoming::{Incoming, StreamQuotas},
@@ -35,9 +34,11 @@ use crate::{
     probes::Probes,
     records::DhtKey,
     relays::{RelayInfo, Relays},
+    stats::{Counters, MeshStats},
     transport::{probe_listen, split_identity, transport},
-    turn_protocol::Negotiated,
+    turn_protocol::{Negotiated, OpenReply},
     turn_stream::TurnStream,
+    until::PeersUntil,
 };
 
 /// Starts meshes.
@@ -51,35 +52,6 @@ pub enum MeshExit {
     Stopped,
     /// Its task panicked, for this reason; the process should end.
     Panicked(String),
-}
-
-/// Counts since the start of a mesh, except where noted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MeshStats {
-    /// Connections open now.
-    pub connections: u64,
-    /// Dials that failed.
-    pub dials_failed: u64,
-    /// Inbound connections that failed or were refused by a limit.
-    pub inbound_refused: u64,
-    /// Inbound turns handed to [`Incoming`].
-    pub turns_accepted: u64,
-    /// Inbound turns reset because nobody took those before.
-    pub turns_refused_queue: u64,
-    /// Inbound turns reset because too many were open.
-    pub turns_refused_quota: u64,
-    /// Node records taken in by gossip.
-    pub gossip_taken: u64,
-    /// Gossiped messages that did not verify.
-    pub gossip_rejected: u64,
-    /// Records kept for the DHT now.
-    pub dht_records: u64,
-    /// Records for the DHT that were refused.
-    pub dht_refused: u64,
-    /// Direct connections that came about by hole punching.
-    pub holes_punched: u64,
-    /// Attempts at one that failed.
-    pub holes_failed: u64,
 }
 
 /// Whether others can reach a mesh.
@@ -117,7 +89,7 @@ struct Shared {
     exit: watch::Receiver<Option<MeshExit>>,
     counters: Arc<Counters>,
     cancel: CancellationToken,
-    shut_out: ShutOut,
+    shut_out: PeersUntil,
 }
 
 /// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
@@ -148,7 +120,8 @@ impl Mesh {
         drop(identity);
         config.listen.iter().try_for_each(probe_listen)?;
 
-        let swarm = swarm(&keypair, &config)?;
+        let counters = Arc::new(Counters::default());
+        let swarm = swarm(&keypair, &config, counters.clone())?;
         let node = local_node(&swarm)
             .ok_or_else(|| MeshError::Config("the identity is not an Ed25519 key".to_owned()))?;
         let local = *swarm.local_peer_id();
@@ -162,7 +135,6 @@ impl Mesh {
         let (status_sender, status) = watch::channel(NetworkStatus::default());
         let (exit_sender, exit) = watch::channel(None);
         let peers = Arc::new(RwLock::new(PeerTable::new(config.limits.max_peers)));
-        let counters = Arc::new(Counters::default());
         let cancel = CancellationToken::new();
         let (nearest, alone, now) = (config.nearest(), config.is_alone(), Instant::now());
         let bootstrap: Vec<_> = config.bootstrap.into_iter().filter(others).collect();
@@ -182,7 +154,7 @@ impl Mesh {
             dials: Dials::default(),
             listeners: HashMap::new(),
             remote_addrs: HashMap::new(),
-            dht: Dht::new(now),
+            dht: Dht::new(local, now),
             judge: Judge::default(),
             relays: Relays::new(config.relays),
             probes: Probes::default(),
@@ -193,6 +165,7 @@ impl Mesh {
             discovery: config.discovery,
             nat: config.nat,
             serves: config.accept_turns,
+            count_private: config.limits.count_private,
         });
         Box::pin(actor.listen(config.listen)).await?;
         if alone {
@@ -240,13 +213,17 @@ fn check(config: &MeshConfig) -> Result<(), MeshError> {
     Err(MeshError::Config(fault))
 }
 
-fn swarm(keypair: &Keypair, config: &MeshConfig) -> Result<Swarm<Behaviour>, MeshError> {
+fn swarm(
+    keypair: &Keypair,
+    config: &MeshConfig,
+    counters: Arc<Counters>,
+) -> Result<Swarm<Behaviour>, MeshError> {
     let settings = swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_max_negotiating_inbound_streams(MAX_NEGOTIATING_STREAMS);
     let local = keypair.public().to_peer_id();
     let (circuits, relay_client) = relay::client::new(local);
-    let behaviour = Behaviour::new(keypair, config, relay_client)?;
+    let behaviour = Behaviour::new(keypair, config, relay_client, counters)?;
     let transport = transport(keypair, config.nearest(), circuits)?;
     let mut swarm = Swarm::new(transport, behaviour, local, settings);
     for address in &config.external {
@@ -276,10 +253,34 @@ impl MeshHandle {
         addrs: &[Multiaddr],
         deadline: Instant,
     ) -> Result<TurnStream, OpenError> {
+        self.open_any(node, addrs, None, deadline).await
+    }
+
+    /// As [`MeshHandle::open`], in a protocol beside the turn protocol.
+    ///
+    /// # Errors
+    /// As there; [`OpenError::ProtocolUnsupported`] from a node that does not speak it.
+    pub async fn open_side(
+        &self,
+        node: NodeId,
+        addrs: &[Multiaddr],
+        protocol: &StreamProtocol,
+        deadline: Instant,
+    ) -> Result<TurnStream, OpenError> {
+        self.open_any(node, addrs, Some(protocol), deadline).await
+    }
+
+    async fn open_any(
+        &self,
+        node: NodeId,
+        addrs: &[Multiaddr],
+        protocol: Option<&StreamProtocol>,
+        deadline: Instant,
+    ) -> Result<TurnStream, OpenError> {
         let attempts = async {
             // A connection may end just as it is chosen; then a second look finds it gone and dials.
             for _ in 0..2 {
-                if let Some((stream, protocol)) = self.try_open(node, addrs).await? {
+                if let Some((stream, protocol)) = self.try_open(node, addrs, protocol).await? {
                     return Ok(TurnStream::from_io(node, protocol.as_ref(), stream));
                 }
             }
@@ -289,12 +290,18 @@ impl MeshHandle {
     }
 
     /// One open; `None` when the connection that was to carry it ended.
-    async fn try_open(&self, node: NodeId, addrs: &[Multiaddr]) -> Result<Option<Negotiated>, OpenError> {
+    async fn try_open(
+        &self,
+        node: NodeId,
+        addrs: &[Multiaddr],
+        protocol: Option<&StreamProtocol>,
+    ) -> Result<Option<Negotiated>, OpenError> {
         let peer = peer_id_of(node).ok_or_else(|| OpenError::Unreachable {
             reason: "its identifier is not an Ed25519 key".to_owned(),
         })?;
         let (reply, answer) = oneshot::channel();
         let addrs = addrs.iter().take(MAX_DIAL_ADDRS).cloned().collect();
+        let reply = OpenReply::new(reply, protocol.cloned());
         let command = Command::Open { peer, addrs, reply };
         self.0.commands.send(command).await.map_err(|_| OpenError::Closed)?;
         match answer.await {
@@ -312,6 +319,14 @@ impl MeshHandle {
         self.0.shut_out.insert(peer, Instant::now() + span);
         // With a full queue the swarm is busy; the peer's next stream leads here again.
         let _ = self.0.commands.try_send(Command::Disconnect { peer });
+    }
+
+    /// A peer was served, or served: for an hour it is no stranger, so that it may open streams as it likes within its quota,
+    /// and keeps its connection when places run out. Its subnet is in good standing for a day. To be called each time.
+    pub fn known(&self, node: NodeId) {
+        let Some(peer) = peer_id_of(node) else { return };
+        // With a full queue the swarm is busy, and the next turn says so again.
+        let _ = self.0.commands.try_send(Command::Known { peer });
     }
 
     /// The known peers, in no particular order.
@@ -425,21 +440,7 @@ impl MeshHandle {
     /// What happened so far.
     #[must_use]
     pub fn stats(&self) -> MeshStats {
-        let counters = &self.0.counters;
-        MeshStats {
-            connections: counters.connections.load(Relaxed),
-            dials_failed: counters.dials_failed.load(Relaxed),
-            inbound_refused: counters.inbound_refused.load(Relaxed),
-            turns_accepted: counters.turns_accepted.load(Relaxed),
-            turns_refused_queue: counters.turns_refused_queue.load(Relaxed),
-            turns_refused_quota: counters.turns_refused_quota.load(Relaxed),
-            gossip_taken: counters.gossip_taken.load(Relaxed),
-            gossip_rejected: counters.gossip_rejected.load(Relaxed),
-            dht_records: counters.dht_records.load(Relaxed),
-            dht_refused: counters.dht_refused.load(Relaxed),
-            holes_punched: counters.holes_punched.load(Relaxed),
-            holes_failed: counters.holes_failed.load(Relaxed),
-        }
+        MeshStats { shut_out: self.0.shut_out.count(Instant::now()), ..self.0.counters.read() }
     }
 
     /// Waits until the mesh has stopped, for whatever reason. Cancel safe.

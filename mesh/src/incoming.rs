@@ -108,13 +108,16 @@ impl StreamQuotas {
         }
     }
 
+    /// Whether a peer has streams open.
+    pub(crate) fn is_open(&self, node: &NodeId) -> bool {
+        self.peers.open.get(node).is_some_and(|quota| quota.strong_count() > 0)
+    }
+
     pub(crate) fn admit(&mut self, node: NodeId, origin: Origin) -> Result<StreamPermit, Refusal> {
         let peer = self.peers.take(node).ok_or(Refusal::PerPeer)?;
-        let subnet = match origin.subnet() {
-            Some(subnet) if self.count_private || !subnet.is_private() => {
-                Some(self.subnets.take(subnet).ok_or(Refusal::PerSubnet)?)
-            }
-            _ => None,
+        let subnet = match origin.counted(self.count_private) {
+            Some(subnet) => Some(self.subnets.take(subnet).ok_or(Refusal::PerSubnet)?),
+            None => None,
         };
         let total = self.total.clone().try_acquire_owned().map_err(|_| Refusal::Total)?;
         Ok(StreamPermit { _total: total, _shares: [Some(peer), subnet] })
@@ -168,9 +171,14 @@ mod tests {
     #[test]
     fn peers_without_streams_are_forgotten() {
         let mut quotas = quotas(10, 2, 9);
-        for low in 0..=255 {
-            drop(quotas.admit(NodeId([low; 32]), Origin::Inside).unwrap());
+        for number in 0..100_000u32 {
+            let mut name = [0; 32];
+            name[..4].copy_from_slice(&number.to_le_bytes());
+            let [_, a, b, c] = number.to_be_bytes();
+            let origin = Origin::Direct([100 + a, b, c, 1].into());
+            drop(quotas.admit(NodeId(name), origin).unwrap());
         }
-        assert!(quotas.peers.open.len() <= 64, "{}", quotas.peers.open.len());
+        let kept = (quotas.peers.open.len(), quotas.subnets.open.len());
+        assert!(kept.0 <= 64 && kept.1 <= 64, "{kept:?}");
     }
 }

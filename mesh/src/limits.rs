@@ -51,6 +51,10 @@ pub(crate) const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// address is given up unanswered: routers drop what they do not let in without a word.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// Time for the handshake of a connection that somebody else opens over TCP or through a relay: about five round trips, also
+/// from the other side of the world. Neither Noise nor Yamux has a deadline; QUIC has one of its own, as long.
+pub(crate) const INBOUND_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Time for a listener to report its address; it is a local operation.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -67,12 +71,35 @@ pub(crate) const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// QUIC flow-control window of one connection.
 pub(crate) const QUIC_CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// Peers that are shut out at once. A few bytes each; those whose time is over make room.
-pub(crate) const MAX_SHUT_OUT: usize = 4096;
+/// Peers of which something is remembered for a while: that they are shut out, or that this mesh has dealt with them. A few
+/// bytes each; those whose time is over make room.
+pub(crate) const MAX_PEERS_UNTIL: usize = 4096;
 
-/// Signed records that this mesh keeps for the DHT; with head records of at most 4 KiB, 64 MiB. When full, those whose
-/// keys are farthest from this mesh's own make room, so that a flood of far keys evicts nothing near.
+/// How long a peer is known that this mesh has dealt with, and is no stranger.
+pub(crate) const KNOWN_TIME: Duration = Duration::from_secs(60 * 60);
+
+/// How long a subnet is in good standing from which a known peer was connected: who comes once a day is still let in.
+pub(crate) const STANDING_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Subnets whose good standing is remembered; those whose time is over make room.
+pub(crate) const MAX_STANDING: usize = 4096;
+
+/// Signed records that this mesh keeps for the DHT. When full, those whose keys are farthest from this mesh's own make room,
+/// so that a flood of far keys evicts nothing near.
 pub(crate) const MAX_DHT_RECORDS: usize = 16 * 1024;
+
+/// Bytes of them: as many head records of the largest size.
+pub(crate) const MAX_DHT_BYTES: usize = 64 << 20;
+
+/// Records of this mesh's own beside them.
+pub(crate) const MAX_DHT_OWN: usize = 8;
+
+/// Age to which a node's record is kept here, whatever it says of itself: nodes sign a new one every few seconds.
+pub(crate) const NODE_RECORD_AGE_MS: u64 = 24 * 3600 * 1000;
+
+/// How long a head record is kept here after somebody put it, whatever it says of itself. Members near its key put it again
+/// each hour, so this ends the stay of what was put far away from where it belongs.
+pub(crate) const HEAD_STAY_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// Keys of models for which this mesh remembers providers, and providers of one.
 pub(crate) const MAX_PROVIDED_KEYS: usize = 1024;
@@ -80,8 +107,15 @@ pub(crate) const MAX_PROVIDED_KEYS: usize = 1024;
 /// Largest message of the DHT's protocol: a node record of 16 KiB and twenty peers with their addresses.
 pub(crate) const MAX_DHT_PACKET_BYTES: usize = 64 * 1024;
 
-/// Records a minute that one peer may put here; a relayer publishes the heads of all its users.
+/// Records a minute that one peer may put here, providers included; a relayer publishes the heads of all its users.
 pub(crate) const DHT_PUTS_PER_MINUTE: u32 = 600;
+
+/// Records a minute that the peers of one subnet may put here.
+pub(crate) const DHT_PUTS_PER_SUBNET: u32 = 1200;
+
+/// Records a second that all counted subnets together may put here. Each costs a signature's check, so this is about a
+/// hundredth of a processor; a full store's worth from other members is five a second.
+pub(crate) const DHT_PUTS_PER_SECOND: u64 = 100;
 
 /// DHT queries of this process that may run at once; beyond it callers are told `Busy`.
 pub(crate) const MAX_DHT_QUERIES: usize = 64;
@@ -107,6 +141,16 @@ pub(crate) const MAX_GOSSIP_BYTES: usize = 20 * 1024;
 
 /// A second record of one node within this is not passed on.
 pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Messages of gossip a minute that are looked at from one neighbour, of authors that are not in the table of peers. In a network
+/// of hundreds, one who joins has heard of all within a minute or two, and asks the DHT about some at once.
+pub(crate) const GOSSIP_STRANGERS_PER_MINUTE: u32 = 60;
+
+/// The same from all neighbours of one subnet.
+pub(crate) const GOSSIP_STRANGERS_PER_SUBNET: u32 = 240;
+
+/// A node in the table for so long is preferred to newer ones, where none of them was ever met.
+pub(crate) const LONG_KNOWN: Duration = Duration::from_secs(10 * 60);
 
 /// A peer without a connection that gave no sign for so long leaves the table.
 pub(crate) const PEER_SILENCE: Duration = Duration::from_secs(30);
@@ -162,29 +206,44 @@ pub(crate) const MEMORY_SHARE: f64 = 0.9;
 /// Limits of one mesh. All count things that somebody else could make grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeshLimits {
-    /// Established connections that others opened.
+    /// Established connections that others opened. An eighth is kept for subnets that have few, and while no others are left,
+    /// a newcomer makes an idle stranger go.
     pub max_connections_in: u32,
     /// Established connections that this mesh opened.
     pub max_connections_out: u32,
     /// Established connections with one peer, in both directions. At least 2, since two peers that dial
     /// each other at once make two.
     pub max_connections_per_peer: u32,
-    /// Connections being set up, in each direction.
+    /// Connections being set up, in each direction. Of inbound ones, half is for subnets that have some already and a quarter
+    /// for those from which a peer was served lately.
     pub max_connections_pending: u32,
+    /// Inbound connections being set up from one subnet; further ones are refused before their handshake.
+    pub max_connections_pending_per_subnet: u32,
     /// Inbound turn streams open at once, over all peers.
     pub max_streams_in: usize,
     /// Inbound turn streams open at once from one peer. A relayer is one peer for all of its users.
     pub max_streams_per_peer: usize,
     /// Inbound turn streams open at once from one subnet.
     pub max_streams_per_subnet: usize,
+    /// Turn streams that a stranger may open at once on one connection, before
+    /// [`new_streams_per_second`](Self::new_streams_per_second) holds; further ones are reset at once. A peer that was
+    /// served lately is no stranger.
+    pub new_streams_at_once: u32,
+    /// Turn streams a second on one connection of a stranger.
+    pub new_streams_per_second: u32,
     /// Established connections from one subnet that others opened.
     pub max_connections_per_subnet: u32,
     /// New connections a minute from one subnet, and at once; further ones are refused before their handshake.
     pub new_connections_per_minute: u32,
+    /// New connections a second from all counted subnets together, and at once: a handshake costs more than a hundred
+    /// refusals. Half of them are kept for subnets that made few lately, and of that half one for those from which a peer
+    /// was served lately.
+    pub new_connections_per_second: u32,
     /// Whether private and loopback addresses count as well, each as a subnet of its own. Otherwise the operator's own
     /// network, a relayer or a proxy on it included, is not limited by subnet.
     pub count_private: bool,
-    /// Entries of the peer table; the longest unseen peer without a connection makes room.
+    /// Entries of the peer table; a peer without a connection makes room: first those that are no nodes, then nodes that were
+    /// heard of just now, then those heard of for long, then those that were met.
     pub max_peers: usize,
     /// Resident memory of the process, in bytes, above which new connections are refused; `None` means
     /// nine tenths of the machine's memory.
@@ -200,12 +259,19 @@ impl Default for MeshLimits {
             max_connections_out: 128,
             max_connections_per_peer: 4,
             max_connections_pending: 64,
+            max_connections_pending_per_subnet: 8,
             max_streams_in: 512,
             max_streams_per_peer: 64,
             // Eight subnets have to be full before others notice.
             max_streams_per_subnet: 64,
+            // A relayer begins with its users' turns all at once, and is known when the first is served.
+            new_streams_at_once: 32,
+            // A client that was never served asks a node for its record, for its turn, and how that stands.
+            new_streams_per_second: 4,
             max_connections_per_subnet: 128,
             new_connections_per_minute: 120,
+            // A twentieth of a processor.
+            new_connections_per_second: 100,
             count_private: false,
             max_peers: 1024,
             max_process_memory_bytes: None,

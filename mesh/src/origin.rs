@@ -53,6 +53,13 @@ impl Origin {
     }
 }
 
+impl Origin {
+    /// [`Self::subnet`], unless it is the operator's own network and that is not counted.
+    pub(crate) fn counted(&self, count_private: bool) -> Option<Subnet> {
+        self.subnet().filter(|subnet| count_private || !subnet.is_private())
+    }
+}
+
 impl Subnet {
     /// Whether it is one address of a private or loopback range.
     #[must_use]

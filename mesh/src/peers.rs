@@ -6,6 +6,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
@@ -14,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::{
     limits::{
-        MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_GONE, MAX_PROTOCOL_BYTES, MAX_PROTOCOLS,
-        PEER_SILENCE,
+        LONG_KNOWN, MAX_ADDR_BYTES, MAX_ADDRS_PER_PEER, MAX_AGENT_BYTES, MAX_GONE, MAX_PROTOCOL_BYTES,
+        MAX_PROTOCOLS, PEER_SILENCE,
     },
     reach::{Reach, reach_of_address},
 };
@@ -35,6 +36,8 @@ pub struct PeerInfo {
     pub connected: bool,
     /// Whether all open connections go through a relay.
     pub relayed: bool,
+    /// How long its last answer to a ping took, on whichever connection.
+    pub round_trip: Option<Duration>,
     /// The latest record that it signed and that reached this mesh by gossip or through the DHT.
     pub record: Option<Arc<Signed<NodeRecord>>>,
 }
@@ -63,8 +66,27 @@ struct Entry {
     touched: u64,
     /// When the peer last gave a sign of life.
     sign: Instant,
+    /// When it came into the table.
+    since: Instant,
+    /// Whether there ever was a connection with it since.
+    met: bool,
     /// Addresses at which multicast says that it is: such a sign lasts until it is taken back.
     present: usize,
+}
+
+impl Entry {
+    /// How dear it is when one has to go: fresh identities that come and go cost nothing, nor do fresh records of nodes; to be
+    /// met takes a connection. Only then does it matter who was heard of last.
+    fn rank(&self, now: Instant) -> (u8, u64) {
+        let long = now.saturating_duration_since(self.since) >= LONG_KNOWN;
+        let rank = match self.info.serves_turns {
+            false => 0,
+            true if self.met => 3,
+            true if long => 2,
+            true => 1,
+        };
+        (rank, self.touched)
+    }
 }
 
 /// The table. Its clock counts changes, so that the order of eviction needs no time.
@@ -85,6 +107,16 @@ impl PeerTable {
     /// The known peers, in no particular order.
     pub(crate) fn list(&self) -> Vec<PeerInfo> {
         self.peers.values().map(|entry| entry.info.clone()).collect()
+    }
+
+    /// Whether a peer is known to serve turns.
+    pub(crate) fn serves(&self, node: &NodeId) -> bool {
+        self.peers.get(node).is_some_and(|entry| entry.info.serves_turns)
+    }
+
+    /// Whether a peer's record is known.
+    pub(crate) fn has_record(&self, node: &NodeId) -> bool {
+        self.peers.get(node).is_some_and(|entry| entry.info.record.is_some())
     }
 
     pub(crate) fn addrs(&self, node: NodeId) -> Vec<Multiaddr> {
@@ -208,6 +240,7 @@ impl PeerTable {
         let mut events = self.touch(node);
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.info.relayed = relayed;
+            entry.met = true;
             if !std::mem::replace(&mut entry.info.connected, true) {
                 events.push(PeerEvent::Connected(node));
             }
@@ -221,6 +254,14 @@ impl PeerTable {
         entry.info.relayed = false;
         entry.sign = Instant::now();
         vec![PeerEvent::Disconnected(node)]
+    }
+
+    /// A peer answered a ping, which took so long. Nobody is told: it is nothing new.
+    pub(crate) fn answered(&mut self, node: NodeId, took: Duration) -> Vec<PeerEvent> {
+        if let Some(entry) = self.peers.get_mut(&node) {
+            entry.info.round_trip = Some(took);
+        }
+        Vec::new()
     }
 
     /// Takes what a connected peer said of itself, as far as it is [believable](Claims::believe).
@@ -237,23 +278,24 @@ impl PeerTable {
         events
     }
 
-    /// Makes sure that a peer has an entry, evicting the longest unseen one without a connection. Without
-    /// such a one the newcomer stays out.
+    /// Makes sure that a peer has an entry, evicting the [least dear](Entry::rank) one without a connection. Without such a one
+    /// the newcomer stays out.
     fn touch(&mut self, node: NodeId) -> Vec<PeerEvent> {
         self.clock += 1;
+        let now = Instant::now();
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.touched = self.clock;
-            entry.sign = Instant::now();
+            entry.sign = now;
             return Vec::new();
         }
         let mut events = Vec::new();
         if self.peers.len() >= self.limit {
             let idle = self.peers.values().filter(|entry| !entry.info.connected);
-            let Some(oldest) = idle.min_by_key(|entry| entry.touched).map(|entry| entry.info.node) else {
+            let Some(least) = idle.min_by_key(|entry| entry.rank(now)).map(|entry| entry.info.node) else {
                 return events;
             };
-            self.remove(oldest);
-            events.push(PeerEvent::Expired(oldest));
+            self.remove(least);
+            events.push(PeerEvent::Expired(least));
         }
         let info = PeerInfo {
             node,
@@ -262,9 +304,11 @@ impl PeerTable {
             serves_turns: false,
             connected: false,
             relayed: false,
+            round_trip: None,
             record: None,
         };
-        self.peers.insert(node, Entry { info, touched: self.clock, sign: Instant::now(), present: 0 });
+        let entry = Entry { info, touched: self.clock, sign: now, since: now, met: false, present: 0 };
+        self.peers.insert(node, entry);
         events.push(PeerEvent::Discovered(node));
         events
     }
@@ -332,6 +376,49 @@ mod tests {
             vec![PeerEvent::Expired(node(2)), PeerEvent::Discovered(node(4))]
         );
         assert_eq!(table.list().len(), 3);
+    }
+
+    #[test]
+    fn a_hundred_thousand_passing_identities_evict_no_node_and_leave_a_bounded_table() {
+        let mut table = PeerTable::new(64);
+        table.learn(node(1), addr("/ip4/1.2.3.4/tcp/1"));
+        table.peers.get_mut(&node(1)).unwrap().info.serves_turns = true;
+        for number in 2..100_000u32 {
+            let mut name = [0; 32];
+            name[..4].copy_from_slice(&number.to_le_bytes());
+            table.connected(NodeId(name), false);
+            table.disconnected(NodeId(name));
+        }
+        assert_eq!(table.peers.len(), 64);
+        assert!(table.serves(&node(1)) && !table.serves(&node(2)));
+    }
+
+    #[test]
+    fn a_flood_of_fresh_records_evicts_neither_nodes_that_were_met_nor_those_known_for_long() {
+        use crate::records::tests::node_record;
+        use baton_keys::sign::SecretSigningKey;
+
+        const LIMIT: usize = 16;
+        let mut table = PeerTable::new(LIMIT);
+        let record = |table: &mut PeerTable| {
+            let record = Arc::new(node_record(&SecretSigningKey::generate(), 1, &["/ip4/1.2.3.4/tcp/1"]));
+            let node = record.node;
+            (node, table.recorded(record, Reach::Public).is_some())
+        };
+        let honest: Vec<_> = (0..LIMIT - 1).map(|_| record(&mut table).0).collect();
+        for (number, node) in honest.iter().enumerate() {
+            if number % 2 == 0 {
+                table.connected(*node, false);
+                table.disconnected(*node);
+            } else {
+                table.peers.get_mut(node).unwrap().since -= LONG_KNOWN;
+            }
+        }
+        for _ in 0..1000 {
+            assert!(record(&mut table).1, "a newcomer is taken in");
+        }
+        assert_eq!(table.peers.len(), LIMIT);
+        assert!(honest.iter().all(|node| table.has_record(node)));
     }
 
     #[test]

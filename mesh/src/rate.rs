@@ -1,11 +1,13 @@
 //! Rates by peer, session or subnet: token buckets in a bounded table. Pure; the caller has the clock. Here because
 //! every role that serves streams needs the same one.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash, time::Duration};
+
+use tokio::time::Instant;
 
 /// Keys whose rates are remembered. When full, those that were quiet longest are forgotten, which gives them their
 /// burst back.
-const MAX_RATE_ENTRIES: usize = 4096;
+pub const MAX_RATE_ENTRIES: usize = 4096;
 /// How many are forgotten at once where none is full again, so that a flood of fresh keys does not look through all of
 /// them for each.
 const FORGOTTEN_AT_ONCE: usize = MAX_RATE_ENTRIES / 8;
@@ -85,6 +87,18 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         u64::try_from(self.level(key, now_ms) / u128::from(self.period_ms)).unwrap_or(u64::MAX)
     }
 
+    /// Keys that are remembered, at most [`MAX_RATE_ENTRIES`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
     fn full(&self) -> u128 {
         u128::from(self.amount) * u128::from(self.period_ms)
     }
@@ -119,9 +133,48 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     }
 }
 
+/// One bucket, for whoever needs no more: so many at once, and then one each interval.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    interval: Duration,
+    burst: Duration,
+    /// When the bucket is full again.
+    full: Option<Instant>,
+}
+
+impl Pace {
+    /// So many at once, and so many a second, each at least one.
+    pub(crate) fn new(at_once: u32, per_second: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, burst: interval.saturating_mul(at_once.max(1)), full: None }
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let full = self.full.map_or(now, |full| full.max(now)) + self.interval;
+        let is_left = full - now <= self.burst;
+        if is_left {
+            self.full = Some(full);
+        }
+        is_left
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pace_allows_a_burst_and_then_its_rate() {
+        let (mut pace, start) = (Pace::new(8, 4), Instant::now());
+        let mut taken = |at_ms| {
+            let now = start + Duration::from_millis(at_ms);
+            (0..100).filter(|_| pace.take(now)).count()
+        };
+        assert_eq!([taken(0), taken(249), taken(250), taken(1000), taken(60_000)], [8, 0, 1, 3, 8]);
+        let mut unbounded = Pace::new(u32::MAX, u32::MAX);
+        assert!((0..100_000).all(|_| unbounded.take(start)));
+    }
 
     #[test]
     fn refuses_beyond_the_burst_and_says_when_to_come_back() {

@@ -10,6 +10,8 @@ use baton_proto::{
 };
 use libp2p::kad::RecordKey;
 
+use crate::limits::{HEAD_STAY_MS, NODE_RECORD_AGE_MS};
+
 const NODE: &[u8] = b"/baton/node/";
 const HEAD: &[u8] = b"/baton/head/";
 const MODEL: &[u8] = b"/baton/model/";
@@ -59,7 +61,7 @@ impl DhtKey {
 pub(crate) struct Checked {
     /// The higher one wins.
     pub(crate) sequence: u64,
-    /// Until when it is kept, in milliseconds since the Unix epoch.
+    /// Until when it is kept, in milliseconds since the Unix epoch: no longer than it holds.
     pub(crate) expires_ms: u64,
 }
 
@@ -89,8 +91,16 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
     match DhtKey::parse(key) {
         Some(DhtKey::Node(node)) => {
             let record = check_node(value, now_ms)?;
-            let checked = Checked { sequence: record.sequence, expires_ms: record.expires_ms };
-            if record.node == node { Ok(checked) } else { Err(RecordFault::WrongKey) }
+            if record.node != node {
+                return Err(RecordFault::WrongKey);
+            }
+            // Its owner decides how long it holds, and would have everybody keep it for ever.
+            let oldest = record.issued_ms.saturating_add(NODE_RECORD_AGE_MS);
+            let expires_ms = record.expires_ms.min(oldest);
+            if expires_ms <= now_ms {
+                return Err(RecordFault::Time);
+            }
+            Ok(Checked { sequence: record.sequence, expires_ms })
         }
         Some(DhtKey::Head(key)) => {
             if value.len() > MAX_HEAD_BYTES {
@@ -104,7 +114,8 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
             if record.expires_ms <= now_ms || record.issued_ms > now_ms.saturating_add(HEAD_SKEW_MS) {
                 return Err(RecordFault::Time);
             }
-            Ok(Checked { sequence: record.sequence, expires_ms: record.expires_ms })
+            let expires_ms = record.expires_ms.min(now_ms.saturating_add(HEAD_STAY_MS));
+            Ok(Checked { sequence: record.sequence, expires_ms })
         }
         Some(DhtKey::Model(_)) | None => Err(RecordFault::UnknownKey),
     }
@@ -163,6 +174,10 @@ pub(crate) mod tests {
     }
 
     fn head(root: &SessionRoot, sequence: u64) -> (DhtKey, Vec<u8>) {
+        head_for(root, sequence, 1000)
+    }
+
+    fn head_for(root: &SessionRoot, sequence: u64, lifetime_ms: u64) -> (DhtKey, Vec<u8>) {
         let blob = BlobRef { blob_id: BlobId([1; 32]), digest: BlobDigest([2; 32]), length: 9 };
         let outer = HeadOuter {
             n_shards: 1000,
@@ -178,7 +193,7 @@ pub(crate) mod tests {
             devices: vec![],
             tombstone: false,
         };
-        let record = HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + 1000);
+        let record = HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + lifetime_ms);
         (DhtKey::Head(record.index_key()), record.encode())
     }
 
@@ -249,5 +264,24 @@ pub(crate) mod tests {
             "from the future"
         );
         assert_eq!(checked(&place, &vec![0; MAX_HEAD_BYTES + 1], NOW), Err(RecordFault::TooLarge));
+    }
+
+    #[test]
+    fn records_are_kept_no_longer_than_is_decided_here() {
+        let expires = |key: &DhtKey, value: &[u8], now_ms| {
+            check(key.to_record_key().as_ref(), value, now_ms).map(|checked| checked.expires_ms)
+        };
+        let key = SecretSigningKey::generate();
+        let place = DhtKey::Node(key.node_id());
+        let for_ever = NodeRecord { expires_ms: u64::MAX, ..(*node_record(&key, NOW, &[])).clone() };
+        let value = Signed::sign(for_ever, &key).encode();
+        let until = NOW + NODE_RECORD_AGE_MS;
+        assert_eq!(expires(&place, &value, NOW), Ok(until));
+        assert_eq!(expires(&place, &value, until - 1), Ok(until));
+        assert_eq!(expires(&place, &value, until), Err(RecordFault::Time));
+        let (place, value) = head_for(&SessionRoot::generate(), NOW, 10 * HEAD_STAY_MS);
+        assert_eq!(expires(&place, &value, NOW), Ok(NOW + HEAD_STAY_MS));
+        let late = NOW + 10 * HEAD_STAY_MS - 1;
+        assert_eq!(expires(&place, &value, late), Ok(late + 1), "nor longer than it holds");
     }
 }

@@ -22,8 +22,8 @@ use libp2p::{
 use crate::{
     error::MeshError,
     limits::{
-        DIAL_TIMEOUT, MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS, QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE,
-        QUIC_STREAM_WINDOW_BYTES,
+        DIAL_TIMEOUT, INBOUND_HANDSHAKE_TIMEOUT, MAX_MUXED_STREAMS, MAX_NEGOTIATING_STREAMS,
+        QUIC_CONNECTION_WINDOW_BYTES, QUIC_SILENCE, QUIC_STREAM_WINDOW_BYTES,
     },
     reach::{Guarded, Reach},
 };
@@ -45,6 +45,7 @@ pub(crate) fn transport(
         .authenticate(noise)
         .multiplex(yamux)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let circuits = TransportTimeout::with_ingoing_timeout(circuits, INBOUND_HANDSHAKE_TIMEOUT);
     let direct = match dns::tokio::Transport::system(direct_transport(keypair, nearest)?) {
         Ok(transport) => transport.boxed(),
         Err(error) => {
@@ -65,7 +66,7 @@ fn security(keypair: &Keypair) -> Result<(noise::Config, yamux::Config), MeshErr
 fn direct_transport(
     keypair: &Keypair,
     nearest: Reach,
-) -> Result<TransportTimeout<Guarded<Transport>>, MeshError> {
+) -> Result<TransportTimeout<TransportTimeout<Guarded<Transport>>>, MeshError> {
     let (noise, yamux) = security(keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
@@ -82,6 +83,7 @@ fn direct_transport(
     let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
     let direct = Guarded::new(tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed(), nearest);
+    let direct = TransportTimeout::with_ingoing_timeout(direct, INBOUND_HANDSHAKE_TIMEOUT);
     Ok(TransportTimeout::with_outgoing_timeout(direct, DIAL_TIMEOUT))
 }
 

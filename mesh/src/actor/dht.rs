@@ -1,11 +1,6 @@
 //! The swarm task's part in the DHT: queries of its own, and what others ask it to keep.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroUsize,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
@@ -21,11 +16,14 @@ use super::Actor;
 use crate::{
     dht::{DhtError, Found, Providers},
     ids::{node_id_of, peer_id_of},
+    kept::Kept,
     limits::{
-        DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, MAX_ADDR_BYTES, MAX_DHT_ANSWERS, MAX_DHT_QUERIES, MAX_DHT_RECORDS,
+        DHT_PUT_OWN, DHT_PUTS_PER_MINUTE, DHT_PUTS_PER_SECOND, DHT_PUTS_PER_SUBNET, MAX_ADDR_BYTES,
+        MAX_DHT_ANSWERS, MAX_DHT_QUERIES,
     },
+    origin::Subnet,
     rate::Rates,
-    records::{self, Checked, DhtKey},
+    records::{self, DhtKey},
 };
 
 /// Stands for every model: all nodes are providers of it.
@@ -83,24 +81,50 @@ enum Query {
     },
 }
 
+/// How much others may put here: a peer, the peers of a subnet, and all together.
+struct Puts {
+    peers: Rates<NodeId>,
+    subnets: Rates<Subnet>,
+    all: Rates<()>,
+}
+
+impl Default for Puts {
+    fn default() -> Self {
+        Self {
+            peers: Rates::new(DHT_PUTS_PER_MINUTE),
+            subnets: Rates::new(DHT_PUTS_PER_SUBNET),
+            all: Rates::per(DHT_PUTS_PER_SECOND, 1000),
+        }
+    }
+}
+
+impl Puts {
+    /// Whether a peer may put one more; the operator's own network, which has no subnet, counts by peer only.
+    fn take(&mut self, node: NodeId, subnet: Option<Subnet>, now_ms: u64) -> bool {
+        let Some(subnet) = subnet else { return self.peers.take(node, now_ms).is_ok() };
+        self.peers.take(node, now_ms).is_ok()
+            && self.subnets.take(subnet, now_ms).is_ok()
+            && self.all.take((), now_ms).is_ok()
+    }
+}
+
 /// What the swarm task remembers of the DHT.
 pub(crate) struct Dht {
     queries: HashMap<QueryId, Query>,
-    puts: Rates<NodeId>,
-    /// Of each kept record what decides about it.
-    kept: HashMap<RecordKey, Checked>,
+    puts: Puts,
+    kept: Kept,
     own: Option<Arc<Signed<NodeRecord>>>,
     own_put: Option<Instant>,
     introduce_due: Instant,
 }
 
 impl Dht {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(local: PeerId, now: Instant) -> Self {
         Self {
             introduce_due: now,
             queries: HashMap::new(),
-            puts: Rates::new(DHT_PUTS_PER_MINUTE),
-            kept: HashMap::new(),
+            puts: Puts::default(),
+            kept: Kept::new(local),
             own: None,
             own_put: None,
         }
@@ -112,6 +136,10 @@ impl Actor {
     fn dht_for_query(&mut self) -> Result<&mut kad::Behaviour<kad::store::MemoryStore>, DhtError> {
         let busy = self.dht.queries.len() >= MAX_DHT_QUERIES;
         let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() else { return Err(DhtError::Off) };
+        self.counters.count(|stats| match busy {
+            true => stats.dht.queries_refused += 1,
+            false => stats.dht.queries += 1,
+        });
         if busy { Err(DhtError::Busy) } else { Ok(dht) }
     }
 
@@ -251,87 +279,103 @@ impl Actor {
     }
 
     fn on_dht_request(&mut self, request: InboundRequest) {
+        self.counters.count(|stats| stats.dht.requests += 1);
         match request {
             InboundRequest::PutRecord { source, record: Some(record), .. } => self.keep(source, record),
-            InboundRequest::AddProvider { record: Some(provider) } => {
-                let model = matches!(DhtKey::parse(provider.key.as_ref()), Some(DhtKey::Model(_)));
-                let Some(dht) = self.swarm.behaviour_mut().dht.as_mut().filter(|_| model) else { return };
-                // Nobody dials these: addresses come from signed records. But a provider without any is not passed on.
-                let mut addresses = provider.addresses;
-                addresses.retain(|address| address.len() <= MAX_ADDR_BYTES);
-                addresses.truncate(MAX_PROVIDER_ADDRS);
-                let _ = dht.store_mut().add_provider(kad::ProviderRecord { addresses, ..provider });
-            }
+            InboundRequest::AddProvider { record: Some(provider) } => self.keep_provider(provider),
             _ => {}
         }
     }
 
-    /// Keeps a record for others if it is valid and newer than the one kept.
+    /// Whether a peer may put one more record here.
+    fn may_put(&mut self, source: PeerId, now_ms: u64) -> bool {
+        let Some(node) = node_id_of(&source) else { return false };
+        let subnet = self.subnet_of(&source);
+        let may = self.dht.puts.take(node, subnet, now_ms);
+        if !may {
+            self.counters.count(|stats| stats.dht.refused_rate += 1);
+        }
+        may
+    }
+
+    /// Keeps that a peer serves a model; libp2p has checked that it says so of itself.
+    fn keep_provider(&mut self, provider: kad::ProviderRecord) {
+        let is_model = matches!(DhtKey::parse(provider.key.as_ref()), Some(DhtKey::Model(_)));
+        if !is_model || !self.may_put(provider.provider, self.clock.now_ms()) {
+            return;
+        }
+        let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() else { return };
+        // Nobody dials these: addresses come from signed records. But a provider without any is not passed on.
+        let mut addresses = provider.addresses;
+        addresses.retain(|address| address.len() <= MAX_ADDR_BYTES);
+        addresses.truncate(MAX_PROVIDER_ADDRS);
+        let _ = dht.store_mut().add_provider(kad::ProviderRecord { addresses, ..provider });
+    }
+
+    /// Keeps a record for others if it is valid and newer than the one kept; the same one again is kept longer.
     fn keep(&mut self, source: PeerId, mut record: Record) {
         let now_ms = self.clock.now_ms();
-        let Some(node) = node_id_of(&source) else { return };
-        if self.dht.puts.take(node, now_ms).is_err() {
-            self.counters.dht_refused.fetch_add(1, Relaxed);
+        if !self.may_put(source, now_ms) {
             return;
         }
         let checked = match records::check(record.key.as_ref(), &record.value, now_ms) {
             Ok(checked) => checked,
             Err(fault) => {
-                self.counters.dht_refused.fetch_add(1, Relaxed);
+                self.counters.count(|stats| stats.dht.refused(&fault));
                 tracing::debug!(%source, %fault, "a record for the DHT was refused");
                 return;
             }
         };
-        if self.dht.kept.get(&record.key).is_some_and(|kept| kept.sequence >= checked.sequence) {
+        let key = record.key.clone();
+        let known = self.dht.kept.get(&key);
+        let is_newer = known.is_none_or(|kept| kept.sequence < checked.sequence);
+        if !(is_newer || known.is_some_and(|kept| kept.sequence == checked.sequence) && self.holds(&record)) {
+            self.counters.count(|stats| stats.dht.refused_old += 1);
             return;
         }
-        if !self.dht.kept.contains_key(&record.key) && !self.make_room(&record.key, now_ms) {
+        let (gone, kept) = match self.dht.kept.insert(&key, checked, record.value.len(), now_ms) {
+            Ok(gone) => (gone, true),
+            Err(gone) => (gone, false),
+        };
+        gone.iter().for_each(|key| self.forget(key));
+        if !kept {
+            self.counters.count(|stats| stats.dht.refused_full += 1);
             return;
         }
         record.publisher = None;
         let left = Duration::from_millis(checked.expires_ms.saturating_sub(now_ms));
         record.expires = Some((Instant::now() + left).into_std());
-        if let Some(DhtKey::Node(_)) = DhtKey::parse(record.key.as_ref()) {
+        if is_newer && let Some(DhtKey::Node(_)) = DhtKey::parse(key.as_ref()) {
             self.take_record(&record.value, now_ms);
         }
-        let key = record.key.clone();
-        let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() else { return };
-        if dht.store_mut().put(record).is_ok() {
-            self.dht.kept.insert(key, checked);
-            self.counters.dht_records.store(self.dht.kept.len() as u64, Relaxed);
-        }
+        // The store has room for as many, and for the own ones.
+        let stored =
+            self.swarm.behaviour_mut().dht.as_mut().is_some_and(|dht| dht.store_mut().put(record).is_ok());
+        let kept = self.dht.kept.len() as u64;
+        self.counters.count(|stats| {
+            match is_newer {
+                true => stats.dht.stored += u64::from(stored),
+                false => stats.dht.refused_old += 1,
+            }
+            stats.dht.records = kept;
+        });
     }
 
-    /// Room for a record under a new key: expired ones go, then the one farthest from this mesh, unless that is the new one.
-    fn make_room(&mut self, key: &RecordKey, now_ms: u64) -> bool {
-        if self.dht.kept.len() < MAX_DHT_RECORDS {
-            return true;
-        }
-        self.sweep_dht(now_ms);
-        if self.dht.kept.len() < MAX_DHT_RECORDS {
-            return true;
-        }
-        let local = kad::KBucketKey::from(*self.swarm.local_peer_id());
-        let distance = |key: &RecordKey| kad::KBucketKey::new(key.clone()).distance(&local);
-        let farthest = self.dht.kept.keys().max_by_key(|kept| distance(kept)).cloned();
-        let Some(farthest) = farthest.filter(|farthest| distance(farthest) > distance(key)) else {
-            return false;
-        };
-        self.drop_record(&farthest);
-        true
+    /// Whether the store holds this very record.
+    fn holds(&mut self, record: &Record) -> bool {
+        let dht = self.swarm.behaviour_mut().dht.as_mut();
+        dht.is_some_and(|dht| dht.store_mut().get(&record.key).is_some_and(|held| held.value == record.value))
     }
 
     /// Drops records that are out of date.
     pub(super) fn sweep_dht(&mut self, now_ms: u64) {
-        let old = self.dht.kept.iter().filter(|(_, kept)| kept.expires_ms <= now_ms);
-        for key in old.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.drop_record(&key);
-        }
+        let gone = self.dht.kept.expire(now_ms);
+        gone.iter().for_each(|key| self.forget(key));
+        let kept = self.dht.kept.len() as u64;
+        self.counters.count(|stats| stats.dht.records = kept);
     }
 
-    fn drop_record(&mut self, key: &RecordKey) {
-        self.dht.kept.remove(key);
-        self.counters.dht_records.store(self.dht.kept.len() as u64, Relaxed);
+    fn forget(&mut self, key: &RecordKey) {
         if let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() {
             dht.store_mut().remove(key);
         }
@@ -476,5 +520,34 @@ fn compare(key: &RecordKey, best: &mut Option<Found>, record: Record, now_ms: u6
             let behind = best.take().map_or(0, |old| old.agreeing + old.behind);
             *best = Some(Found { value: record.value, checked, agreeing: 1, behind });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn puts_are_counted_by_peer_by_subnet_and_in_all() {
+        let node = |number: u32| {
+            let mut id = [0; 32];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            NodeId(id)
+        };
+        let taken = |puts: &mut Puts, nodes: std::ops::Range<u32>, subnet, start_ms| {
+            // A hundredth of a second between two.
+            let each = nodes.zip((start_ms..).step_by(10));
+            each.filter(|(number, now_ms)| puts.take(node(number % 64), subnet, *now_ms)).count()
+        };
+        let subnet = |last| Some(Subnet::V4([203, 0, last]));
+        let mut puts = Puts::default();
+        let one = (0..1000).filter(|_| puts.take(node(0), None, 0)).count();
+        assert_eq!(one, 600, "of one peer");
+        let many = taken(&mut puts, 1..3000, subnet(1), 0);
+        assert!((1200..1900).contains(&many), "{many} of a subnet's 64 peers in half a minute");
+        let mut puts = Puts::default();
+        let all =
+            (0..40).map(|last| (0..40).filter(|_| puts.take(node(last.into()), subnet(last), 0)).count());
+        assert_eq!(all.sum::<usize>(), 100, "of all in an instant");
     }
 }

@@ -1,6 +1,6 @@
 //! The swarm task's part in staying in the network: whom it knows and meets, who is gone, how it can be reached.
 
-use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{collections::HashMap, sync::PoisonError, time::Duration};
 
 use baton_proto::ids::NodeId;
 use libp2p::{
@@ -17,14 +17,16 @@ use tokio::time::Instant;
 
 use super::Actor;
 use crate::{
+    behaviour::SILENCE,
     error::OpenError,
-    gossip::Verdict,
+    gossip::{Message, Verdict},
     handle::{NetworkStatus, Reachability},
     ids::{node_id_of, peer_id_of},
     limits::{
         EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME,
         UNCONFIRMED,
     },
+    origin::{Origin, Subnet},
     records::check_node,
     relays::{CircuitLimits, is_circuit, relay_of},
     turn_protocol::OpenReply,
@@ -47,6 +49,8 @@ pub(crate) struct Link {
     id: ConnectionId,
     /// The relay it goes through.
     via: Option<PeerId>,
+    /// When a ping on it was last answered.
+    answered: Option<Instant>,
 }
 
 /// How a turn with a peer can be opened now.
@@ -89,7 +93,7 @@ impl Network {
     }
 
     pub(super) fn linked(&mut self, peer: PeerId, id: ConnectionId, via: Option<PeerId>) {
-        self.links.entry(peer).or_default().push(Link { id, via });
+        self.links.entry(peer).or_default().push(Link { id, via, answered: None });
     }
 
     pub(super) fn unlinked(&mut self, peer: PeerId, id: ConnectionId) {
@@ -99,6 +103,21 @@ impl Network {
                 self.links.remove(&peer);
             }
         }
+    }
+
+    /// A ping was answered.
+    pub(super) fn answered(&mut self, peer: PeerId, id: ConnectionId, now: Instant) {
+        let mut links = self.links.get_mut(&peer).into_iter().flatten();
+        if let Some(link) = links.find(|link| link.id == id) {
+            link.answered = Some(now);
+        }
+    }
+
+    /// Connections on which nothing answers any more.
+    fn silent(&self, now: Instant) -> Vec<ConnectionId> {
+        let silent =
+            |link: &&Link| link.answered.is_some_and(|last| now.saturating_duration_since(last) >= SILENCE);
+        self.links.values().flatten().filter(silent).map(|link| link.id).collect()
     }
 
     /// Whether all connections with a peer go through relays.
@@ -119,6 +138,9 @@ impl Actor {
                 self.dial(peer, known);
             }
         }
+        for connection in self.network.silent(now) {
+            self.swarm.close_connection(connection);
+        }
         self.update_peers(|table| table.expire(now));
         self.reserve(now);
         self.end_waiting(now);
@@ -133,6 +155,13 @@ impl Actor {
             self.sweep_dht(now_ms);
         }
         self.publish_network();
+    }
+
+    /// The subnet that a connected peer is counted by; none for the operator's own network.
+    pub(super) fn subnet_of(&self, peer: &PeerId) -> Option<Subnet> {
+        let link = self.network.links.get(peer)?.first()?;
+        let remote = self.remote_addrs.get(&link.id)?;
+        Origin::of(remote, remote).counted(self.count_private)
     }
 
     /// The best connection with a peer: a direct one, else one through a relay that fits a turn.
@@ -150,12 +179,14 @@ impl Actor {
 
     /// Opens a turn on the best connection, or waits for a better one.
     pub(super) fn open_on_best(&mut self, peer: PeerId, reply: OpenReply) {
+        // Whom this mesh turns to is no stranger.
+        self.swarm.behaviour_mut().gate.served(peer, Instant::now());
         match self.path(&peer) {
             Path::Open(id) => self.swarm.behaviour_mut().turn.open(peer, id, reply),
             Path::TooSmall(_) if self.network.waiting.len() < MAX_PENDING_OPENS => {
                 self.network.waiting.push((peer, Instant::now() + HOLE_PUNCH_WAIT, reply));
             }
-            Path::TooSmall(_) => drop(reply.send(Err(OpenError::Busy))),
+            Path::TooSmall(_) => reply.send(Err(OpenError::Busy)),
             Path::None => drop(reply),
         }
     }
@@ -187,7 +218,7 @@ impl Actor {
                         MIN_CIRCUIT_BYTES / 1024,
                         MIN_CIRCUIT_TIME.as_secs()
                     );
-                    let _ = reply.send(Err(OpenError::Unreachable { reason }));
+                    reply.send(Err(OpenError::Unreachable { reason }));
                 }
                 Path::TooSmall(_) => self.network.waiting.push((peer, until, reply)),
                 Path::None => drop(reply),
@@ -281,19 +312,35 @@ impl Actor {
     pub(super) fn on_gossip(&mut self, event: gossipsub::Event) {
         let gossipsub::Event::Message { propagation_source, message_id, message } = event else { return };
         let (now, now_ms) = (Instant::now(), self.clock.now_ms());
-        let verdict = self.judge.judge(message.source, &message.data, now, now_ms);
+        let heard = Message {
+            author: message.source,
+            bearer: propagation_source,
+            subnet: self.subnet_of(&propagation_source),
+            data: &message.data,
+        };
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let verdict = self.judge.judge(heard, |author| peers.has_record(author), now, now_ms);
+        drop(peers);
         let acceptance = match verdict {
             Verdict::Holds(record) => {
-                self.counters.gossip_taken.fetch_add(1, Relaxed);
                 if self.take_verified(*record) {
+                    self.counters.count(|stats| stats.gossip.taken += 1);
                     gossipsub::MessageAcceptance::Accept
                 } else {
+                    self.counters.count(|stats| stats.gossip.known += 1);
                     gossipsub::MessageAcceptance::Ignore
                 }
             }
-            Verdict::Ignore => gossipsub::MessageAcceptance::Ignore,
+            Verdict::TooOften => {
+                self.counters.count(|stats| stats.gossip.too_often += 1);
+                gossipsub::MessageAcceptance::Ignore
+            }
+            Verdict::OutOfTime => {
+                self.counters.count(|stats| stats.gossip.out_of_time += 1);
+                gossipsub::MessageAcceptance::Ignore
+            }
             Verdict::Reject => {
-                self.counters.gossip_rejected.fetch_add(1, Relaxed);
+                self.counters.count(|stats| stats.gossip.invalid += 1);
                 gossipsub::MessageAcceptance::Reject
             }
         };
@@ -349,11 +396,10 @@ impl Actor {
     }
 
     pub(super) fn on_hole_punched(&mut self, event: &dcutr::Event) {
-        let counter = match &event.result {
-            Ok(_) => &self.counters.holes_punched,
-            Err(_) => &self.counters.holes_failed,
-        };
-        counter.fetch_add(1, Relaxed);
+        self.counters.count(|stats| match &event.result {
+            Ok(_) => stats.holes_punched += 1,
+            Err(_) => stats.holes_failed += 1,
+        });
         tracing::debug!(peer = %event.remote_peer_id, direct = event.result.is_ok(), "hole punching ended");
     }
 

@@ -1,7 +1,19 @@
 use std::time::Duration;
 
 use baton_mesh::{MeshHandle, MeshStats, OpenError};
-use tokio::time::{Instant, interval};
+use futures::StreamExt as _;
+use libp2p::{
+    SwarmBuilder,
+    multiaddr::Protocol,
+    noise,
+    swarm::{SwarmEvent, dummy},
+    tcp, yamux,
+};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpSocket, TcpStream},
+    time::{Instant, interval, timeout_at},
+};
 
 use crate::support::*;
 
@@ -25,7 +37,7 @@ async fn refuses_connections_over_the_limit() {
         let (mut near, mut far) = connect(&first, &node, &mut incoming).await;
         let result = second.open(node.node_id(), &node.listen_addrs(), soon()).await;
         assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{listen}: {result:?}");
-        assert!(node.stats().inbound_refused >= 1);
+        assert!(node.stats().inbound_refused.limits >= 1, "{:?}", node.stats());
         near.send(b"still here").await.unwrap();
         assert_eq!(far.recv_by(LIMIT, soon()).await.unwrap(), Some(b"still here".to_vec()));
 
@@ -85,4 +97,146 @@ async fn dials_nobody_when_the_process_uses_too_much_memory() {
     let full = start(config).await.0;
     let result = full.open(node.node_id(), &node.listen_addrs(), soon()).await;
     assert_eq!(result.unwrap_err(), OpenError::Busy);
+}
+
+/// A connection from this address of the machine that never says a word.
+async fn silent(from: &str, node: &MeshHandle) -> TcpStream {
+    let target = node.listen_addrs().into_iter().next().unwrap();
+    let port = target.iter().find_map(|part| match part {
+        Protocol::Tcp(port) => Some(port),
+        _ => None,
+    });
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    socket.connect(format!("127.0.0.1:{}", port.unwrap()).parse().unwrap()).await.unwrap()
+}
+
+/// Until the other side closes a connection; what it says before is ignored.
+async fn closed(mut socket: TcpStream) {
+    let mut buffer = [0; 256];
+    while socket.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+}
+
+#[tokio::test]
+async fn silent_handshakes_of_one_network_keep_nobody_else_out() {
+    let mut config = server_config(TCP);
+    config.limits.count_private = true;
+    let (node, mut incoming) = start(config).await;
+    let mut held = Vec::new();
+    // More than may be set up at once.
+    for _ in 0..100 {
+        held.push(silent("127.0.0.2", &node).await);
+    }
+    wait_for(&node, |stats| stats.inbound_refused.subnet_count == 92).await;
+    let client = client().await;
+    let begun = Instant::now();
+    connect(&client, &node, &mut incoming).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "before any of the silent ones is closed");
+    assert_eq!(node.stats().inbound_refused.handshake, 0);
+    for socket in held {
+        timeout_at(soon(), closed(socket)).await.expect("a silent connection is closed");
+    }
+    wait_for(&node, |stats| stats.inbound_refused.handshake == 8).await;
+}
+
+#[tokio::test]
+async fn silent_handshakes_of_ones_own_network_end_after_their_time() {
+    let (node, mut incoming) = server(TCP).await;
+    let mut held = Vec::new();
+    for _ in 0..64 {
+        held.push(silent("127.0.0.1", &node).await);
+    }
+    for socket in held {
+        timeout_at(soon(), closed(socket)).await.expect("a silent connection is closed");
+    }
+    connect(&client().await, &node, &mut incoming).await;
+}
+
+#[tokio::test]
+async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers_place() {
+    let mut config = server_config(TCP);
+    config.limits.max_connections_in = 8;
+    config.limits.new_connections_per_minute = 10_000;
+    let (node, mut incoming) = start(config).await;
+    let (mut clients, mut turns) = (Vec::new(), Vec::new());
+    for number in 0..8 {
+        let client = client().await;
+        let turn = connect(&client, &node, &mut incoming).await;
+        // All but two have no streams, and one of those was served.
+        if number < 2 {
+            turns.push(turn);
+        } else if number == 2 {
+            node.known(client.node_id());
+        }
+        clients.push(client);
+    }
+    let newcomer = client().await;
+    let result = newcomer.open(node.node_id(), &node.listen_addrs(), soon()).await;
+    assert!(matches!(result, Err(OpenError::Unreachable { .. })), "{result:?}");
+    assert_eq!(node.stats().inbound_refused.limits, 1);
+    assert_eq!(node.stats().connections, 8, "nobody is idle yet");
+    let mut tick = interval(Duration::from_millis(500));
+    let deadline = soon();
+    loop {
+        tick.tick().await;
+        match newcomer.open(node.node_id(), &node.listen_addrs(), soon()).await {
+            Ok(_) => break,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+    let peers = node.peers();
+    let stays =
+        |client: &MeshHandle| peers.iter().any(|peer| peer.node == client.node_id() && peer.connected);
+    assert!(clients[..3].iter().all(stays), "those with streams, and the one that was served");
+    assert!(!clients.iter().all(stays));
+}
+
+#[tokio::test]
+async fn a_strangers_streams_are_reset_when_they_come_too_fast_and_a_served_peers_are_not() {
+    let mut config = server_config(TCP);
+    config.limits.count_private = true;
+    config.limits.new_streams_at_once = 8;
+    config.limits.new_streams_per_second = 1;
+    let (node, mut incoming) = start(config).await;
+    let (stranger, known) = (client().await, client().await);
+    let (mut near, _far) = connect(&known, &node, &mut incoming).await;
+    node.known(known.node_id());
+    for (opener, all) in [(&stranger, false), (&known, true)] {
+        let before = node.stats();
+        let mut turns = Vec::new();
+        for _ in 0..48 {
+            turns.push(opener.open(node.node_id(), &node.listen_addrs(), soon()).await.unwrap());
+        }
+        let told = |stats: MeshStats| {
+            let accepted = stats.turns_accepted - before.turns_accepted;
+            (accepted, stats.turns_refused_quota - before.turns_refused_quota)
+        };
+        wait_for(&node, |stats| told(stats).0 + told(stats).1 == 48).await;
+        let (accepted, refused) = told(node.stats());
+        if all {
+            assert_eq!((accepted, refused), (48, 0));
+        } else {
+            // On a busy machine, it may have taken seconds.
+            assert!((8..30).contains(&accepted), "{accepted}");
+            assert!(has_ended(turns.last_mut().unwrap()).await);
+        }
+    }
+    near.send(b"still here").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_peer_that_refuses_pings_is_closed() {
+    let (node, _incoming) = server(TCP).await;
+    let mut swarm = SwarmBuilder::with_new_identity()
+        .with_tokio()
+        .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
+        .unwrap()
+        .with_behaviour(|_| dummy::Behaviour)
+        .unwrap()
+        .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(600)))
+        .build();
+    swarm.dial(node.bootstrap_addrs().remove(0)).unwrap();
+    let ended =
+        async { while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionClosed { .. }) {} };
+    timeout_at(soon(), ended).await.expect("the node closes the connection");
 }

@@ -17,6 +17,7 @@ use baton_proto::{
     receipt::EngineKind,
     store::{HeadIndex as _, StoreError},
 };
+use libp2p::swarm::NetworkBehaviour;
 use tokio::time::{Instant, interval};
 use zeroize::Zeroizing;
 
@@ -168,7 +169,7 @@ async fn one_who_joins_late_is_introduced_to_nodes_that_keep_silent() {
         for member in &members {
             member.announce().await;
         }
-        let kept: u64 = members.iter().map(|member| member.mesh.stats().dht_records).sum();
+        let kept: u64 = members.iter().map(|member| member.mesh.stats().dht.records).sum();
         (kept >= 6).then_some(())
     })
     .await;
@@ -214,7 +215,8 @@ async fn heads_are_found_by_others_and_the_newest_one_stays() {
         config.bootstrap = members[index].mesh.bootstrap_addrs();
         start(config).await.0
     };
-    let (first, second) = (DhtHeads::new(join(0).await), DhtHeads::new(join(3).await));
+    let mesh = join(0).await;
+    let (first, second) = (DhtHeads::new(mesh.clone()), DhtHeads::new(join(3).await));
     let root = SessionRoot::generate();
     let now = now_ms();
     let (old, new) = (head(&root, now), head(&root, now + 1));
@@ -230,8 +232,10 @@ async fn heads_are_found_by_others_and_the_newest_one_stays() {
     assert_eq!(found, Some(new.encode()));
     let stranger = head(&SessionRoot::generate(), now).index_key();
     assert_eq!(first.resolve(stranger).await, Ok(None));
-    let kept: u64 = members.iter().map(|member| member.mesh.stats().dht_records).sum();
-    assert!(kept >= 1, "some member keeps it");
+    let dht: Vec<_> = members.iter().map(|member| member.mesh.stats().dht).collect();
+    assert!(dht.iter().any(|dht| dht.records >= 1 && dht.stored >= 1), "some member keeps it: {dht:?}");
+    let asked = mesh.stats().dht;
+    assert!(asked.queries >= 3 && asked.queries_refused == 0, "{asked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -364,6 +368,9 @@ async fn turns_go_through_a_relay_and_through_none_that_is_too_small() {
     });
     assert_eq!(far.recv_by(LIMIT, soon()).await.unwrap(), Some(frame), "more than a relay's usual 128 KiB");
     assert!(client.peers().iter().any(|peer| peer.node == hidden.mesh.node_id() && peer.relayed));
+    let carried = relay.mesh.stats().relay;
+    assert_eq!((carried.reservations, carried.circuits), (1, 1), "{carried:?}");
+    assert!(client.stats().transports.relayed == 1 && hidden.mesh.stats().transports.relayed == 1);
 
     let mut config = server_config(TCP);
     config.relay_limits = RelayLimits { circuit_bytes: 128 * 1024, circuit_time: Duration::from_secs(120) };
@@ -396,6 +403,13 @@ async fn a_relay_too_small_for_a_turn_is_named_when_there_is_no_other_way() {
     assert!(!limits.fit_a_turn());
 }
 
+/// What a peer must speak to stay connected, and to be reached through a relay.
+#[derive(NetworkBehaviour)]
+struct Careless {
+    circuits: libp2p::relay::client::Behaviour,
+    ping: libp2p::ping::Behaviour,
+}
+
 /// A libp2p peer that listens on a relay whatever its limits. Returns who it is and where.
 async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
     use futures::StreamExt as _;
@@ -404,7 +418,7 @@ async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
         relay as circuit, swarm::SwarmEvent, tcp, yamux,
     };
     let keypair = Keypair::generate_ed25519();
-    let (transport, behaviour) = circuit::client::new(keypair.public().to_peer_id());
+    let (transport, circuits) = circuit::client::new(keypair.public().to_peer_id());
     let transport = transport
         .or_transport(tcp::tokio::Transport::default())
         .upgrade(Version::V1)
@@ -413,13 +427,15 @@ async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
         .boxed();
     let config =
         libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
+    let behaviour = Careless { circuits, ping: libp2p::ping::Behaviour::default() };
     let mut swarm = libp2p::Swarm::new(transport, behaviour, keypair.public().to_peer_id(), config);
     let address = relay.bootstrap_addrs()[0].clone().with(Protocol::P2pCircuit);
     swarm.listen_on(address.clone()).unwrap();
     let granted = async {
         loop {
-            if let SwarmEvent::Behaviour(circuit::client::Event::ReservationReqAccepted { .. }) =
-                swarm.select_next_some().await
+            let event = swarm.select_next_some().await;
+            if let SwarmEvent::Behaviour(CarelessEvent::Circuits(event)) = event
+                && matches!(event, circuit::client::Event::ReservationReqAccepted { .. })
             {
                 break;
             }
@@ -433,4 +449,64 @@ async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
     });
     let node = baton_mesh::node_id_of(&keypair.public().to_peer_id()).unwrap();
     (node, address)
+}
+
+/// Passes what is sent to it on to a node, until it is told to pass nothing more and to close nothing either. Returns where it is.
+async fn line_to(node: &MeshHandle) -> (baton_mesh::Multiaddr, tokio_util::sync::CancellationToken) {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream, tcp},
+    };
+    async fn pass(
+        mut from: tcp::OwnedReadHalf,
+        mut to: tcp::OwnedWriteHalf,
+        cut: tokio_util::sync::CancellationToken,
+    ) {
+        let mut bytes = vec![0; 16 * 1024];
+        loop {
+            let read = tokio::select! {
+                biased;
+                () = cut.cancelled() => std::future::pending().await,
+                read = from.read(&mut bytes) => read.unwrap_or(0),
+            };
+            if read == 0 || to.write_all(&bytes[..read]).await.is_err() {
+                return;
+            }
+        }
+    }
+    let target = node.listen_addrs()[0].to_string();
+    let port: u16 = target.rsplit('/').next().unwrap().parse().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let here = format!("/ip4/127.0.0.1/tcp/{}", listener.local_addr().unwrap().port());
+    let cut = tokio_util::sync::CancellationToken::new();
+    let is_cut = cut.clone();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+            tokio::spawn(pass(near_in, far_out, is_cut.clone()));
+            tokio::spawn(pass(far_in, near_out, is_cut.clone()));
+        }
+    });
+    (here.parse().unwrap(), cut)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_falls_silent_without_a_word_is_noticed_within_twenty_seconds() {
+    let (node, mut incoming) = server(TCP).await;
+    let client = client().await;
+    let (line, cut) = line_to(&node).await;
+    // An open turn, as in the middle of an answer.
+    let _near = client.open(node.node_id(), &[line], soon()).await.unwrap();
+    let _far = incoming.next().await.unwrap();
+    eventually("a ping is answered", async || {
+        client.peers().into_iter().find(|peer| peer.node == node.node_id())?.round_trip
+    })
+    .await;
+    let mut events = client.peer_events();
+    let silent = Instant::now();
+    cut.cancel();
+    while events.recv().await.unwrap() != PeerEvent::Disconnected(node.node_id()) {}
+    // As many seconds as behaviour.rs says, and a tick of the upkeep.
+    assert!(silent.elapsed() < Duration::from_secs(21), "{:?}", silent.elapsed());
 }

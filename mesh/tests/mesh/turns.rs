@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use baton_mesh::{FrameError, StreamProtocol, TURN_PROTOCOL};
+use baton_mesh::{EMBED_PROTOCOL, FrameError, MeshConfig, OpenError, StreamProtocol, TURN_PROTOCOL};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::support::*;
@@ -40,6 +40,26 @@ async fn frames_round_trip_over_tcp() {
 #[tokio::test]
 async fn frames_round_trip_over_quic() {
     frames_round_trip(QUIC).await;
+}
+
+#[tokio::test]
+async fn a_side_protocol_is_spoken_where_it_is_offered_and_turns_beside_it() {
+    for listen in [TCP, QUIC] {
+        let config = MeshConfig { side_protocols: vec![EMBED_PROTOCOL], ..server_config(listen) };
+        let (node, mut incoming) = start(config).await;
+        let client = client().await;
+        let (turn, _) = connect(&client, &node, &mut incoming).await;
+        assert_eq!(turn.protocol(), TURN_PROTOCOL.as_ref());
+        let mut near =
+            client.open_side(node.node_id(), &node.listen_addrs(), &EMBED_PROTOCOL, soon()).await.unwrap();
+        near.send(b"hello").await.unwrap();
+        let (from, mut far) = incoming.next().await.unwrap();
+        assert_eq!((from, far.protocol()), (client.node_id(), EMBED_PROTOCOL.as_ref()));
+        assert_eq!(far.recv_by(LIMIT, soon()).await.unwrap(), Some(b"hello".to_vec()));
+        let (plain, _incoming) = server(listen).await;
+        let refused = client.open_side(plain.node_id(), &plain.listen_addrs(), &EMBED_PROTOCOL, soon()).await;
+        assert!(matches!(refused, Err(OpenError::ProtocolUnsupported)), "{refused:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,209 @@
+//! What this mesh keeps of each record that it holds for the DHT: what decides about it, and in which order records make
+//! room. Pure; the records themselves are in libp2p's store, which the swarm task keeps in step with this.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use libp2p::{
+    PeerId,
+    kad::{KBucketDistance, KBucketKey, RecordKey},
+};
+
+use crate::{
+    limits::{MAX_DHT_BYTES, MAX_DHT_RECORDS},
+    records::Checked,
+};
+
+/// A record that is kept.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    checked: Checked,
+    distance: KBucketDistance,
+    bytes: usize,
+}
+
+/// The records, by key, by how far their keys are from this mesh's own, and by when they expire. Each change costs a search
+/// in a tree, also when there is no room.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    local: KBucketKey<PeerId>,
+    records: HashMap<RecordKey, Entry>,
+    by_distance: BTreeMap<KBucketDistance, RecordKey>,
+    by_expiry: BTreeSet<(u64, KBucketDistance)>,
+    bytes: usize,
+}
+
+impl Kept {
+    pub(crate) fn new(local: PeerId) -> Self {
+        Self {
+            local: KBucketKey::from(local),
+            records: HashMap::new(),
+            by_distance: BTreeMap::new(),
+            by_expiry: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+
+    /// What is known of the record under a key.
+    pub(crate) fn get(&self, key: &RecordKey) -> Option<Checked> {
+        self.records.get(key).map(|entry| entry.checked)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Takes a record of so many bytes in, in place of the one under its key. Those that have to go for it: expired ones, then
+    /// the ones farthest from this mesh.
+    ///
+    /// # Errors
+    /// Those that went, where it is itself so far away that there is no room for it; it is not kept then, and the one under
+    /// its key stays.
+    pub(crate) fn insert(
+        &mut self,
+        key: &RecordKey,
+        checked: Checked,
+        bytes: usize,
+        now_ms: u64,
+    ) -> Result<Vec<RecordKey>, Vec<RecordKey>> {
+        let known = self.records.get(key).copied();
+        let distance =
+            known.map_or_else(|| KBucketKey::new(key.clone()).distance(&self.local), |entry| entry.distance);
+        // Looked at beside the others, so that it cannot make room for itself.
+        self.remove(key);
+        let mut gone = Vec::new();
+        if !self.fits(bytes) {
+            gone = self.expire(now_ms);
+        }
+        while !self.fits(bytes) {
+            let farthest = self.by_distance.last_key_value().filter(|(farthest, _)| **farthest > distance);
+            let Some(farthest) = farthest.map(|(_, key)| key.clone()) else {
+                if let Some(entry) = known {
+                    self.put(key, entry);
+                }
+                return Err(gone);
+            };
+            self.remove(&farthest);
+            gone.push(farthest);
+        }
+        self.put(key, Entry { checked, distance, bytes });
+        Ok(gone)
+    }
+
+    /// Drops those that have expired, and says which.
+    pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<RecordKey> {
+        let mut gone = Vec::new();
+        while let Some((expires_ms, distance)) = self.by_expiry.first().copied()
+            && expires_ms <= now_ms
+        {
+            self.by_expiry.pop_first();
+            if let Some(key) = self.by_distance.get(&distance).cloned() {
+                self.remove(&key);
+                gone.push(key);
+            }
+        }
+        gone
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.records.len() < MAX_DHT_RECORDS && self.bytes.saturating_add(bytes) <= MAX_DHT_BYTES
+    }
+
+    fn put(&mut self, key: &RecordKey, entry: Entry) {
+        self.by_distance.insert(entry.distance, key.clone());
+        self.by_expiry.insert((entry.checked.expires_ms, entry.distance));
+        self.bytes += entry.bytes;
+        self.records.insert(key.clone(), entry);
+    }
+
+    fn remove(&mut self, key: &RecordKey) {
+        if let Some(entry) = self.records.remove(key) {
+            self.by_distance.remove(&entry.distance);
+            self.by_expiry.remove(&(entry.checked.expires_ms, entry.distance));
+            self.bytes -= entry.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> RecordKey {
+        RecordKey::from(number.to_be_bytes().to_vec())
+    }
+
+    fn distance(kept: &Kept, key: &RecordKey) -> KBucketDistance {
+        KBucketKey::new(key.clone()).distance(&kept.local)
+    }
+
+    fn until(expires_ms: u64) -> Checked {
+        Checked { sequence: 1, expires_ms }
+    }
+
+    /// All tables and the sum tell the same.
+    fn check(kept: &Kept) {
+        let bytes: usize = kept.records.values().map(|entry| entry.bytes).sum();
+        assert_eq!(kept.bytes, bytes);
+        assert_eq!((kept.by_distance.len(), kept.by_expiry.len()), (kept.len(), kept.len()));
+        assert!(kept.bytes <= MAX_DHT_BYTES && kept.len() <= MAX_DHT_RECORDS);
+    }
+
+    #[test]
+    fn a_flood_of_new_keys_leaves_the_nearest_and_costs_little_for_each() {
+        let mut kept = Kept::new(PeerId::random());
+        // Looking through all of them for each takes minutes.
+        let flood = 8 * MAX_DHT_RECORDS;
+        let (mut stored, mut dropped) = (0, 0);
+        for number in 0..flood {
+            match kept.insert(&key(number), until(1000), 10, 0) {
+                Ok(gone) => (stored, dropped) = (stored + 1, dropped + gone.len()),
+                Err(gone) => assert!(gone.is_empty()),
+            }
+        }
+        check(&kept);
+        assert_eq!((kept.len(), stored - dropped), (MAX_DHT_RECORDS, MAX_DHT_RECORDS));
+        let mut distances: Vec<_> = (0..flood).map(|number| distance(&kept, &key(number))).collect();
+        distances.sort_unstable();
+        let nearest = &distances[..MAX_DHT_RECORDS];
+        assert!(kept.by_distance.keys().eq(nearest));
+    }
+
+    #[test]
+    fn large_records_are_bounded_by_their_bytes() {
+        let mut kept = Kept::new(PeerId::random());
+        let large = baton_proto::limits::MAX_SIGNED_BYTES;
+        let fit = MAX_DHT_BYTES / large;
+        for number in 0..2 * fit {
+            let _ = kept.insert(&key(number), until(1000), large, 0);
+            check(&kept);
+        }
+        assert_eq!(kept.len(), fit);
+        // One that grows makes others go that are farther away, and is left as it was where there is none.
+        let nearest = kept.by_distance.first_key_value().map(|(_, key)| key.clone()).unwrap();
+        let farthest = kept.by_distance.last_key_value().map(|(_, key)| key.clone()).unwrap();
+        let newer = Checked { sequence: 2, expires_ms: 1000 };
+        assert_eq!(kept.insert(&farthest, newer, large + 1, 0), Err(Vec::new()));
+        assert_eq!(kept.get(&farthest), Some(until(1000)));
+        assert_eq!(kept.insert(&nearest, newer, large + 1, 0), Ok(vec![farthest]));
+        assert_eq!(kept.get(&nearest), Some(newer));
+        check(&kept);
+    }
+
+    #[test]
+    fn expired_records_make_room_first() {
+        let mut kept = Kept::new(PeerId::random());
+        for number in 0..MAX_DHT_RECORDS {
+            let expires_ms = if number < 3 { 500 } else { 1000 };
+            assert_eq!(kept.insert(&key(number), until(expires_ms), 10, 0), Ok(Vec::new()));
+        }
+        let mut gone = kept.insert(&key(MAX_DHT_RECORDS), until(1000), 10, 500).unwrap();
+        gone.sort_by_key(RecordKey::to_vec);
+        assert_eq!(gone, (0..3).map(key).collect::<Vec<_>>());
+        check(&kept);
+        assert_eq!(kept.expire(999), Vec::new());
+        assert_eq!(kept.expire(1000).len(), MAX_DHT_RECORDS - 2);
+        check(&kept);
+        assert_eq!(kept.len(), 0);
+    }
+}

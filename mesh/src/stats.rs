@@ -1,0 +1,305 @@
+//! What a mesh counts of itself. Written by the swarm task alone, read through [`crate::MeshHandle::stats`]; of numbers only, with
+//! no peer, address or key in any.
+
+use std::sync::{Mutex, PoisonError};
+
+use libp2p::{
+    Multiaddr,
+    multiaddr::Protocol,
+    relay,
+    swarm::{ConnectionDenied, DialError, ListenError},
+};
+
+use crate::{gate::Closed, records::RecordFault, relays::is_circuit};
+
+/// Counts since the start of a mesh, except where noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MeshStats {
+    /// Connections open now.
+    pub connections: u64,
+    /// The same by what they run over.
+    pub transports: TransportStats,
+    /// Dials that failed.
+    pub dials_failed: DialStats,
+    /// Inbound connections that failed or were refused.
+    pub inbound_refused: InboundStats,
+    /// Inbound turns handed to [`crate::Incoming`].
+    pub turns_accepted: u64,
+    /// Inbound turns reset because nobody took those before.
+    pub turns_refused_queue: u64,
+    /// Inbound turns reset because too many were open, or came too fast from a stranger.
+    pub turns_refused_quota: u64,
+    /// Gossip of node records.
+    pub gossip: GossipStats,
+    /// The DHT.
+    pub dht: DhtStats,
+    /// What this mesh carries for others as a relay.
+    pub relay: RelayStats,
+    /// Direct connections that came about by hole punching.
+    pub holes_punched: u64,
+    /// Attempts at one that failed.
+    pub holes_failed: u64,
+    /// Peers that are shut out now.
+    pub shut_out: u64,
+}
+
+/// Connections open now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TransportStats {
+    /// Over TCP.
+    pub tcp: u64,
+    /// Over QUIC.
+    pub quic: u64,
+    /// Through a relay, whatever that is reached over.
+    pub relayed: u64,
+}
+
+/// Dials that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DialStats {
+    /// Nobody answered, or not with this network's handshake.
+    pub unreachable: u64,
+    /// Somebody else answered there.
+    pub wrong_identity: u64,
+    /// This mesh's own limits forbade another connection.
+    pub limits: u64,
+}
+
+/// Inbound connections that came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InboundStats {
+    /// Too many new ones from one subnet within a minute.
+    pub subnet_rate: u64,
+    /// Too many from one subnet, open or being set up.
+    pub subnet_count: u64,
+    /// Too many new ones from everywhere within a second.
+    pub rate: u64,
+    /// The peer is shut out for a while.
+    pub shut_out: u64,
+    /// Connections in all, open or being set up, of the peer, or memory had reached their limit.
+    pub limits: u64,
+    /// The handshake failed.
+    pub handshake: u64,
+}
+
+/// Messages of gossip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GossipStats {
+    /// Node records that were news.
+    pub taken: u64,
+    /// Valid ones that were not newer than what was known.
+    pub known: u64,
+    /// Dropped since their author had just been heard.
+    pub too_often: u64,
+    /// Dropped since they were out of date, or from the future.
+    pub out_of_time: u64,
+    /// Refused: no node record, not its author's own, or one that does not verify.
+    pub invalid: u64,
+}
+
+/// Records and queries of the DHT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DhtStats {
+    /// Records kept for others now.
+    pub records: u64,
+    /// Records taken in.
+    pub stored: u64,
+    /// Refused since their sender puts too many.
+    pub refused_rate: u64,
+    /// Refused since they were out of date, or from the future.
+    pub refused_time: u64,
+    /// Refused: no record of this network, under another's key, too large, or one that does not verify.
+    pub refused_invalid: u64,
+    /// Not kept, since the kept one is as new or newer.
+    pub refused_old: u64,
+    /// Not kept, since there is no room for a record so far from this mesh.
+    pub refused_full: u64,
+    /// Queries that this mesh began.
+    pub queries: u64,
+    /// Queries that it could not begin: too many ran.
+    pub queries_refused: u64,
+    /// Requests of other members.
+    pub requests: u64,
+}
+
+/// What a relay carries for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RelayStats {
+    /// Reservations held now.
+    pub reservations: u64,
+    /// Circuits open now.
+    pub circuits: u64,
+    /// Reservations granted; renewals are none.
+    pub reservations_granted: u64,
+    /// Reservations refused.
+    pub reservations_denied: u64,
+    /// Circuits opened.
+    pub circuits_opened: u64,
+    /// Circuits refused, or that could not be opened.
+    pub circuits_denied: u64,
+}
+
+impl DialStats {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.unreachable + self.wrong_identity + self.limits
+    }
+
+    pub(crate) fn count(&mut self, error: &DialError) {
+        let count = match error {
+            DialError::Denied { .. } => &mut self.limits,
+            DialError::WrongPeerId { .. } | DialError::LocalPeerId { .. } => &mut self.wrong_identity,
+            _ => &mut self.unreachable,
+        };
+        *count += 1;
+    }
+}
+
+impl InboundStats {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.subnet_rate + self.subnet_count + self.rate + self.shut_out + self.limits + self.handshake
+    }
+
+    pub(crate) fn count(&mut self, error: &ListenError) {
+        let count = match error {
+            ListenError::Denied { cause } => match closed(cause) {
+                Some(Closed::Rate) => &mut self.subnet_rate,
+                Some(Closed::Count | Closed::Pending) => &mut self.subnet_count,
+                Some(Closed::RateOfAll) => &mut self.rate,
+                Some(Closed::ShutOut) => &mut self.shut_out,
+                Some(Closed::Full) | None => &mut self.limits,
+            },
+            _ => &mut self.handshake,
+        };
+        *count += 1;
+    }
+}
+
+/// What the gate said, if it was the gate.
+fn closed(cause: &ConnectionDenied) -> Option<Closed> {
+    cause.downcast_ref::<Closed>().copied()
+}
+
+impl TransportStats {
+    /// The count of what an address runs over.
+    pub(crate) fn of(&mut self, address: &Multiaddr) -> &mut u64 {
+        let quic = |part| matches!(part, Protocol::QuicV1 | Protocol::Quic);
+        if is_circuit(address) {
+            &mut self.relayed
+        } else if address.iter().any(quic) {
+            &mut self.quic
+        } else {
+            &mut self.tcp
+        }
+    }
+}
+
+impl DhtStats {
+    pub(crate) fn refused(&mut self, fault: &RecordFault) {
+        let count = match fault {
+            RecordFault::Time => &mut self.refused_time,
+            _ => &mut self.refused_invalid,
+        };
+        *count += 1;
+    }
+}
+
+impl RelayStats {
+    pub(crate) fn count(&mut self, event: &relay::Event) {
+        use relay::Event as E;
+        match event {
+            E::ReservationReqAccepted { renewed: false, .. } => {
+                self.reservations += 1;
+                self.reservations_granted += 1;
+            }
+            E::ReservationReqDenied { .. } => self.reservations_denied += 1,
+            E::ReservationClosed { .. } | E::ReservationTimedOut { .. } => {
+                self.reservations = self.reservations.saturating_sub(1);
+            }
+            E::CircuitReqAccepted { .. } => {
+                self.circuits += 1;
+                self.circuits_opened += 1;
+            }
+            E::CircuitReqDenied { .. } => self.circuits_denied += 1,
+            E::CircuitClosed { .. } => self.circuits = self.circuits.saturating_sub(1),
+            // Renewals change nothing, and failures to say so are libp2p's to log.
+            _ => {}
+        }
+    }
+}
+
+/// The counts of a running mesh.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<MeshStats>);
+
+impl Counters {
+    pub(crate) fn count(&self, change: impl FnOnce(&mut MeshStats)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn read(&self) -> MeshStats {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::PeerId;
+
+    use super::*;
+
+    #[test]
+    fn connections_are_told_apart_by_what_they_run_over() {
+        let mut open = TransportStats::default();
+        let relay = PeerId::random();
+        for address in [
+            "/ip4/192.0.2.1/tcp/1".to_owned(),
+            "/ip4/192.0.2.1/udp/1/quic-v1".to_owned(),
+            "/ip6/2001:db8::1/udp/1/quic-v1".to_owned(),
+            format!("/ip4/192.0.2.1/udp/1/quic-v1/p2p/{relay}/p2p-circuit"),
+        ] {
+            *open.of(&address.parse().unwrap()) += 1;
+        }
+        assert_eq!(open, TransportStats { tcp: 1, quic: 2, relayed: 1 });
+    }
+
+    #[test]
+    fn refusals_are_counted_by_who_refused_and_why() {
+        let denied = |closed| ListenError::Denied { cause: ConnectionDenied::new(closed) };
+        let mut refused = InboundStats::default();
+        for closed in
+            [Closed::Rate, Closed::Count, Closed::Pending, Closed::RateOfAll, Closed::Full, Closed::ShutOut]
+        {
+            refused.count(&denied(closed));
+        }
+        refused.count(&ListenError::Aborted);
+        refused.count(&ListenError::Denied { cause: ConnectionDenied::new(std::fmt::Error) });
+        let each =
+            InboundStats { subnet_rate: 1, subnet_count: 2, rate: 1, shut_out: 1, limits: 2, handshake: 1 };
+        assert_eq!((refused, refused.total()), (each, 8));
+        let mut failed = DialStats::default();
+        failed.count(&DialError::NoAddresses);
+        failed.count(&DialError::Denied { cause: ConnectionDenied::new(Closed::Count) });
+        failed.count(&DialError::LocalPeerId { address: "/ip4/192.0.2.1/tcp/1".parse().unwrap() });
+        assert_eq!(failed, DialStats { unreachable: 1, wrong_identity: 1, limits: 1 });
+    }
+
+    #[test]
+    fn a_relays_reservations_and_circuits_are_those_of_now() {
+        let mut relay = RelayStats::default();
+        let (source, other) = (PeerId::random(), PeerId::random());
+        let granted = |renewed| relay::Event::ReservationReqAccepted { src_peer_id: source, renewed };
+        let opened = relay::Event::CircuitReqAccepted { src_peer_id: other, dst_peer_id: source };
+        for event in [&granted(false), &granted(true), &opened, &opened] {
+            relay.count(event);
+        }
+        assert_eq!((relay.reservations, relay.circuits), (1, 2));
+        relay.count(&relay::Event::CircuitClosed { src_peer_id: other, dst_peer_id: source, error: None });
+        relay.count(&relay::Event::ReservationClosed { src_peer_id: source });
+        assert_eq!((relay.reservations, relay.circuits), (0, 1));
+        assert_eq!((relay.reservations_granted, relay.circuits_opened), (1, 2));
+    }
+}

@@ -1,0 +1,66 @@
+//! Peers about whom something holds for a while: those that are shut out, and those that this mesh has dealt with. Shared by
+//! the handles, the swarm task and the connections' own tasks; what holds is its owner's to say.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use libp2p::PeerId;
+use tokio::time::Instant;
+
+use crate::limits::MAX_PEERS_UNTIL;
+
+/// Peers, and until when it holds. At most [`MAX_PEERS_UNTIL`].
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PeersUntil(Arc<Mutex<HashMap<PeerId, Instant>>>);
+
+impl PeersUntil {
+    fn table(&self) -> MutexGuard<'_, HashMap<PeerId, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It holds for a peer until then. When the table is full of others, it does not: a fresh identity is free, so whoever
+    /// is in keeps its place.
+    pub(crate) fn insert(&self, peer: PeerId, until: Instant) {
+        let mut table = self.table();
+        if table.len() >= MAX_PEERS_UNTIL {
+            let now = Instant::now();
+            table.retain(|_, until| *until > now);
+        }
+        if table.len() < MAX_PEERS_UNTIL || table.contains_key(&peer) {
+            table.insert(peer, until);
+        }
+    }
+
+    /// For how many it holds.
+    pub(crate) fn count(&self, now: Instant) -> u64 {
+        self.table().values().filter(|until| **until > now).count() as u64
+    }
+
+    /// Whether it holds for a peer.
+    pub(crate) fn has(&self, peer: &PeerId, now: Instant) -> bool {
+        self.table().get(peer).is_some_and(|until| *until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_holds_for_its_time_and_the_table_is_bounded() {
+        let (peers, now) = (PeersUntil::default(), Instant::now());
+        let peer = PeerId::random();
+        peers.insert(peer, now + Duration::from_secs(60));
+        assert!(peers.has(&peer, now) && !peers.has(&PeerId::random(), now));
+        assert_eq!((peers.count(now), peers.count(now + Duration::from_secs(61))), (1, 0));
+        assert!(!peers.has(&peer, now + Duration::from_secs(61)));
+        for _ in 0..MAX_PEERS_UNTIL + 10 {
+            peers.insert(PeerId::random(), now + Duration::from_secs(60));
+        }
+        assert!(peers.table().len() <= MAX_PEERS_UNTIL && peers.has(&peer, now));
+    }
+}
