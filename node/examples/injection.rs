@@ -66,7 +66,13 @@ async fn answer(engine: &NativeEngine, prompt: Prompt) -> Result<Option<String>>
         return Ok(None);
     }
     let sampling = Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() };
-    let job = GenerateJob { prompt, sampling, resume_tokens: Vec::new(), cancel: CancellationToken::new() };
+    let job = GenerateJob {
+        prompt,
+        sampling,
+        resume_tokens: Vec::new(),
+        constraint: None,
+        cancel: CancellationToken::new(),
+    };
     let mut handle = engine.generate(job)?;
     let mut text = String::new();
     while let Some(event) = handle.next().await {

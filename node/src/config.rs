@@ -89,6 +89,8 @@ pub struct Settings {
     pub model: String,
     /// Folder of model files.
     pub model_dir: PathBuf,
+    /// Model that texts are embedded with for others; none offers no embeddings.
+    pub embedding_model: Option<String>,
     /// What produces tokens.
     pub engine: EngineChoice,
     /// Base URL of the server behind a proxied engine.
@@ -160,6 +162,10 @@ pub const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
 /// The catalogue's name of the default model.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
+/// Models that texts can be embedded with: one for service, and one for tests that needs no files.
+pub const EMBEDDING_MODELS: [&str; 2] =
+    [baton_embed::models::ALL_MINILM_L6_V2.name, baton_embed::Hashing::ID];
+
 impl Settings {
     /// Reads the configuration file, if there is one, and completes flags and environment (both already in
     /// `flags`) with it and with the defaults.
@@ -223,6 +229,7 @@ impl Settings {
             publisher_secret_file: chosen.publisher_secret_file,
             shards: chosen.shards.unwrap_or(1000),
             model: chosen.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            embedding_model: chosen.embedding_model,
             engine: chosen.engine.unwrap_or(EngineChoice::Native),
             proxied_url: chosen.proxied_url,
             proxied_model: chosen.proxied_model,
@@ -286,6 +293,11 @@ impl Settings {
         let proxy = [&self.proxied_url, &self.proxied_model];
         if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
             conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
+        }
+        if let Some(name) = &self.embedding_model
+            && !EMBEDDING_MODELS.contains(&name.as_str())
+        {
+            conflict(&format!("embedding_model is one of {}, not {name}", EMBEDDING_MODELS.join(", ")));
         }
         if self.publisher_token_file.is_some() && self.publisher_secret_file.is_some() {
             conflict(
@@ -433,6 +445,7 @@ mod tests {
             &["--engine", "proxied"][..],
             &["--engine", "proxied", "--proxied-url", "http://h"],
             &["--proxied-url", "http://h"],
+            &["--embedding-model", "gpt-4"],
             &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
             &["--grants-required", "true"],
             &["--context-tokens", "1024", "--max-output-tokens", "1024"],

@@ -18,10 +18,9 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits};
+use baton_mesh::{EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits};
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits},
-    receipt::EngineKind as RecordEngine,
     store::{BlobStore, HeadIndex},
 };
 use baton_walrus_client::{HttpStore, ShardCount, TokenFile};
@@ -36,14 +35,14 @@ use crate::{
     admin::{self, control},
     cli::{Exit, Failure},
     config::{AdminSetting, HeadsSetting, Settings},
-    engine::{Engine, EngineKind},
+    engine::Engine,
     identity::{Identity, IdentityError, Profile, load_node_key},
     journal::Journal,
     ledger::{LEDGER_FOLDER, Ledger},
     metrics::{Metrics, WatchedStore},
     service::{
-        ClockMs, LogKey, NodeService, PausePoints, Price, QuotaPolicy, ServiceDeps, ServiceError,
-        ServiceLimits,
+        ClockMs, EmbeddingModel, LogKey, NodeService, PausePoints, Price, QuotaPolicy, ServiceDeps,
+        ServiceError, ServiceLimits,
     },
     telemetry::{self, Telemetry},
 };
@@ -92,8 +91,16 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
             return Ok(());
         }
     };
+    let embeddings = tokio::select! {
+        embeddings = engines::load_embeddings(&settings) => embeddings?,
+        () = signals.next() => {
+            events.stopped();
+            return Ok(());
+        }
+    };
     let (telemetry, exporter) = traces(&settings, engine.as_ref(), key.node_id(), &metrics)?;
-    let node = Node::start(&settings, &home, engine, metrics, pause, telemetry).await?;
+    let node =
+        Box::pin(Node::start(&settings, &home, (engine, embeddings), metrics, pause, telemetry)).await?;
     view.running(node.running.clone());
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
@@ -154,19 +161,22 @@ impl Node {
     async fn start(
         settings: &Settings,
         home: &DataDir,
-        engine: Arc<dyn Engine>,
+        (engine, embeddings): (Arc<dyn Engine>, Option<EmbeddingModel>),
         metrics: Arc<Metrics>,
         pause: PausePoints,
         telemetry: Telemetry,
     ) -> Result<Self, Failure> {
         let clock = system_clock();
-        let (identity, journal) = open_state(settings, home, engine.as_ref(), clock.clone()).await?;
+        let offers: Vec<ModelOffer> = std::iter::once(offer(settings, engine.as_ref()))
+            .chain(embeddings.iter().map(|embeddings| embeddings.offer.clone()))
+            .collect();
+        let (identity, journal) = open_state(settings, home, offers.clone(), clock.clone()).await?;
         let identity = Arc::new(identity);
         let http = http_store(settings)?;
         let heads =
             (settings.heads != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
         let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
-        let (mesh, incoming) = join_mesh(settings, &identity).await?;
+        let (mesh, incoming) = join_mesh(settings, &identity, embeddings.is_some()).await?;
         upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external, &mesh)).await;
 
         let deps = ServiceDeps {
@@ -183,8 +193,8 @@ impl Node {
             pause,
             telemetry,
         };
-        let service = NodeService::new(deps);
-        let running = Running::new(mesh, identity, store, journal, service.clone(), &[engine.as_ref()]);
+        let service = NodeService::offering(deps, embeddings);
+        let running = Running::new(mesh, identity, store, journal, service.clone(), &offers);
         Ok(Self { running: Arc::new(running), service, incoming, engine })
     }
 
@@ -258,10 +268,10 @@ fn mesh_ended(exit: &MeshExit) -> Failure {
 async fn open_state(
     settings: &Settings,
     home: &DataDir,
-    engine: &dyn Engine,
+    offers: Vec<ModelOffer>,
     clock: ClockMs,
 ) -> Result<(Identity, Journal), Failure> {
-    let profile = profile(settings, engine);
+    let profile = profile(settings, offers);
     let (folder, limits) = (home.path().to_owned(), settings.resources.journal());
     let opened = tokio::task::spawn_blocking(move || {
         let identity = Identity::open(&folder, profile, clock.clone())
@@ -278,27 +288,26 @@ async fn open_state(
     opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
 
-fn profile(settings: &Settings, engine: &dyn Engine) -> Profile {
+fn offer(settings: &Settings, engine: &dyn Engine) -> ModelOffer {
     let info = engine.info();
-    let offer = ModelOffer {
+    ModelOffer {
         model: info.model_id,
         name: info.name.clone(),
-        engine: match info.kind {
-            EngineKind::Native => RecordEngine::Native,
-            EngineKind::Proxied => RecordEngine::Proxied,
-            EngineKind::Echo => RecordEngine::Echo,
-        },
+        engine: info.kind,
         context_tokens: info.context_tokens,
         input_price: settings.input_price,
         output_price: settings.output_price,
-    };
+    }
+}
+
+fn profile(settings: &Settings, models: Vec<ModelOffer>) -> Profile {
     let limits = NodeLimits {
         slots: settings.slots,
         queue: settings.queue,
         turns_per_minute: settings.turns_per_minute,
         max_output_tokens: settings.max_output_tokens,
     };
-    Profile { models: vec![offer], limits, software: SOFTWARE.to_owned() }
+    Profile { models, limits, software: SOFTWARE.to_owned() }
 }
 
 fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
@@ -352,7 +361,11 @@ pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     builder.build().map_err(|error| usage(error.into()))
 }
 
-async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHandle, Incoming), Failure> {
+async fn join_mesh(
+    settings: &Settings,
+    identity: &Identity,
+    embeds: bool,
+) -> Result<(MeshHandle, Incoming), Failure> {
     let defaults = settings.resources.mesh();
     let limits = if settings.defence {
         MeshLimits { count_private: settings.count_private, ..defaults }
@@ -360,11 +373,17 @@ async fn join_mesh(settings: &Settings, identity: &Identity) -> Result<(MeshHand
         MeshLimits {
             max_streams_per_subnet: defaults.max_streams_in,
             max_connections_per_subnet: u32::MAX,
+            max_connections_pending: u32::MAX,
+            max_connections_pending_per_subnet: u32::MAX,
+            new_streams_at_once: u32::MAX,
+            new_streams_per_second: u32::MAX,
             new_connections_per_minute: u32::MAX,
+            new_connections_per_second: u32::MAX,
             ..defaults
         }
     };
     let config = MeshConfig {
+        side_protocols: if embeds { vec![EMBED_PROTOCOL] } else { Vec::new() },
         limits,
         bootstrap: settings.bootstrap.clone(),
         external: settings.external.clone(),

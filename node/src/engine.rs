@@ -5,6 +5,8 @@
 //! put into an error any text of a conversation; it knows nothing of sessions, links or the network.
 
 pub mod echo;
+mod grammar;
+mod logprobs;
 pub mod manifest;
 pub mod native;
 pub mod proxied;
@@ -18,13 +20,15 @@ use std::fmt;
 
 use baton_proto::{
     ids::ModelId,
-    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS},
+    limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS},
 };
 pub use baton_proto::{node_record::ModelManifest, receipt::EngineKind};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::prompt::Prompt;
+pub use grammar::Constraint;
+pub use logprobs::Reported;
 pub use manifest::LoadedManifest;
 
 /// Events buffered between an engine and its reader. Small on purpose: a slow reader must slow the
@@ -75,6 +79,9 @@ pub struct Sampling {
     pub stop: Vec<String>,
     /// Length of the whole answer in tokens, a resumed prefix included. At least 1.
     pub max_tokens: u32,
+    /// With each token, its own probability and those of so many of the likeliest; 0 reports none. At most
+    /// [`MAX_LOGPROBS`].
+    pub logprobs: u8,
 }
 
 impl Default for Sampling {
@@ -88,6 +95,7 @@ impl Default for Sampling {
             seed: 0,
             stop: Vec::new(),
             max_tokens: 512,
+            logprobs: 0,
         }
     }
 }
@@ -102,6 +110,7 @@ impl fmt::Debug for Sampling {
             .field("seed", &self.seed)
             .field("stop", &format_args!("{} strings", self.stop.len()))
             .field("max_tokens", &self.max_tokens)
+            .field("logprobs", &self.logprobs)
             .finish()
     }
 }
@@ -129,6 +138,9 @@ impl Sampling {
         if self.stop.len() > MAX_STOP_STRINGS || self.stop.iter().any(too_long) {
             return refuse("stop");
         }
+        if self.logprobs > MAX_LOGPROBS {
+            return refuse("logprobs");
+        }
         Ok(())
     }
 }
@@ -143,6 +155,8 @@ pub struct GenerateJob {
     /// their whole characters count as shown. A prefix that ends where an [`EngineEvent::Token`] ended
     /// therefore resumes without a seam.
     pub resume_tokens: Vec<u32>,
+    /// What the answer must satisfy, as this engine's [`Engine::constrain`] made it.
+    pub constraint: Option<Constraint>,
     /// Stops the job within a token.
     pub cancel: CancellationToken,
 }
@@ -211,6 +225,8 @@ pub enum EngineEvent {
         ids: Vec<u32>,
         /// Their text; whole characters only, possibly empty.
         text: String,
+        /// How likely each of `ids` was; empty where that was not asked for.
+        logprobs: Vec<Reported>,
     },
     /// The answer is complete.
     Done {
@@ -230,7 +246,7 @@ impl fmt::Debug for EngineEvent {
                 f.debug_struct("Started").field("input_tokens", input_tokens).finish()
             }
             Self::Resumed { text } => f.debug_struct("Resumed").field("text_bytes", &text.len()).finish(),
-            Self::Token { index, ids, text } => f
+            Self::Token { index, ids, text, .. } => f
                 .debug_struct("Token")
                 .field("index", index)
                 .field("ids", &ids.len())
@@ -287,12 +303,27 @@ pub enum EngineError {
     /// This engine cannot continue after a prefix of tokens.
     #[error("this engine cannot continue after given tokens")]
     ResumeUnsupported,
+    /// This engine cannot do what the job asks for.
+    #[error("this engine does not support {what}")]
+    Unsupported {
+        /// What.
+        what: &'static str,
+    },
+    /// No answer can be held to the schema.
+    #[error("the schema cannot be used: {reason}")]
+    Schema {
+        /// Why, without the schema's words.
+        reason: &'static str,
+    },
     /// The model's chat template refused the messages.
     #[error("the chat template refused the messages: {reason}")]
     Template {
         /// The template's own message; contents are not part of it.
         reason: String,
     },
+    /// The model's chat template does not know of tools.
+    #[error("the model's chat template does not know of tools")]
+    ToolsUnsupported,
     /// The tokenizer failed.
     #[error("the tokenizer failed on the rendered prompt")]
     Tokenizer,
@@ -331,6 +362,23 @@ pub enum EngineError {
     BackendTruncated,
 }
 
+/// Refuses what an engine that only repeats or asks another for words cannot do: grammar and probabilities.
+fn refuse_extras(job: &GenerateJob) -> Result<(), EngineError> {
+    if job.constraint.is_some() {
+        return Err(EngineError::Unsupported { what: "schemas" });
+    }
+    refuse_logprobs(job)
+}
+
+/// Refuses the question how likely tokens were.
+fn refuse_logprobs(job: &GenerateJob) -> Result<(), EngineError> {
+    if job.sampling.logprobs > 0 {
+        Err(EngineError::Unsupported { what: "log probabilities" })
+    } else {
+        Ok(())
+    }
+}
+
 /// A model that answers prompts.
 ///
 /// Jobs are independent of each other: whether an engine runs them one by one, in batches, or with the
@@ -339,6 +387,11 @@ pub trait Engine: Send + Sync {
     /// What this engine is.
     fn info(&self) -> &EngineInfo;
 
+    /// Whether prompts may have tools.
+    fn takes_tools(&self) -> bool {
+        false
+    }
+
     /// Tokens that `prompt` takes as this engine renders it. CPU-bound for a native engine (up to some
     /// tens of milliseconds for a full window): call it off the reactor.
     ///
@@ -346,11 +399,25 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
     fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError>;
 
+    /// Prepares to hold an answer to a JSON schema, from a stranger. CPU-bound (some milliseconds, at the worst a second):
+    /// call it off the reactor.
+    ///
+    /// # Errors
+    /// [`EngineError::Schema`], and [`EngineError::Unsupported`] by an engine that cannot.
+    fn constrain(&self, _schema: &str) -> Result<Constraint, EngineError> {
+        Err(EngineError::Unsupported { what: "schemas" })
+    }
+
+    /// Whether this engine can say how likely tokens were.
+    fn reports_logprobs(&self) -> bool {
+        false
+    }
+
     /// Queues a job. Never blocks; rendering happens in the engine.
     ///
     /// # Errors
     /// [`EngineError::Busy`] when the queue is full, [`EngineError::InvalidSampling`],
-    /// [`EngineError::ResumeUnsupported`], [`EngineError::ShutDown`]. Everything later comes as
+    /// [`EngineError::ResumeUnsupported`], [`EngineError::Unsupported`], [`EngineError::ShutDown`]. Everything later comes as
     /// [`EngineEvent::Failed`].
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError>;
 
@@ -369,7 +436,7 @@ mod tests {
     fn verdicts(change: impl FnOnce(&mut Asked)) -> [bool; 2] {
         let mut asked = Asked::default();
         change(&mut asked);
-        let Asked { temperature, top_p, top_k, repetition_penalty, seed, ref stop, .. } = asked;
+        let Asked { temperature, top_p, top_k, repetition_penalty, seed, ref stop, logprobs, .. } = asked;
         let ours = Sampling {
             temperature,
             top_p,
@@ -378,6 +445,7 @@ mod tests {
             seed,
             stop: stop.clone(),
             max_tokens: 1,
+            logprobs,
         };
         [ours.validate().is_ok(), asked.check().is_ok()]
     }
@@ -398,6 +466,13 @@ mod tests {
             }
         }
         assert_eq!(accepted, 6 + 2 + 6);
+    }
+
+    #[test]
+    fn reports_as_many_alternatives_as_the_protocol_allows() {
+        for (count, expected) in [(0, true), (MAX_LOGPROBS, true), (MAX_LOGPROBS + 1, false)] {
+            assert_eq!(verdicts(|asked| asked.logprobs = count), [expected; 2]);
+        }
     }
 
     #[test]

@@ -29,7 +29,9 @@ use zeroize::Zeroizing;
 
 use crate::service::{ClockMs, NodeIdentity};
 
-pub use backup::{BackupNote, back_up, note_backup, noted_backup, restore};
+pub use backup::{
+    BackupNote, RestoreWordsError, back_up, back_up_words, note_backup, noted_backup, restore, restore_words,
+};
 pub use ring::{KeyRing, ROTATE_AFTER_MS};
 pub use rotation::{Rotated, exchange_keys, retired_keys, rotate_exchange_keys, rotate_node_key};
 

@@ -19,6 +19,7 @@ use baton_proto::{
     wire::{Committed, StoreState},
 };
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use crate::ledger::Ledger;
 use trees::Trees;
@@ -220,7 +221,16 @@ impl Journal {
     ) -> Result<T, JournalError> {
         let trees = self.0.clone();
         let working = trees.clone();
-        let done = tokio::task::spawn_blocking(move || working.guarded(work));
+        let (began, begun) = oneshot::channel();
+        let done = tokio::task::spawn_blocking(move || {
+            // Nobody hears it where the wait was given up.
+            let _ = began.send(());
+            working.guarded(work)
+        });
+        // Time in line for a thread says nothing about the disk.
+        if begun.await.is_err() {
+            return Err(JournalError::Stopped);
+        }
         match tokio::time::timeout(MAX_DISK_WAIT, done).await {
             Ok(done) => done.map_err(|_| JournalError::Stopped)?,
             Err(_) => {
@@ -235,6 +245,10 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub async fn look_up(&self, key: TurnKey) -> Result<Option<TurnEntry>, JournalError> {
+        // Most keys that are asked about are new, and nobody has signed for them yet: those cost no thread.
+        if !self.0.may_have(&key) {
+            return Ok(None);
+        }
         self.on_disk(move |trees| trees.flushed_entry(&key)).await
     }
 

@@ -1,8 +1,10 @@
 //! Counts of what the node does, in the OpenMetrics text form.
 //!
-//! The turn service reports through [`ServiceObserver`], the store through [`WatchedStore`], the rest is looked at
-//! when somebody asks. Labels have few, fixed values: no session, peer or text ever becomes one.
+//! The turn service reports through its observer, the store through [`WatchedStore`], the rest is looked at when somebody
+//! asks. Labels have few, fixed values: no session, peer or text ever becomes one.
 
+mod mesh;
+mod observer;
 mod speed;
 mod totals;
 mod watched_store;
@@ -13,14 +15,15 @@ use std::{
 };
 
 use baton_mesh::MeshStats;
-use baton_proto::{ErrorCode, wire::StoreState};
+use baton_proto::ErrorCode;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
-use crate::service::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
+use crate::service::BlobSource;
+use mesh::{MeshSeries, level};
 use speed::Recent;
 pub use speed::Speed;
 pub use totals::{SourceCounts, Totals};
@@ -76,6 +79,8 @@ pub struct Metrics {
     refused: Family<Labels, Count>,
     bans: Count,
     attached: Count,
+    embedded: Family<Labels, Count>,
+    embed_time: Histogram,
     tokens: Family<Labels, Count>,
     tokens_made: Count,
     charged: Count,
@@ -92,7 +97,7 @@ pub struct Metrics {
     store_up: Level,
     ready: Level,
     peers: Family<Labels, Level>,
-    mesh: Family<Labels, Level>,
+    mesh: MeshSeries,
     resident: Level,
     uptime: Level,
     spans: Family<Labels, Count>,
@@ -119,6 +124,8 @@ impl Metrics {
             refused: Family::default(),
             bans: Counter::default(),
             attached: Counter::default(),
+            embedded: Family::default(),
+            embed_time: seconds(),
             tokens: Family::default(),
             tokens_made: Counter::default(),
             charged: Counter::default(),
@@ -135,7 +142,7 @@ impl Metrics {
             store_up: Gauge::default(),
             ready: Gauge::default(),
             peers: Family::default(),
-            mesh: Family::default(),
+            mesh: MeshSeries::default(),
             resident: Gauge::default(),
             uptime: Gauge::default(),
             spans: Family::default(),
@@ -170,6 +177,13 @@ impl Metrics {
             "turns_attached",
             "Connections that joined a running turn or were answered from the journal",
             self.attached.clone(),
+        );
+        registry.register("embedded", "Embedded for others, by unit: texts, tokens", self.embedded.clone());
+        registry.register_with_unit(
+            "embed",
+            "From the slot of a request for embeddings until its reply was sealed",
+            Unit::Seconds,
+            self.embed_time.clone(),
         );
         registry.register("tokens", "Tokens of committed turns, by direction", self.tokens.clone());
         registry.register(
@@ -242,11 +256,7 @@ impl Metrics {
         registry.register("store_up", "1 when the store answered lately", self.store_up.clone());
         registry.register("ready", "1 when the node takes turns", self.ready.clone());
         registry.register("peers", "Peers known and connected", self.peers.clone());
-        registry.register(
-            "mesh",
-            "Connections now, and what the mesh refused since the start",
-            self.mesh.clone(),
-        );
+        self.mesh.register(registry);
         registry.register_with_unit("resident_memory", "Memory in use", Unit::Bytes, self.resident.clone());
         registry.register_with_unit("uptime", "Since the start", Unit::Seconds, self.uptime.clone());
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -258,7 +268,7 @@ impl Metrics {
         for outcome in ["committed", "abandoned"] {
             drop(self.turns.get_or_create(&[("outcome", outcome)]));
         }
-        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay"] {
+        for kind in ["turn", "status", "ack", "abort", "fetch_blob", "node_record", "relay", "embed"] {
             drop(self.requests.get_or_create(&[("kind", kind)]));
         }
         for code in [ErrorCode::Busy, ErrorCode::RateLimited, ErrorCode::QuotaExceeded] {
@@ -266,6 +276,9 @@ impl Metrics {
         }
         for call in ["put", "get", "exists"] {
             drop(self.store_calls.get_or_create(&[("call", call), ("result", "ok")]));
+        }
+        for unit in ["texts", "tokens"] {
+            drop(self.embedded.get_or_create(&[("unit", unit)]));
         }
         for direction in ["input", "output"] {
             drop(self.tokens.get_or_create(&[("direction", direction)]));
@@ -289,7 +302,6 @@ impl Metrics {
     /// Everything, as OpenMetrics text.
     #[must_use]
     pub fn render(&self, now: &Snapshot, uptime: Duration) -> String {
-        let level = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.store_up.set(now.store_up.into());
         self.ready.set(now.ready.into());
         self.uptime.set(level(uptime.as_secs()));
@@ -297,17 +309,7 @@ impl Metrics {
         for (state, count) in [("known", now.peers_known), ("connected", now.peers_connected)] {
             self.peers.get_or_create(&[("state", state)]).set(level(count as u64));
         }
-        let mesh = now.mesh;
-        for (what, count) in [
-            ("connections", mesh.connections),
-            ("dials_failed", mesh.dials_failed),
-            ("inbound_refused", mesh.inbound_refused),
-            ("turns_accepted", mesh.turns_accepted),
-            ("turns_refused_queue", mesh.turns_refused_queue),
-            ("turns_refused_quota", mesh.turns_refused_quota),
-        ] {
-            self.mesh.get_or_create(&[("what", what)]).set(level(count));
-        }
+        self.mesh.set(&now.mesh);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a string does not fail");
         text
@@ -359,96 +361,6 @@ fn source_name(source: BlobSource) -> &'static str {
     }
 }
 
-impl ServiceObserver for Metrics {
-    fn requested(&self, kind: RequestKind) {
-        let kind = match kind {
-            RequestKind::Turn => "turn",
-            RequestKind::Status => "status",
-            RequestKind::Ack => "ack",
-            RequestKind::Abort => "abort",
-            RequestKind::FetchBlob => "fetch_blob",
-            RequestKind::NodeRecord => "node_record",
-            RequestKind::Relay => "relay",
-        };
-        self.requests.get_or_create(&[("kind", kind)]).inc();
-    }
-
-    fn turn_attached(&self) {
-        self.attached.inc();
-    }
-
-    fn refused(&self, code: ErrorCode) {
-        self.refused.get_or_create(&[("code", code.name())]).inc();
-        self.refused_total.inc();
-    }
-
-    fn banned(&self) {
-        self.bans.inc();
-    }
-
-    fn failed(&self, code: ErrorCode) {
-        self.turns.get_or_create(&[("outcome", code.name())]).inc();
-        self.failed_total.inc();
-    }
-
-    fn finished(&self, turn: &TurnSummary) {
-        self.recent.finished(turn, Instant::now());
-        self.turns.get_or_create(&[("outcome", "committed")]).inc();
-        self.committed_total.inc();
-        self.tokens.get_or_create(&[("direction", "input")]).inc_by(turn.input_tokens.into());
-        self.tokens.get_or_create(&[("direction", "output")]).inc_by(turn.output_tokens.into());
-        self.charged.inc_by(turn.price);
-        self.queue_time.observe(f64::from(turn.queue_ms) / 1000.0);
-        self.turn_time.observe(f64::from(turn.total_ms) / 1000.0);
-        if turn.first_token_ms > 0 {
-            self.first_token.observe(f64::from(turn.first_token_ms) / 1000.0);
-            self.first_tokens.inc();
-            self.first_token_ms.inc_by(turn.first_token_ms.into());
-        }
-    }
-
-    fn abandoned(&self) {
-        self.turns.get_or_create(&[("outcome", "abandoned")]).inc();
-    }
-
-    fn blob_used(&self, source: BlobSource) {
-        self.blob(source, "right");
-    }
-
-    fn blob_wrong(&self, source: BlobSource) {
-        self.blob(source, "wrong");
-    }
-
-    fn blob_missing(&self, source: BlobSource) {
-        self.blob(source, "missing");
-    }
-
-    fn blob_failed(&self, source: BlobSource) {
-        self.blob(source, "failed");
-    }
-
-    fn tokens_made(&self, count: usize) {
-        self.tokens_made.inc_by(count as u64);
-    }
-
-    fn stored(&self, state: &StoreState, after: Duration) {
-        let state = match state {
-            StoreState::Stored { .. } => {
-                self.store_time.observe(after.as_secs_f64());
-                "stored"
-            }
-            StoreState::Pending => "pending",
-            StoreState::GivenUp => "given_up",
-        };
-        self.stored.get_or_create(&[("state", state)]).inc();
-    }
-
-    fn load(&self, running: usize, waiting: usize) {
-        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
-        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
-    }
-}
-
 /// Resident memory of this process, where the system says it (Linux).
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
@@ -461,6 +373,8 @@ pub fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::{ServiceObserver as _, TurnSummary};
+    use baton_proto::wire::StoreState;
 
     fn render(metrics: &Metrics) -> String {
         metrics.render(
@@ -538,7 +452,7 @@ mod tests {
         let helps = text.lines().filter(|line| line.starts_with("# HELP ")).count();
         let types = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
         assert_eq!(helps, types);
-        assert!(text.lines().count() < 75 * 4 + 2 * ErrorCode::ALL.len(), "{}", text.lines().count());
+        assert!(text.lines().count() < 110 * 4 + 2 * ErrorCode::ALL.len(), "{}", text.lines().count());
     }
 
     #[cfg(target_os = "linux")]

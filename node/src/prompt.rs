@@ -4,9 +4,13 @@
 //! Called by the turn service to build a prompt and by engines to render one. Text is zeroized on drop and
 //! redacted in `Debug`; nothing here may put it into an error or a log.
 
-use std::fmt;
+mod tools;
+
+use std::{fmt, sync::Arc};
 
 pub use baton_proto::record::{Message as ChatMessage, Role};
+use baton_proto::tools::{Definitions, is_definitions};
+pub use tools::{Spoken, SpokenCall};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Tokens that memory may take unless the caller says otherwise.
@@ -44,13 +48,32 @@ struct PlacedMemory {
 pub struct Prompt {
     messages: Vec<ChatMessage>,
     memory: Option<PlacedMemory>,
+    tools: Option<Arc<Definitions>>,
 }
 
 impl Prompt {
-    /// A prompt of messages, without memory.
+    /// A prompt of messages, without memory and tools.
     #[must_use]
     pub fn new(messages: Vec<ChatMessage>) -> Self {
-        Self { messages, memory: None }
+        Self { messages, memory: None, tools: None }
+    }
+
+    /// The same with these tools, or none.
+    #[must_use]
+    pub fn with_tools(self, tools: Option<Arc<Definitions>>) -> Self {
+        Self { tools, ..self }
+    }
+
+    /// The same without memory.
+    #[must_use]
+    pub fn without_memory(&self) -> Self {
+        Self { memory: None, ..self.clone() }
+    }
+
+    /// The tools that the model may call.
+    #[must_use]
+    pub fn tools(&self) -> Option<&Definitions> {
+        self.tools.as_deref()
     }
 
     /// The messages, without memory.
@@ -78,6 +101,7 @@ impl fmt::Debug for Prompt {
         f.debug_struct("Prompt")
             .field("messages", &self.messages)
             .field("memory", &self.memory.is_some())
+            .field("tools", &self.tools.is_some())
             .finish()
     }
 }
@@ -205,7 +229,7 @@ pub enum WindowError<E> {
 
 /// Builds the longest window that fits `budget_tokens`.
 ///
-/// System text is pinned; whole turns are cut, oldest first; memory stands after the history, in the user
+/// System text is pinned, tools with it; whole turns are cut, oldest first; memory stands after the history, in the user
 /// role, just before the first user message of `new`, at most [`MemoryBlock::max_tokens`], whole items
 /// dropped lowest first, and before any turn is cut or refused it gives way to system text and `new`.
 ///
@@ -224,8 +248,9 @@ pub fn fit_window<E>(
 ) -> Result<FittedWindow, WindowError<E>> {
     // Without a user message there is no place for memory.
     let placed = memory.filter(|_| new.iter().any(|message| message.role == Role::User));
-    let parts =
-        Parts { system, history, memory, usable: placed.map_or(Vec::new(), MemoryBlock::usable), new };
+    let tools = Definitions::pinned(system).flatten().map(Arc::new);
+    let usable = placed.map_or(Vec::new(), MemoryBlock::usable);
+    let parts = Parts { system, tools, history, memory, usable, new };
     let mut measure = |turns: usize, items: usize| {
         let prompt = parts.prompt(turns, items);
         count(&prompt).map(|tokens| (prompt, tokens)).map_err(WindowError::Count)
@@ -296,6 +321,7 @@ fn longest<E>(
 /// What a window is made of.
 struct Parts<'a> {
     system: &'a [ChatMessage],
+    tools: Option<Arc<Definitions>>,
     history: &'a [TurnText],
     memory: Option<&'a MemoryBlock>,
     usable: Vec<&'a MemoryItem>,
@@ -306,7 +332,8 @@ impl Parts<'_> {
     /// The prompt with the newest `turns` turns and the best `items` memory items.
     fn prompt(&self, turns: usize, items: usize) -> Prompt {
         let kept = &self.history[self.history.len() - turns..];
-        let mut messages = self.system.to_vec();
+        let said = self.system.iter().filter(|message| self.tools.is_none() || !is_definitions(message));
+        let mut messages: Vec<ChatMessage> = said.cloned().collect();
         messages.extend(kept.iter().flat_map(|turn| turn.messages.iter().cloned()));
         let new_begins = messages.len();
         messages.extend(self.new.iter().cloned());
@@ -317,6 +344,6 @@ impl Parts<'_> {
             }
             _ => None,
         };
-        Prompt { messages, memory }
+        Prompt { messages, memory, tools: self.tools.clone() }
     }
 }

@@ -6,6 +6,7 @@
 //! write text of a conversation anywhere but into a sealed record or a sealed reply.
 
 pub(crate) mod connection;
+pub mod embedding;
 pub(crate) mod guard;
 pub mod limits;
 pub mod observer;
@@ -13,6 +14,7 @@ pub mod pause;
 mod questions;
 pub(crate) mod reply;
 pub(crate) mod running;
+mod shares;
 pub(crate) mod slots;
 pub(crate) mod storing;
 
@@ -36,13 +38,21 @@ use baton_proto::{
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{engine::Engine, journal::Journal, telemetry::Telemetry, turn::blobs::BlobCache};
+use crate::{
+    engine::Engine,
+    journal::Journal,
+    telemetry::Telemetry,
+    turn::{Refusal, blobs::BlobCache},
+};
+use embedding::Embedding;
+pub use embedding::EmbeddingModel;
 pub use guard::quotas::QuotaPolicy;
-use guard::{Caller, Guard, Offence, quotas::Quotas};
+use guard::{Caller, Guard, Offence, TooMany, quotas::Quotas};
 pub use limits::{Price, ServiceLimits};
 pub use observer::{BlobSource, NoObserver, RequestKind, ServiceObserver, TurnSummary};
 pub use pause::{PausePoints, Step};
 use running::Running;
+use shares::FrameShares;
 use slots::Slots;
 
 /// Milliseconds since the Unix epoch, from wherever the caller takes them.
@@ -160,12 +170,14 @@ pub(crate) struct Core {
     /// Turns, by session.
     pub(crate) session_rates: Mutex<Rates<SessionId>>,
     pub(crate) slots: Arc<Slots>,
+    /// What texts are embedded with, if they are.
+    pub(crate) embedding: Option<Embedding>,
     pub(crate) running: Arc<Running>,
     pub(crate) cache: BlobCache,
     /// Limits how many PUTs run at once.
     pub(crate) puts: Arc<tokio::sync::Semaphore>,
-    /// Shares of [`ServiceLimits::frame_bytes`], one for each KiB.
-    frame_shares: tokio::sync::Semaphore,
+    /// Of [`ServiceLimits::frame_bytes`].
+    pub(crate) frame_shares: FrameShares,
     connections: TaskTracker,
     turns: TaskTracker,
     storing: TaskTracker,
@@ -181,19 +193,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A share of the memory for large frames, waited for until the deadline.
-    pub(crate) async fn frame_share(
-        &self,
-        bytes: usize,
-        deadline: tokio::time::Instant,
-    ) -> Result<tokio::sync::SemaphorePermit<'_>, ErrorCode> {
-        let share = u32::try_from(bytes.div_ceil(1024)).map_err(|_| ErrorCode::FrameTooLarge)?;
-        match tokio::time::timeout_at(deadline, self.frame_shares.acquire_many(share)).await {
-            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
-            Err(_) => Err(ErrorCode::Busy),
-        }
-    }
-
     /// Whether the operator wants no new turns here.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
@@ -211,10 +210,26 @@ impl Core {
         }
     }
 
+    /// Takes one of the turns that somebody has; notes it where they did not wait as they were told.
+    pub(crate) fn take_turn(&self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), Refusal> {
+        let taken = self.guard().turn(who, granted, now_ms);
+        taken.map_err(|TooMany { retry_after_ms, early }| {
+            if early {
+                self.note_offence(who, Offence::Early);
+            }
+            Refusal { code: ErrorCode::RateLimited, retry_after_ms }
+        })
+    }
+
     /// Notes that somebody did something wrong.
     pub(crate) fn note_offence(&self, who: &Caller, offence: Offence) {
-        if let Some(span_ms) = self.guard().offence(who, offence, self.now_ms()) {
-            self.observer.banned();
+        let now_ms = self.now_ms();
+        let mut guard = self.guard();
+        let Some(span_ms) = guard.offence(who, offence, now_ms) else { return };
+        let tells = guard.tells(now_ms);
+        drop(guard);
+        self.observer.banned();
+        if tells {
             tracing::info!(peer = %who.peer, ?offence, seconds = span_ms / 1000, "a peer is refused for a while");
         }
     }
@@ -278,6 +293,13 @@ impl NodeService {
     /// A service; nothing runs yet.
     #[must_use]
     pub fn new(deps: ServiceDeps) -> Self {
+        Self::offering(deps, None)
+    }
+
+    /// A service that embeds texts too; nothing runs yet.
+    #[must_use]
+    pub fn offering(deps: ServiceDeps, embeddings: Option<EmbeddingModel>) -> Self {
+        let now_ms = (deps.clock)();
         let ServiceDeps { engines, store, heads, identity, journal, limits, .. } = deps;
         let node = identity.signing_key().node_id();
         let core = Core {
@@ -297,10 +319,11 @@ impl NodeService {
             quotas: Mutex::new(Quotas::new(limits.quotas.clone(), node)),
             session_rates: Mutex::new(Rates::new(limits.session_turns_per_minute)),
             slots: Slots::new(limits.slots, limits.queue),
+            embedding: embeddings.map(|model| Embedding::new(model, limits.queue, now_ms)),
             running: Arc::default(),
             cache: BlobCache::new(limits.cache_bytes),
             puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
-            frame_shares: tokio::sync::Semaphore::new(limits.frame_bytes / 1024),
+            frame_shares: FrameShares::new(limits.frame_bytes),
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),
@@ -324,6 +347,12 @@ impl NodeService {
     #[must_use]
     pub fn work(&self) -> Work {
         Work { turns: self.core.turns.len(), storing: self.core.storing.len() }
+    }
+
+    /// Requests for embeddings that run and that wait.
+    #[must_use]
+    pub fn embeddings_load(&self) -> (usize, usize) {
+        self.core.embedding.as_ref().map(Embedding::load).unwrap_or_default()
     }
 
     /// Serves until `shutdown`, then refuses new turns, lets running ones finish within

@@ -5,8 +5,9 @@
 
 mod admission;
 pub(crate) mod blobs;
-mod charge;
+pub(crate) mod charge;
 mod commit;
+mod constraint;
 mod events;
 mod generate;
 mod history;
@@ -20,12 +21,14 @@ use baton_proto::{
     ErrorCode, Signed,
     memory::{MemEnvelope, MemoryItem},
     quota::QuotaUse,
+    tools::Definitions,
     turn::Payload,
     wire::{NodeFrame, ReplyEvent, TurnRequest},
 };
 use tokio::time::{Instant, timeout};
 
 use crate::{
+    engine::Constraint,
     journal::{JournalError, SealedEntry},
     service::{
         Core, Step, connection,
@@ -82,6 +85,8 @@ pub(crate) struct Opened {
     pub(crate) memory: Vec<MemoryItem>,
     /// Most tokens that they may take.
     pub(crate) memory_tokens: u32,
+    /// What the answer must satisfy.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// Serves a turn request on its substream. The turn itself is a task of its own, which the stream follows.
@@ -200,10 +205,11 @@ async fn stopped(core: &Core, job: &Job) -> ErrorCode {
 async fn left(core: &Core, job: &Job) {
     let grace = core.limits.attach_grace;
     let moment = grace.min(CROWDED_GRACE);
-    let mut unread = Duration::ZERO;
+    let began = Instant::now();
     loop {
         job.reply.abandoned(moment).await;
-        unread += moment;
+        // Whoever never read counts from the beginning; one who came back and went begins a new grace.
+        let unread = job.reply.unread_for().unwrap_or_else(|| began.elapsed());
         let (_, waiting) = core.slots.load();
         if waiting > 0 || unread >= grace {
             return;
@@ -215,7 +221,8 @@ async fn left(core: &Core, job: &Job) {
 /// and was answered.
 async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>, Events)>, Refusal> {
     let auth = &ticket.auth;
-    let opened = open(core, ticket)?;
+    let mut opened = open(core, ticket)?;
+    opened.constraint = constraint::prepare(ticket, &opened.payload).await?;
     let key = ticket.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
     let sealed = noted.map_err(Refusal::of_journal)??;
@@ -232,16 +239,17 @@ async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>
 fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let auth = &ticket.auth;
     let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
-    // The engine has neither yet.
-    let unsupported = payload.sampling.json_schema.is_some() || payload.sampling.logprobs > 0;
-    if unsupported {
-        return Err(ErrorCode::PayloadRejected);
+    match Definitions::pinned(&payload.system) {
+        None => return Err(ErrorCode::PayloadRejected),
+        // Another node may have a model that takes them.
+        Some(Some(_)) if !ticket.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
+        Some(_) => {}
     }
     let storage = &payload.storage;
     if storage.open_epochs.max(storage.closed_epochs) > core.limits.max_epochs {
         return Err(ErrorCode::QuotaExceeded);
     }
-    let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0 };
+    let mut opened = Opened { payload, secret, memory: Vec::new(), memory_tokens: 0, constraint: None };
     if let Some(bytes) = &ticket.memory {
         let envelope = Signed::<MemEnvelope>::verify(bytes.clone()).map_err(memory_code)?;
         opened.memory = envelope.open(auth, &ticket.exchange, core.now_ms()).map_err(memory_code)?;
@@ -311,6 +319,7 @@ async fn answer_in_slot(
 
 async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Result<(), ErrorCode> {
     let mut ahead = place.ahead().map_err(|Displaced| ErrorCode::Busy)?;
+    let waited = ahead > 0;
     while ahead > 0 {
         let (running, waiting) = core.slots.load();
         core.observer.load(running, waiting);
@@ -319,5 +328,9 @@ async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Resul
     }
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);
+    if waited {
+        // From here on the client counts how long the first token takes.
+        events.send(ReplyEvent::Waiting(0))?;
+    }
     Ok(())
 }

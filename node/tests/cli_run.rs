@@ -29,6 +29,30 @@ fn status(home: &Path, node: &Node) -> (bool, Value) {
     (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
 }
 
+#[test]
+fn embeddings_are_offered_where_the_operator_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &["--embedding-model", "hashing-384-v1"]);
+    let offer = &node.ready["models"][1];
+    assert_eq!(
+        (&offer["name"], &offer["engine"]),
+        (&"hashing-384-v1".into(), &"embedding".into()),
+        "{}",
+        node.ready
+    );
+    let people = output(home.path(), &["status", "--admin", node.admin()]);
+    assert!(text(&people.stdout).contains("hashing-384-v1 (embedding"), "{}", text(&people.stdout));
+    let (code, log) = node.stop();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("it is for tests"), "{log}");
+    let words = ["config", "show", "--json"];
+    let shown =
+        baton_node(home.path(), &words).env("BATON_NODE_EMBEDDING_MODEL", "all-minilm-l6-v2").output();
+    assert!(text(&shown.unwrap().stdout).contains("all-minilm-l6-v2"));
+    let listed = text(&output(home.path(), &["models", "list"]).stdout);
+    assert!(listed.contains("all-minilm-l6-v2") && listed.contains("embeddings: "), "{listed}");
+}
+
 /// The words of a node whose store the test names.
 fn without_publisher<'a>() -> impl Iterator<Item = &'a str> {
     let place = ECHO.iter().position(|word| *word == "--publisher").unwrap();

@@ -20,7 +20,13 @@ fn job(text: &str, sampling: Sampling, resume_tokens: Vec<u32>) -> GenerateJob {
         ChatMessage::new(Role::Assistant, "echo: earlier"),
         ChatMessage::new(Role::User, text),
     ];
-    GenerateJob { prompt: Prompt::new(messages), sampling, resume_tokens, cancel: CancellationToken::new() }
+    GenerateJob {
+        prompt: Prompt::new(messages),
+        sampling,
+        resume_tokens,
+        constraint: None,
+        cancel: CancellationToken::new(),
+    }
 }
 
 async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String, FinishReason), EngineError> {
@@ -42,6 +48,16 @@ async fn run(engine: &dyn Engine, job: GenerateJob) -> Result<(Vec<u32>, String,
 
 fn echo() -> EchoEngine {
     EchoEngine::new(&EchoConfig::default()).unwrap()
+}
+
+#[tokio::test]
+async fn refuses_what_only_a_model_can_do() {
+    let engine = echo();
+    assert!(matches!(engine.constrain("{}"), Err(EngineError::Unsupported { .. })));
+    assert!(!engine.reports_logprobs());
+    let asked = Sampling { logprobs: 1, ..Sampling::default() };
+    let refused = engine.generate(job("hi", asked, Vec::new())).unwrap_err();
+    assert!(matches!(refused, EngineError::Unsupported { .. }), "{refused:?}");
 }
 
 #[tokio::test]

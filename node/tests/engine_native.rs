@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
+#[path = "engine_native/form.rs"]
+mod form;
+
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
@@ -16,6 +19,7 @@ use baton_node::{
     models::{Catalogue, DEFAULT_MODEL},
     prompt::{ChatMessage, Prompt, Role},
 };
+use baton_proto::wire::{TokenBytes, TokenLogprob};
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +58,7 @@ fn job(question: &str, sampling: &Sampling, resume_tokens: &[u32]) -> GenerateJo
         prompt: prompt(question),
         sampling: sampling.clone(),
         resume_tokens: resume_tokens.to_vec(),
+        constraint: None,
         cancel: CancellationToken::new(),
     }
 }
@@ -70,18 +75,23 @@ struct Answer {
     stats: GenerateStats,
     /// Where events ended, in tokens and bytes.
     cuts: Vec<(usize, usize)>,
+    /// How likely each token was, if asked: itself and others, and their bytes.
+    reports: Vec<(Vec<TokenLogprob>, Vec<TokenBytes>)>,
 }
 
 /// Reads a job to its end and checks what must hold of every stream.
 async fn read(mut handle: GenerateHandle, resumed: usize) -> Result<Answer, EngineError> {
     let (mut ids, mut text, mut cuts, mut input) = (Vec::new(), String::new(), Vec::new(), None);
+    let mut reports = Vec::new();
     loop {
         match handle.next().await.expect("a last event always comes") {
             EngineEvent::Started { input_tokens } => input = Some(input_tokens),
             // What the prefix says is asked for where it matters; here only what follows it counts.
             EngineEvent::Resumed { .. } => assert!(resumed > 0 && ids.is_empty()),
-            EngineEvent::Token { index, ids: more, text: piece } => {
+            EngineEvent::Token { index, ids: more, text: piece, logprobs } => {
                 assert_eq!(index as usize, resumed + ids.len(), "no token twice, none missing");
+                assert!(logprobs.is_empty() || logprobs.len() == more.len());
+                reports.extend(logprobs.into_iter().map(|one| (one.tokens, one.spelled)));
                 ids.extend(more);
                 text += &piece;
                 cuts.push((ids.len(), text.len()));
@@ -92,7 +102,7 @@ async fn read(mut handle: GenerateHandle, resumed: usize) -> Result<Answer, Engi
                 if finish != FinishReason::Cancelled {
                     assert_eq!(stats.output_tokens as usize, ids.len());
                 }
-                return Ok(Answer { ids, text, finish, stats, cuts });
+                return Ok(Answer { ids, text, finish, stats, cuts, reports });
             }
             EngineEvent::Failed(error) => return Err(error),
         }

@@ -23,6 +23,7 @@ use baton_node::{
     },
     prompt::{ChatMessage, Prompt, Role},
 };
+use baton_proto::tools::{Call, Definitions, Json, MAX_CALLS, call_id, read_answer, write_call};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -97,6 +98,7 @@ fn job() -> GenerateJob {
         prompt: Prompt::new(messages),
         sampling,
         resume_tokens: Vec::new(),
+        constraint: None,
         cancel: CancellationToken::new(),
     }
 }
@@ -158,7 +160,7 @@ async fn streams_an_answer_with_the_counts_as_reported() {
     server.feed.send(Some(chunk("Hel"))).await.unwrap();
     assert!(matches!(handle.next().await, Some(EngineEvent::Started { .. })));
     // Slow: the first piece arrives while the server has not even said the second.
-    let first = EngineEvent::Token { index: 0, ids: vec![], text: "Hel".into() };
+    let first = EngineEvent::Token { index: 0, ids: vec![], text: "Hel".into(), logprobs: vec![] };
     assert_eq!(handle.next().await, Some(first));
     for piece in [chunk("lo"), FINISH.into(), USAGE.into(), DONE.into()] {
         server.feed.send(Some(piece)).await.unwrap();
@@ -175,6 +177,114 @@ async fn streams_an_answer_with_the_counts_as_reported() {
     assert_eq!((&body["stream"], &body["max_tokens"]), (&true.into(), &50.into()));
     assert_eq!((&body["stop"][0], &body["seed"]), (&"END".into(), &0x7fff_ffff.into()));
     assert!(body.get("top_k").is_none() && body.get("repetition_penalty").is_none());
+}
+
+fn tools() -> Definitions {
+    let text =
+        r#"[{"type": "function", "function": {"name": "get_weather", "description": "z", "b": 1, "a": 2}}]"#;
+    Definitions::parse(text).unwrap()
+}
+
+fn delta(delta: &serde_json::Value) -> String {
+    format!("data: {}\n\n", serde_json::json!({ "choices": [{ "delta": delta }] }))
+}
+
+fn part(index: Option<usize>, name: Option<&str>, arguments: &str) -> String {
+    let mut call = serde_json::json!({ "function": { "arguments": arguments } });
+    if let Some(index) = index {
+        call["index"] = index.into();
+    }
+    if let Some(name) = name {
+        call["id"] = "call_of_the_server".into();
+        call["function"]["name"] = name.into();
+    }
+    delta(&serde_json::json!({ "content": null, "tool_calls": [call] }))
+}
+
+#[tokio::test]
+async fn calls_that_come_in_parts_become_text_that_reads_as_calls() {
+    const CALLED: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n";
+    let call =
+        |name: &str, arguments: &str| Call { name: name.into(), arguments: Json::parse(arguments).unwrap() };
+    let weather = call("get_weather", r#"{"city": "Paris \"</tool_call>\""}"#);
+    let cases = [
+        (
+            vec![
+                chunk("I look."),
+                part(Some(0), Some("get_weather"), ""),
+                part(Some(0), None, r#"{"city": "Pa"#),
+                part(Some(0), None, r#"ris \"</tool_call>\""}"#),
+                part(Some(1), Some("now"), ""),
+            ],
+            ("I look.", vec![weather.clone(), call("now", "{}")]),
+        ),
+        // Whole calls, without saying which.
+        (
+            vec![part(None, Some("now"), "{}"), part(None, Some("now"), r#"{"a":1}"#)],
+            ("", vec![call("now", "{}"), call("now", r#"{"a": 1}"#)]),
+        ),
+    ];
+    for (pieces, (content, calls)) in cases {
+        let mut pieces: Vec<Option<String>> = pieces.into_iter().map(Some).collect();
+        pieces.extend(texts(&[CALLED, DONE]));
+        let (text, last) = answered(StatusCode::OK, pieces).await;
+        assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }), "{last:?}");
+        let said = read_answer(&text, |_| false);
+        assert_eq!((said.content.as_str(), said.calls), (content, calls), "{text}");
+    }
+    // What a model wrote for arguments that is none is text, not lost.
+    let pieces = [&part(Some(0), Some("now"), "{\"a\": "), CALLED, DONE];
+    let (text, _) = answered(StatusCode::OK, texts(&pieces)).await;
+    assert!(text.contains("{\"a\": ") && read_answer(&text, |_| true).calls.is_empty());
+    let many = (0..MAX_CALLS + 1).map(|index| Some(part(Some(index), Some("now"), ""))).collect();
+    let (_, last) = answered(StatusCode::OK, many).await;
+    assert!(matches!(last, EngineEvent::Failed(EngineError::BackendProtocol { .. })), "{last:?}");
+    let endless = (0..200).map(|_| Some(part(Some(0), Some(""), "x"))).collect();
+    let (_, last) = answered(StatusCode::OK, endless).await;
+    assert!(matches!(last, EngineEvent::Done { finish: FinishReason::Length, .. }), "{last:?}");
+}
+
+#[tokio::test]
+async fn tools_calls_and_results_are_sent_as_the_server_knows_them() {
+    let server = Server::start(StatusCode::OK).await;
+    let engine = server.engine();
+    assert!(engine.takes_tools());
+    let calls = [write_call("get_weather", r#"{"city": "Paris"}"#), write_call("now", "{}")];
+    let mut results = ["rain", "noon"].map(|text| ChatMessage::new(Role::Tool, text));
+    // The second call's result comes first.
+    results[0].call_id = Some(call_id([5; 8], 1));
+    let mut messages = vec![
+        ChatMessage::new(Role::User, "weather?"),
+        ChatMessage::new(Role::Assistant, format!("I look.\n{}\n{}", calls[0].as_str(), calls[1].as_str())),
+    ];
+    messages.extend(results);
+    let bare = Prompt::new(messages);
+    let prompt = bare.clone().with_tools(Some(Arc::new(tools())));
+    assert!(engine.count(&prompt).unwrap().tokens > engine.count(&bare).unwrap().tokens);
+    let mut handle = engine.generate(GenerateJob { prompt, ..job() }).unwrap();
+    server.feed.send(Some(FINISH.into())).await.unwrap();
+    assert!(matches!(handle.next().await, Some(EngineEvent::Started { .. })));
+    let (_, body) = server.script.seen.lock().unwrap().take().unwrap();
+    assert_eq!(
+        body["tools"][0]["function"],
+        serde_json::json!({ "name": "get_weather", "description": "z", "b": 1, "a": 2 })
+    );
+    let said = &body["messages"];
+    assert_eq!(
+        (&said[1]["content"], said[1]["tool_calls"].as_array().unwrap().len()),
+        (&"I look.".into(), 2)
+    );
+    let call = &said[1]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["arguments"]),
+        (&"function".into(), &r#"{"city": "Paris"}"#.into())
+    );
+    let ids = [0, 1].map(|place: usize| said[1]["tool_calls"][place]["id"].as_str().unwrap());
+    assert_eq!((said[2]["tool_call_id"].as_str(), said[2]["name"].as_str()), (Some(ids[1]), Some("now")));
+    assert_eq!(
+        (said[3]["tool_call_id"].as_str(), said[3]["name"].as_str()),
+        (Some(ids[0]), Some("get_weather"))
+    );
 }
 
 #[tokio::test]
@@ -196,6 +306,33 @@ async fn a_truncated_answer_is_an_error_however_it_ends() {
     ];
     for pieces in cases {
         assert_eq!(answered(StatusCode::OK, pieces).await.1, truncated);
+    }
+}
+
+#[tokio::test]
+async fn a_schema_is_passed_on_and_an_answer_in_prose_is_none() {
+    let schema = r#"{"type":"object","properties":{"z":{},"a":{}}}"#;
+    for (pieces, good) in [(["{\"z\": ", "1}"], true), (["The z ", "is 1"], false)] {
+        let server = Server::start(StatusCode::OK).await;
+        let engine = server.engine();
+        let constraint = Some(engine.constrain(schema).unwrap());
+        let handle = engine.generate(GenerateJob { constraint, ..job() }).unwrap();
+        let feeding = async {
+            for piece in pieces.map(chunk).into_iter().chain([FINISH.into(), DONE.into()]) {
+                server.feed.send(Some(piece)).await.unwrap();
+            }
+        };
+        let ((text, last), ()) = tokio::join!(collect(handle), feeding);
+        assert_eq!(text, pieces.concat());
+        assert_eq!(matches!(last, EngineEvent::Done { finish: FinishReason::Stop, .. }), good, "{last:?}");
+        assert!(good || matches!(last, EngineEvent::Failed(EngineError::BackendProtocol { .. })), "{last:?}");
+        let (_, body) = server.script.seen.lock().unwrap().take().unwrap();
+        let format = &body["response_format"];
+        assert_eq!(
+            (&format["type"], &format["json_schema"]["strict"]),
+            (&"json_schema".into(), &true.into())
+        );
+        assert_eq!(format["json_schema"]["schema"].to_string(), schema);
     }
 }
 
@@ -278,6 +415,11 @@ async fn refuses_what_it_cannot_do() {
     let engine = ProxiedEngine::new(&config("http://127.0.0.1:9"), Handle::current()).unwrap();
     let resumed = GenerateJob { resume_tokens: vec![1], ..job() };
     assert_eq!(engine.generate(resumed).unwrap_err(), EngineError::ResumeUnsupported);
+    let mut likely = job();
+    likely.sampling.logprobs = 1;
+    assert!(matches!(engine.generate(likely), Err(EngineError::Unsupported { .. })));
+    assert!(!engine.reports_logprobs());
+    assert!(matches!(engine.constrain("[]"), Err(EngineError::Schema { .. })));
     let mut wild = job();
     wild.sampling.top_p = f32::NAN;
     assert_eq!(engine.generate(wild).unwrap_err(), EngineError::InvalidSampling { field: "top_p" });

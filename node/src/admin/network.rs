@@ -42,6 +42,26 @@ pub struct PeerStatus {
     pub serves_turns: bool,
 }
 
+/// Connections now, and what is carried for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    /// Connections over TCP.
+    pub tcp: u64,
+    /// Connections over QUIC.
+    pub quic: u64,
+    /// Connections through a relay.
+    pub relayed: u64,
+    /// Peers that others reach through this node.
+    pub reservations: u64,
+    /// Circuits between others that it carries.
+    pub circuits: u64,
+    /// Direct connections that came about by hole punching, since the start.
+    pub holes_punched: u64,
+    /// Attempts at one that failed, since the start.
+    pub holes_failed: u64,
+}
+
 /// The node's place in the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStatus {
@@ -53,6 +73,9 @@ pub struct NetworkStatus {
     pub relayed_via: Vec<String>,
     /// What the narrowest of these grants to one connection.
     pub relay_limits: Option<RelayLimits>,
+    /// Connections now, and what is carried for others.
+    #[serde(default)]
+    pub traffic: Traffic,
     /// Known peers, those with a connection first; at most [`MAX_PEERS_SHOWN`].
     pub peers: Vec<PeerStatus>,
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use baton_keys::files;
+use baton_keys::{files, ids::NodeId};
 use clap::{Args, Subcommand};
 
 use super::{
@@ -15,13 +15,15 @@ use super::{
     style::Style,
     time::{now_ms, utc},
 };
+use zeroize::Zeroizing;
+
 use crate::{
     admin::control,
     config::Settings,
     daemon::data_dir::{DataDir, DataDirError},
     identity::{
-        NODE_KEY_FILE, back_up, exchange_keys, load_node_key, note_backup, noted_backup, peer_id, restore,
-        retired_keys, rotate_exchange_keys, rotate_node_key,
+        NODE_KEY_FILE, back_up, back_up_words, exchange_keys, load_node_key, note_backup, noted_backup,
+        peer_id, restore, restore_words, retired_keys, rotate_exchange_keys, rotate_node_key,
     },
 };
 
@@ -39,15 +41,17 @@ pub(super) struct KeysArgs {
 enum KeysCommand {
     /// Show the node's name, its exchange keys with their times, and whether there is a backup
     Show(ShowArgs),
-    /// Write a copy of the node key to a new file, under a passphrase
+    /// Write a copy of the node key to a new file, under a passphrase, or show it as 24 words for paper
     #[command(
         after_help = "Keep the copy on another machine. Exchange keys need none: new ones are made every twelve hours.\n\n\
-        Examples:\n  baton-node keys backup --out /media/usb/node.key\n  \
+        Examples:\n  baton-node keys backup --out /media/usb/node.key\n  baton-node keys backup --words\n  \
         baton-node keys backup --mark \"data directory is in the nightly backup\""
     )]
     Backup(BackupArgs),
     /// Bring the node key back from a copy; never over another one
-    #[command(after_help = "Example:\n  baton-node keys restore /media/usb/node.key")]
+    #[command(
+        after_help = "Examples:\n  baton-node keys restore /media/usb/node.key\n  baton-node keys restore --words-file -"
+    )]
     Restore(RestoreArgs),
     /// Replace the exchange keys at once, or with --identity the node key
     #[command(
@@ -72,8 +76,11 @@ struct BackupArgs {
     #[command(flatten)]
     places: super::Places,
     /// File to write; it must not exist
-    #[arg(long, value_name = "FILE", required_unless_present = "mark")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["mark", "words"])]
     out: Option<PathBuf>,
+    /// As 24 words: shown on a terminal, or with --out written to the file; whoever has them is the node
+    #[arg(long, conflicts_with_all = ["passphrase_file", "no_passphrase", "mark"])]
+    words: bool,
     /// File with the passphrase in its first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE", conflicts_with = "mark")]
     passphrase_file: Option<PathBuf>,
@@ -93,7 +100,11 @@ struct RestoreArgs {
     #[command(flatten)]
     places: super::Places,
     /// The copy
-    file: PathBuf,
+    #[arg(required_unless_present = "words_file")]
+    file: Option<PathBuf>,
+    /// File with the 24 words in its first line, or - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "passphrase_file"])]
+    words_file: Option<PathBuf>,
     /// File with its passphrase in the first line, or - for standard input [default: ask]
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
@@ -115,6 +126,12 @@ struct RotateArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What a node key is brought back from.
+enum Copy {
+    File(PathBuf, Option<Zeroizing<String>>),
+    Words(Zeroizing<String>),
 }
 
 pub(super) fn run(args: KeysArgs) -> Result<(), Failure> {
@@ -188,7 +205,7 @@ fn show(args: ShowArgs) -> Result<(), Failure> {
 }
 
 fn backup(args: BackupArgs) -> Result<(), Failure> {
-    let folder = data_dir(args.places)?;
+    let folder = data_dir(args.places.clone())?;
     let node = load_node_key(&folder).map_err(storage)?.node_id();
     let place = match (&args.mark, &args.out) {
         (Some(mark), _) => {
@@ -200,6 +217,7 @@ fn backup(args: BackupArgs) -> Result<(), Failure> {
             }
             mark.clone()
         }
+        (None, _) if args.words => return show_words(&folder, node, &args),
         (None, Some(out)) => {
             let passphrase = match args.no_passphrase {
                 true => None,
@@ -224,6 +242,35 @@ fn backup(args: BackupArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Shows the node key as words, or writes them to a new file.
+fn show_words(folder: &Path, node: NodeId, args: &BackupArgs) -> Result<(), Failure> {
+    let words = back_up_words(folder).map_err(storage)?;
+    let place = match &args.out {
+        Some(out) => {
+            let line = Zeroizing::new(format!("{}\n", *words));
+            files::write_private(out, line.as_bytes())
+                .map_err(|error| storage(anyhow::anyhow!("cannot write {}: {error}", out.display())))?;
+            std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string()
+        }
+        None if io::stdout().is_terminal() && !args.json => {
+            say("Whoever has these words is the node: write them down and clear the screen.");
+            say(words.as_str());
+            "24 words".to_owned()
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => {
+            return Err(Failure::text(Exit::Usage, "name the new file with --out, or run it at a terminal"));
+        }
+    };
+    note_backup(folder, node, now_ms(), &place).map_err(storage)?;
+    if args.json {
+        say(serde_json::json!({ "node": node.to_string(), "place": place, "written": args.out.is_some() }));
+    } else {
+        say("To be this node again: baton-node keys restore --words-file FILE");
+    }
+    Ok(())
+}
+
 fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
     let folder = data_dir(args.places)?;
     let key = folder.join(NODE_KEY_FILE);
@@ -235,17 +282,28 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
         );
         return Err(Failure::text(Exit::Storage, text));
     }
-    let sealed = files::needs_passphrase(&args.file).map_err(storage)?;
-    let passphrase = match sealed {
-        true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
-        false => None,
+    let copy = match (args.file, &args.words_file) {
+        (Some(file), _) => {
+            let passphrase = match files::needs_passphrase(&file).map_err(storage)? {
+                true => Some(passphrase::existing(args.passphrase_file.as_deref())?),
+                false => None,
+            };
+            Copy::File(file, passphrase)
+        }
+        (None, Some(words)) => Copy::Words(passphrase::words(words)?),
+        (None, None) => return Err(Failure::text(Exit::Usage, "name the copy, or --words-file")),
     };
     files::create_private_folder(&folder).map_err(storage)?;
     let _lock = DataDir::lock(&folder).map_err(DataDirError::into_failure)?;
-    let passphrase = passphrase.as_ref().map(|text| text.as_str());
-    let node = restore(&folder, &args.file, passphrase).map_err(storage)?;
-    let place = std::path::absolute(&args.file).unwrap_or(args.file);
-    note_backup(&folder, node, now_ms(), &place.display().to_string()).map_err(storage)?;
+    let (node, place) = match copy {
+        Copy::File(file, passphrase) => {
+            let passphrase = passphrase.as_ref().map(|text| text.as_str());
+            let node = restore(&folder, &file, passphrase).map_err(storage)?;
+            (node, std::path::absolute(&file).unwrap_or(file).display().to_string())
+        }
+        Copy::Words(words) => (restore_words(&folder, &words).map_err(storage)?, "24 words".to_owned()),
+    };
+    note_backup(&folder, node, now_ms(), &place).map_err(storage)?;
     if args.json {
         say(
             serde_json::json!({ "node": node.to_string(), "peer_id": peer_id(node).to_string(), "key_file": key }),

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use baton_embed::models::{self as embeddings, EmbeddingModel};
+
 use super::{Exit, Failure, ModelsArgs, ModelsCommand, ask, progress::Progress, say, style::Style};
 use crate::{
     config::{EngineChoice, Settings},
@@ -12,12 +14,16 @@ use crate::{
     models::{Catalogue, ModelError, ModelStatus, PullProgress, WeightsHash, hash_of},
 };
 
+/// The model of embeddings that a node can offer. The catalogue of language models does not have it: its files are the
+/// relayer's too.
+const EMBEDDINGS: EmbeddingModel = embeddings::ALL_MINILM_L6_V2;
+
 pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
     let mut flags = args.places.flags();
     flags.model_dir = args.model_dir;
     let settings = Settings::load(flags)?;
     match args.command {
-        ModelsCommand::List => list(&settings.model_dir, &settings.model, args.json),
+        ModelsCommand::List => list(&settings, args.json),
         ModelsCommand::Pull { name } => pull(&settings.model_dir, &name, args.json)?,
         ModelsCommand::Rm { name, force } => remove(&settings, &name, force, args.json)?,
         ModelsCommand::Verify { names } => verify(&settings.model_dir, names, args.json)?,
@@ -54,10 +60,11 @@ fn own_models(folder: &Path) -> Vec<Own> {
 fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<(), Failure> {
     let (catalogue, folder) = (Catalogue::built_in(), &settings.model_dir);
     let own = own_models(folder).into_iter().find(|own| own.name == name);
-    if own.is_none() {
+    if own.is_none() && name != EMBEDDINGS.name {
         catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     }
     let here = own.is_some()
+        || (name == EMBEDDINGS.name && !embedding_state(folder).1.is_empty())
         || catalogue.list(folder).iter().any(|model| {
             model.entry.name == name && (model.present_bytes.is_some() || model.partial_bytes > 0)
         });
@@ -74,6 +81,7 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
             fs::remove_file(&path).map_err(|source| model_failure(ModelError::Io { path, source }))?;
             true
         }
+        None if name == EMBEDDINGS.name => embeddings::remove(name, folder).map_err(model_failure)?,
         None => catalogue.remove(name, folder).map_err(model_failure)?,
     };
     if json {
@@ -91,10 +99,14 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
     // A node that does not answer uses none.
     let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
         let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
-        let serves = status.models.iter().any(|model| model.engine == "native" && model.name == name);
+        let serves = status
+            .models
+            .iter()
+            .any(|model| matches!(model.engine.as_str(), "native" | "embedding") && model.name == name);
         serves.then(|| format!("served by the node that answers at {}", admin.address))
     });
-    let configured = settings.engine == EngineChoice::Native && settings.model == name;
+    let configured = settings.engine == EngineChoice::Native && settings.model == name
+        || settings.embedding_model.as_deref() == Some(name);
     serving.or_else(|| configured.then(|| "the configured model, which a start would fetch again".to_owned()))
 }
 
@@ -111,12 +123,20 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
     let (catalogue, own) = (Catalogue::built_in(), own_models(folder));
     let names = if names.is_empty() {
         let here = catalogue.list(folder).into_iter().filter(|model| model.present_bytes.is_some());
-        here.map(|model| model.entry.name).chain(own.iter().map(|own| own.name.clone())).collect()
+        let embeddings = EMBEDDINGS.is_installed(folder).then(|| EMBEDDINGS.name.to_owned());
+        here.map(|model| model.entry.name)
+            .chain(own.iter().map(|own| own.name.clone()))
+            .chain(embeddings)
+            .collect()
     } else {
         names
     };
     let mut hashed = Vec::new();
     for name in names {
+        if name == EMBEDDINGS.name {
+            hashed.extend(hash_embeddings(folder)?);
+            continue;
+        }
         hashed.push(match own.iter().find(|own| own.name == name) {
             Some(own) => hash_own(own)?,
             None => hash_listed(&catalogue, folder, &name)?,
@@ -169,6 +189,42 @@ fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashe
     Ok(Hashed { name: name.to_owned(), path, expected, actual })
 }
 
+/// The files of the model of embeddings.
+fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
+    let mut progress = Progress::of(EMBEDDINGS.name, EMBEDDINGS.bytes());
+    let verified = embeddings::verify(EMBEDDINGS.name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    let files = match verified {
+        Err(ModelError::Io { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
+            let text = format!("{} is not here: there is no {}", EMBEDDINGS.name, path.display());
+            return Err(Failure::text(Exit::Model, text));
+        }
+        verified => verified.map_err(model_failure)?,
+    };
+    let name = EMBEDDINGS.name.to_owned();
+    let hashed = files.into_iter().map(|file| Hashed {
+        name: name.clone(),
+        path: file.path,
+        expected: Some(file.expected),
+        actual: file.actual,
+    });
+    Ok(hashed.collect())
+}
+
+/// What is there of the model of embeddings, in words; and its files of which anything is.
+fn embedding_state(folder: &Path) -> (String, Vec<ModelStatus>) {
+    let mut files = embeddings::status(EMBEDDINGS.name, folder).unwrap_or_default();
+    files.retain(|file| file.present_bytes.is_some() || file.partial_bytes > 0);
+    let state = if EMBEDDINGS.is_installed(folder) {
+        "here"
+    } else if files.is_empty() {
+        "not fetched"
+    } else {
+        "incomplete or other"
+    };
+    (state.to_owned(), files)
+}
+
 fn hash_own(own: &Own) -> Result<Hashed, Failure> {
     let mut progress = Progress::of(&own.name, own.bytes);
     let hashed = hash_of(&own.path, &mut |bytes| {
@@ -191,6 +247,9 @@ fn hashed_as_json(file: &Hashed) -> serde_json::Value {
 }
 
 fn pull(folder: &Path, name: &str, json: bool) -> Result<(), Failure> {
+    if name == EMBEDDINGS.name {
+        return pull_embeddings(folder, json);
+    }
     let catalogue = Catalogue::built_in();
     let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     let mut progress = Progress::new(entry);
@@ -205,10 +264,36 @@ fn pull(folder: &Path, name: &str, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(folder: &Path, chosen: &str, json: bool) {
+fn pull_embeddings(folder: &Path, json: bool) -> Result<(), Failure> {
+    let name = EMBEDDINGS.name;
+    let mut progress = Progress::of(name, EMBEDDINGS.bytes());
+    let pulled = embeddings::pull(name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    let paths = pulled.map_err(model_failure)?;
+    if json {
+        say(serde_json::json!({ "name": name, "path": paths.first(), "paths": paths }));
+    } else {
+        say(format!("{name} is in {} (SHA-256 checked)", folder.display()));
+    }
+    Ok(())
+}
+
+fn list(settings: &Settings, json: bool) {
+    let (folder, chosen) = (settings.model_dir.as_path(), settings.model.as_str());
+    let embeds = settings.embedding_model.as_deref() == Some(EMBEDDINGS.name);
     let models = Catalogue::built_in().list(folder);
     if json {
-        let models: Vec<_> = models.iter().map(|model| as_json(model, chosen)).collect();
+        let mut models: Vec<_> = models.iter().map(|model| as_json(model, chosen)).collect();
+        models.push(serde_json::json!({
+            "name": EMBEDDINGS.name,
+            "description": EMBEDDINGS.description,
+            "licence": EMBEDDINGS.licence,
+            "bytes": EMBEDDINGS.bytes(),
+            "kind": "embedding",
+            "path": EMBEDDINGS.paths(folder)[0],
+            "installed": EMBEDDINGS.is_installed(folder),
+            "configured": embeds,
+        }));
         let own = own_models(folder).into_iter().map(|own| {
             let configured = own.name == chosen;
             serde_json::json!({ "name": own.name, "bytes": own.bytes, "path": own.path, "configured": configured })
@@ -217,7 +302,8 @@ fn list(folder: &Path, chosen: &str, json: bool) {
         return;
     }
     let style = Style::stdout();
-    let width = models.iter().map(|model| model.entry.name.len()).max().unwrap_or(0).max(4);
+    let names = models.iter().map(|model| model.entry.name.as_str()).chain([EMBEDDINGS.name]);
+    let width = names.map(str::len).max().unwrap_or(0).max(4);
     say(style.strong(&format!("{:width$}  {:>9}  {:19}  {}", "NAME", "SIZE", "STATE", "DESCRIPTION")));
     for model in &models {
         // Padded before it is coloured: escapes have no width.
@@ -229,6 +315,12 @@ fn list(folder: &Path, chosen: &str, json: bool) {
             (&model.entry.name, &model.entry.description, &model.entry.licence);
         say(format!("{name:width$}  {size:>9}  {state}  {description}. Licence: {licence}{mark}"));
     }
+    let state = format!("{:19}", embedding_state(folder).0);
+    let state = if EMBEDDINGS.is_installed(folder) { style.good(&state) } else { state };
+    let mark = if embeds { " (configured)" } else { "" };
+    let (name, size) = (EMBEDDINGS.name, megabytes(EMBEDDINGS.bytes()));
+    let (description, licence) = (EMBEDDINGS.description, EMBEDDINGS.licence);
+    say(format!("{name:width$}  {size:>9}  {state}  embeddings: {description}. Licence: {licence}{mark}"));
     for own in own_models(folder) {
         let mark = if own.name == chosen { " (configured)" } else { "" };
         let state = style.good(&format!("{:19}", "here"));

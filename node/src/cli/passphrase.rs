@@ -31,6 +31,11 @@ pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure
     file.map_or_else(|| ask("Passphrase: "), from_file)
 }
 
+/// The words of a backup, in one line.
+pub(super) fn words(file: &Path) -> Result<Zeroizing<String>, Failure> {
+    from_file(file)
+}
+
 fn ask(prompt: &str) -> Result<Zeroizing<String>, Failure> {
     if !io::stdin().is_terminal() {
         let text =
@@ -43,9 +48,8 @@ fn ask(prompt: &str) -> Result<Zeroizing<String>, Failure> {
 
 /// The first line of a file; `-` is standard input.
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let failed = |error: io::Error| {
-        Failure::text(Exit::Usage, format!("cannot read the passphrase file {}: {error}", path.display()))
-    };
+    let failed =
+        |error: io::Error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display()));
     // With room for the longest: a text that grew would leave copies behind.
     let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
     if path == Path::new("-") {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     admin::{
         Status,
-        network::{Nat, NetworkStatus},
+        network::{Nat, NetworkStatus, Traffic},
     },
     config::Settings,
 };
@@ -62,6 +62,9 @@ pub(super) fn describe(status: &Status, style: Style) -> String {
         lines.push(format!("Network   {}", describe_network(network)));
     }
     lines.push(format!("Peers     {} connected, {} known", status.peers.connected, status.peers.known));
+    if let Some(traffic) = status.network.as_ref().map(|network| network.traffic) {
+        lines.extend(describe_traffic(&traffic).map(|text| format!("          {text}")));
+    }
     let peers = status.network.iter().flat_map(|network| &network.peers).filter(|peer| peer.connected);
     for peer in peers.take(MAX_PEERS_LISTED) {
         lines.push(format!(
@@ -128,6 +131,22 @@ fn describe_speed(status: &Status) -> String {
         text.push_str(&format!(", first token after {wait} ms"));
     }
     text
+}
+
+/// Connections in words; none where there are none and nothing is carried.
+fn describe_traffic(traffic: &Traffic) -> Option<String> {
+    let parts = [
+        (traffic.tcp, "over TCP"),
+        (traffic.quic, "over QUIC"),
+        (traffic.relayed, "through relays"),
+        (traffic.reservations, "reservations held for others"),
+        (traffic.circuits, "circuits carried for others"),
+        (traffic.holes_punched, "holes punched"),
+        (traffic.holes_failed, "holes that did not come about"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let text = parts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
+    (!text.is_empty()).then_some(text)
 }
 
 /// Reachability in words.

@@ -123,6 +123,10 @@ pub struct RunFlags {
     /// Folder of model files
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", help_heading = "Model")]
     pub model_dir: Option<PathBuf>,
+    /// Offer embeddings of texts, made with this model; fetched at the first start if it is not there
+    #[arg(long, env = "BATON_NODE_EMBEDDING_MODEL", value_name = "NAME", help_heading = "Model",
+        value_parser = |value: &str| text("embedding_model", value))]
+    pub embedding_model: Option<String>,
     /// What produces tokens
     #[arg(long, env = "BATON_NODE_ENGINE", value_name = "KIND", help_heading = "Model")]
     pub engine: Option<EngineChoice>,
@@ -275,7 +279,7 @@ impl RunFlags {
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
             config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
-            publisher_token_file publisher_secret_file heads shards model model_dir engine
+            publisher_token_file publisher_secret_file heads shards model model_dir embedding_model engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             max_memory_mb max_connections max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
@@ -305,6 +309,7 @@ impl RunFlags {
             "publisher_secret_file" => self.publisher_secret_file = Some(text(key, one())?.into()),
             "heads" => self.heads = Some(heads(one())?),
             "shards" => self.shards = Some(number(key, one())?),
+            "embedding_model" => self.embedding_model = Some(text(key, one())?),
             "model" => self.model = Some(text(key, one())?),
             "model_dir" => self.model_dir = Some(text(key, one())?.into()),
             "engine" => self.engine = Some(choice(one())?),

@@ -110,6 +110,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("shards", Kind::Number(4, 2048), "1000", "", ""),
     entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
     entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
+    entry("embedding_model", Kind::Text, "", "none", "\"all-minilm-l6-v2\""),
     entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),
     entry("proxied_url", Kind::Text, "", "", URL),
     entry("proxied_model", Kind::Text, "", "", "a model's name"),

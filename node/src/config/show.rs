@@ -141,6 +141,7 @@ impl Settings {
             "shards" => u32::from(self.shards).into(),
             "model" => self.model.clone().into(),
             "model_dir" => path(&self.model_dir),
+            "embedding_model" => self.embedding_model.clone()?.into(),
             "engine" => choice(&self.engine),
             "proxied_url" => redacted(self.proxied_url.as_deref()?).into(),
             "proxied_model" => self.proxied_model.clone()?.into(),
@@ -221,7 +222,7 @@ mod tests {
     fn every_option_is_shown_and_what_is_shown_is_accepted_as_a_file() {
         let text = "publisher_token_file = \"/t\"\nengine = \"proxied\"\nproxied_url = \"http://h\"\n\
                     proxied_model = \"m\"\nproxied_key_file = \"/k\"\nthreads = 3\nmax_memory_mb = 900\n\
-                    otlp_endpoint = \"http://t\"";
+                    otlp_endpoint = \"http://t\"\nembedding_model = \"all-minilm-l6-v2\"";
         let given = file::parse(Path::new("c"), text).unwrap();
         let settings = Settings::resolve(RunFlags::default(), given, None).unwrap();
         let mut written = String::new();

@@ -1,25 +1,37 @@
 //! Which engine answers, and getting its model first.
 
-use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
+use baton_embed::{Embedder, Hashing, MiniLm, models as embedding_models};
+use baton_proto::node_record::ModelOffer;
 use zeroize::Zeroizing;
 
 use crate::{
     cli::{Exit, Failure, progress::Progress},
     config::{EngineChoice, Settings},
     engine::{
-        Engine,
+        Engine, EngineKind, ModelManifest,
         echo::{EchoConfig, EchoEngine},
+        manifest,
         native::{NativeConfig, NativeEngine},
         proxied::{ProxiedConfig, ProxiedEngine},
     },
     models::{Catalogue, ModelError},
+    service::EmbeddingModel,
 };
 
 /// What the engine's libraries take their number of threads from, and nothing else.
 const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
 /// Longest file with a bearer token.
 const MAX_KEY_BYTES: u64 = 4096;
+/// Tokens of a text that the hashing embedder is said to look at: all of the longest one, whose words have a letter and a
+/// space at the least.
+const HASHING_TOKENS: u32 = 4096;
 /// Longest silence of a server behind a proxied engine.
 const PROXIED_SILENCE: Duration = Duration::from_secs(120);
 
@@ -29,7 +41,8 @@ const PROXIED_SILENCE: Duration = Duration::from_secs(120);
 /// # Errors
 /// When it cannot be started again.
 pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
-    let Some(threads) = settings.threads.filter(|_| settings.engine == EngineChoice::Native) else {
+    let computes = settings.engine == EngineChoice::Native || settings.embedding_model.is_some();
+    let Some(threads) = settings.threads.filter(|_| computes) else {
         return Ok(());
     };
     let wanted = threads.to_string();
@@ -54,6 +67,76 @@ pub(super) async fn load(settings: &Settings) -> Result<Arc<dyn Engine>, Failure
         EngineChoice::Echo => echo(&settings),
     });
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
+}
+
+/// Loads what texts are embedded with, if anything, fetching it first where it is missing.
+pub(super) async fn load_embeddings(settings: &Settings) -> Result<Option<EmbeddingModel>, Failure> {
+    let Some(name) = settings.embedding_model.clone() else { return Ok(None) };
+    let folder = settings.model_dir.clone();
+    let loading = tokio::task::spawn_blocking(move || embeddings(&name, &folder));
+    loading.await.map_err(|error| Failure::new(Exit::Failure, error))?.map(Some)
+}
+
+fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
+    let (embedder, manifest, context_tokens): (Arc<dyn Embedder>, _, _) = if name == Hashing::ID {
+        tracing::warn!("{name} knows words by their spelling only: it is for tests, not for service");
+        let manifest = manifest::unseen(format!("embedding:{name}"));
+        (Arc::new(Hashing), manifest, HASHING_TOKENS)
+    } else {
+        let files = embedding_files(name, folder)?;
+        let embedder = MiniLm::open(folder).map_err(|error| Failure::new(Exit::Model, error))?;
+        let manifest = embedding_manifest(name, &files)?;
+        (Arc::new(embedder), manifest, u32::try_from(MiniLm::MAX_TOKENS).unwrap_or(u32::MAX))
+    };
+    let offer = ModelOffer {
+        model: manifest.model_id(),
+        name: name.to_owned(),
+        engine: EngineKind::Embedding,
+        context_tokens,
+        input_price: 0,
+        output_price: 0,
+    };
+    tracing::info!(model = name, id = %offer.model, "embeddings are offered");
+    Ok(EmbeddingModel { offer, embedder })
+}
+
+/// The model's weights and tokenizer, fetched where they are missing.
+fn embedding_files(name: &str, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let model = embedding_models::model(name).map_err(model_failure)?;
+    if model.is_installed(folder) {
+        return Ok(model.paths(folder).to_vec());
+    }
+    tracing::info!(model = name, folder = %folder.display(), "the model is not here yet: fetching it");
+    let mut progress = Progress::of(name, model.bytes());
+    let pulled = embedding_models::pull(name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    pulled.map_err(model_failure)
+}
+
+/// What the files are, by their hashes; refused where they are not those of the catalogue.
+fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Failure> {
+    let folder = files.first().and_then(|file| file.parent()).unwrap_or(Path::new(""));
+    let verified = embedding_models::verify(name, folder, &mut |_| {}).map_err(model_failure)?;
+    if let Some(wrong) = verified.iter().find(|file| !file.is_right()) {
+        let text = format!(
+            "the model file {} is damaged or another model (SHA-256 {}, expected {}): remove it, then run `baton-node \
+             models pull {name}`",
+            wrong.path.display(),
+            wrong.actual,
+            wrong.expected
+        );
+        return Err(Failure::text(Exit::Model, text));
+    }
+    let [weights, tokenizer] = verified.as_slice() else {
+        return Err(Failure::text(Exit::Model, format!("{name} has no weights or no tokenizer")));
+    };
+    let text = fs::read(&tokenizer.path)
+        .map_err(|source| model_failure(ModelError::Io { path: tokenizer.path.clone(), source }))?;
+    Ok(ModelManifest {
+        weights_sha256: weights.actual.0,
+        tokenizer_hash: *blake3::hash(&text).as_bytes(),
+        ..manifest::unseen("embedding:bert".to_owned())
+    })
 }
 
 /// Jobs that an engine takes: two for each slot, since a job that was stopped ends only after its current token while

@@ -9,16 +9,17 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{MeshHandle, Multiaddr, PeerId, Reachability};
+use baton_mesh::{MeshHandle, MeshStats, Multiaddr, PeerId, Reachability};
+use baton_proto::node_record::ModelOffer;
 
 use crate::{
     admin::{
         Control, DrainStatus, ModelInfo, NetworkStatus, PeerCounts, Sample, Status, StatusSource,
         StoreStatus,
-        network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits},
+        network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
     },
     config::Settings,
-    engine::{Engine, EngineKind},
+    engine::EngineKind,
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
@@ -46,9 +47,9 @@ impl Running {
         store: Arc<WatchedStore>,
         journal: Journal,
         service: NodeService,
-        engines: &[&dyn Engine],
+        offers: &[ModelOffer],
     ) -> Self {
-        let models = engines.iter().map(|engine| model_info(*engine)).collect();
+        let models = offers.iter().map(model_info).collect();
         let peer_id = peer_id(identity.node_id());
         Self { mesh, identity, store, journal, service, models, peer_id }
     }
@@ -63,16 +64,28 @@ pub(super) fn engine_name(kind: EngineKind) -> &'static str {
         EngineKind::Native => "native",
         EngineKind::Proxied => "proxied",
         EngineKind::Echo => "echo",
+        EngineKind::Embedding => "embedding",
     }
 }
 
-fn model_info(engine: &dyn Engine) -> ModelInfo {
-    let info = engine.info();
+fn model_info(offer: &ModelOffer) -> ModelInfo {
     ModelInfo {
-        name: info.name.clone(),
-        model: info.model_id.to_string(),
-        engine: engine_name(info.kind).to_owned(),
-        context_tokens: info.context_tokens,
+        name: offer.name.clone(),
+        model: offer.model.to_string(),
+        engine: engine_name(offer.engine).to_owned(),
+        context_tokens: offer.context_tokens,
+    }
+}
+
+fn traffic(stats: &MeshStats) -> Traffic {
+    Traffic {
+        tcp: stats.transports.tcp,
+        quic: stats.transports.quic,
+        relayed: stats.transports.relayed,
+        reservations: stats.relay.reservations,
+        circuits: stats.relay.circuits,
+        holes_punched: stats.holes_punched,
+        holes_failed: stats.holes_failed,
     }
 }
 
@@ -199,6 +212,7 @@ impl View {
                 bytes: limits.bytes,
                 seconds: limits.time.map(|time| time.as_secs()),
             }),
+            traffic: traffic(&running.mesh.stats()),
             peers: peers.collect(),
         })
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, TokenCount,
     manifest::unseen,
+    refuse_extras,
     text::{Pushed, StreamText, shown_text},
     worker::{Backend, EventSink, Worker},
 };
@@ -89,6 +90,7 @@ impl Engine for EchoEngine {
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         job.sampling.validate()?;
+        refuse_extras(&job)?;
         self.worker.submit(job)
     }
 
@@ -146,14 +148,14 @@ impl Backend for Runner {
                 Pushed::Stopped(piece) => (piece, true),
             };
             let count = u32::try_from(piece.ids.len()).unwrap_or(u32::MAX);
-            sink.token(next, piece.ids, piece.text);
+            sink.token(next, piece.ids, piece.text, Vec::new());
             next += count;
             if stopped {
                 return Ok(FinishReason::StopString);
             }
         }
         let rest = text.finish();
-        sink.token(next, rest.ids, rest.text);
+        sink.token(next, rest.ids, rest.text, Vec::new());
         Ok(finish)
     }
 }

@@ -9,7 +9,10 @@ mod weights;
 
 use std::{path::PathBuf, sync::Arc};
 
-use baton_proto::limits::VERSION;
+use baton_proto::{
+    limits::VERSION,
+    wire::{TokenBytes, TokenLogprob},
+};
 use zeroize::Zeroizing;
 
 use self::{
@@ -20,9 +23,11 @@ pub use super::template::TemplateDate;
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
     TokenCount,
+    grammar::{Constraint, Grammar, Grammars, Kind},
+    logprobs::{Reported, Softmax},
     sampler::Sampler,
     template::ChatTemplate,
-    text::{Pushed, StreamText, shown_text},
+    text::{Piece, Pushed, StreamText, shown_text},
     tokenizer::ModelTokenizer,
     worker::{Backend, EventSink, Worker},
 };
@@ -126,11 +131,25 @@ pub enum LoadError {
 struct Language {
     tokenizer: ModelTokenizer,
     template: ChatTemplate,
+    /// None that can be used where the model has no token to end an answer with.
+    grammars: Result<Grammars, EngineError>,
 }
 
 impl Language {
     fn encode(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
         self.tokenizer.encode(&self.template.render(prompt)?)
+    }
+
+    fn grammars(&self) -> Result<&Grammars, EngineError> {
+        self.grammars.as_ref().map_err(Clone::clone)
+    }
+
+    /// What is reported of a token that is chosen by these logits, untouched.
+    fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: u8) -> Reported {
+        let mut tokens = vec![softmax.of_token(id)];
+        tokens.extend(softmax.likeliest(usize::from(likeliest)));
+        let bytes = |one: &TokenLogprob| TokenBytes(self.tokenizer.token_bytes(one.token).to_vec());
+        Reported { spelled: tokens.iter().map(bytes).collect(), tokens }
     }
 }
 
@@ -168,7 +187,9 @@ impl NativeEngine {
             context_tokens: model.context_tokens().min(config.max_context_tokens),
             manifest: manifest.into(),
         };
-        let language = Arc::new(Language { tokenizer, template });
+        // Now, since the first turn with a schema would wait for it.
+        let grammars = Grammars::new(&tokenizer);
+        let language = Arc::new(Language { tokenizer, template, grammars });
         let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
         let worker = Worker::spawn(&info.name, config.queue_limit, runner).map_err(LoadError::Thread)?;
         Ok(Self { info, language, worker })
@@ -204,13 +225,28 @@ impl Engine for NativeEngine {
         &self.info
     }
 
+    fn takes_tools(&self) -> bool {
+        self.language.template.takes_tools()
+    }
+
     fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
         let ids = self.language.encode(prompt)?;
         Ok(TokenCount { tokens: u32::try_from(ids.len()).map_err(|_| EngineError::Tokenizer)?, exact: true })
     }
 
+    fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
+        Ok(Constraint(Kind::Grammar(Box::new(self.language.grammars()?.compile(schema)?))))
+    }
+
+    fn reports_logprobs(&self) -> bool {
+        true
+    }
+
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         job.sampling.validate()?;
+        if matches!(job.constraint, Some(Constraint(Kind::Passed(_)))) {
+            return Err(EngineError::Unsupported { what: "a constraint of another engine" });
+        }
         self.worker.submit(job)
     }
 
@@ -255,6 +291,16 @@ impl Backend for Runner {
         if !open {
             return Ok(FinishReason::StopString);
         }
+        let mut grammar = match &job.constraint {
+            Some(Constraint(Kind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
+            _ => None,
+        };
+        if let Some(grammar) = &mut grammar {
+            grammar.resume(&job.resume_tokens)?;
+            if grammar.is_complete() {
+                return Ok(FinishReason::Stop);
+            }
+        }
         let longest = (self.context - input).min(job.sampling.max_tokens as usize);
         if job.resume_tokens.len() >= longest {
             return Ok(FinishReason::Length);
@@ -271,7 +317,7 @@ impl Backend for Runner {
         }
         let logits = logits.ok_or(EngineError::Numerics)?;
         sink.prefilled();
-        let answer = Answer { input, longest, text };
+        let answer = Answer { input, longest, text, grammar };
         self.decode(job, sink, ids, &mut cache, logits, answer)
     }
 }
@@ -282,6 +328,8 @@ struct Answer {
     /// Tokens it may have, the resumed ones included.
     longest: usize,
     text: StreamText,
+    /// What it may go on with, where a schema says.
+    grammar: Option<Grammar>,
 }
 
 impl Runner {
@@ -298,34 +346,55 @@ impl Runner {
         let sampler = Sampler::new(&job.sampling);
         // Position in the answer of the first token that is not emitted yet.
         let mut next_index = small(job.resume_tokens.len());
+        // Of tokens that are not emitted yet.
+        let mut reported = Zeroizing::new(Vec::new());
+        let mut emit = |sink: &mut EventSink, piece: Piece, reported: &mut Vec<Reported>| {
+            let count = piece.ids.len();
+            let logprobs = reported.drain(..count.min(reported.len())).collect();
+            sink.token(next_index, piece.ids, piece.text, logprobs);
+            next_index += small(count);
+        };
         loop {
             if let Some(interruption) = sink.interruption() {
                 return interruption;
             }
             let position = ids.len() - answer.input;
+            // Grammar and penalties change the logits; what is reported is the model's own word.
+            let plain = (job.sampling.logprobs > 0).then(|| logits.clone());
+            if let Some(grammar) = &mut answer.grammar {
+                grammar.mask(&mut logits, |id| tokenizer.is_stop(id))?;
+            }
             let id = sampler.sample(&mut logits, &ids, small(position))?;
             let ended = if tokenizer.is_stop(id) {
                 Some(FinishReason::Stop)
             } else {
                 ids.push(id);
                 sink.generated();
+                if let Some(plain) = plain {
+                    let report = self.language.report(&Softmax::of(&plain), id, job.sampling.logprobs);
+                    reported.push(report);
+                }
                 match answer.text.push(id, tokenizer.token_bytes(id)) {
                     Pushed::Held => {}
-                    Pushed::Emit(piece) => {
-                        let count = small(piece.ids.len());
-                        sink.token(next_index, piece.ids, piece.text);
-                        next_index += count;
-                    }
+                    Pushed::Emit(piece) => emit(sink, piece, &mut reported),
                     Pushed::Stopped(piece) => {
-                        sink.token(next_index, piece.ids, piece.text);
+                        emit(sink, piece, &mut reported);
                         return Ok(FinishReason::StopString);
                     }
                 }
-                (position + 1 >= answer.longest).then_some(FinishReason::Length)
+                let complete = match &mut answer.grammar {
+                    Some(grammar) => {
+                        grammar.push(id)?;
+                        grammar.is_complete()
+                    }
+                    None => false,
+                };
+                let full = position + 1 >= answer.longest;
+                // A whole value is whole also where it fills all the room.
+                if complete { Some(FinishReason::Stop) } else { full.then_some(FinishReason::Length) }
             };
             if let Some(finish) = ended {
-                let rest = answer.text.finish();
-                sink.token(next_index, rest.ids, rest.text);
+                emit(sink, answer.text.finish(), &mut reported);
                 return Ok(finish);
             }
             if let Some(interruption) = sink.interruption() {

@@ -4,6 +4,7 @@
 //! resumed or replayed; [`EngineKind::Proxied`] says so in the receipt. The server is trusted with the text
 //! but not with the node: every length and time is bounded.
 
+mod calls;
 mod sse;
 
 use std::{
@@ -22,12 +23,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use self::sse::{Event, SseReader};
+use self::{
+    calls::Calls,
+    sse::{Chunk, Event, SseReader},
+};
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
-    GenerateJob, GenerateStats, Sampling, TokenCount, manifest::unseen, worker::millis,
+    GenerateJob, GenerateStats, Sampling, TokenCount,
+    grammar::{self, Constraint, Kind},
+    manifest::unseen,
+    refuse_logprobs,
+    worker::millis,
 };
-use crate::prompt::{Prompt, role_name};
+use crate::prompt::{Prompt, Spoken, role_name};
 
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -166,7 +174,8 @@ impl ProxiedEngine {
 /// Rather too high, see [`ESTIMATED_BYTES_PER_TOKEN`].
 fn estimate_tokens(prompt: &Prompt) -> u32 {
     let message = |text: &str| text.len().div_ceil(ESTIMATED_BYTES_PER_TOKEN) + ESTIMATED_MESSAGE_TOKENS;
-    let tokens = prompt.rendered().map(|(_, text)| message(&text)).sum::<usize>();
+    let tools = prompt.tools().map_or(0, |tools| message(&tools.message().text));
+    let tokens = prompt.rendered().map(|(_, text)| message(&text)).sum::<usize>() + tools;
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
@@ -175,14 +184,29 @@ impl Engine for ProxiedEngine {
         &self.info
     }
 
+    /// The server says whether its model does.
+    fn takes_tools(&self) -> bool {
+        true
+    }
+
     fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
         Ok(TokenCount { tokens: estimate_tokens(prompt), exact: false })
+    }
+
+    fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
+        grammar::read(schema)?;
+        Ok(Constraint(Kind::Passed(Zeroizing::new(schema.to_owned()))))
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         job.sampling.validate()?;
         if !job.resume_tokens.is_empty() {
             return Err(EngineError::ResumeUnsupported);
+        }
+        // Servers report texts of tokens, and the wire has ids.
+        refuse_logprobs(&job)?;
+        if matches!(job.constraint, Some(Constraint(Kind::Grammar(_)))) {
+            return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if self.stop.is_cancelled() {
@@ -199,6 +223,8 @@ impl Engine for ProxiedEngine {
             begun: Instant::now(),
             stats: GenerateStats::default(),
             chunks: 0,
+            parts: 0,
+            whole: job.constraint.is_some().then(Zeroizing::default),
         };
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(run.finish(job, last, slot), &self.runtime);
@@ -226,7 +252,12 @@ struct Run {
     events: mpsc::Sender<EngineEvent>,
     begun: Instant,
     stats: GenerateStats,
+    /// Texts that were handed on.
     chunks: u32,
+    /// Texts and parts of calls that came.
+    parts: u32,
+    /// The answer, where a schema was passed on: a server that ignored it is found out.
+    whole: Option<Zeroizing<String>>,
 }
 
 impl Run {
@@ -245,6 +276,7 @@ impl Run {
             () = reader.closed() => Ok(FinishReason::Cancelled),
             outcome = self.request(&job) => outcome,
         };
+        let outcome = outcome.and_then(|finish| self.check_json(finish));
         let elapsed = millis(self.begun.elapsed());
         self.stats.decode_ms = elapsed.saturating_sub(self.stats.prefill_ms);
         if self.stats.output_tokens == 0 {
@@ -257,8 +289,19 @@ impl Run {
         });
     }
 
+    /// A server that does not know `response_format` answers in prose.
+    fn check_json(&self, finish: FinishReason) -> Result<FinishReason, EngineError> {
+        let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        match &self.whole {
+            Some(whole) if finish == FinishReason::Stop && !is_json(whole) => {
+                Err(EngineError::BackendProtocol { reason: "the answer is not the JSON that was asked for" })
+            }
+            _ => Ok(finish),
+        }
+    }
+
     async fn request(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
-        let body = request_body(&self.backend.model, &job.prompt, &job.sampling);
+        let body = request_body(&self.backend.model, &job.prompt, &job.sampling, job.constraint.as_ref());
         let request = self
             .backend
             .client
@@ -279,6 +322,7 @@ impl Run {
 
         let mut stream = response.bytes_stream();
         let mut reader = SseReader::default();
+        let mut calls = Calls::default();
         let (mut events, mut finish, mut received) = (Vec::new(), None, 0);
         while let Some(bytes) = stream.next().await {
             // A stream that breaks after the answer's end was said is complete all the same.
@@ -290,20 +334,39 @@ impl Run {
             reader.push(&bytes, &mut events)?;
             for event in events.drain(..) {
                 let Event::Chunk(chunk) = event else {
+                    self.emit(calls.finish()).await;
                     return finish.ok_or(EngineError::BackendTruncated);
                 };
                 finish = chunk.finish.or(finish);
                 if let Some((input, output)) = chunk.usage {
                     (self.stats.input_tokens, self.stats.output_tokens) = (input, output);
                 }
-                self.emit(chunk.text).await;
-                if self.chunks >= job.sampling.max_tokens && finish.is_none() {
+                self.take(chunk, &mut calls).await?;
+                if self.parts >= job.sampling.max_tokens && finish.is_none() {
                     // Every chunk is a token or more, so a server that goes on ignores the limit.
+                    self.emit(calls.finish()).await;
                     return Ok(FinishReason::Length);
                 }
             }
         }
+        self.emit(calls.finish()).await;
         finish.ok_or(EngineError::BackendTruncated)
+    }
+
+    async fn take(&mut self, chunk: Chunk, calls: &mut Calls) -> Result<(), EngineError> {
+        if !chunk.text.is_empty() {
+            self.parts += 1;
+            let ended = calls.finish();
+            self.emit(ended).await;
+            calls.follow_text();
+            self.emit(chunk.text).await;
+        }
+        for part in chunk.calls {
+            self.parts += u32::from(!part.arguments.is_empty());
+            let ended = calls.take(part)?;
+            self.emit(ended).await;
+        }
+        Ok(())
     }
 
     async fn emit(&mut self, text: String) {
@@ -316,7 +379,10 @@ impl Run {
         }
         let index = self.chunks;
         self.chunks += 1;
-        self.send(EngineEvent::Token { index, ids: Vec::new(), text }).await;
+        if let Some(whole) = &mut self.whole {
+            whole.push_str(&text);
+        }
+        self.send(EngineEvent::Token { index, ids: Vec::new(), text, logprobs: Vec::new() }).await;
     }
 
     /// Waits for a slow reader; the connection's flow control then slows the server.
@@ -327,20 +393,13 @@ impl Run {
 }
 
 /// The request's JSON. Fields outside the protocol are sent only when a job asks for them.
-fn request_body(model: &str, prompt: &Prompt, sampling: &Sampling) -> Vec<u8> {
-    let messages: Vec<Value> = prompt
-        .rendered()
-        .map(|(message, text)| {
-            let mut value = json!({ "role": role_name(message.role), "content": text.as_str() });
-            if let Some(name) = &message.name {
-                value["name"] = json!(name);
-            }
-            if let Some(call_id) = &message.call_id {
-                value["tool_call_id"] = json!(call_id);
-            }
-            value
-        })
-        .collect();
+fn request_body(
+    model: &str,
+    prompt: &Prompt,
+    sampling: &Sampling,
+    constraint: Option<&Constraint>,
+) -> Vec<u8> {
+    let messages: Vec<Value> = prompt.spoken().iter().map(message).collect();
     let mut body = json!({
         "model": model,
         "messages": messages,
@@ -360,5 +419,40 @@ fn request_body(model: &str, prompt: &Prompt, sampling: &Sampling) -> Vec<u8> {
     if (sampling.repetition_penalty - 1.0).abs() > f32::EPSILON {
         body["repetition_penalty"] = json!(sampling.repetition_penalty);
     }
-    body.to_string().into_bytes()
+    if let Some(Constraint(Kind::Passed(schema))) = constraint
+        && let Ok(schema) = serde_json::from_str::<Value>(schema)
+    {
+        let schema = json!({ "name": "answer", "schema": schema, "strict": true });
+        body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
+    }
+    let mut body = body.to_string();
+    if let Some(tools) = prompt.tools() {
+        // Written apart: models were trained on definitions in the order that people write, which a `Value` has not.
+        body.truncate(body.len() - 1);
+        body.push_str(",\"tools\":");
+        body.push_str(&tools.message().text);
+        body.push('}');
+    }
+    body.into_bytes()
+}
+
+fn message(spoken: &Spoken<'_>) -> Value {
+    let Spoken { message, content, calls, answers, .. } = spoken;
+    let mut value = json!({ "role": role_name(message.role), "content": content.as_str() });
+    if !calls.is_empty() {
+        let calls = calls.iter().map(|call| {
+            let function =
+                json!({ "name": call.call.name, "arguments": call.call.arguments.write().as_str() });
+            json!({ "id": call.id, "type": "function", "function": function })
+        });
+        value["tool_calls"] = calls.collect();
+    }
+    let (id, name) = answers.as_ref().map(|(id, name)| (id, name)).unzip();
+    if let Some(name) = message.name.as_ref().or(name) {
+        value["name"] = json!(name);
+    }
+    if let Some(id) = id.or(message.call_id.as_ref()) {
+        value["tool_call_id"] = json!(id);
+    }
+    value
 }

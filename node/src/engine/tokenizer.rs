@@ -108,6 +108,11 @@ impl ModelTokenizer {
         self.stop_ids.contains(&id)
     }
 
+    /// A token that ends an answer, if there is one in the vocabulary.
+    pub(crate) fn stop_id(&self) -> Option<u32> {
+        self.stop_ids.iter().copied().find(|&id| (id as usize) < self.vocabulary())
+    }
+
     pub(crate) fn begin_text(&self) -> &str {
         &self.begin_text
     }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
+    Reported,
 };
 
 /// How often [`EventSink::wait`] looks whether the job was stopped.
@@ -175,14 +176,14 @@ impl EventSink {
     }
 
     /// Reports tokens with their text.
-    pub(crate) fn token(&mut self, index: u32, ids: Vec<u32>, text: String) {
+    pub(crate) fn token(&mut self, index: u32, ids: Vec<u32>, text: String, logprobs: Vec<Reported>) {
         if ids.is_empty() && text.is_empty() {
             return;
         }
         if !text.is_empty() {
             self.first_text_at.get_or_insert_with(Instant::now);
         }
-        self.send(EngineEvent::Token { index, ids, text });
+        self.send(EngineEvent::Token { index, ids, text, logprobs });
     }
 
     /// Sends an event, waiting for a slow reader until the job is stopped. What becomes of the job is
@@ -243,7 +244,7 @@ mod tests {
                     return interruption;
                 }
                 sink.generated();
-                sink.token(index, vec![index], "x".into());
+                sink.token(index, vec![index], "x".into(), Vec::new());
             }
             Ok(FinishReason::Length)
         }
@@ -254,6 +255,7 @@ mod tests {
             prompt: Prompt::new(Vec::new()),
             sampling: Sampling { seed, max_tokens, ..Sampling::default() },
             resume_tokens: Vec::new(),
+            constraint: None,
             cancel: CancellationToken::new(),
         }
     }

@@ -9,8 +9,11 @@ use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, KeyFileError},
     ids::NodeId,
+    session::SessionRoot,
+    words::WordsError,
 };
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::{NODE_KEY_FILE, NODE_KEY_KIND, load_node_key};
 
@@ -43,6 +46,38 @@ pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<
     } else {
         Err(KeyFileError::Format { path: out.to_owned(), kind: NODE_KEY_KIND.to_owned() })
     }
+}
+
+/// The node key as 24 words (BIP-39), for paper: the whole identity, since it is one seed and exchange keys are made anew. They
+/// are the words that a session's root of the same bytes would have.
+///
+/// # Errors
+/// [`KeyFileError`]: the key cannot be read.
+pub fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
+    Ok(SessionRoot::from_bytes(*secret.expose()).to_words())
+}
+
+/// Makes the node key of a data directory that has none from its 24 words.
+///
+/// # Errors
+/// [`RestoreWordsError`]: the words are none of a key, or there is a node key already.
+pub fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWordsError> {
+    let root = SessionRoot::from_words(words)?;
+    let secret = FileSecret::from_bytes(*root.expose());
+    files::create(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, &secret, None)?;
+    Ok(load_node_key(data_dir)?.node_id())
+}
+
+/// Why 24 words brought no node back.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreWordsError {
+    /// They are not a backup.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// The key file.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
 }
 
 fn node_of(secret: &FileSecret) -> NodeId {
@@ -116,6 +151,25 @@ mod tests {
             assert!(restore(new.path(), &copy, passphrase).is_err());
             assert_eq!(fs::read(new.path().join(NODE_KEY_FILE)).unwrap(), before);
         }
+    }
+
+    #[test]
+    fn words_bring_the_node_back_and_a_wrong_one_is_named() {
+        let (home, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        create_node_key(home.path()).unwrap();
+        let node = load_node_key(home.path()).unwrap().node_id();
+        let words = back_up_words(home.path()).unwrap();
+        assert_eq!(words.split(' ').count(), 24);
+        let wrong = words.replacen(words.split(' ').nth(4).unwrap(), "batonic", 1);
+        for bad in [wrong.as_str(), "", "one two"] {
+            let refused = restore_words(new.path(), bad).unwrap_err();
+            assert!(matches!(refused, RestoreWordsError::Words(_)), "{refused}");
+            assert!(!new.path().join(NODE_KEY_FILE).exists());
+        }
+        assert_eq!(restore_words(new.path(), &words.to_uppercase()).unwrap(), node);
+        let before = fs::read(new.path().join(NODE_KEY_FILE)).unwrap();
+        assert!(matches!(restore_words(new.path(), &words), Err(RestoreWordsError::Key(_))));
+        assert_eq!(fs::read(new.path().join(NODE_KEY_FILE)).unwrap(), before, "never over another");
     }
 
     #[test]

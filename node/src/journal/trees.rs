@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    hash::{BuildHasher as _, RandomState},
     path::Path,
     sync::{
         Mutex, MutexGuard, OnceLock,
@@ -39,6 +40,9 @@ pub(super) struct Trees {
     begins_ms: u64,
     blob_bytes: AtomicU64,
     entries: AtomicU64,
+    /// Hashes of the keys of all entries: whoever is not among them is not on the disk.
+    known: Mutex<HashSet<u64>>,
+    hasher: RandomState,
     /// Set by the first failure of the disk. What is in memory is not on the disk from then on, and sled refuses
     /// every later write, so it stays set.
     failed: AtomicBool,
@@ -81,7 +85,11 @@ impl Trees {
             blob_bytes += blob?.1.len() as u64;
         }
         let turns = db.open_tree("turns")?;
-        let entries = turns.len() as u64;
+        let (hasher, mut known, mut entries) = (RandomState::new(), HashSet::new(), 0);
+        for key in turns.iter().keys() {
+            known.insert(hasher.hash_one(key?.as_ref()));
+            entries += 1;
+        }
         Ok(Self {
             turns,
             by_digest: db.open_tree("by_digest")?,
@@ -93,6 +101,8 @@ impl Trees {
             begins_ms,
             blob_bytes: AtomicU64::new(blob_bytes),
             entries: AtomicU64::new(entries),
+            known: Mutex::new(known),
+            hasher,
             failed: AtomicBool::new(false),
             unflushed: Mutex::default(),
             ledger: OnceLock::new(),
@@ -145,6 +155,15 @@ impl Trees {
         }
     }
 
+    /// Whether there may be an entry of this key; where there is none, hardly ever. Looks at memory only.
+    pub(super) fn may_have(&self, key: &TurnKey) -> bool {
+        lock(&self.known).contains(&self.hash(key))
+    }
+
+    fn hash(&self, key: &TurnKey) -> u64 {
+        self.hasher.hash_one(key.to_bytes().as_slice())
+    }
+
     pub(super) fn write_lock(&self) -> MutexGuard<'_, ()> {
         lock(&self.writing)
     }
@@ -191,6 +210,8 @@ impl Trees {
     /// Adds an entry.
     pub(super) fn insert(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
         let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(entry));
+        // Before it is there, so that nobody misses it.
+        lock(&self.known).insert(self.hash(key));
         self.change(|(turns, _, _, by_age, _)| {
             by_age.insert(age.as_slice(), &[])?;
             turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
@@ -343,6 +364,7 @@ impl Trees {
                 by_digest.remove(&digest.0)?;
                 Ok(blobs.remove(&digest.0)?)
             })?;
+            lock(&self.known).remove(&self.hash(&key));
             self.forget_bytes(removed);
             self.entries.fetch_sub(1, Ordering::Relaxed);
         }

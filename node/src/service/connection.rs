@@ -5,13 +5,16 @@ use std::{sync::Arc, time::Duration};
 use baton_mesh::{FrameError, FrameTooLarge, TurnStream};
 use baton_proto::{
     ErrorCode, codec,
+    embed::{EMBED_PROTOCOL, EmbedAnswer},
+    ids::{BlobDigest, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
     wire::{ClientFrame, NodeFrame},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Core, RequestKind,
+    Core, RequestKind, embedding,
     guard::{Caller, Offence, Turned},
     limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
     questions,
@@ -24,6 +27,7 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     let arrived = core.guard().arrive(&who, core.now_ms());
     let served = async {
         match arrived {
+            Ok(()) if is_for_embeddings(&stream) => embedding::serve(&core, stream, who).await,
             Ok(()) => answer(&core, stream, who).await,
             Err(turned) => turn_away(&core, stream, who, turned).await,
         }
@@ -31,6 +35,10 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     if let Some(Err(error)) = core.closing.run_until_cancelled(Box::pin(served)).await {
         tracing::debug!(%error, "a turn substream ended early");
     }
+}
+
+fn is_for_embeddings(stream: &TurnStream) -> bool {
+    stream.protocol() == EMBED_PROTOCOL
 }
 
 /// Refuses a stream unread: reading it costs more than whoever opened it is owed.
@@ -43,20 +51,9 @@ async fn turn_away(core: &Core, stream: TurnStream, who: Caller, turned: Turned)
 }
 
 async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
-    let frame = match next_frame(core, &mut stream, &who).await? {
+    let frame = match next_frame(core, &mut stream, &who, MAX_FRAME_BYTES).await? {
         Ok(frame) => frame,
         Err(refusal) => return refuse(core, stream, who, refusal).await,
-    };
-    // Held until the blob is handed over: its bytes, and their encoding.
-    let _share = match &frame {
-        ClientFrame::FetchBlob { .. } => {
-            let deadline = Instant::now() + core.limits.request_timeout;
-            match core.frame_share(2 * MAX_BLOB_BYTES, deadline).await {
-                Ok(share) => Some(share),
-                Err(code) => return refuse(core, stream, who, code.into()).await,
-            }
-        }
-        _ => None,
     };
     let (kind, answered) = match frame {
         ClientFrame::Turn(request) => {
@@ -65,7 +62,7 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result
         }
         ClientFrame::Quota(used) => {
             core.observer.requested(RequestKind::Turn);
-            return match next_frame(core, &mut stream, &who).await? {
+            return match next_frame(core, &mut stream, &who, MAX_FRAME_BYTES).await? {
                 Ok(ClientFrame::Turn(request)) => turn::serve(core, stream, who, request, Some(used)).await,
                 Ok(_) => refuse(core, stream, who, ErrorCode::NonCanonical.into()).await,
                 Err(refusal) => refuse(core, stream, who, refusal).await,
@@ -76,52 +73,77 @@ async fn answer(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result
         }
         ClientFrame::Status(bytes) => (RequestKind::Status, questions::status(core, bytes).await),
         ClientFrame::Ack(bytes) => (RequestKind::Ack, questions::acknowledge(core, bytes).await),
-        ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, bytes).await),
-        ClientFrame::FetchBlob { digest, proof } => {
-            (RequestKind::FetchBlob, questions::blob(core, digest, proof).await)
-        }
+        ClientFrame::Abort(bytes) => (RequestKind::Abort, questions::abort(core, &who, bytes).await),
+        ClientFrame::FetchBlob { digest, proof } => return send_blob(core, stream, who, digest, proof).await,
         ClientFrame::NodeRecord => {
             (RequestKind::NodeRecord, Ok(NodeFrame::NodeRecord(core.identity.record())))
         }
     };
     core.observer.requested(kind);
     match answered {
-        Ok(frame) => send_only(core, stream, &frame).await,
+        Ok(frame) => send_only(core, stream, &who, &frame).await,
+        Err(refusal) => refuse(core, stream, who, refusal).await,
+    }
+}
+
+async fn send_blob(
+    core: &Core,
+    stream: TurnStream,
+    who: Caller,
+    digest: BlobDigest,
+    proof: FetchProof,
+) -> Result<(), FrameError> {
+    core.observer.requested(RequestKind::FetchBlob);
+    let deadline = Instant::now() + core.limits.request_timeout;
+    // Held until the blob is handed over: its bytes, and their encoding.
+    let mut share = match core.frame_shares.take(2 * MAX_BLOB_BYTES, who.subnet, deadline).await {
+        Ok(share) => share,
+        Err(code) => return refuse(core, stream, who, code.into()).await,
+    };
+    match questions::blob(core, digest, proof).await {
+        Ok(blob) => {
+            share.shrink_to(2 * blob.len());
+            send_only(core, stream, &who, &NodeFrame::Blob(blob)).await
+        }
         Err(refusal) => refuse(core, stream, who, refusal).await,
     }
 }
 
 /// Reads and decodes the first frame, or the second.
-async fn next_frame(
+pub(crate) async fn next_frame<T: DeserializeOwned>(
     core: &Core,
     stream: &mut TurnStream,
     who: &Caller,
-) -> Result<Result<ClientFrame, Refusal>, FrameError> {
+    limit: usize,
+) -> Result<Result<T, Refusal>, FrameError> {
     let deadline = Instant::now() + core.limits.request_timeout;
     let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
     let mut _share = None;
+    let mut large = false;
     if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
-        && len <= MAX_FRAME_BYTES
+        && len <= limit
     {
         // Bytes and what is decoded from them.
-        _share = match core.frame_share(2 * len, deadline).await {
+        _share = match core.frame_shares.take(2 * len, who.subnet, deadline).await {
             Ok(share) => Some(share),
             Err(code) => return Ok(Err(Refusal { code, retry_after_ms: BUSY_RETRY_MS })),
         };
-        received = stream.recv_by(MAX_FRAME_BYTES, deadline).await;
+        large = true;
+        received = stream.recv_by(limit, deadline).await;
     }
     let bytes = match received {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Err(FrameError::Truncated),
         Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),
         Err(error) => {
-            if matches!(error, FrameError::Timeout) {
+            // Memory was kept for what did not come.
+            if large || matches!(error, FrameError::Timeout) {
                 core.note_offence(who, Offence::Stalled);
             }
             return Err(error);
         }
     };
-    Ok(codec::decode(&bytes, MAX_FRAME_BYTES).map_err(Refusal::from))
+    Ok(codec::decode(&bytes, limit).map_err(Refusal::from))
 }
 
 /// Sends the one frame that refuses a request.
@@ -133,11 +155,24 @@ pub(crate) async fn refuse(
 ) -> Result<(), FrameError> {
     core.observer.refused(refusal.code);
     core.note_refusal(&who, refusal.code);
-    send_only(core, stream, &refusal.frame()).await
+    if is_for_embeddings(&stream) {
+        let Refusal { code, retry_after_ms } = refusal;
+        return send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await;
+    }
+    send_only(core, stream, &who, &refusal.frame()).await
 }
 
-async fn send_only(core: &Core, mut stream: TurnStream, frame: &NodeFrame) -> Result<(), FrameError> {
+async fn send_only(
+    core: &Core,
+    mut stream: TurnStream,
+    who: &Caller,
+    frame: &impl Serialize,
+) -> Result<(), FrameError> {
     let deadline = Instant::now() + core.limits.reader_stall;
-    stream.send_by(&codec::encode(frame), deadline).await?;
+    let sent = stream.send_by(&codec::encode(frame), deadline).await;
+    if matches!(sent, Err(FrameError::Timeout)) {
+        core.note_offence(who, Offence::Stalled);
+    }
+    sent?;
     stream.close().await
 }

@@ -12,7 +12,9 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-use baton_mesh::{Origin, Rates, Subnet};
+use std::collections::HashMap;
+
+use baton_mesh::{MAX_RATE_ENTRIES, Origin, Rates, Subnet};
 use baton_proto::{ErrorCode, ids::NodeId};
 
 use super::limits::ServiceLimits;
@@ -32,9 +34,15 @@ const MAX_TIGHTNESS: u32 = 4;
 /// Most points of a subnet: from there it takes five half-lives until it is as others.
 const MAX_SUBNET_POINTS: u32 = TIGHT_POINTS << MAX_TIGHTNESS;
 /// Streams of a banned peer that are answered; the next one costs it its connections.
-const ANSWERED_IN_BAN: u32 = 16;
+const ANSWERED_IN_BAN: u32 = 2;
+/// How much too early whoever was told when to come again may come: two clocks, and the way.
+const EARLY_SLACK_MS: u64 = 50;
+/// Time until whoever was told something has heard it: what was on its way meanwhile is not held against it.
+const HEARD_AFTER_MS: u64 = 500;
 /// Frames of any kind that a subnet's strangers have for each turn that they have.
 const FRAMES_PER_TURN: u64 = 10;
+/// Bans a minute of which the log tells: a flood of fresh identities is banned hundreds of times a minute.
+const TOLD_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
@@ -55,6 +63,8 @@ pub(crate) enum Offence {
     Unfit,
     /// More than its share; it was told when to come again.
     Hasty,
+    /// Before the time that it was told.
+    Early,
 }
 
 impl Offence {
@@ -80,7 +90,7 @@ impl Offence {
         match self {
             Self::Forged => 250,
             Self::Garbage => 200,
-            Self::Stalled => 50,
+            Self::Stalled | Self::Early => 50,
             Self::Replayed | Self::Rejected => 20,
             Self::Unfit => 10,
             Self::Hasty => 5,
@@ -120,6 +130,25 @@ pub(crate) struct Guard {
     peers: Scores<NodeId>,
     subnets: Scores<Subnet>,
     standing: Standing,
+    told_bans: Rates<()>,
+    /// When strangers that had too many turns were told to come again.
+    told: HashMap<NodeId, Told>,
+}
+
+/// What a peer was told.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    heard_ms: u64,
+    again_ms: u64,
+}
+
+/// A turn is refused, since there were too many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany {
+    /// When to come again.
+    pub(crate) retry_after_ms: u32,
+    /// It was told so before, and did not wait.
+    pub(crate) early: bool,
 }
 
 /// A subnet's strangers, or those of it who were served before: each have a share of their own.
@@ -144,7 +173,14 @@ impl Guard {
             peers: Scores::default(),
             subnets: Scores::default(),
             standing: Standing::default(),
+            told_bans: Rates::new(TOLD_BANS_PER_MINUTE),
+            told: HashMap::new(),
         }
+    }
+
+    /// Whether the log is to tell of one more ban.
+    pub(crate) fn tells(&mut self, now_ms: u64) -> bool {
+        self.told_bans.take((), now_ms).is_ok()
     }
 
     /// Who a stream's peer is to this node.
@@ -190,7 +226,18 @@ impl Guard {
     }
 
     /// A turn is asked for; nothing of it was checked. One under a grant that is known does not count to the subnet.
-    pub(crate) fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), u32> {
+    pub(crate) fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), TooMany> {
+        let Err(retry_after_ms) = self.take_turn(who, granted, now_ms) else {
+            self.told.remove(&who.peer);
+            return Ok(());
+        };
+        Err(TooMany {
+            retry_after_ms,
+            early: self.is_stranger(who, now_ms) && self.is_early(who.peer, retry_after_ms, now_ms),
+        })
+    }
+
+    fn take_turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), u32> {
         self.peer_turns.take(who.peer, now_ms)?;
         match self.pool(who, now_ms) {
             Some(pool) if !granted => {
@@ -199,6 +246,21 @@ impl Guard {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a peer that is told when to come again was told so before, and did not wait. Remembers what it is told.
+    fn is_early(&mut self, peer: NodeId, retry_after_ms: u32, now_ms: u64) -> bool {
+        if let Some(told) = self.told.get(&peer).filter(|told| now_ms < told.again_ms) {
+            return now_ms >= told.heard_ms && now_ms.saturating_add(EARLY_SLACK_MS) < told.again_ms;
+        }
+        if self.told.len() >= MAX_RATE_ENTRIES {
+            self.told.retain(|_, told| told.again_ms > now_ms);
+        }
+        if self.told.len() < MAX_RATE_ENTRIES {
+            let again_ms = now_ms.saturating_add(retry_after_ms.into());
+            self.told.insert(peer, Told { heard_ms: now_ms.saturating_add(HEARD_AFTER_MS), again_ms });
+        }
+        false
     }
 
     /// Takes the tokens that an answer may have, of whoever is counted and has no grant.

@@ -95,6 +95,10 @@ pub struct ServiceLimits {
     pub max_epochs: u32,
     /// How long a turn may hold its slot.
     pub max_turn_time: Duration,
+    /// How long a request for embeddings may wait for its slot.
+    pub embed_wait: Duration,
+    /// How long a request for embeddings may hold it.
+    pub max_embed_time: Duration,
     /// Prices by model; a model without one is free.
     pub prices: BTreeMap<ModelId, Price>,
     /// How long a peer may take to send its request.
@@ -139,9 +143,12 @@ impl Default for ServiceLimits {
             max_epochs: 53,
             // The longest answer at some forty tokens a second.
             max_turn_time: Duration::from_secs(15 * 60),
+            embed_wait: Duration::from_secs(30),
+            // The largest batch of a small model on one slow core.
+            max_embed_time: Duration::from_secs(60),
             prices: BTreeMap::new(),
             request_timeout: Duration::from_secs(15),
-            // Thirty-two of the largest requests.
+            // Sixteen of the largest requests; a quarter for one subnet.
             frame_bytes: 256 * 1024 * 1024,
             reader_stall: Duration::from_secs(60),
             attach_grace: Duration::from_secs(10),

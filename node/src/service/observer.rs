@@ -21,6 +21,8 @@ pub enum RequestKind {
     NodeRecord,
     /// Something for a relayer.
     Relay,
+    /// Embeddings.
+    Embed,
 }
 
 /// Where bytes of a blob came from.
@@ -73,6 +75,8 @@ pub trait ServiceObserver: Send + Sync {
     fn failed(&self, _code: ErrorCode) {}
     /// An admitted turn was committed.
     fn finished(&self, _turn: &TurnSummary) {}
+    /// Texts were embedded: how many, their tokens, and how long it took from their slot on.
+    fn embedded(&self, _texts: usize, _tokens: usize, _took: Duration) {}
     /// A turn ended because nobody read it any more.
     fn abandoned(&self) {}
     /// A blob came from this source and was the right one.

@@ -8,7 +8,7 @@ use baton_proto::{
     wire::{NodeFrame, TurnStatus},
 };
 
-use super::Core;
+use super::{Core, guard::Caller};
 use crate::{
     journal::{EntryState, TurnKey},
     turn::Refusal,
@@ -58,11 +58,19 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
     Ok(NodeFrame::Done)
 }
 
-/// The client gives an attempt up. One that is not known here yet is refused when it comes.
-pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
+/// The client gives an attempt up. One that is not known here yet is refused when it comes, and counts as the turn that it
+/// would have been: the journal keeps it.
+pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> Answer {
     let abort = Signed::<Abort>::verify(bytes)?;
+    let now_ms = core.now_ms();
+    check_recent(abort.time_ms, now_ms)?;
     let key = TurnKey { session_id: abort.session_id, turn_id: abort.turn_id, attempt: abort.attempt };
-    core.journal.abort(key, core.now_ms()).await.map_err(Refusal::of_journal)??;
+    let known = core.running.find(&key).is_some()
+        || core.journal.look_up(key).await.map_err(Refusal::of_journal)?.is_some();
+    if !known {
+        core.take_turn(who, false, now_ms)?;
+    }
+    core.journal.abort(key, now_ms).await.map_err(Refusal::of_journal)??;
     if let Some(job) = core.running.find(&key) {
         job.abort();
     }
@@ -71,10 +79,10 @@ pub(crate) async fn abort(core: &Core, bytes: SignedBytes) -> Answer {
 
 /// A stored blob, from the journal or the cache, for whoever proves to hold its key. Others are told the same as if
 /// it were not here.
-pub(crate) async fn blob(core: &Core, digest: BlobDigest, proof: FetchProof) -> Answer {
+pub(crate) async fn blob(core: &Core, digest: BlobDigest, proof: FetchProof) -> Result<Vec<u8>, Refusal> {
     if let Some(bytes) = core.journal.fetch(digest, proof).await.map_err(Refusal::of_journal)? {
-        return Ok(NodeFrame::Blob(bytes));
+        return Ok(bytes);
     }
     let cached = core.cache.get(&proof).ok_or(ErrorCode::BlobUnavailable)?;
-    Ok(NodeFrame::Blob(cached.to_vec()))
+    Ok(cached.to_vec())
 }

@@ -41,6 +41,8 @@ struct State {
     next_reader: u64,
     /// Frames delivered, by reader.
     readers: BTreeMap<u64, usize>,
+    /// Since when nobody reads, if somebody did and nobody does.
+    unread_since: Option<Instant>,
 }
 
 impl State {
@@ -112,9 +114,15 @@ impl Reply {
         }
     }
 
+    /// For how long nobody has been reading, if somebody did before.
+    pub(crate) fn unread_for(&self) -> Option<Duration> {
+        lock(&self.state).unread_since.map(|since| since.elapsed())
+    }
+
     /// A reader from the first frame on.
     pub(crate) fn attach(self: &Arc<Self>) -> Reader {
         let mut state = lock(&self.state);
+        state.unread_since = None;
         let id = state.next_reader;
         state.next_reader += 1;
         state.readers.insert(id, 0);
@@ -174,7 +182,12 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        lock(&self.reply.state).readers.remove(&self.id);
+        let mut state = lock(&self.reply.state);
+        state.readers.remove(&self.id);
+        if state.readers.is_empty() {
+            state.unread_since = Some(Instant::now());
+        }
+        drop(state);
         self.reply.changed.send_replace(());
     }
 }
@@ -226,6 +239,21 @@ mod tests {
         let begin = Instant::now();
         reply.abandoned(grace).await;
         assert!(begin.elapsed() >= grace);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_comes_back_begins_a_new_grace() {
+        let reply = Reply::new();
+        assert_eq!(reply.unread_for(), None);
+        drop(reply.attach());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(reply.unread_for().is_some_and(|unread| unread >= Duration::from_millis(20)));
+        let (first, second) = (reply.attach(), reply.attach());
+        assert_eq!(reply.unread_for(), None);
+        drop(first);
+        assert_eq!(reply.unread_for(), None);
+        drop(second);
+        assert!(reply.unread_for().is_some_and(|unread| unread < Duration::from_millis(20)));
     }
 
     #[test]

@@ -12,6 +12,10 @@ use tokio::sync::watch;
 
 use super::lock;
 
+/// Slots that known ones are given before a stranger is given one, where both wait: however many subnets strangers come
+/// from, they share a third.
+const KNOWN_BEFORE_STRANGER: u32 = 2;
+
 /// All slots are taken and the queue is full, or this peer has its share of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
@@ -44,11 +48,13 @@ pub(crate) struct Guest {
 
 /// The slots of a node.
 ///
-/// A free slot goes to the waiting turn whose group runs the fewest, then whose group was given one longest ago, then
+/// While somebody whom the node knows waits, a stranger is given a slot only after two of those. Otherwise a free slot
+/// goes to the waiting turn whose group runs the fewest, then whose group was given one longest ago, then
 /// likewise by peer, then to the one that came first. Strangers never hold the last of several slots. One peer may
 /// have as many places as there are slots and half of the queue (rounded up): alone it uses the whole node. When the
 /// queue is full, a turn takes the place of the latest of the group that waits most, if that has two more than its
-/// own; the place of a stranger always.
+/// own; the place of a stranger always. A stranger takes that of a known one only while strangers have less than a
+/// third of the queue.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: usize,
@@ -72,10 +78,12 @@ struct Line {
     /// When groups and peers in line were last given a slot.
     groups: HashMap<Group, u64>,
     peers: HashMap<NodeId, u64>,
+    /// Slots given to known ones since a stranger was given one.
+    since_stranger: u32,
 }
 
 /// What decides between waiting turns; the least is next.
-type Rank = (usize, u64, usize, u64, u64);
+type Rank = (bool, usize, u64, usize, u64, u64);
 
 impl Line {
     fn count(&self, matches: impl Fn(&Entry) -> bool) -> usize {
@@ -92,7 +100,9 @@ impl Line {
 
     fn rank(&self, entry: &Entry) -> Rank {
         let guest = entry.guest;
+        let held_back = guest.stranger && self.since_stranger < KNOWN_BEFORE_STRANGER;
         (
+            held_back,
             self.count(|other| other.runs && other.guest.group == guest.group),
             self.groups.get(&guest.group).copied().unwrap_or(0),
             self.count(|other| other.runs && other.guest.peer == guest.peer),
@@ -112,6 +122,7 @@ impl Line {
             self.next += 1;
             self.groups.insert(guest.group, self.next);
             self.peers.insert(guest.peer, self.next);
+            self.since_stranger = if guest.stranger { 0 } else { self.since_stranger.saturating_add(1) };
             if let Some(entry) = self.entries.iter_mut().find(|entry| entry.number == number) {
                 entry.runs = true;
             }
@@ -119,11 +130,14 @@ impl Line {
     }
 
     /// The waiting turn whose place a newcomer may have.
-    fn displaced_by(&self, guest: &Guest) -> Option<u64> {
+    fn displaced_by(&self, guest: &Guest, queue: usize) -> Option<u64> {
         let own = self.waiting_of(&guest.group);
+        let strangers = self.count(|entry| !entry.runs && entry.guest.stranger);
+        let few = strangers < queue.div_ceil(KNOWN_BEFORE_STRANGER as usize + 1);
         let yields = |entry: &&Entry| {
             let more = self.waiting_of(&entry.guest.group) > own + 1;
-            !entry.runs && (more || (entry.guest.stranger && !guest.stranger))
+            let above = guest.stranger && !entry.guest.stranger && !few;
+            !entry.runs && ((more && !above) || (entry.guest.stranger && !guest.stranger))
         };
         let candidates = self.entries.iter().filter(yields);
         let worst = candidates
@@ -184,7 +198,7 @@ impl Slots {
         if line.entries.len() < self.slots + self.queue {
             return Ok(None);
         }
-        line.displaced_by(guest).map(Some).ok_or(Full)
+        line.displaced_by(guest, self.queue).map(Some).ok_or(Full)
     }
 
     /// Turns that run and that wait.
@@ -302,6 +316,34 @@ mod tests {
         let second = slots.enter(of_subnet(21, 2, false)).unwrap();
         assert_eq!(slots.enter(of_subnet(22, 2, false)).unwrap_err(), Full, "two and two");
         drop((honest, second));
+    }
+
+    #[test]
+    fn strangers_of_many_subnets_take_no_more_than_a_third_of_the_queue_from_known_ones() {
+        let slots = Slots::new(1, 6);
+        let known: Vec<_> = (1..8).map(|fill| slots.enter(of_subnet(fill, 1, false)).unwrap()).collect();
+        let crowd: Vec<_> = (20..40).map(|fill| slots.enter(of_subnet(fill, fill, true))).collect();
+        assert_eq!(crowd.iter().filter(|entered| entered.is_ok()).count(), 2);
+        assert_eq!(known.iter().filter(|place| place.ahead().is_ok()).count(), 5);
+        let again = slots.enter(of_subnet(50, 2, false)).unwrap();
+        assert!(again.ahead().is_ok() && known.iter().filter(|place| place.ahead().is_ok()).count() == 5);
+    }
+
+    #[test]
+    fn strangers_of_many_subnets_get_every_third_slot_while_known_ones_wait() {
+        let slots = Slots::new(1, 40);
+        let mut waiting: Vec<(bool, Place)> = (0..12)
+            .map(|fill| (true, slots.enter(of_subnet(fill, fill, true)).unwrap()))
+            .chain((20..26).map(|fill| (false, slots.enter(of_subnet(fill, 20, false)).unwrap())))
+            .collect();
+        let mut given = Vec::new();
+        while let Some(at) = waiting.iter().position(|(_, place)| place.ahead() == Ok(0)) {
+            let (stranger, place) = waiting.remove(at);
+            given.push(if stranger { 's' } else { 'k' });
+            drop(place);
+        }
+        let given: String = given.into_iter().collect();
+        assert_eq!(given, "skkskkskksssssssss", "and all, once nobody else waits");
     }
 
     #[test]

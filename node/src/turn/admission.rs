@@ -88,9 +88,7 @@ pub(crate) async fn admit(
     let now_ms = core.now_ms();
     request.check()?;
     let granted = quota.as_ref().is_some_and(|used| lock(&core.quotas).knows(used));
-    core.guard()
-        .turn(&who, granted, now_ms)
-        .map_err(|retry_after_ms| Refusal { code: ErrorCode::RateLimited, retry_after_ms })?;
+    core.take_turn(&who, granted, now_ms)?;
     let claimed = Signed::<TurnAuth>::peek(&request.auth)?;
     if claimed.audience != core.node {
         return Err(ErrorCode::WrongAudience.into());
@@ -112,7 +110,7 @@ pub(crate) async fn admit(
         return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
     }
     // The signatures: one for the turn, one for the use of a grant, and those of a grant that is new here.
-    let chain = charge::check_quota(core, quota.as_ref(), &claimed, &hash)?;
+    let chain = charge::check_quota(core, quota.as_ref(), claimed.model, &hash)?;
     let guest = charge::guest(core, &who, chain.as_ref());
     if !core.slots.has_room(&guest) {
         return Err(ErrorCode::Busy.into());
@@ -121,7 +119,8 @@ pub(crate) async fn admit(
     lock(&core.session_rates)
         .take(auth.session_id, now_ms)
         .map_err(|retry_after_ms| Refusal { code: ErrorCode::QuotaExceeded, retry_after_ms })?;
-    let charge = Charge::take(core, who, &auth, chain.as_ref())?;
+    let held = auth.max_output_tokens.min(core.limits.max_output_tokens);
+    let charge = Charge::take(core, who, held, chain.as_ref())?;
     let guard = match begin(core, &auth).await? {
         Ok(guard) => guard,
         Err(job) => return Ok(Admitted::Attach(job)),

@@ -1,4 +1,4 @@
-//! What a turn was charged: to its grants, or else to its peer and subnet. Dropping it gives back what was not used.
+//! What a turn, or a request for embeddings, was charged: to its grants, or else to its peer and subnet. Dropping it gives back what was not used.
 
 use std::sync::{
     Arc,
@@ -8,9 +8,8 @@ use std::sync::{
 use baton_mesh::Subnet;
 use baton_proto::{
     ErrorCode,
-    ids::{AuthHash, QuotaHash},
+    ids::{AuthHash, ModelId, QuotaHash},
     quota::{QuotaChain, QuotaUse},
-    turn::TurnAuth,
 };
 
 use super::Refusal;
@@ -40,15 +39,14 @@ enum From {
 }
 
 impl Charge {
-    /// Takes the tokens that an answer may have, and a turn of each grant.
+    /// Takes so many tokens, the most that an answer may have, and a turn of each grant.
     pub(crate) fn take(
         core: &Arc<Core>,
         who: Caller,
-        auth: &TurnAuth,
+        held: u32,
         chain: Option<&QuotaChain>,
     ) -> Result<Self, Refusal> {
         let now_ms = core.now_ms();
-        let held = auth.max_output_tokens.min(core.limits.max_output_tokens);
         let from = match chain {
             Some(chain) => {
                 let taken = lock(&core.quotas).take(chain, held.into(), now_ms);
@@ -74,6 +72,9 @@ impl Charge {
         self.used.store(tokens, Relaxed);
         self.served.store(true, Relaxed);
         self.core.guard().served(&self.who, self.core.now_ms());
+        if let Some(mesh) = &self.core.peers {
+            mesh.known(self.who.peer);
+        }
     }
 }
 
@@ -93,12 +94,12 @@ impl Drop for Charge {
 pub(crate) fn check_quota(
     core: &Core,
     used: Option<&QuotaUse>,
-    auth: &TurnAuth,
+    model: ModelId,
     auth_hash: &AuthHash,
 ) -> Result<Option<QuotaChain>, ErrorCode> {
     let mut quotas = lock(&core.quotas);
     match used {
-        Some(used) => quotas.check(used, (auth_hash, auth.model), core.now_ms()).map(Some),
+        Some(used) => quotas.check(used, (auth_hash, model), core.now_ms()).map(Some),
         None if quotas.required() => Err(ErrorCode::QuotaExceeded),
         None => Ok(None),
     }

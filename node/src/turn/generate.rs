@@ -7,6 +7,7 @@ use baton_proto::{
     limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, PROGRESS_TOKENS, VERSION},
     receipt::{AuditLeaf, ProgressNote, running_hash_start, running_hash_step},
     record::{FinishReason, Record, RecordKind},
+    tools::{Definitions, read_answer},
     wire::ReplyEvent,
 };
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use super::{
     window::{Asked, engine_code},
 };
 use crate::{
-    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats},
+    engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, Reported},
     service::{Core, Step},
 };
 
@@ -116,7 +117,12 @@ pub(crate) async fn generate(
     let handle = start(ticket, opened, asked, stop.0.clone())?;
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
-    listener.listen(handle, &stop.0, events).await
+    let mut answer = listener.listen(handle, &stop.0, events).await?;
+    let calls = |tools: &Definitions| !read_answer(&answer.text, |name| tools.has(name)).calls.is_empty();
+    if answer.finish == FinishReason::Stop && asked.prompt.tools().is_some_and(calls) {
+        answer.finish = FinishReason::ToolCall;
+    }
+    Ok(answer)
 }
 
 fn without_text(finish: FinishReason) -> Answer {
@@ -157,8 +163,10 @@ fn start(
             seed: sampling.seed,
             stop: sampling.stop.clone(),
             max_tokens: asked.max_tokens,
+            logprobs: sampling.logprobs,
         },
         resume_tokens: opened.payload.resume_tokens.clone(),
+        constraint: opened.constraint.clone(),
         cancel,
     };
     ticket.engine.generate(job).map_err(|error| engine_code(&error))
@@ -191,7 +199,8 @@ impl Listener<'_> {
                     self.text.push_str(&text);
                 }
                 EngineEvent::Token { .. } if cut => {}
-                EngineEvent::Token { index, ids, text } => {
+                EngineEvent::Token { index, ids, text, logprobs } => {
+                    let logprobs = Zeroizing::new(logprobs);
                     let text = Zeroizing::new(text);
                     if self.text.len() + text.len() > self.room {
                         // The record is full: the answer ends before this token.
@@ -199,7 +208,7 @@ impl Listener<'_> {
                         stop.cancel();
                         continue;
                     }
-                    self.take(index, ids, text, events).await?;
+                    self.take(index, ids, text, logprobs, events).await?;
                 }
                 EngineEvent::Done { finish, stats } => return self.finish(finish, stats, cut),
                 EngineEvent::Failed(error) => {
@@ -217,6 +226,7 @@ impl Listener<'_> {
         index: u32,
         ids: Vec<u32>,
         mut text: Zeroizing<String>,
+        mut logprobs: Zeroizing<Vec<Reported>>,
         events: &mut Events,
     ) -> Result<(), ErrorCode> {
         self.first_token_at.get_or_insert_with(Instant::now);
@@ -224,11 +234,15 @@ impl Listener<'_> {
         self.text.push_str(&text);
         let notes: Vec<_> = ids.iter().filter_map(|id| self.tally.step(*id)).collect();
         events.paced().await;
+        let spelled: Vec<_> = logprobs.iter_mut().flat_map(|one| std::mem::take(&mut one.spelled)).collect();
+        if !spelled.is_empty() {
+            events.send(ReplyEvent::Spelled(spelled))?;
+        }
         events.send(ReplyEvent::Tokens {
             index,
             ids,
             text: std::mem::take(&mut *text),
-            logprobs: Vec::new(),
+            logprobs: logprobs.iter_mut().flat_map(|one| std::mem::take(&mut one.tokens)).collect(),
         })?;
         for (token_count, running_hash) in notes {
             let note = ProgressNote {

@@ -109,8 +109,12 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         EngineError::InvalidSampling { .. }
         | EngineError::InvalidResume
         | EngineError::ResumeUnsupported
+        | EngineError::Unsupported { .. }
+        | EngineError::Schema { .. }
         | EngineError::Template { .. } => ErrorCode::PayloadRejected,
-        EngineError::BackendUnreachable
+        // Another node may have a model that does.
+        EngineError::ToolsUnsupported
+        | EngineError::BackendUnreachable
         | EngineError::BackendStatus { .. }
         | EngineError::BackendProtocol { .. }
         | EngineError::BackendTruncated => ErrorCode::ModelUnavailable,
@@ -159,8 +163,7 @@ fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, Error
     if fitted.memory_items_used == 0 {
         return Ok(0);
     }
-    let without = Prompt::new(fitted.prompt.messages().to_vec());
-    let without = engine.count(&without).map_err(|error| engine_code(&error))?.tokens;
+    let without = engine.count(&fitted.prompt.without_memory()).map_err(|error| engine_code(&error))?.tokens;
     Ok(fitted.tokens.saturating_sub(without))
 }
 

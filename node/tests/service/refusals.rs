@@ -14,8 +14,10 @@ use baton_proto::{
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES},
     link::Genesis,
     memory::{MemEnvelope, MemoryItem},
+    record::{Message, Role},
     signed::SignatureBytes,
-    turn::{Payload, TurnAuth},
+    tools::TOOLS_NAME,
+    turn::{Payload, TurnAuth, json_schema_hash},
     wire::{ClientFrame, InlineBlob, NodeFrame, StoreState, TurnStatus},
 };
 use tempfile::{TempDir, tempdir};
@@ -68,6 +70,25 @@ fn payload<'a>(change: impl FnOnce(&mut Payload) + 'a) -> Changes<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tools_for_a_model_that_knows_of_none_are_for_another_node_and_broken_ones_for_none() {
+    let world = world(Setup::default()).await;
+    let tools = |texts: &'static [&'static str]| {
+        payload(move |payload| {
+            for text in texts {
+                let mut message = Message::new(Role::System, *text);
+                message.name = Some(TOOLS_NAME.to_owned());
+                payload.system.push(message);
+            }
+        })
+    };
+    const SOUND: &str = r#"[{"type": "function", "function": {"name": "f"}}]"#;
+    world.check(tools(&[SOUND]), ErrorCode::ModelUnavailable).await;
+    for broken in [&["[]"][..], &["be brief"], &[SOUND, SOUND]] {
+        world.check(tools(broken), ErrorCode::PayloadRejected).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refuses_what_is_wrong_with_an_authorisation() {
     let world = world(Setup::default()).await;
     let now = now_ms();
@@ -91,6 +112,15 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
         (payload(|payload| payload.sampling.top_p = 0.0), ErrorCode::PayloadRejected),
         (payload(|payload| payload.sampling.logprobs = 1), ErrorCode::PayloadRejected),
         (payload(|payload| payload.sampling.json_schema = Some([1; 32])), ErrorCode::PayloadRejected),
+        // The test engine has no grammar, whatever the schema says.
+        (
+            payload(|payload| {
+                payload.json_schema = Some("{}".to_owned());
+                payload.sampling.json_schema = Some(json_schema_hash("{}"));
+            }),
+            ErrorCode::PayloadRejected,
+        ),
+        (payload(|payload| payload.json_schema = Some("{}".to_owned())), ErrorCode::PayloadRejected),
         (payload(|payload| payload.resume_tokens = vec![1]), ErrorCode::PayloadRejected),
         (payload(|payload| payload.supersedes_from = Some(0)), ErrorCode::BadSequence),
         (payload(|payload| payload.grant.index = 1), ErrorCode::BadSequence),
@@ -182,6 +212,38 @@ async fn an_aborted_attempt_stays_aborted() {
     world.check_prepared(&prepared, ErrorCode::Aborted).await;
     let status = world.client.status(&world.node, &world.session, &prepared).await.unwrap();
     assert_eq!(status, baton_proto::wire::TurnStatus::Aborted);
+    world.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
+    let mut setup = Setup::default();
+    setup.limits.turns_per_minute = 3;
+    let world = world(setup).await;
+    let abort = |prepared: &Prepared| ClientFrame::Abort(world.session.abort(prepared));
+    let known = world.session.prepare(&world.node, "hello", Changes::default());
+    assert!(world.client.run(&world.node, &known).await.committed().is_some());
+    let mut unknown = 0;
+    for _ in 0..4 {
+        let prepared = world.session.prepare(&world.node, "never sent", Changes::default());
+        match world.client.ask(&world.node, &abort(&prepared)).await {
+            NodeFrame::Done => unknown += 1,
+            answer => assert!(
+                matches!(answer, NodeFrame::Refused { code: ErrorCode::RateLimited, .. }),
+                "{answer:?}"
+            ),
+        }
+    }
+    assert_eq!(unknown, 2, "what the turn left of the minute's share");
+    // What was asked for here is given up for nothing.
+    assert_eq!(world.client.ask(&world.node, &abort(&known)).await, NodeFrame::Done);
+    for (age, code) in [(-400_000, ErrorCode::Expired), (400_000, ErrorCode::NotYetValid)] {
+        let prepared = world.session.prepare(&world.node, "never sent", Changes::default());
+        let frame =
+            ClientFrame::Abort(world.session.abort_at(&prepared, now_ms().saturating_add_signed(age)));
+        let answer = world.client.ask(&world.node, &frame).await;
+        assert_eq!(answer, NodeFrame::Refused { code, retry_after_ms: 0 });
+    }
     world.node.stop().await;
 }
 
@@ -427,17 +489,22 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
         world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
         far
     };
-    // A reader that takes the first byte of a blob and no more holds the memory.
+    // A reader that takes the first byte of a blob and no more holds what the blob takes.
     let mut reader = pipe(64);
     let request = codec::encode(&frame);
     reader.write_all(&u32::try_from(request.len()).unwrap().to_le_bytes()).await.unwrap();
     reader.write_all(&request).await.unwrap();
     reader.read_u8().await.unwrap();
     let mut large = pipe(1 << 20);
-    large.write_all(&(1u32 << 20).to_le_bytes()).await.unwrap();
+    large.write_all(&u32::try_from(MAX_BLOB_BYTES).unwrap().to_le_bytes()).await.unwrap();
     let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", large.compat());
     let answer = next_frame(&mut large).await.unwrap();
     assert!(matches!(answer, NodeFrame::Refused { code: ErrorCode::Busy, .. }), "{answer:?}");
+    // What the blob does not take is free.
+    let mut fits = TurnStream::from_io(world.node.node, "/baton/turn/1", pipe(1 << 20).compat());
+    fits.send(&vec![0xff; 1 << 20]).await.unwrap();
+    let answer = next_frame(&mut fits).await.unwrap();
+    assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });
     world.client.turn(&world.node, &mut world.session, "small").await;
 
     // It reads on, and the memory is free again.

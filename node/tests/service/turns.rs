@@ -315,6 +315,9 @@ async fn a_waiting_turn_hears_its_place_and_then_runs() {
     drop(second);
     let reply = client.run(&node, &requests[1]).await;
     assert!(reply.committed().is_some(), "{reply:?}");
+    let waits: Vec<_> =
+        reply.events.iter().filter(|event| matches!(event, ReplyEvent::Waiting(_))).cloned().collect();
+    assert_eq!(waits, [ReplyEvent::Waiting(1), ReplyEvent::Waiting(0)], "and when its time has come");
     node.stop().await;
 }
 

@@ -324,6 +324,10 @@ impl Session {
     }
 
     pub fn abort(&self, prepared: &Prepared) -> SignedBytes {
+        self.abort_at(prepared, now_ms())
+    }
+
+    pub fn abort_at(&self, prepared: &Prepared, time_ms: u64) -> SignedBytes {
         let abort = Abort {
             version: 1,
             session_id: self.root.session_id(),
@@ -331,7 +335,7 @@ impl Session {
             seq: prepared.auth.seq,
             turn_id: prepared.auth.turn_id,
             attempt: prepared.auth.attempt,
-            time_ms: now_ms(),
+            time_ms,
         };
         Signed::sign(abort, &self.root.signing_key()).bytes().clone()
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{Mesh, MeshConfig, MeshHandle};
+use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle};
 use baton_node::{
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
@@ -21,8 +21,8 @@ use baton_node::{
     ledger::Ledger,
     prompt::Prompt,
     service::{
-        BlobSource, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps, ServiceError, ServiceLimits,
-        ServiceObserver, TurnSummary,
+        BlobSource, EmbeddingModel, LogKey, NodeIdentity, NodeService, PausePoints, ServiceDeps,
+        ServiceError, ServiceLimits, ServiceObserver, TurnSummary,
     },
     telemetry::Telemetry,
 };
@@ -162,6 +162,8 @@ pub struct Setup {
     pub bootstrap: Vec<baton_mesh::Multiaddr>,
     /// Where acknowledged receipts are kept, if they are.
     pub ledger: Option<std::path::PathBuf>,
+    /// What texts are embedded with, if they are.
+    pub embeddings: Option<EmbeddingModel>,
 }
 
 impl Default for Setup {
@@ -185,6 +187,7 @@ impl Default for Setup {
             journal_begins_later_ms: 0,
             bootstrap: Vec::new(),
             ledger: None,
+            embeddings: None,
         }
     }
 }
@@ -211,6 +214,7 @@ impl TestNode {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         let mut config = MeshConfig::server("baton/test (node)", listen);
         config.bootstrap = setup.bootstrap;
+        config.side_protocols.extend(setup.embeddings.as_ref().map(|_| EMBED_PROTOCOL));
         let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
         let engine = Arc::new(WatchedEngine {
             inner: EchoEngine::new(&setup.echo).unwrap(),
@@ -224,7 +228,7 @@ impl TestNode {
             None => journal,
         };
         let (sender, counts) = watch::channel(Counts::default());
-        let service = NodeService::new(ServiceDeps {
+        let deps = ServiceDeps {
             engines: vec![engine.clone()],
             store: store.clone(),
             heads: Some(store.clone()),
@@ -237,7 +241,8 @@ impl TestNode {
             log_key: LogKey::random(),
             pause: setup.pause,
             telemetry: Telemetry::default(),
-        });
+        };
+        let service = NodeService::offering(deps, setup.embeddings);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(service.clone().run(incoming, shutdown.clone()));
         let model = engine.info().model_id;

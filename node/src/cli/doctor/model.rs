@@ -33,7 +33,22 @@ pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
         EngineChoice::Proxied => check_proxy(&mut check, settings).await,
         EngineChoice::Native => check_native(&mut check, subject),
     }
+    if let Some(name) = &settings.embedding_model {
+        check_embeddings(&mut check, name, &settings.model_dir);
+    }
     Ok(check)
+}
+
+/// What texts are embedded with, where that is offered.
+fn check_embeddings(check: &mut Check, name: &str, folder: &Path) {
+    let files = baton_embed::models::status(name, folder).unwrap_or_default();
+    match files.iter().find(|file| !file.is_installed()) {
+        None => check.saw(format!("embeddings: {name}")),
+        Some(missing) => {
+            let detail = format!("{name}, for embeddings: {}", missing.path.display());
+            check.found_with(codes::MODEL_MISSING, detail, format!("baton-node models pull {name}"), false);
+        }
+    }
 }
 
 fn check_native(check: &mut Check, subject: &Subject) {

@@ -22,14 +22,26 @@ pub(super) enum Event {
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) text: String,
+    pub(super) calls: Vec<CallPart>,
     pub(super) finish: Option<FinishReason>,
     pub(super) usage: Option<(u32, u32)>,
+}
+
+/// A part of a call of a tool.
+#[derive(PartialEq, Eq, Deserialize)]
+#[serde(from = "WireCall")]
+pub(super) struct CallPart {
+    /// Which of the answer's calls; where a server does not say, a part with a name begins one.
+    pub(super) index: Option<usize>,
+    pub(super) name: String,
+    pub(super) arguments: String,
 }
 
 impl std::fmt::Debug for Chunk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Chunk")
             .field("finish", &self.finish)
+            .field("calls", &self.calls.len())
             .field("usage", &self.usage)
             .finish_non_exhaustive()
     }
@@ -53,6 +65,27 @@ struct WireChoice {
 #[derive(Default, Deserialize)]
 struct WireDelta {
     content: Option<String>,
+    tool_calls: Option<Vec<CallPart>>,
+}
+
+#[derive(Deserialize)]
+struct WireCall {
+    index: Option<usize>,
+    #[serde(default)]
+    function: WireFunction,
+}
+
+#[derive(Default, Deserialize)]
+struct WireFunction {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+impl From<WireCall> for CallPart {
+    fn from(WireCall { index, function }: WireCall) -> Self {
+        let (name, arguments) = (function.name.unwrap_or_default(), function.arguments.unwrap_or_default());
+        Self { index, name, arguments }
+    }
 }
 
 #[derive(Deserialize)]
@@ -105,6 +138,7 @@ fn parse_line(line: &[u8]) -> Result<Option<Event>, EngineError> {
     };
     if let Some(choice) = wire.choices.into_iter().next() {
         chunk.text = choice.delta.content.unwrap_or_default();
+        chunk.calls = choice.delta.tool_calls.unwrap_or_default();
         chunk.finish = choice.finish_reason.map(|reason| match reason.as_str() {
             "length" => FinishReason::Length,
             _ => FinishReason::Stop,
@@ -134,7 +168,9 @@ mod tests {
     #[test]
     fn the_cut_of_the_bytes_does_not_matter() {
         let whole = read(&[STREAM]).unwrap();
-        let text = |chunk: &str, finish, usage| Event::Chunk(Chunk { text: chunk.into(), finish, usage });
+        let text = |chunk: &str, finish, usage| {
+            Event::Chunk(Chunk { text: chunk.into(), finish, usage, ..Chunk::default() })
+        };
         assert_eq!(
             whole,
             [

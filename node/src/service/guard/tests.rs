@@ -1,12 +1,14 @@
 use proptest::prelude::*;
 
+use baton_mesh::MAX_RATE_ENTRIES;
+
 use super::{
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
     standing::{MAX_OF_SUBNET, MAX_STANDING},
     *,
 };
 
-const OFFENCES: [Offence; 7] = [
+const OFFENCES: [Offence; 8] = [
     Offence::Forged,
     Offence::Garbage,
     Offence::Replayed,
@@ -14,6 +16,7 @@ const OFFENCES: [Offence; 7] = [
     Offence::Stalled,
     Offence::Unfit,
     Offence::Hasty,
+    Offence::Early,
 ];
 
 fn limits() -> ServiceLimits {
@@ -65,8 +68,39 @@ fn whoever_keeps_coming_while_banned_loses_its_connections() {
     let who = caller(&guard, 1, HERE);
     assert!((0..4).any(|_| guard.offence(&who, Offence::Forged, 0).is_some()));
     let told: Vec<_> = (0..20).map(|_| guard.arrive(&who, 0).unwrap_err().shut_out_ms.is_some()).collect();
-    assert_eq!(told.iter().filter(|shut| !**shut).count(), 16);
+    assert_eq!(told.iter().filter(|shut| !**shut).count(), 2);
     assert_eq!(told.last(), Some(&true));
+}
+
+#[test]
+fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    (0..10).for_each(|_| guard.turn(&who, false, 0).unwrap());
+    let told = guard.turn(&who, false, 0).unwrap_err();
+    assert_eq!(told, TooMany { retry_after_ms: 6000, early: false });
+    assert!(!guard.turn(&who, false, 499).unwrap_err().early, "it may not have heard");
+    assert!(guard.turn(&who, false, 500).unwrap_err().early);
+    assert!(guard.turn(&who, false, 5000).unwrap_err().early);
+    // At its time it is served, and what it is told next is new.
+    assert!(guard.turn(&who, false, 6000).is_ok());
+    assert!(!guard.turn(&who, false, 6001).unwrap_err().early);
+    // Whoever was served before, and whoever comes when it was told and is refused for others' sake, is not.
+    let known = caller(&guard, 2, HERE);
+    guard.served(&known, 6001);
+    (0..10).for_each(|_| guard.turn(&known, false, 6001).unwrap());
+    assert!((0..5).all(|again| !guard.turn(&known, false, 6500 + again).unwrap_err().early));
+    let mut guard = Guard::new(&limits());
+    (0..16).for_each(|number| guard.turn(&caller(&guard, number, HERE), false, 0).unwrap());
+    let late = caller(&guard, 99, HERE);
+    let mut now = 0;
+    for _ in 0..5 {
+        let told = guard.turn(&late, false, now).unwrap_err();
+        assert!(!told.early);
+        now += u64::from(told.retry_after_ms);
+        // Another is faster.
+        guard.turn(&caller(&guard, 50, HERE), false, now).unwrap();
+    }
 }
 
 #[test]
@@ -275,13 +309,26 @@ proptest! {
 fn every_table_is_bounded() {
     let mut guard = Guard::new(&limits());
     let bytes = |number: u32| number.to_be_bytes();
-    for number in 0..20_000 {
+    // Five thousand a second, each of a peer and a subnet of its own.
+    for number in 0..100_000 {
         let [_, a, b, c] = bytes(number);
-        let who = caller(&guard, number, [100 + a, b, c, 1]);
-        let _ = guard.arrive(&who, u64::from(number));
-        guard.offence(&who, Offence::Garbage, u64::from(number));
-        guard.served(&who, u64::from(number));
+        let (who, now) = (caller(&guard, number, [100 + a, b, c, 1]), u64::from(number) / 5);
+        let _ = guard.arrive(&who, now);
+        let _ = guard.turn(&who, false, now);
+        let _ = guard.hold_tokens(&who, 100, now);
+        guard.offence(&who, Offence::Garbage, now);
+        if number % 25 == 0 {
+            guard.served(&who, now);
+        }
     }
     assert!(guard.peers.len() <= MAX_SCORES && guard.subnets.len() <= MAX_SCORES);
     assert!(guard.standing.len() <= MAX_STANDING);
+    let Guard { peer_frames, subnet_frames, peer_turns, subnet_turns, peer_tokens, subnet_tokens, .. } =
+        guard;
+    let of_peers = [Some(peer_frames), Some(peer_turns), peer_tokens];
+    let of_subnets = [Some(subnet_frames), Some(subnet_turns), subnet_tokens];
+    let sizes = of_peers.iter().flatten().map(Rates::len);
+    for size in sizes.chain(of_subnets.iter().flatten().map(Rates::len)) {
+        assert!((1..=MAX_RATE_ENTRIES).contains(&size), "{size}");
+    }
 }

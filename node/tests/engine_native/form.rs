@@ -1,0 +1,282 @@
+//! Answers under a schema, and how likely their tokens were.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A job under a schema.
+fn constrained(question: &str, sampling: &Sampling, schema: &Value, resume: &[u32]) -> GenerateJob {
+    let constraint = engine().constrain(&schema.to_string()).unwrap();
+    GenerateJob { constraint: Some(constraint), ..job(question, sampling, resume) }
+}
+
+async fn ask_for(question: &str, sampling: &Sampling, schema: &Value, resume: &[u32]) -> Answer {
+    let handle = engine().generate(constrained(question, sampling, schema, resume)).unwrap();
+    read(handle, resume.len()).await.unwrap()
+}
+
+fn warm(seed: u64) -> Sampling {
+    Sampling { temperature: 1.0, seed, ..greedy(80) }
+}
+
+/// What is asked, under which schema, and whether an answer satisfies it, by hand.
+type Case = (&'static str, Value, fn(&Value) -> bool);
+
+fn cases() -> Vec<Case> {
+    let city = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string", "maxLength": 12 },
+            "millions": { "type": "integer", "minimum": 0, "maximum": 99 },
+        },
+        "required": ["city", "millions"],
+        "additionalProperties": false,
+    });
+    let list = json!({
+        "type": "array", "minItems": 1, "maxItems": 3,
+        "items": { "anyOf": [{ "enum": ["red", "green", "blue"] }, { "type": "boolean" }] },
+    });
+    let tree = json!({
+        "$defs": { "node": {
+            "type": "object",
+            "properties": { "name": { "enum": ["a", "b"] }, "next": { "$ref": "#/$defs/node" } },
+            "required": ["name"], "additionalProperties": false, } },
+        "type": "object", "properties": { "root": { "$ref": "#/$defs/node" } },
+        "required": ["root"], "additionalProperties": false,
+    });
+    fn is_city(value: &Value) -> bool {
+        let fits = |map: &serde_json::Map<String, Value>| {
+            map.len() == 2
+                && map["city"].as_str().is_some_and(|city| city.chars().count() <= 12)
+                && map["millions"].as_u64().is_some_and(|millions| millions <= 99)
+        };
+        value.as_object().is_some_and(fits)
+    }
+    fn is_list(value: &Value) -> bool {
+        let known = [json!("red"), json!("green"), json!("blue"), json!(true), json!(false)];
+        let fits =
+            |list: &Vec<Value>| (1..=3).contains(&list.len()) && list.iter().all(|one| known.contains(one));
+        value.as_array().is_some_and(fits)
+    }
+    fn is_node(value: &Value) -> bool {
+        let known = |(key, value): (&String, &Value)| match key.as_str() {
+            "name" => value == "a" || value == "b",
+            "next" => is_node(value),
+            _ => false,
+        };
+        value.as_object().is_some_and(|map| map.contains_key("name") && map.iter().all(known))
+    }
+    fn is_tree(value: &Value) -> bool {
+        value.as_object().is_some_and(|map| map.len() == 1 && map.get("root").is_some_and(is_node))
+    }
+    vec![
+        ("Name the capital of France and how many million people live there.", city, is_city),
+        ("Which colours has a traffic light?", list, is_list),
+        ("Make a short list of names.", tree, is_tree),
+    ]
+}
+
+#[tokio::test]
+async fn an_answer_satisfies_its_schema_whatever_the_temperature() {
+    for (question, schema, fits) in cases() {
+        let mut texts = Vec::new();
+        for sampling in [greedy(80), warm(1), warm(2), Sampling { temperature: 3.0, ..warm(3) }] {
+            let answer = ask_for(question, &sampling, &schema, &[]).await;
+            // What a limit cuts off is the beginning of one.
+            if answer.finish == FinishReason::Stop {
+                let value: Value = serde_json::from_str(&answer.text).unwrap();
+                assert!(fits(&value), "{}", answer.text);
+                texts.push(answer.text);
+            } else {
+                assert_eq!(answer.finish, FinishReason::Length, "{}", answer.text);
+            }
+        }
+        assert!(texts.len() >= 3, "most answers are whole: {texts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_constrained_answer_resumes_anywhere_to_the_same_text() {
+    let (question, schema, _) = cases().swap_remove(0);
+    for sampling in [greedy(80), warm(7)] {
+        let whole = ask_for(question, &sampling, &schema, &[]).await;
+        assert_eq!(whole.finish, FinishReason::Stop, "{}", whole.text);
+        for &(tokens, bytes) in &whole.cuts {
+            let rest = ask_for(question, &sampling, &schema, &whole.ids[..tokens]).await;
+            assert_eq!((&rest.ids[..], rest.finish), (&whole.ids[tokens..], FinishReason::Stop));
+            assert_eq!(rest.text, whole.text[bytes..]);
+        }
+    }
+    // A beginning of something else is none of this answer's.
+    let other = engine().encode_text("Paris").unwrap().to_vec();
+    let handle = engine().generate(constrained(question, &greedy(80), &schema, &other)).unwrap();
+    assert_eq!(read(handle, other.len()).await.unwrap_err(), EngineError::InvalidResume);
+}
+
+#[tokio::test]
+async fn limits_and_stop_strings_still_end_a_constrained_answer() {
+    let (question, schema, _) = cases().swap_remove(0);
+    let whole = ask_for(question, &greedy(80), &schema, &[]).await;
+    let short = ask_for(question, &greedy(3), &schema, &[]).await;
+    assert_eq!((short.ids.len(), short.finish), (3, FinishReason::Length));
+    assert!(whole.text.starts_with(&short.text));
+    // The room is used up exactly by the last token of the value.
+    let room = u32::try_from(whole.ids.len()).unwrap();
+    let exact = ask_for(question, &greedy(room), &schema, &[]).await;
+    assert_eq!((exact.text, exact.finish), (whole.text.clone(), FinishReason::Stop));
+    let stop = Sampling { stop: vec!["\", \"mill".into()], ..greedy(80) };
+    let stopped = ask_for(question, &stop, &schema, &[]).await;
+    assert_eq!(stopped.finish, FinishReason::StopString);
+    assert!(whole.text.starts_with(&stopped.text) && !stopped.text.contains("mill"), "{}", stopped.text);
+}
+
+#[test]
+fn a_schema_that_cannot_be_used_is_refused_before_a_job() {
+    for schema in ["{", "[]", r#"{"type":"integer","minimum":2,"maximum":1}"#, r##"{"$ref":"#"}"##] {
+        let refused = engine().constrain(schema).unwrap_err();
+        assert!(matches!(refused, EngineError::Schema { .. }), "{schema}: {refused:?}");
+    }
+    assert!(engine().reports_logprobs());
+}
+
+#[tokio::test]
+async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
+    let question = "What is the capital of France?";
+    let plain = ask(question, &greedy(7), &[]).await.unwrap();
+    assert!(plain.reports.is_empty());
+    let told = Sampling { logprobs: 20, ..greedy(7) };
+    let answer = ask(question, &told, &[]).await.unwrap();
+    assert_eq!((&answer.ids, &answer.text), (&plain.ids, &plain.text));
+    assert_eq!(answer.reports.len(), answer.ids.len());
+    for (id, (tokens, spelled)) in answer.ids.iter().zip(&answer.reports) {
+        assert_eq!((tokens.len(), tokens[0].token), (21, *id));
+        assert_eq!(tokens[0], tokens[1], "the likeliest was chosen");
+        assert!(tokens[1..].is_sorted_by(|a, b| a.millinats >= b.millinats));
+        let total: f64 = tokens[1..].iter().map(|one| (f64::from(one.millinats) / 1000.0).exp()).sum();
+        assert!(total > 0.5 && total < 1.001, "{total}");
+        for (token, bytes) in tokens.iter().zip(spelled) {
+            assert_eq!(bytes.0, *engine().decode(&[token.token]));
+        }
+    }
+    // Neither temperature nor penalty nor grammar changes what the model itself thinks in one place.
+    let resume = &answer.ids[..3];
+    let hot = Sampling { temperature: 4.0, seed: 5, repetition_penalty: 3.0, logprobs: 5, ..greedy(4) };
+    let other = ask(question, &hot, resume).await.unwrap();
+    let model = &answer.reports[3].0;
+    assert_eq!(other.reports[0].0[1..], model[1..6]);
+    let schema = json!({ "const": 1 });
+    let held = ask_for(question, &Sampling { logprobs: 3, ..greedy(8) }, &schema, &[]).await;
+    assert_eq!((held.text.as_str(), held.finish), ("1", FinishReason::Stop));
+    assert_eq!(held.reports[0].0[1..], answer.reports[0].0[1..4]);
+    assert!(held.reports[0].0[0].millinats < held.reports[0].0[1].millinats, "it was made to say so");
+}
+
+#[tokio::test]
+async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
+    // The model's word against its own dice: independent of how either is computed.
+    let told = Sampling { logprobs: 1, temperature: 1.0, ..greedy(1) };
+    let mut drawn = 0.0;
+    let mut expected = None;
+    let draws = 60;
+    for seed in 0..draws {
+        let answer = ask("Say yes or no.", &Sampling { seed, ..told.clone() }, &[]).await.unwrap();
+        // The end at once is a draw too, and has no report.
+        let Some((tokens, _)) = answer.reports.first() else { continue };
+        let likeliest = tokens[1];
+        let probability = (f64::from(likeliest.millinats) / 1000.0).exp();
+        assert_eq!(*expected.get_or_insert(probability), probability, "the same in every run");
+        drawn += f64::from(u8::from(tokens[0].token == likeliest.token));
+    }
+    let (expected, drawn) = (expected.unwrap(), drawn / f64::from(u32::try_from(draws).unwrap()));
+    // Five standard deviations of 60 draws.
+    assert!((expected - drawn).abs() < 0.33, "{expected} and {drawn}");
+}
+
+/// Nested as deep as asked.
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(json!({ "type": "null" }), |inner, _| json!({ "type": "array", "items": inner }))
+}
+
+/// Definitions that each refer to the next, inside a keyword that is resolved in depth.
+fn chain(length: usize) -> Value {
+    let mut definitions = serde_json::Map::new();
+    for index in 0..length {
+        let next = json!({ "allOf": [{ "$ref": format!("#/$defs/d{}", index + 1) }, { "type": "object" }] });
+        definitions.insert(format!("d{index}"), next);
+    }
+    definitions.insert(format!("d{length}"), json!({ "type": "object" }));
+    json!({ "$ref": "#/$defs/d0", "$defs": definitions })
+}
+
+#[test]
+fn hostile_schemas_end_soon_and_with_an_error() {
+    let options =
+        |count: u32| (0..count).map(|n| json!({ "properties": { "a": { "minimum": n } } })).collect();
+    let many = |count| Value::Array(options(count));
+    let product = json!({ "allOf": (0..12).map(|_| json!({ "anyOf": many(10) })).collect::<Vec<_>>() });
+    let cases = [
+        ("depth", nested(60)),
+        ("chain", chain(257)),
+        ("values", Value::Array(vec![json!(1); 4096])),
+        ("product", product),
+        ("itself", json!({ "$ref": "#" })),
+        ("both itself", json!({ "allOf": [{ "$ref": "#" }, { "$ref": "#" }] })),
+        ("elsewhere", json!({ "$ref": "https://example.com/schema" })),
+        ("nothing", json!({ "$ref": "#/$defs/nothing" })),
+        ("lenient", json!({ "type": "object", "x-guidance": { "lenient": true } })),
+        ("unsupported", json!({ "type": "object", "unevaluatedProperties": false, "not": {} })),
+        ("never", json!({ "type": "object", "properties": { "a": false }, "required": ["a"] })),
+        ("contradiction", json!({ "type": "integer", "minimum": 3, "maximum": 2 })),
+        ("not a schema", json!({ "type": 7 })),
+    ];
+    // Loads the model, so that what follows is the schemas' own time.
+    engine();
+    for (name, schema) in cases {
+        let began = Instant::now();
+        let outcome = engine().constrain(&schema.to_string()).map(|_| ());
+        eprintln!("{name}: {:?} after {:?}", outcome, began.elapsed());
+        assert!(matches!(outcome, Err(EngineError::Schema { .. })), "{name}: {outcome:?}");
+        assert!(began.elapsed().as_secs() < 5, "{name}: {:?}", began.elapsed());
+    }
+    for text in ["", "{", "null", "true", "[]", "\"x\"", &"[".repeat(60_000), &" ".repeat(65_536 + 1)] {
+        let refused = engine().constrain(text).map(|_| ());
+        assert!(matches!(refused, Err(EngineError::Schema { .. })), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn schemas_at_the_limits_do_not_harm_the_process() {
+    let wide: serde_json::Map<_, _> =
+        (0..1500).map(|n| (format!("p{n}"), json!({ "type": "string" }))).collect();
+    let cases = [
+        ("depth", nested(46)),
+        ("chain", chain(246)),
+        ("wide", json!({ "type": "object", "properties": wide, "additionalProperties": false })),
+        ("pattern", json!({ "type": "string", "pattern": "((a{1,500}){1,500}){1,500}" })),
+        ("long", json!({ "type": "string", "minLength": 100_000, "maxLength": 1_000_000 })),
+        ("items", json!({ "type": "array", "minItems": 1_000_000, "items": { "type": "null" } })),
+        ("words", json!({ "enum": (0..4000).map(|n| format!("word {n}")).collect::<Vec<_>>() })),
+    ];
+    // Loads the model, so that what follows is the schemas' own time.
+    engine();
+    for (name, schema) in cases {
+        let began = Instant::now();
+        // Whether it is taken is the crate's affair; so is whether a step of it is too much. Each is bounded.
+        let constraint = match engine().constrain(&schema.to_string()) {
+            Ok(constraint) => constraint,
+            Err(error) => {
+                assert!(matches!(error, EngineError::Schema { .. }), "{name}: {error:?}");
+                eprintln!("{name}: refused after {:?}", began.elapsed());
+                continue;
+            }
+        };
+        let compiled = began.elapsed();
+        let job = GenerateJob { constraint: Some(constraint), ..job("Go on.", &greedy(10), &[]) };
+        let outcome = read(engine().generate(job).unwrap(), 0).await;
+        assert!(matches!(outcome, Ok(_) | Err(EngineError::Schema { .. })), "{name}: {outcome:?}");
+        eprintln!("{name}: {compiled:?}, with its answer {:?}", began.elapsed());
+        assert!(compiled.as_secs() < 10, "{name}: {compiled:?}");
+    }
+}
