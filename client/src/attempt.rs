@@ -1,18 +1,21 @@
 //! One attempt at a turn: sends it, opens the reply and rebuilds the turn. Ends with an accepted turn or a failure
 //! that says what is known; it decides nothing about what follows.
 
+mod pace;
+
 use baton_mesh::TurnStream;
 use baton_proto::{
-    ErrorCode, Signed,
+    ErrorCode, Signed, SignedBytes,
     commit::{AcceptedTurn, Expected, Place, accept_turn},
     ids::RunningHash,
     limits::{MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_MESSAGE_BYTES},
     memory::MemoryItem,
     receipt::{ProgressNote, running_hash_start, running_hash_step},
+    record::FinishReason,
     turn::TurnAuth,
     wire::{ClientFrame, Committed, NodeFrame, ReplyEvent, StoreState},
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -23,28 +26,22 @@ use crate::{
     exchange::{self, ExchangeError},
     nodes::Directory,
     quota::QuotaHolder,
-    reputation::{Fault, Measured},
+    reported::Reports,
+    reputation::Measured,
     request::Prepared,
     retry::{AttemptFailure, Begun, Known, Shown},
     session::Session,
     state::{Entry, PendingTurn, State},
 };
 
+use pace::Pace;
+pub(crate) use pace::first_token_wait;
+
 /// Most reports of the place in a node's queue in one reply. Each restarts the wait for the next event; a queue holds
 /// tens of turns, and its places change as often.
 const MAX_WAITING_EVENTS: u32 = 1024;
 /// Added to the time for a whole reply for each token that was allowed: slower engines are of no use to anybody.
 const REPLY_PER_TOKEN: Duration = Duration::from_millis(500);
-
-/// Tokens over which the recent pace is taken.
-const RECENT_TOKENS: usize = 16;
-/// A node that sends nothing for so many times its recent pace has stalled.
-const STALL_FACTOR: u32 = 3;
-
-/// Bytes of text that stand for a token when speeds are measured: what the tokenizers of today make of most languages.
-const BYTES_PER_TOKEN: f64 = 4.0;
-/// A shorter answer says nothing about speed.
-const MIN_MEASURED_BYTES: usize = 64;
 
 /// Where nobody else could continue, it is given so many times as long: asking it again costs it the prompt again.
 const LONE_PATIENCE: u32 = 5;
@@ -71,9 +68,13 @@ struct Reply {
     note: Option<Signed<ProgressNote>>,
     /// Reports of the place in the queue.
     waited: u32,
+    /// Since when nobody is ahead of the turn at the node; none while somebody is, as the node says.
+    turn_came: Option<Instant>,
     /// Running hash after each token; the first is the start.
     hashes: Vec<RunningHash>,
     memory: Vec<MemoryItem>,
+    /// How likely its tokens were, where that was asked for.
+    reports: Reports,
 }
 
 /// A turn that was rebuilt, and the substream on which the node will say whether it is stored.
@@ -90,7 +91,6 @@ pub(crate) struct Rest {
     seen: Option<StoreState>,
     /// How fast the answer came; none through a relayer, whose time cannot be told from the node's.
     pub(crate) measured: Option<Measured>,
-    directory: Arc<Directory>,
 }
 
 /// What an attempt needs beside itself.
@@ -107,6 +107,8 @@ pub(crate) struct Context<'a> {
     pub(crate) own: Vec<MemoryItem>,
     /// The beginning of the answer, if another node made one.
     pub(crate) begun: Option<&'a Begun>,
+    /// For how long the first token is waited for, once nobody is ahead of the turn at the node.
+    pub(crate) first_token: Duration,
     /// Whether another node could continue the answer, so that one that stalls is not waited for.
     pub(crate) substitute: bool,
 }
@@ -120,7 +122,8 @@ pub(crate) async fn run(
 ) -> Result<Finished, AttemptFailure> {
     let Prepared { auth, request, secret, record_key } = prepared;
     let start = running_hash_start(&record_key, &auth.auth_hash());
-    let mut reply = Reply::new(start, auth.max_output_tokens, context.begun.map(|begun| &begun.shown));
+    let begun = context.begun.map(|begun| &begun.shown);
+    let mut reply = Reply::new(start, auth.max_output_tokens, turn.sampling.logprobs, begun);
     let (target, frame) = match (context.relayer, context.hint) {
         (Some(relayer), Some(hint)) => {
             let hint = hint.sign(&auth).bytes().clone();
@@ -152,9 +155,9 @@ pub(crate) async fn run(
     drop(frame);
     let admitted = admitted(context, &auth, &mut stream, &mut reply, events).await;
     let nonce = admitted.map_err(|failure| context.blame(failure))?;
+    reply.turn_came = Some(Instant::now());
     let opener = secret.reply_opener(&nonce, &auth.auth_hash().0);
-    let directory = context.directory.clone();
-    let mut rest = Rest { stream, opener, seen: None, measured: None, directory };
+    let mut rest = Rest { stream, opener, seen: None, measured: None };
     let committed = match follow(context, &auth, &mut rest, &mut reply, events).await {
         Ok(committed) => committed,
         Err(failure) => return Err(reply.failed(context.blame(failure))),
@@ -200,7 +203,15 @@ pub(crate) fn accept(
         sampling: &turn.sampling,
         memory,
     };
-    accept_turn(&state.root, &expected, committed, answer)
+    let accepted = accept_turn(&state.root, &expected, committed, answer)?;
+    // Whether it satisfies the schema is the node's word; that it is JSON can be seen.
+    let cut = accepted.record.finish != FinishReason::Stop;
+    let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(answer).is_ok();
+    if turn.sampling.json_schema.is_none() || cut || is_json() {
+        Ok(accepted)
+    } else {
+        Err(ErrorCode::ReceiptMismatch)
+    }
 }
 
 /// Waits until the node admits or refuses the turn; the nonce of its reply.
@@ -281,12 +292,8 @@ async fn follow(
         if left.is_zero() {
             return Err(AttemptFailure::stalled("the reply took too long".to_owned()));
         }
-        let patience = match reply.pace.stalls_after(context.timeouts.stall) {
-            Some(stall) if context.substitute => stall.min(context.timeouts.idle),
-            Some(stall) => (stall * LONE_PATIENCE).min(context.timeouts.idle),
-            None => context.timeouts.idle,
-        };
-        let (asked, patience) = (Instant::now(), patience.min(left));
+        let asked = Instant::now();
+        let patience = reply.patience(context, asked).min(left);
         let next = rest.next(patience).await.map_err(|failure| match asked.elapsed() {
             silent if silent >= patience && failure.known == Known::Lost => AttemptFailure::stalled(format!(
                 "the node stalled: it sent nothing for {} ms",
@@ -299,11 +306,18 @@ async fn follow(
         };
         match event {
             ReplyEvent::Waiting(ahead) => {
-                reply.waits().map_err(AttemptFailure::check)?;
-                events(TurnEvent::Waiting(ahead));
+                reply.waits(ahead, Instant::now()).map_err(AttemptFailure::check)?;
+                if ahead > 0 {
+                    events(TurnEvent::Waiting(ahead));
+                }
             }
-            ReplyEvent::Tokens { index, ids, text, .. } => {
+            ReplyEvent::Spelled(tokens) => reply.reports.spell(tokens).map_err(AttemptFailure::check)?,
+            ReplyEvent::Tokens { index, ids, text, logprobs } => {
                 reply.push(index, &ids, &text).map_err(AttemptFailure::check)?;
+                let reports = reply.reports.take(&ids, &logprobs).map_err(AttemptFailure::check)?;
+                if !reports.is_empty() {
+                    events(TurnEvent::Logprobs(reports));
+                }
                 if !text.is_empty() {
                     events(TurnEvent::Text(text));
                 }
@@ -328,7 +342,7 @@ async fn follow(
 }
 
 impl Reply {
-    fn new(start: RunningHash, max_tokens: u32, begun: Option<&Shown>) -> Self {
+    fn new(start: RunningHash, max_tokens: u32, logprobs: u8, begun: Option<&Shown>) -> Self {
         let mut reply = Self {
             text: Zeroizing::default(),
             ids: Zeroizing::default(),
@@ -339,14 +353,17 @@ impl Reply {
             max_tokens,
             note: None,
             waited: 0,
+            turn_came: None,
             hashes: vec![start],
             memory: Vec::new(),
+            reports: Reports::new(logprobs),
         };
         if let Some(begun) = begun {
             reply.text.push_str(&begun.text);
             reply.unnoted.push_str(&begun.text);
             reply.count(&begun.ids);
             reply.begun = reply.ids.len();
+            reply.reports.taken.clone_from(&begun.reports);
         }
         reply
     }
@@ -354,7 +371,7 @@ impl Reply {
     /// The failure, with what had arrived.
     fn failed(self, failure: AttemptFailure) -> AttemptFailure {
         AttemptFailure {
-            shown: Shown { text: self.text, ids: self.ids },
+            shown: Shown { text: self.text, ids: self.ids, reports: self.reports.taken },
             note: self.note.map(Box::new),
             ..failure
         }
@@ -370,8 +387,24 @@ impl Reply {
         self.ids.extend_from_slice(ids);
     }
 
-    /// Counts a report of the place in the queue.
-    fn waits(&mut self) -> Result<(), ErrorCode> {
+    /// For how long the next event is waited for: by the pace of the tokens; before the first of them until it is due, or as
+    /// long as a queue may stand still.
+    fn patience(&self, context: &Context<'_>, now: Instant) -> Duration {
+        let idle = context.timeouts.idle;
+        let least = if context.substitute { 1 } else { LONE_PATIENCE };
+        match (self.pace.stalls_after(context.timeouts.stall), self.turn_came) {
+            (Some(stall), _) => stall.saturating_mul(least).min(idle),
+            (None, Some(came)) => {
+                let due = came + context.first_token.saturating_mul(least).min(idle);
+                due.saturating_duration_since(now)
+            }
+            (None, None) => idle,
+        }
+    }
+
+    /// Takes a report of the place in the queue. Saying again that the turn's time has come wins no time.
+    fn waits(&mut self, ahead: u32, now: Instant) -> Result<(), ErrorCode> {
+        self.turn_came = if ahead == 0 { self.turn_came.or(Some(now)) } else { None };
         self.waited += 1;
         if self.waited > MAX_WAITING_EVENTS { Err(ErrorCode::FrameTooLarge) } else { Ok(()) }
     }
@@ -401,11 +434,7 @@ impl Reply {
 
     /// A progress note must be this node's, of this turn, of more tokens than the one before, and of those that
     /// arrived. An engine that reports no token ids has nothing to compare with.
-    fn check_note(
-        &mut self,
-        bytes: baton_proto::SignedBytes,
-        auth: &Signed<TurnAuth>,
-    ) -> Result<(), ErrorCode> {
+    fn check_note(&mut self, bytes: SignedBytes, auth: &Signed<TurnAuth>) -> Result<(), ErrorCode> {
         let note = Signed::<ProgressNote>::verify(bytes)?;
         if note.node != auth.audience || note.auth_hash != auth.auth_hash() {
             return Err(ErrorCode::ReceiptMismatch);
@@ -421,53 +450,6 @@ impl Reply {
         }
         self.note = Some(note);
         Ok(())
-    }
-}
-
-/// How fast tokens come.
-#[derive(Default)]
-struct Pace {
-    first: Option<Instant>,
-    last: Option<Instant>,
-    /// Bytes of text that came after the first event with any.
-    bytes: usize,
-    /// What each of the latest tokens took, oldest first.
-    recent: VecDeque<Duration>,
-}
-
-impl Pace {
-    fn arrived(&mut self, now: Instant, tokens: usize, bytes: usize) {
-        match self.first {
-            Some(_) => self.bytes += bytes,
-            // Ids alone are no answer yet.
-            None => self.first = (bytes > 0).then_some(now),
-        }
-        if let (Some(last), Ok(tokens)) = (self.last, u32::try_from(tokens.max(1))) {
-            if self.recent.len() == RECENT_TOKENS {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(now.saturating_duration_since(last) / tokens);
-        }
-        self.last = Some(now);
-    }
-
-    /// How fast the answer to a turn came that was sent then.
-    fn measured(&self, sent: Instant) -> Measured {
-        let span = self.first.zip(self.last).map(|(first, last)| last.saturating_duration_since(first));
-        let span = span.filter(|span| self.bytes >= MIN_MEASURED_BYTES && !span.is_zero());
-        Measured {
-            first_token: self.first.map(|first| first.saturating_duration_since(sent)),
-            tokens_per_second: span.map(|span| self.bytes as f64 / BYTES_PER_TOKEN / span.as_secs_f64()),
-        }
-    }
-
-    /// After how long without a token the node counts as stalled; none before the first, which takes as long as the
-    /// prompt is.
-    fn stalls_after(&self, least: Duration) -> Option<Duration> {
-        self.last?;
-        let recent: Duration = self.recent.iter().sum();
-        let mean = recent / u32::try_from(self.recent.len().max(1)).unwrap_or(1);
-        Some(least.max(mean * STALL_FACTOR))
     }
 }
 
@@ -494,8 +476,9 @@ impl Rest {
     }
 
     /// The node's last word on whether the blob is stored, waited for no longer than this in all. A substream
-    /// that ends says nothing.
-    pub(crate) async fn store_state(mut self, wait: Duration) -> StoreState {
+    /// that ends says nothing. Beside it the link of a second commitment, if the node makes one.
+    pub(crate) async fn store_state(mut self, wait: Duration) -> (StoreState, Option<SignedBytes>) {
+        let mut second = None;
         let watch = async {
             while let Ok(Some((event, last))) = self.next(wait).await {
                 match event {
@@ -506,10 +489,8 @@ impl Rest {
                         }
                     }
                     // The link that was accepted stands, and its blob is for the client to see to.
-                    ReplyEvent::Committed(_) => {
-                        let node = self.stream.remote();
-                        tracing::warn!(%node, code = ErrorCode::ForkDetected.name(), "a node committed a turn twice");
-                        self.directory.failed(node, Fault::Lied, 0);
+                    ReplyEvent::Committed(again) => {
+                        second = Some(again.link);
                         self.seen = Some(StoreState::GivenUp);
                         return;
                     }
@@ -522,7 +503,7 @@ impl Rest {
         };
         // At the timeout, what was seen so far stands.
         let _ = tokio::time::timeout(wait, watch).await;
-        self.seen.unwrap_or(StoreState::Pending)
+        (self.seen.unwrap_or(StoreState::Pending), second)
     }
 }
 
@@ -539,46 +520,4 @@ pub(crate) fn attempts_to_ask(state: &State) -> Vec<Signed<TurnAuth>> {
         .filter(|attempt| !attempt.refused && !attempt.rejected)
         .map(|attempt| attempt.auth.clone())
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_stalls_at_three_times_its_pace_but_not_before_the_least() {
-        let least = Duration::from_secs(2);
-        let mut pace = Pace::default();
-        assert_eq!(pace.stalls_after(least), None, "before the first token");
-        let mut now = Instant::now();
-        pace.arrived(now, 1, 4);
-        assert_eq!(pace.stalls_after(least), Some(least));
-        for _ in 0..RECENT_TOKENS {
-            now += Duration::from_secs(2);
-            pace.arrived(now, 2, 8);
-        }
-        assert_eq!(pace.stalls_after(least), Some(Duration::from_secs(3)), "a second for each token");
-        for _ in 0..RECENT_TOKENS {
-            now += Duration::from_millis(10);
-            pace.arrived(now, 1, 4);
-        }
-        assert_eq!(pace.stalls_after(least), Some(least), "what was long ago does not count");
-    }
-
-    #[test]
-    fn speed_is_measured_by_text_and_not_by_what_is_said_of_it() {
-        let sent = Instant::now();
-        let (mut pace, mut now) = (Pace::default(), sent + Duration::from_millis(300));
-        pace.arrived(sent, 500, 0);
-        pace.arrived(now, 500, 4);
-        assert_eq!(pace.measured(sent).first_token, Some(Duration::from_millis(300)));
-        assert_eq!(pace.measured(sent).tokens_per_second, None, "too short to tell");
-        for _ in 0..20 {
-            now += Duration::from_millis(100);
-            // Five hundred ids for four bytes of text.
-            pace.arrived(now, 500, 4);
-        }
-        let rate = pace.measured(sent).tokens_per_second.unwrap();
-        assert!((rate - 10.0).abs() < 0.01, "{rate}");
-    }
 }

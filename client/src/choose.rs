@@ -16,6 +16,7 @@ use baton_proto::{
     ids::{ExchangeKey, ModelId, NodeId},
     limits::MAX_OUTPUT_TOKENS,
     node_record::{ModelOffer, NodeRecord},
+    receipt::EngineKind,
 };
 
 pub use score::Factors;
@@ -80,6 +81,8 @@ pub struct Wish<'a> {
     pub model: Option<&'a str>,
     /// This node and no other.
     pub node: Option<NodeId>,
+    /// Whether texts are to be embedded, and no turn served.
+    pub embeddings: bool,
     /// Whether test engines that only repeat the message may serve.
     pub allow_echo: bool,
     /// Model of the turn before, preferred where the wish names none.
@@ -233,7 +236,8 @@ fn none_fits(weighed: &[Weighed<'_>], wish: &Wish<'_>) -> NoChoice {
     if let Some(cheapest) = prices.min() {
         return NoChoice::TooExpensive { cheapest, max_price: wish.max_price.unwrap_or(u64::MAX) };
     }
-    let offers: Vec<&ModelOffer> = weighed.iter().filter_map(|row| row.offer).collect();
+    let fits = |offer: &&ModelOffer| (offer.engine == EngineKind::Embedding) == wish.embeddings;
+    let offers: Vec<&ModelOffer> = weighed.iter().filter_map(|row| row.offer).filter(fits).collect();
     nothing_fits(!exclusions.contains(&Exclusion::Echo), &offers, wish)
 }
 

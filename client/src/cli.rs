@@ -7,6 +7,7 @@ mod chat;
 mod delegation;
 mod desk;
 mod devices;
+mod dialogue;
 mod grants;
 mod memory;
 mod nodes;
@@ -19,6 +20,7 @@ mod serve;
 mod session;
 pub mod settings;
 mod storage;
+mod tui;
 
 use std::{process, time::Duration};
 
@@ -113,7 +115,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
     let settings = Settings::gather(&arguments, environment)?;
     match arguments.command {
         Command::Chat(chat) => chat::run(&settings, chat, out).await,
-        Command::Serve(arguments) => serve::run(&settings, &arguments, out).await,
+        Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
         Command::Session { command } => session::run(&settings, command, out).await,
         Command::Account { command } => account::run(&settings, &command, out).await,
         Command::Memory { command } => memory::run(&settings, &command, out).await,

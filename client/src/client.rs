@@ -20,16 +20,17 @@ use baton_proto::{
     memory::MemoryItem,
     receipt::{ProgressNote, Receipt},
     record::Message,
-    turn::ResumePrefix,
+    turn::{ResumePrefix, Sampling},
 };
 use baton_walrus_client::ShardCount;
-use tokio::task::JoinHandle;
+use tokio::{sync::broadcast, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use zeroize::Zeroizing;
 
 use crate::{
     config::ClientConfig,
     error::ClientError,
+    evidence::{Equivocation, FOUND_QUEUE},
     heads::{HeadIndexes, IndexStanding, NamedIndex},
     journal::{self, EXTENSION, JournalLog, Keeper, file_error},
     lifetime::{self, Terms},
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) heads: Arc<HeadIndexes>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cancel: CancellationToken,
+    /// Nodes that signed two links for one turn, as they are found.
+    pub(crate) found: broadcast::Sender<Equivocation>,
     owns_mesh: bool,
 }
 
@@ -186,6 +189,7 @@ impl Client {
                 heads,
                 tasks: TaskTracker::new(),
                 cancel,
+                found: broadcast::channel(FOUND_QUEUE).0,
                 owns_mesh,
             }),
         })
@@ -197,18 +201,30 @@ impl Client {
     #[must_use]
     pub fn guest(&self, log: Arc<dyn JournalLog>) -> Self {
         let config = ClientConfig { home: None, passphrase: None, renew: false, ..self.inner.config.clone() };
+        self.sharing_network(config, FileSecret::generate(), Keeper::Log(log), self.inner.heads.clone())
+    }
+
+    /// A client of its own with this one's network and knowledge of nodes.
+    pub(crate) fn sharing_network(
+        &self,
+        config: ClientConfig,
+        secret: FileSecret,
+        keeper: Keeper,
+        heads: Arc<HeadIndexes>,
+    ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 config,
-                secret: FileSecret::generate(),
-                keeper: Keeper::Log(log),
+                secret,
+                keeper,
                 open: Mutex::new(HashMap::new()),
                 directory: self.inner.directory.clone(),
                 // Whoever opened it looks after it.
                 kept: Mutex::new(None),
-                heads: self.inner.heads.clone(),
+                heads,
                 tasks: TaskTracker::new(),
                 cancel: CancellationToken::new(),
+                found: self.inner.found.clone(),
                 owns_mesh: false,
             }),
         }
@@ -252,6 +268,12 @@ impl Client {
     pub async fn pending_messages(&self, id: SessionId) -> Result<Option<Vec<Message>>, ClientError> {
         let session = self.opened(id).await?;
         Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
+    }
+
+    /// How the turn is asked for that was begun and not finished, if there is one.
+    pub(crate) async fn pending_sampling(&self, id: SessionId) -> Result<Option<Sampling>, ClientError> {
+        let session = self.opened(id).await?;
+        Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
     }
 
     /// Waits up to `grace` for what is under way in the background (acknowledgements, blob IDs, head records, stores),
@@ -365,6 +387,14 @@ impl Client {
     /// As [`Client::session`].
     pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnView>, ClientError> {
         Ok(self.opened(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
+    }
+
+    /// The pinned system text of a session, with the definitions of its tools ([`baton_proto::tools`]).
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn system(&self, id: SessionId) -> Result<Vec<Message>, ClientError> {
+        Ok(self.opened(id).await?.read(|state| state.system.to_vec()))
     }
 
     /// Replaces the pinned system text of a session, from the next turn on. Does nothing where it is the same already.

@@ -52,12 +52,18 @@ pub struct Timeouts {
     pub admit: Duration,
     /// Between two events of a reply; covers the reading of a long prompt by a slow node.
     pub idle: Duration,
+    /// The least time for a first token, once the node has admitted the turn and nobody is ahead of it: long enough for a
+    /// node that fetches a history over a slow line. A long prompt, and a node that is known to begin later, have more; see
+    /// [`idle`](Self::idle) for the most.
+    pub first_token: Duration,
     /// The least time without a token, in the middle of an answer, after which another node is asked to continue it; a slow
     /// node has three times as long as its latest tokens took.
     pub stall: Duration,
     /// For a whole reply, waiting in the node's queue included; half a second for each token that was asked for is
     /// added to it.
     pub reply: Duration,
+    /// For a node to embed a batch of texts, waiting in its queue included.
+    pub embed: Duration,
     /// How long the author of a turn stores it alone, before the client does.
     pub author_stores: Duration,
     /// Between two looks at a blob that the store says it does not have: a store of several servers may not have
@@ -77,8 +83,11 @@ impl Default for Timeouts {
             open: Duration::from_secs(10),
             admit: Duration::from_secs(60),
             idle: Duration::from_secs(180),
+            first_token: Duration::from_secs(10),
             stall: Duration::from_secs(2),
             reply: Duration::from_secs(30 * 60),
+            // A little more than a node gives them.
+            embed: Duration::from_secs(95),
             author_stores: Duration::from_millis(baton_proto::limits::AUTHOR_STORES_ALONE_MS),
             second_look: Duration::from_secs(3),
             heads: Duration::from_secs(5),

@@ -68,10 +68,13 @@ impl Client {
             let wait = client.inner.config.timeouts.author_stores;
             let accepted = tokio::time::Instant::now();
             let stored = async {
-                let said = match rest {
+                let (said, second) = match rest {
                     Some(rest) => rest.store_state(wait).await,
-                    None => StoreState::Pending,
+                    None => (StoreState::Pending, None),
                 };
+                if let Some(second) = second {
+                    client.committed_again(&session, seq, second).await;
+                }
                 client.after_store_word(&session, seq, said, accepted + wait).await;
             };
             let known = async {

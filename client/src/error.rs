@@ -95,6 +95,18 @@ pub enum ClientError {
         /// What happened.
         reason: String,
     },
+    /// Every attempt at embedding failed.
+    #[error("nothing was embedded in {attempts} attempts, the last at node {node}: {reason}")]
+    EmbedFailed {
+        /// Attempts made.
+        attempts: u32,
+        /// Node of the last one.
+        node: NodeId,
+        /// Its code, where the node or the client's checks named one.
+        code: Option<ErrorCode>,
+        /// What happened.
+        reason: String,
+    },
     /// A check of the protocol failed.
     #[error("{0}")]
     Protocol(ErrorCode),
@@ -149,7 +161,7 @@ impl ClientError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Protocol(code) => Some(*code),
-            Self::TurnFailed { code, .. } => *code,
+            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => *code,
             _ => None,
         }
     }
@@ -179,7 +191,9 @@ impl ClientError {
             Self::EmptyMessage => "EmptyMessage",
             Self::MessageTooLong { .. } => "MessageTooLong",
             Self::NoNode(_) => "NoNode",
-            Self::TurnFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
+            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => {
+                code.map_or("Unreachable", ErrorCode::name)
+            }
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
             Self::HeadMissing => "HeadMissing",
@@ -232,6 +246,7 @@ impl ClientError {
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
+            Self::EmbedFailed { .. } => "check that the node runs and is reachable, then try again",
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "take in its turns: baton session sync SESSION",
@@ -256,7 +271,7 @@ impl ClientError {
         match self {
             Self::EmptyMessage | Self::MessageTooLong { .. } | Self::Config(_) | Self::Words(_) => 2,
             Self::NoNode(_) => 3,
-            Self::TurnFailed { .. } => 4,
+            Self::TurnFailed { .. } | Self::EmbedFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
             Self::Store(StoreError::WrongContent) => 5,
             Self::Store(_) | Self::HeadMissing => 6,

@@ -7,7 +7,7 @@ use baton_mesh::Multiaddr;
 use baton_proto::{
     ErrorCode, Signed,
     ids::{BlobDigest, LinkHash, NodeId, SessionId, SuiAddress, TurnId},
-    limits::VERSION,
+    limits::{MAX_SCHEMA_BYTES, VERSION},
     memory::{MemoryItem, RecallHint, RecallScope},
     receipt::{EngineKind, Receipt},
     record::{FinishReason, Message, RecordKind, Role},
@@ -15,7 +15,7 @@ use baton_proto::{
 };
 
 pub use crate::request::InlinePolicy;
-use crate::{error::ClientError, reconcile::DeviceEvent};
+use crate::{error::ClientError, reconcile::DeviceEvent, reported::TokenReport};
 
 /// Most tokens of an answer where the caller names no number.
 pub const DEFAULT_OUTPUT_TOKENS: u32 = 512;
@@ -100,8 +100,11 @@ pub struct TurnInput {
     /// First seq that it replaces, for kinds other than an ordinary turn: back to before it. An edit of an edit
     /// names what that one named.
     pub supersedes_from: Option<u64>,
-    /// How tokens are chosen.
+    /// How tokens are chosen. With `logprobs` the caller is told how likely each was; `json_schema` is set by the next field.
     pub sampling: Sampling,
+    /// A JSON schema that the answer must satisfy, at most [`MAX_SCHEMA_BYTES`]. Nodes that cannot do it refuse the turn, and
+    /// others are asked.
+    pub json_schema: Option<String>,
     /// Most tokens of the answer; a node's own lower limit holds.
     pub max_output_tokens: u32,
     /// Name or hex id of the model, or any.
@@ -138,6 +141,7 @@ impl TurnInput {
             kind: RecordKind::Turn,
             supersedes_from: None,
             sampling: Sampling::default(),
+            json_schema: None,
             max_output_tokens: DEFAULT_OUTPUT_TOKENS,
             model: None,
             node: None,
@@ -163,6 +167,9 @@ impl TurnInput {
             return Err(ClientError::EmptyMessage);
         }
         self.sampling.check()?;
+        if self.json_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA_BYTES) {
+            return Err(ErrorCode::FrameTooLarge.into());
+        }
         crate::turn::check_texts(&self.messages)
     }
 
@@ -250,6 +257,8 @@ pub enum TurnEvent {
     Waiting(u32),
     /// Text of the answer. Display only, until the turn is accepted.
     Text(String),
+    /// How likely each token was whose text comes next, where that was asked for. It is the node's word.
+    Logprobs(Vec<TokenReport>),
     /// An attempt failed; another follows if there is one to make.
     AttemptFailed {
         /// Its number.

@@ -15,8 +15,10 @@ mod client;
 mod config;
 mod conversation;
 mod duty;
+mod embed;
 mod error;
 mod event;
+pub mod evidence;
 mod exchange;
 mod fork;
 mod head;
@@ -26,9 +28,11 @@ mod lifetime;
 #[doc(hidden)]
 pub mod manual;
 mod nodes;
+mod passing;
 mod quota;
 mod receipts;
 mod reconcile;
+mod reported;
 mod reputation;
 mod request;
 mod retry;
@@ -36,6 +40,7 @@ pub mod serve;
 mod session;
 mod sessions;
 mod settle;
+mod standing;
 mod state;
 pub mod transfer;
 mod turn;
@@ -54,6 +59,7 @@ pub use config::{
 };
 pub use conversation::{Conversation, SaidTurn};
 pub use duty::renewal::RenewReport;
+pub use embed::{EmbeddedText, Embeddings};
 pub use error::ClientError;
 pub use event::{
     DEFAULT_MEMORY_TOKENS, DEFAULT_OUTPUT_TOKENS, InlinePolicy, MemoryHint, OwnMemory, Relayer,
@@ -67,5 +73,6 @@ pub use nodes::{NodeExplanation, NodeInfo};
 pub use quota::{GRANT_CHAIN_FILE, GRANT_KEY_FILE, QuotaHolder, holder_key, keep_chain, read_chain};
 pub use receipts::{Countersigned, TurnReceipt};
 pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
+pub use reported::{LikelyToken, TokenReport};
 pub use sessions::{Deletion, Listing, UnreadableSession};
 pub use walk::{Problem, VerifyReport};

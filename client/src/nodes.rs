@@ -291,12 +291,20 @@ impl Directory {
             match fault {
                 Fault::Unreachable => known.presence.unanswered(now),
                 Fault::CutOff | Fault::Stalled => known.presence.doubt(),
-                Fault::Busy | Fault::Refused | Fault::Lied => known.presence.heard(now),
+                Fault::Busy | Fault::Refused | Fault::Lied | Fault::Equivocated => known.presence.heard(now),
                 Fault::Unclear => {}
             }
         }
         self.reputation().failed(node, fault, at_least_ms, now);
         self.changed();
+    }
+
+    /// A node answered something that no credit comes from.
+    pub(crate) fn answered(&self, node: NodeId) {
+        let now = self.now_ms();
+        if let Some(known) = self.lock().get_mut(&node) {
+            known.presence.heard(now);
+        }
     }
 
     /// A node served a turn whose receipt was verified; whoever a tag is about may have a session's prompt at hand.
@@ -320,6 +328,12 @@ impl Directory {
         }
         drop(reputation);
         self.changed();
+    }
+
+    /// How long a node's first text took on average, where this client measured it.
+    pub(crate) fn first_token_of(&self, node: NodeId) -> Option<Duration> {
+        let speed = self.reputation().evidence(node, self.now_ms()).speed?;
+        Duration::try_from_secs_f64(speed.first_token_ms / 1000.0).ok()
     }
 
     /// Whether whoever a tag is about may have a session's prompt at hand.
@@ -395,6 +409,7 @@ mod tests {
             serves_turns: true,
             agent: None,
             relayed: false,
+            round_trip: None,
             record: None,
         }
     }

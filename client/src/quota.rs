@@ -11,7 +11,8 @@ use baton_keys::{
 };
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
-    ids::PublicKey,
+    embed::EmbedAuth,
+    ids::{AuthHash, ModelId, NodeId, PublicKey},
     limits::VERSION,
     quota::{QuotaChain, QuotaGrant, QuotaProof, QuotaUse, chain_from_text, chain_to_text},
     turn::TurnAuth,
@@ -71,10 +72,24 @@ impl QuotaHolder {
 
     /// Shows the quota for a turn, where it counts.
     pub(crate) fn for_turn(&self, auth: &Signed<TurnAuth>) -> Option<QuotaUse> {
+        self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
+    }
+
+    /// Shows the quota for a request for embeddings, where it counts.
+    pub(crate) fn for_embeddings(&self, auth: &Signed<EmbedAuth>) -> Option<QuotaUse> {
+        self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
+    }
+
+    fn show(
+        &self,
+        (node, model): (NodeId, ModelId),
+        issued_ms: u64,
+        auth_hash: AuthHash,
+    ) -> Option<QuotaUse> {
         let grant = self.grant();
-        let here = grant.nodes.is_empty() || grant.nodes.contains(&auth.audience);
-        let for_model = grant.models.is_empty() || grant.models.contains(&auth.model);
-        let now = (grant.from_ms..grant.until_ms).contains(&auth.issued_ms);
+        let here = grant.nodes.is_empty() || grant.nodes.contains(&node);
+        let for_model = grant.models.is_empty() || grant.models.contains(&model);
+        let now = (grant.from_ms..grant.until_ms).contains(&issued_ms);
         if !(here && for_model && now) {
             return None;
         }
@@ -82,7 +97,7 @@ impl QuotaHolder {
             version: VERSION,
             holder: self.key.public_key(),
             grant: self.chain.last().quota_hash(),
-            auth_hash: auth.auth_hash(),
+            auth_hash,
         };
         let chain = self.chain.links().iter().map(|link| link.bytes().clone()).collect();
         Some(QuotaUse { chain, proof: Signed::sign(proof, &self.key).bytes().clone() })

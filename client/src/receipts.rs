@@ -13,6 +13,7 @@ use baton_proto::{
 use crate::{
     client::Client,
     error::ClientError,
+    evidence::Equivocation,
     session,
     state::{State, TurnMeta},
 };
@@ -28,6 +29,8 @@ pub struct TurnReceipt {
     pub accepted_ms: u64,
     /// What the node claims. Absent in a session that was recovered from its root: the store has no receipts.
     pub receipt: Option<Signed<Receipt>>,
+    /// What shows that the node signed another link for it, too.
+    pub equivocation: Option<Equivocation>,
     /// Whether it was countersigned.
     pub countersigned: Countersigned,
     /// The first thing that did not verify, if anything was checked and did not.
@@ -74,6 +77,10 @@ fn all(state: &State, verify: bool) -> Vec<TurnReceipt> {
             node: turn.link.author,
             accepted_ms: meta.accepted_ms,
             receipt: meta.receipt.clone(),
+            equivocation: meta
+                .signed_twice
+                .as_ref()
+                .and_then(|other| Equivocation::check(turn.link.bytes().clone(), other.bytes().clone()).ok()),
             countersigned: countersigned(state, turn.link.seq, meta),
             problem: if verify { check(&turn.link, meta).err() } else { None },
         })

@@ -25,6 +25,8 @@ const HALF_LIFE_MS: u64 = 6 * HOUR_MS;
 const BUSY_HALF_LIFE_MS: u64 = 30 * 1000;
 /// A node that was caught at something untrue is avoided for so long.
 const LIED_MS: u64 = 24 * HOUR_MS;
+/// One that signed two different links for one turn is avoided for so long: that cannot be an accident, and it is proved.
+const EQUIVOCATED_MS: u64 = 30 * LIED_MS;
 /// First pause of a node that stalled in the middle of an answer; doubled by each further one that has not decayed.
 const STALL_PAUSE_MS: u64 = 60 * 1000;
 /// Longest pause of a node that stalls.
@@ -71,6 +73,8 @@ pub(crate) enum Fault {
     Lied,
     /// Something failed that may not be its fault: the way to it, a relayer, this machine.
     Unclear,
+    /// It signed two different links for one turn.
+    Equivocated,
 }
 
 impl Fault {
@@ -84,6 +88,7 @@ impl Fault {
             Self::Refused => "refused",
             Self::Lied => "lied",
             Self::Unclear => "unclear",
+            Self::Equivocated => "equivocated",
         }
     }
 
@@ -92,7 +97,7 @@ impl Fault {
         match self {
             Self::Unreachable | Self::CutOff => 1.0,
             Self::Stalled => 2.0,
-            Self::Lied => 4.0,
+            Self::Lied | Self::Equivocated => 4.0,
             // The turn itself may be at fault.
             Self::Refused => 0.5,
             // That is what load counts.
@@ -188,11 +193,18 @@ impl Entry {
     fn fail(&mut self, fault: Fault, asked_ms: u64, now_ms: u64) {
         self.decay(now_ms);
         self.failed = (self.failed + fault.weight()).min(MAX_COUNT);
-        self.last_fault = Some(fault);
+        // What is proved is not covered by a later failure.
+        if !self.is_proved(now_ms) {
+            self.last_fault = Some(fault);
+        }
         let doubled = |first: u64, times: u32, most: u64| (first << times.min(16)).min(most);
         let pause = match fault {
             Fault::Lied => {
-                self.lied_until_ms = now_ms.saturating_add(LIED_MS);
+                self.lied_until_ms = self.lied_until_ms.max(now_ms.saturating_add(LIED_MS));
+                0
+            }
+            Fault::Equivocated => {
+                self.lied_until_ms = now_ms.saturating_add(EQUIVOCATED_MS);
                 0
             }
             Fault::Stalled => {
@@ -238,7 +250,8 @@ impl Entry {
     fn tame(&mut self, now_ms: u64) {
         self.at_ms = self.at_ms.min(now_ms);
         self.paused_until_ms = self.paused_until_ms.min(now_ms.saturating_add(MAX_STALL_PAUSE_MS));
-        self.lied_until_ms = self.lied_until_ms.min(now_ms.saturating_add(LIED_MS));
+        let lied_ms = if self.last_fault == Some(Fault::Equivocated) { EQUIVOCATED_MS } else { LIED_MS };
+        self.lied_until_ms = self.lied_until_ms.min(now_ms.saturating_add(lied_ms));
         for (number, most) in [
             (&mut self.served, MAX_COUNT),
             (&mut self.failed, MAX_COUNT),
@@ -251,6 +264,11 @@ impl Entry {
         ] {
             *number = if number.is_finite() { number.clamp(0.0, most) } else { 0.0 };
         }
+    }
+
+    /// Whether it is avoided for something that the client can show to others.
+    fn is_proved(&self, now_ms: u64) -> bool {
+        self.last_fault == Some(Fault::Equivocated) && self.lied_until_ms > now_ms
     }
 
     /// Whether it says anything still.
@@ -334,10 +352,14 @@ impl Reputation {
             match self.nodes.get_mut(&node) {
                 Some(ours) => {
                     let lied_until_ms = ours.lied_until_ms.max(theirs.lied_until_ms);
+                    let proved = ours.is_proved(now_ms) || theirs.is_proved(now_ms);
                     if theirs.at_ms > ours.at_ms {
                         *ours = theirs;
                     }
                     ours.lied_until_ms = lied_until_ms;
+                    if proved {
+                        ours.last_fault = Some(Fault::Equivocated);
+                    }
                 }
                 None if fits && theirs.tells(now_ms) => {
                     self.nodes.insert(node, theirs);

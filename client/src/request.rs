@@ -92,7 +92,10 @@ pub(crate) fn prepare(
         system: state.system.to_vec(),
         messages: turn.messages.clone(),
         sampling: turn.sampling.clone(),
-        json_schema: None,
+        json_schema: match &turn.sampling.json_schema {
+            None => None,
+            Some(hash) => Some(state.schema(hash).ok_or(ErrorCode::PayloadRejected)?.to_owned()),
+        },
         storage: terms.storage,
         resume_tokens: terms.begun.map_or_else(Vec::new, |begun| begun.shown.ids.to_vec()),
     };

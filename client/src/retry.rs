@@ -12,7 +12,7 @@ use baton_proto::{
 };
 use zeroize::Zeroizing;
 
-use crate::{exchange::ExchangeError, reputation::Fault};
+use crate::{exchange::ExchangeError, reported::TokenReport, reputation::Fault};
 
 /// Attempts at one turn where the caller names no number: a few nodes that just went away and a moment of load.
 pub const MAX_ATTEMPTS: u32 = 6;
@@ -61,6 +61,8 @@ pub(crate) struct Shown {
     pub(crate) text: Zeroizing<String>,
     /// Its tokens, if the engine reports their ids: the text is exactly theirs.
     pub(crate) ids: Zeroizing<Vec<u32>>,
+    /// How likely they were, where that was asked for.
+    pub(crate) reports: Zeroizing<Vec<TokenReport>>,
 }
 
 impl std::fmt::Debug for Shown {
@@ -309,6 +311,7 @@ mod tests {
         Shown {
             text: Zeroizing::new("x".repeat(tokens as usize)),
             ids: Zeroizing::new((0..tokens).collect()),
+            reports: Zeroizing::default(),
         }
     }
 

@@ -10,17 +10,22 @@
 
 mod answer;
 mod chat;
+mod embeddings;
 mod fault;
+mod format;
 mod guard;
+mod logprobs;
 mod models;
 mod page;
 mod place;
 mod threads;
+mod tools;
 mod wire;
 
 use std::{
     future::Future,
     net::SocketAddr,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -32,7 +37,7 @@ use axum::{
     Router, middleware,
     routing::{get, post},
 };
-use baton_proto::ids::SessionId;
+use baton_proto::{ids::SessionId, record::Message};
 use tokio::{
     net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -41,7 +46,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
-use crate::{Client, ClientError, TurnInput};
+use crate::{Client, ClientError, MemoryHint, TurnInput, TurnOutcome};
 use fault::Fault;
 use threads::{MAX_THREADS, Threads};
 
@@ -65,6 +70,21 @@ pub struct GatewayConfig {
     pub hosts: Vec<String>,
     /// How turns are asked for where a request says nothing else; its messages are unused.
     pub template: TurnInput,
+    /// What has turns recalled by the template's relayer, and remembers them; none recalls nothing.
+    pub memory: Option<Arc<dyn GatewayMemory>>,
+}
+
+/// Memory for the turns of an endpoint.
+pub trait GatewayMemory: std::fmt::Debug + Send + Sync {
+    /// What the relayer is told to recall for a turn with these new messages.
+    fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint;
+
+    /// Has an accepted exchange remembered, if that is wanted; a failure is its own affair.
+    fn remember<'a>(
+        &'a self,
+        messages: &'a [Message],
+        outcome: &'a TurnOutcome,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
 /// The endpoint.
@@ -138,7 +158,7 @@ impl Gateway {
             .route("/v1/completions", post(chat::complete_text))
             .route("/v1/models", get(models::list))
             .route("/v1/models/{*model}", get(models::one))
-            .route("/v1/embeddings", post(models::embeddings))
+            .route("/v1/embeddings", post(embeddings::create))
             .merge(page::routes())
             .fallback(guard::nothing_here)
             .method_not_allowed_fallback(guard::wrong_method)

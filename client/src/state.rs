@@ -6,7 +6,10 @@
 mod moves;
 mod shorter;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
@@ -22,7 +25,7 @@ use baton_proto::{
     receipt::{ProgressNote, Receipt},
     record::{Message, RecordKind},
     segment::{self, Segment},
-    turn::{Sampling, TurnAuth},
+    turn::{Sampling, TurnAuth, json_schema_hash},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -30,6 +33,9 @@ use zeroize::Zeroizing;
 use crate::{fork::Chain, wait::Signals};
 
 pub(crate) use moves::{Displaced, Fate, Moves};
+
+/// Bytes of text that stand for a token of a prompt: fewer than most tokenizers make of most languages.
+const PROMPT_BYTES_PER_TOKEN: u64 = 3;
 
 /// How a session began here.
 #[derive(Clone, Serialize, Deserialize)]
@@ -141,6 +147,10 @@ pub(crate) enum Entry {
     LeftOut { number: u64 },
     /// Another device's turn that lost its place to one of ours.
     Kept(Box<segment::Entry>),
+    /// A JSON schema that turns after this one name by its hash.
+    Schema(String),
+    /// Another link that the author of a turn signed for it.
+    SignedTwice { seq: u64, link: SignedBytes },
 }
 
 /// What a PUT bought.
@@ -171,6 +181,7 @@ impl Entry {
             | Self::Lost { seq }
             | Self::Paid { seq, .. }
             | Self::RenewalDoubt { seq, .. }
+            | Self::SignedTwice { seq, .. }
             | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
@@ -204,6 +215,8 @@ pub(crate) struct TurnMeta {
     pub(crate) asked: Option<(Sampling, u32)>,
     /// The displaced turn that it says again.
     pub(crate) moved_from: Option<LinkHash>,
+    /// Another link that its author signed for it.
+    pub(crate) signed_twice: Option<Signed<Link>>,
 }
 
 /// An attempt of the pending turn.
@@ -251,6 +264,8 @@ pub(crate) struct State {
     /// Parallel to `history`.
     pub(crate) meta: Vec<TurnMeta>,
     pub(crate) pending: Option<Pending>,
+    /// JSON schemas that answers were asked to satisfy, by their hashes.
+    schemas: HashMap<[u8; 32], String>,
     pub(crate) head: Option<PublishedHead>,
     /// That record, and the names of indexes that did not take it yet.
     pub(crate) head_owed: Option<(Vec<u8>, Vec<String>)>,
@@ -279,6 +294,7 @@ impl State {
             history: Vec::new(),
             meta: Vec::new(),
             pending: None,
+            schemas: HashMap::new(),
             head: None,
             head_owed: None,
             leases: Vec::new(),
@@ -298,6 +314,17 @@ impl State {
             state.apply(Entry::decode(entry)?)?;
         }
         Ok(state)
+    }
+
+    /// About how many tokens a prompt of the pending turn has, were all of the session in it: by the lengths of the sealed
+    /// records, which are padded, so that it is rather too much.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        let texts =
+            |messages: &[Message]| messages.iter().map(|message| message.text.len() as u64).sum::<u64>();
+        let history: u64 = self.history.iter().map(|turn| u64::from(turn.link.record_length)).sum();
+        let new = self.pending.as_ref().map_or(0, |pending| texts(&pending.turn.messages));
+        let tokens = (history + new + texts(&self.system)) / PROMPT_BYTES_PER_TOKEN;
+        u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
     /// When the session was last used: its last turn accepted, or else itself begun; milliseconds since the Unix epoch.
@@ -416,8 +443,18 @@ impl State {
             Entry::Moving { number, turn_id } => self.begin_waiting(number, turn_id)?,
             Entry::LeftOut { number } => self.leave_out(number),
             Entry::Kept(entry) => self.keep(&entry)?,
+            Entry::Schema(text) => drop(self.schemas.insert(json_schema_hash(&text), text)),
+            Entry::SignedTwice { seq, link } => {
+                let link = Signed::<Link>::verify(link)?;
+                self.meta_mut(seq)?.signed_twice = Some(link);
+            }
         }
         Ok(())
+    }
+
+    /// The schema with this hash, if a turn here was asked with it.
+    pub(crate) fn schema(&self, hash: &[u8; 32]) -> Option<&str> {
+        self.schemas.get(hash).map(String::as_str)
     }
 
     fn push_turn(&mut self, turn: TurnEntry) -> Result<(), ErrorCode> {
@@ -473,6 +510,7 @@ impl State {
             system,
             asked,
             moved_from,
+            signed_twice: None,
         });
         Ok(())
     }

@@ -15,7 +15,8 @@ use baton_proto::{
     ids::{NodeId, TurnId},
     limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, VERSION},
     record::{Message, check_supersedes},
-    turn::TurnAuth,
+    tools::is_definitions,
+    turn::{TurnAuth, json_schema_hash},
 };
 
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
     retry::{AttemptFailure, Begun, Carry, Known, NextStep, carry, next_step, pause_before_repeat},
     session::Session,
     settle::{SHORT_STATUS_WAIT, STATUS_WAIT, Unsettled},
+    standing::Standing,
     state::{AttemptEntry, Entry, PendingTurn, Proof, State, TurnEntry},
 };
 
@@ -63,6 +65,12 @@ struct Progress {
 }
 
 impl Progress {
+    /// Whether every node that was asked has the model not as it is asked for.
+    fn all_lack_the_model(&self) -> bool {
+        let lacks = |code: &(ErrorCode, bool)| *code == (ErrorCode::ModelUnavailable, true);
+        self.last.is_some() && self.codes.len() == self.tried.len() && self.codes.iter().all(lacks)
+    }
+
     /// Nodes that are asked last, once an attempt has failed: those that failed, and those without a connection or a sign
     /// of life, since to find out that one is gone takes seconds, while the reader waits.
     fn last_resorts(&self, mesh: &MeshHandle) -> Vec<NodeId> {
@@ -106,6 +114,9 @@ impl Progress {
             Carry::Back => {
                 events(TurnEvent::Restarted);
                 if let Some(begun) = &self.begun {
+                    if !begun.shown.reports.is_empty() {
+                        events(TurnEvent::Logprobs(begun.shown.reports.to_vec()));
+                    }
                     events(TurnEvent::Text(begun.shown.text.to_string()));
                 }
             }
@@ -144,18 +155,27 @@ impl Client {
         }
         let next = session.read(State::next_seq);
         check_supersedes(input.kind, input.supersedes_from, next)?;
+        let mut sampling = input.sampling.clone();
+        sampling.json_schema = input.json_schema.as_deref().map(json_schema_hash);
+        let mut entries = Vec::new();
+        // What it is held to goes into the journal once, before the turn that names its hash.
+        if let (Some(schema), Some(hash)) = (&input.json_schema, sampling.json_schema)
+            && session.read(|state| state.schema(&hash).is_none())
+        {
+            entries.push(Entry::Schema(schema.clone()));
+        }
         let pending = PendingTurn {
             turn_id: TurnId(baton_keys::secret::random_bytes()),
             kind: input.kind,
             supersedes_from: input.supersedes_from,
             messages: input.messages.clone(),
-            sampling: input.sampling.clone(),
+            sampling,
             max_output_tokens: input.max_output_tokens,
             begun_ms: self.now_ms(),
         };
         // Turns that lost their place are said again before what follows them.
-        let entry = if waits { Entry::Queued(pending) } else { Entry::Pending(pending) };
-        session.record(vec![entry]).await?;
+        entries.push(if waits { Entry::Queued(pending) } else { Entry::Pending(pending) });
+        session.record(entries).await?;
         let options = ResumeOptions::of(&input);
         self.reconcile_before(&session, &options, &mut on_event).await?;
         let said = Box::pin(self.say_waiting(&session, &options, Waits::All, &mut on_event)).await?;
@@ -261,10 +281,17 @@ impl Client {
             let noticed = Instant::now();
             // Only where the reply was lost: a node whose reply was wrong is not asked for another one. What it
             // sealed must begin with what it sent.
-            if failure.known == Known::Lost {
-                let in_the_middle = !failure.shown.ids.is_empty();
-                let wait = if in_the_middle { SHORT_STATUS_WAIT } else { STATUS_WAIT };
-                let mesh = self.inner.directory.mesh();
+            let mesh = self.inner.directory.mesh();
+            let in_the_middle = !failure.shown.ids.is_empty();
+            let author = Standing::of(mesh, auth.audience);
+            if failure.known == Known::Lost && in_the_middle && author == Standing::Gone {
+                // Its process or its machine is gone while others are there, so nobody would answer. What it may have sealed
+                // is aborted once another attempt is accepted, as if it had been asked in vain.
+                progress.look_around(mesh, auth.audience).await;
+            } else if failure.known == Known::Lost {
+                // A node that was silent is not asked for long either, where another one can do the turn.
+                let hurried = in_the_middle || failure.fault == Fault::Stalled;
+                let wait = if hurried { author.status_wait() } else { STATUS_WAIT };
                 let looking = async {
                     if in_the_middle {
                         progress.look_around(mesh, auth.audience).await;
@@ -312,6 +339,7 @@ impl Client {
             (last, self.warm_node(state), output_tokens)
         });
         let wish = Wish {
+            embeddings: false,
             model: options.model.as_deref(),
             node: options.node,
             allow_echo: options.allow_echo,
@@ -336,6 +364,11 @@ impl Client {
         };
         let substitute = directory.has_substitute(&wish, &choice);
         if progress.tried.contains(&choice.node) {
+            if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model()
+            {
+                // None of them takes tools, and none will for being asked again.
+                return Err(ClientError::NoNode(crate::choose::NoChoice::NoNodes));
+            }
             let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
             tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;
         }
@@ -375,6 +408,9 @@ impl Client {
             continues: auth.resume.map_or(0, |prefix| prefix.token_count),
         });
         let mut timeouts = self.inner.config.timeouts;
+        let prompt = session.read(State::prompt_tokens).min(choice.offer.context_tokens);
+        let usual = directory.first_token_of(choice.node);
+        let first_token = attempt::first_token_wait(timeouts.first_token, prompt, usual);
         if progress.begun.is_some() && substitute {
             timeouts.open = timeouts.open.min(HURRIED_OPEN);
         }
@@ -387,6 +423,7 @@ impl Client {
             hint: options.hint.as_ref(),
             own: items,
             begun: progress.begun.as_ref(),
+            first_token,
             substitute,
         };
         let result = Box::pin(attempt::run(&context, &turn, prepared, events)).await;
@@ -430,7 +467,11 @@ impl Client {
             return Ok(());
         }
         let code = code.map(|code| (code, failure.is_said()));
-        let seen = code.is_some_and(|code| progress.codes.contains(&code));
+        let mut seen = code.is_some_and(|code| progress.codes.contains(&code));
+        // Nodes that cannot hold an answer to a schema, or say how likely its tokens are, say so with this code; others can.
+        if code.is_some_and(|(code, _)| code == ErrorCode::PayloadRejected) && asks_more(session) {
+            seen = progress.tried.contains(&node);
+        }
         let step = next_step(&failure, progress.with_locator, seen);
         progress.codes.extend(code);
         if step == NextStep::Elsewhere || failure.fault == Fault::Lied {
@@ -523,6 +564,14 @@ impl Client {
             memory,
         })
     }
+}
+
+/// Whether the pending turn asks for what not every node can do.
+fn asks_more(session: &Session) -> bool {
+    session.read(|state| {
+        let sampling = state.pending.as_ref().map(|pending| &pending.turn.sampling);
+        sampling.is_some_and(|sampling| sampling.json_schema.is_some() || sampling.logprobs > 0)
+    })
 }
 
 fn failed(attempts: u32, node: NodeId, failure: &AttemptFailure) -> ClientError {

@@ -474,3 +474,24 @@ proptest! {
         prop_assert!(newcomer > 0.0);
     }
 }
+
+#[test]
+fn turns_and_embeddings_are_asked_of_offers_of_their_own_kind_alone() {
+    let both = record(1, &[("small", EngineKind::Native), ("vectors", EngineKind::Embedding)]);
+    let only = record(2, &[("vectors", EngineKind::Embedding)]);
+    let all = [candidate(&both), candidate(&only)];
+    let embeddings = Wish { embeddings: true, ..wish() };
+    for random in (0..64).map(|step| step << 58) {
+        let turn = choose(&all, &wish(), random).unwrap();
+        assert_eq!((turn.node, turn.offer.name.as_str()), (both.node, "small"));
+        assert_eq!(choose(&all, &embeddings, random).unwrap().offer.name, "vectors");
+    }
+    let named = |model| Wish { model: Some(model), ..wish() };
+    let unavailable = |wanted: &str, served: &str| {
+        Err(NoChoice::ModelUnavailable { wanted: wanted.to_owned(), served: served.to_owned() })
+    };
+    assert_eq!(choose(&all, &named("vectors"), 0), unavailable("vectors", "small"));
+    let of_turns = Wish { embeddings: true, ..named("small") };
+    assert_eq!(choose(&all, &of_turns, 0), unavailable("small", "vectors"));
+    assert_eq!(choose(&all[1..], &wish(), 0), unavailable("any", "none"));
+}

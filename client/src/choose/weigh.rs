@@ -47,6 +47,8 @@ pub enum Exclusion {
     NotCurrent,
     /// It does not serve the model; for a node without any offer too.
     Model,
+    /// It embeds texts where a turn is to be served, or the other way round.
+    Purpose,
     /// A test engine, which was not allowed.
     Echo,
     /// The turn may cost more than is paid.
@@ -178,6 +180,9 @@ fn suits(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Resu
     if !wish.model.is_none_or(wanted) {
         return Err(Exclusion::Model);
     }
+    if (offer.engine == EngineKind::Embedding) != wish.embeddings {
+        return Err(Exclusion::Purpose);
+    }
     if offer.engine == EngineKind::Echo && !wish.allow_echo {
         return Err(Exclusion::Echo);
     }
@@ -209,6 +214,8 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
             EngineKind::Native => 0,
             EngineKind::Proxied => 1,
             EngineKind::Echo => 2,
+            // Among themselves only.
+            EngineKind::Embedding => 0,
         },
         other_model: wish.model.is_none() && wish.last_model.is_some_and(|last| last != offer.model),
     }

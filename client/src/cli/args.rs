@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   baton chat --node /ip4/127.0.0.1/tcp/4001/p2p/12D3KooW...
   baton chat last                                  go on with the last session
+  baton chat --plain                               line by line, as for a screen reader
   baton chat --message 'Hello' --json              one turn; the last line is JSON
   echo 'Summarise this' | baton chat --message -   the message from standard input
   baton serve                                      an OpenAI-compatible endpoint for other programs
@@ -42,7 +43,7 @@ Examples:
 
 Settings file: ~/.config/baton/config.toml, with the keys home, node (a list), publisher, aggregator and heads (a URL or
 a list), publisher_token_file, publisher_secret_file, shards, mdns, dht, open_epochs, closed_epochs, epoch_hours,
-renew, max_price, model, system, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
+renew, max_price, model, system, plain, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
 that before the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
@@ -133,7 +134,10 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Talk: a prompt, or one message with --message.
+    /// Talk: a full-screen view at a terminal, a prompt in a pipe, or one message with --message.
+    ///
+    /// The full-screen view takes the terminal: F1 lists its keys, /help the commands, Ctrl-D leaves. With --plain, where
+    /// TERM is dumb, and where BATON_LOG writes to the terminal, there is a prompt line by line instead.
     Chat(ChatArguments),
     /// Serve a local endpoint that speaks OpenAI's API, over your sealed sessions.
     Serve(ServeArguments),
@@ -213,6 +217,9 @@ pub struct ReceiptsArguments {
     /// Check every signature again: link, receipt, authorisation and acknowledgement.
     #[arg(long)]
     pub verify: bool,
+    /// Write what shows that nodes signed two different links for one turn into a new file (JSON), for anybody to check.
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
 }
 
 /// How to talk.
@@ -223,30 +230,17 @@ pub struct ChatArguments {
     /// Say this, print the answer and end; `-` reads it from standard input.
     #[arg(long, short, value_name = "TEXT")]
     pub message: Option<String>,
+    /// File with a JSON schema that the answer to --message must satisfy; not every node can do it.
+    #[arg(long, value_name = "FILE", requires = "message")]
+    pub schema: Option<PathBuf>,
     /// Name or id of the model [default: any, rather a node's own engine].
     #[arg(long, env = "BATON_MODEL")]
     pub model: Option<String>,
     /// Pinned system text: of a new session, or from now on.
     #[arg(long, env = "BATON_SYSTEM", value_name = "TEXT")]
     pub system: Option<String>,
-    /// A relayer that turns go through, and that adds memory with --memory, such as /ip4/192.0.2.1/tcp/4101/p2p/ID.
-    #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
-    pub relayer: Option<String>,
-    /// Have the relayer recall memories of your account. It cannot read the turn: it is told a hint to search by.
-    #[arg(long, env = "BATON_MEMORY")]
-    pub memory: bool,
-    /// What the relayer is told to search by.
-    #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT", env = "BATON_MEMORY_HINT")]
-    pub memory_hint: HintMode,
-    /// Send each exchange to the relayer afterwards, to be remembered (needs --relayer-url). It then reads it.
-    #[arg(long, requires = "memory", env = "BATON_MEMORY_WRITE")]
-    pub memory_write: bool,
-    /// The project whose memories count.
-    #[arg(long, value_name = "NAME")]
-    pub project: Option<String>,
-    /// The persona that is spoken to.
-    #[arg(long, value_name = "NAME")]
-    pub persona: Option<String>,
+    #[command(flatten)]
+    pub memory: MemoryWish,
     /// Ask this node and no other (its id in hex, as `baton nodes` shows it).
     #[arg(long, value_name = "ID")]
     pub only: Option<String>,
@@ -265,6 +259,9 @@ pub struct ChatArguments {
     /// Give up a message that was not answered earlier, instead of finishing it first.
     #[arg(long)]
     pub drop_pending: bool,
+    /// A prompt line by line, also where standard input and output are a terminal: no full-screen view.
+    #[arg(long, env = "BATON_PLAIN")]
+    pub plain: bool,
 }
 
 /// How to serve.
@@ -303,6 +300,31 @@ pub struct ServeArguments {
     /// Most tokens of an answer where a request says nothing.
     #[arg(long, value_name = "NUMBER")]
     pub max_tokens: Option<u32>,
+    #[command(flatten)]
+    pub memory: MemoryWish,
+}
+
+/// The relayer of a conversation, and its memory.
+#[derive(Debug, Args)]
+pub struct MemoryWish {
+    /// A relayer that turns go through, and that adds memory with --memory, such as /ip4/192.0.2.1/tcp/4101/p2p/ID.
+    #[arg(long, env = "BATON_RELAYER", value_name = "MULTIADDR")]
+    pub relayer: Option<String>,
+    /// Have the relayer recall memories of your account. It cannot read the turn: it is told a hint to search by.
+    #[arg(long, env = "BATON_MEMORY")]
+    pub memory: bool,
+    /// What the relayer is told to search by.
+    #[arg(long, value_enum, default_value = "keywords", value_name = "WHAT", env = "BATON_MEMORY_HINT")]
+    pub memory_hint: HintMode,
+    /// Send each exchange to the relayer afterwards, to be remembered (needs --relayer-url). It then reads it.
+    #[arg(long, requires = "memory", env = "BATON_MEMORY_WRITE")]
+    pub memory_write: bool,
+    /// The project whose memories count.
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
+    /// The persona that is spoken to.
+    #[arg(long, value_name = "NAME")]
+    pub persona: Option<String>,
 }
 
 /// What a relayer is told to search by.

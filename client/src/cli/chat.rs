@@ -1,12 +1,19 @@
-//! `baton chat`: one message, or a prompt ([`super::repl`]); and how a turn looks while it runs.
+//! `baton chat`: one message, a prompt ([`super::repl`]) or the full-screen view ([`super::tui`]); and how a turn looks while
+//! it runs.
 
-use std::{io::Read as _, time::Duration};
+use std::{
+    io::{IsTerminal as _, Read as _},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use baton_client::{
     Client, ClientError, NewSession, Reconciled, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
 };
 use baton_proto::{
     ids::{NodeId, SessionId},
+    limits::MAX_SCHEMA_BYTES,
     memory::MemoryItem,
     record::{Message, Role},
     turn::Sampling,
@@ -17,11 +24,13 @@ use super::{
     Failure,
     args::ChatArguments,
     devices, find_session, leave_at_second_interrupt,
-    out::{Out, short},
+    out::{Out, Tone, short},
     random_seed,
     remembering::Remembering,
     repl,
+    session::role,
     settings::{self, Settings},
+    tui::{self, inbox::Said},
     with_client,
 };
 
@@ -45,11 +54,8 @@ pub struct Talk {
 
 impl Talk {
     fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
-        let mut template = TurnInput::new(Vec::new());
-        template.reconcile = true;
-        template.model = arguments.model.clone().or_else(|| settings.model.clone());
-        template.allow_echo = arguments.allow_echo;
-        let relayer = arguments.relayer.as_ref().or(settings.relayer.as_ref());
+        let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
+        let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
         template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
         if let Some(only) = &arguments.only {
             let node = only.parse::<NodeId>();
@@ -65,8 +71,9 @@ impl Talk {
         if template.sampling.check().is_err() {
             return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
         }
+        template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
         let system = arguments.system.clone().or_else(|| settings.system.clone());
-        let memory = Remembering::from(settings, arguments)?;
+        let memory = Remembering::from(settings, &arguments.memory)?;
         if memory.is_some() && template.relayer.is_none() {
             return Err(Failure::Usage(
                 "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
@@ -107,14 +114,15 @@ impl Talk {
         let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
         let hinted = hint.is_some();
         let options = ResumeOptions { hint, ..ResumeOptions::of(&self.template) };
-        let mut result = cancellable(client.resume(session, options, |event| view.show(event))).await;
+        view.begin(&messages);
+        let mut result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
         if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
             view.end_line();
             out.warn(
                 "the relayer gave no memory for the message; it is finished without, by a node directly",
             );
             let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.template) };
-            result = cancellable(client.resume(session, options, |event| view.show(event))).await;
+            result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
         }
         if let Ok(Some(outcome)) = &result {
             self.remember(&messages, outcome, out).await;
@@ -131,7 +139,7 @@ impl Talk {
     ) -> Result<Reconciled, Failure> {
         let options = ResumeOptions::of(&self.template);
         let mut view = View::new(out);
-        cancellable(client.reconcile(session, &options, |event| view.show(event))).await
+        cancellable_at(out, client.reconcile(session, &options, |event| view.show(event))).await
     }
 
     /// Begins a session.
@@ -142,13 +150,21 @@ impl Talk {
 }
 
 pub async fn run(settings: &Settings, arguments: ChatArguments, out: &Out) -> Result<(), Failure> {
-    let talk = Talk::from(settings, &arguments)?;
+    let talk = Arc::new(Talk::from(settings, &arguments)?);
     with_client(settings, true, async |client| match &arguments.message {
         Some(message) => one_shot(client, &talk, &arguments, message, out).await,
         None if out.json() => Err(Failure::Usage("--json needs --message".to_owned())),
-        None => repl::run(client, &talk, &arguments, out).await,
+        None if arguments.plain || settings.plain || !at_terminal() => {
+            repl::run(client, talk, &arguments, out).await
+        }
+        None => Box::pin(tui::run(client, talk, &arguments, out)).await,
     })
     .await
+}
+
+/// Whether a person sits at both ends.
+fn at_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 async fn one_shot(
@@ -193,7 +209,12 @@ async fn one_shot(
     view.finish(&outcome);
     talk.remember(&messages, &outcome, out).await;
     if out.json() {
-        out.value(&summary(&outcome, &view.model))?;
+        let mut summary = summary(&outcome, &view.model);
+        if talk.template.json_schema.is_some() {
+            // What a limit cut off is no JSON.
+            summary["json"] = serde_json::from_str(&outcome.text).unwrap_or_default();
+        }
+        out.value(&summary)?;
     }
     // Another device may have written in the same place meanwhile.
     if client.wait_compared(session, COMPARE_WAIT).await? {
@@ -212,11 +233,38 @@ pub async fn open_session(
     find_session(client, named).await
 }
 
+/// The JSON schema in a file.
+fn schema(path: &Path) -> Result<String, Failure> {
+    let wrong = |what: String| Failure::Usage(format!("--schema {}: {what}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    file.take(MAX_SCHEMA_BYTES as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| wrong(error.to_string()))?;
+    if text.len() > MAX_SCHEMA_BYTES {
+        return Err(wrong(format!("it is longer than {MAX_SCHEMA_BYTES} bytes")));
+    }
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if value.is_object() { Ok(text) } else { Err(wrong("a schema is a JSON object".to_owned())) }
+}
+
 /// A turn that Ctrl-C ends; the message stays in the journal.
 pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
     tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        result = turn => Ok(result?),
+    }
+}
+
+/// The same, where the user may be at a full-screen view, which reads Ctrl-C as a key.
+pub async fn cancellable_at<T>(
+    out: &Out,
+    turn: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        () = out.interrupted() => Err(Failure::Interrupted),
         result = turn => Ok(result?),
     }
 }
@@ -227,7 +275,7 @@ fn read_stdin() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// A turn on the screen.
+/// A turn as it is shown: a line view prints, a full-screen view is handed what happens.
 pub struct View<'a> {
     out: &'a Out,
     /// The model's name, as offered.
@@ -240,44 +288,53 @@ impl<'a> View<'a> {
         Self { out, model: String::new(), shown: false }
     }
 
+    /// Shows what is said, where that does not stand at a prompt already.
+    pub fn begin(&self, messages: &[Message]) {
+        if let Some(screen) = self.out.screen()
+            && !messages.is_empty()
+        {
+            screen.push(Said::Begun(said(messages)));
+        }
+    }
+
     /// Shows an event. The output may be gone; the turn goes on all the same.
     pub fn show(&mut self, event: TurnEvent) {
+        if let TurnEvent::Attempt { model, .. } = &event {
+            self.model.clone_from(model);
+        }
         match event {
-            TurnEvent::Attempt { node, model, continues, .. } => {
-                let what = if continues > 0 { " goes on with the answer" } else { "" };
-                self.out.note(&format!("node {}{what} · {model}", short(&node)));
-                self.model = model;
-            }
-            TurnEvent::Memory(items) => show_memory(&items, self.out),
-            TurnEvent::Waiting(ahead) => self.out.note(&format!("waiting; {ahead} ahead")),
-            TurnEvent::Text(text) if !self.out.json() => {
-                self.shown = true;
-                let _ = self.out.text(&text);
-            }
-            TurnEvent::AttemptFailed { node, reason, .. } => {
-                self.end_line();
-                self.out.warn(&format!("node {} failed: {reason}", short(&node)));
-            }
-            TurnEvent::Restarted => self.out.note("the answer so far is void; it starts anew"),
             TurnEvent::Devices(event) => {
                 self.end_line();
                 devices::tell(&event, self.out);
             }
-            TurnEvent::Text(_) | TurnEvent::Admitted | TurnEvent::Accepted => {}
+            event if self.out.screen().is_some() => {
+                if let Some(screen) = self.out.screen() {
+                    screen.push(Said::Turn(event));
+                }
+            }
+            TurnEvent::Memory(items) => show_memory(&items, self.out),
+            TurnEvent::Text(text) if !self.out.json() => {
+                self.shown = true;
+                let _ = self.out.text(&text);
+            }
+            event => {
+                if matches!(event, TurnEvent::AttemptFailed { .. }) {
+                    self.end_line();
+                }
+                if let Some((tone, text)) = remark(&event) {
+                    self.out.say(tone, &text);
+                }
+            }
         }
     }
 
     /// The last line of a turn: who served it, and that it was verified.
     pub fn finish(&mut self, outcome: &TurnOutcome) {
         self.end_line();
-        let tokens = outcome.receipt.tokens;
-        self.out.good(&format!(
-            "✓ verified · turn {} · node {} · {} + {} tokens",
-            outcome.seq,
-            short(&outcome.node),
-            tokens.input,
-            tokens.output
-        ));
+        match self.out.screen() {
+            Some(screen) => screen.push(Said::Finished(outcome.into())),
+            None => self.out.good(&verified(outcome)),
+        }
     }
 
     /// Ends a line that text left open.
@@ -289,16 +346,65 @@ impl<'a> View<'a> {
     }
 }
 
+/// What an event is to a user, beside the text of the conversation.
+pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
+    Some(match event {
+        TurnEvent::Attempt { node, model, continues, .. } => {
+            let what = if *continues > 0 { " goes on with the answer" } else { "" };
+            (Tone::Note, format!("node {}{what} · {model}", short(node)))
+        }
+        TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
+        TurnEvent::AttemptFailed { node, reason, .. } => {
+            (Tone::Warn, format!("node {} failed: {reason}", short(node)))
+        }
+        TurnEvent::Restarted => (Tone::Note, "the answer so far is void; it starts anew".to_owned()),
+        TurnEvent::Memory(_)
+        | TurnEvent::Devices(_)
+        | TurnEvent::Text(_)
+        | TurnEvent::Logprobs(_)
+        | TurnEvent::Admitted
+        | TurnEvent::Accepted => return None,
+    })
+}
+
+/// That a turn was verified, and who served it.
+pub fn verified(outcome: &TurnOutcome) -> String {
+    let tokens = outcome.receipt.tokens;
+    format!(
+        "✓ verified · turn {} · node {} · {} + {} tokens",
+        outcome.seq,
+        short(&outcome.node),
+        tokens.input,
+        tokens.output
+    )
+}
+
+/// Messages as one text. Who speaks is named unless it is the user.
+pub fn said(messages: &[Message]) -> String {
+    let texts = messages.iter().map(|message| match message.role {
+        Role::User => message.text.clone(),
+        other => format!("{}: {}", role(other), message.text),
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
 /// What was recalled, as a dim line each.
 pub fn show_memory(items: &[MemoryItem], out: &Out) {
-    out.note(&format!("{} memories added", items.len()));
-    for item in items {
+    for line in memory_lines(items) {
+        out.note(&line);
+    }
+}
+
+/// What was recalled: how much, and then the beginning of each item.
+pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
+    let lines = items.iter().map(|item| {
         let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
         if text.len() < item.text.len() {
             text.push('…');
         }
-        out.note(&format!("  · {} ({})", text.replace('\n', " "), item.source));
-    }
+        format!("  · {} ({})", text.replace('\n', " "), item.source)
+    });
+    std::iter::once(format!("{} memories added", items.len())).chain(lines).collect()
 }
 
 /// The JSON of a finished turn.

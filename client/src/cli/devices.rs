@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_client::{
     Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexShows, IndexStanding, ResumeOptions,
-    SessionInfo, TurnEvent, TurnFate, TurnInput,
+    SessionInfo, TurnEvent, TurnFate,
 };
 use baton_proto::record::Role;
 use serde_json::{Value, json};
@@ -39,11 +39,7 @@ pub fn tell(event: &DeviceEvent, out: &Out) {
 
 /// How turns are said again.
 pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {
-    let mut template = TurnInput::new(Vec::new());
-    template.model = model.or_else(|| settings.model.clone());
-    template.allow_echo = allow_echo;
-    template.reconcile = true;
-    ResumeOptions::of(&template)
+    ResumeOptions::of(&settings.turn(model, allow_echo))
 }
 
 /// Compares a session with the head indexes, and changes nothing.

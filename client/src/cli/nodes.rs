@@ -141,6 +141,9 @@ fn why(row: &NodeExplanation, now_ms: u64) -> String {
         None => "in the draw".to_owned(),
         Some(Behind::FailedNow) => "after others: it failed in this turn".to_owned(),
         Some(Behind::Gone) => "after others: it does not answer".to_owned(),
+        Some(Behind::Lied { until_ms }) if row.last_fault == Some("equivocated") => {
+            format!("last of all: it signed two different links for one turn; for {} more", minutes(until_ms))
+        }
         Some(Behind::Lied { until_ms }) => {
             format!("last of all: what it sent or signed was not true; for {} more", minutes(until_ms))
         }
@@ -160,6 +163,7 @@ fn excluded(exclusion: Exclusion) -> String {
         Exclusion::Version => "no: it speaks another version of the protocol".to_owned(),
         Exclusion::NotCurrent => "no: its record ran out".to_owned(),
         Exclusion::Model => "no: it does not serve the model".to_owned(),
+        Exclusion::Purpose => "no: it embeds texts, and serves no turns".to_owned(),
         Exclusion::Echo => "no: a test engine, and those are not allowed (--allow-echo)".to_owned(),
         Exclusion::Price { price } => format!("no: a turn may cost {price}, which is above --max-price"),
     }
@@ -260,6 +264,7 @@ fn condition(exclusion: Exclusion) -> &'static str {
         Exclusion::Version => "version",
         Exclusion::NotCurrent => "not_current",
         Exclusion::Model => "model",
+        Exclusion::Purpose => "purpose",
         Exclusion::Echo => "echo",
         Exclusion::Price { .. } => "price",
     }

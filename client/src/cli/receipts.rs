@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use baton_client::{Client, Countersigned, TurnReceipt};
+use baton_client::{
+    Client, Countersigned, TurnReceipt,
+    evidence::{self, Equivocation},
+};
 use baton_proto::{
     ids::{ModelId, SessionId},
     receipt::EngineKind,
@@ -15,7 +18,7 @@ use super::{
     find_session,
     out::{Out, count, short},
     settings::Settings,
-    with_client,
+    with_client, write_private,
 };
 
 /// Sums over turns.
@@ -93,6 +96,11 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         }
     }
     by_node.retain(|_, total| total.turns > 0);
+    let twice: Vec<Equivocation> = turns().filter_map(|turn| turn.equivocation.clone()).collect();
+    if let Some(path) = &arguments.evidence {
+        let text = serde_json::to_vec_pretty(&evidence::export(&twice)).expect("a JSON value has a text");
+        write_private(path, &text)?;
+    }
     if out.json() {
         let nodes = by_node.iter().map(|(node, total)| named(total, "node", &node.to_string(), None));
         let models = by_model
@@ -105,6 +113,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
             "by_node": nodes.collect::<Vec<_>>(),
             "by_model": models.collect::<Vec<_>>(),
             "verified": arguments.verify.then_some(problems == 0),
+            "signed_twice": twice.len(),
         }))?;
         return Ok(problems == 0);
     }
@@ -128,6 +137,21 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     rows.extend(by_model.iter().map(|((model, _), total)| total.cells(model_name(client, *model))));
     out.line("")?;
     out.table(&rows)?;
+    for one in &twice {
+        let (node, seq) = (one.node(), one.accepted.seq);
+        out.warn(&format!(
+            "node {} signed two different links for turn {seq} of {}",
+            short(&node),
+            one.accepted.session_id
+        ));
+    }
+    match &arguments.evidence {
+        Some(path) => {
+            out.note(&format!("{} written to {}", count(twice.len() as u64, "pair of links"), path.display()))
+        }
+        None if !twice.is_empty() => out.note("--evidence FILE writes the links down, for anybody to check"),
+        None => {}
+    }
     match (arguments.verify, problems) {
         (false, _) => out.note("checked when each turn was accepted; check again with --verify"),
         (true, 0) => out.good(&format!("✓ verified: {}", count(turns().count() as u64, "turn"))),
@@ -225,6 +249,7 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
                 EngineKind::Native => "native",
                 EngineKind::Proxied => "proxied",
                 EngineKind::Echo => "echo",
+                EngineKind::Embedding => "embedding",
             },
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,
@@ -246,6 +271,7 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
         "countersigned": countersigned(turn.countersigned),
         "verified": verify.then_some(turn.problem.is_none()),
         "problem": turn.problem.map(|code| code.name()),
+        "signed_twice": turn.equivocation.as_ref().map(Equivocation::to_json),
     })
 }
 

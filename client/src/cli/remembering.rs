@@ -1,6 +1,8 @@
 //! Memory in `baton chat`: the hint that the relayer is given, and what is sent to be remembered.
 
-use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome};
+use std::pin::Pin;
+
+use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome, serve::GatewayMemory};
 use baton_proto::{
     ids::{SessionId, SuiAddress},
     limits::MAX_HINT_BYTES,
@@ -11,7 +13,7 @@ use serde_json::json;
 
 use super::{
     Failure, account,
-    args::{ChatArguments, HintMode},
+    args::{HintMode, MemoryWish},
     delegation::Acting,
     desk::Desk,
     out::Out,
@@ -45,7 +47,7 @@ pub struct Remembering {
 
 impl Remembering {
     /// As the flags say; none without `--memory`.
-    pub fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Option<Self>, Failure> {
+    pub fn from(settings: &Settings, arguments: &MemoryWish) -> Result<Option<Self>, Failure> {
         if !arguments.memory {
             return Ok(None);
         }
@@ -62,11 +64,7 @@ impl Remembering {
     /// The hint for a message, said plainly to the user too.
     pub fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
         let said = said(messages);
-        let words = match self.mode {
-            HintMode::None => String::new(),
-            HintMode::Keywords => keywords(&said),
-            HintMode::Message => cut(&said, MAX_HINT_BYTES).to_owned(),
-        };
+        let words = self.words(&said);
         match self.mode {
             HintMode::Message => out.note("the relayer reads this message, to recall by it"),
             _ if words.is_empty() => {
@@ -74,6 +72,19 @@ impl Remembering {
             }
             _ => out.note(&format!("the relayer is told: {words}")),
         }
+        self.hint_of(session, words)
+    }
+
+    /// The words that the relayer is told.
+    fn words(&self, said: &str) -> String {
+        match self.mode {
+            HintMode::None => String::new(),
+            HintMode::Keywords => keywords(said),
+            HintMode::Message => cut(said, MAX_HINT_BYTES).to_owned(),
+        }
+    }
+
+    fn hint_of(&self, session: SessionId, words: String) -> MemoryHint {
         MemoryHint {
             owner: self.owner,
             session: Some(session.to_string()),
@@ -100,6 +111,37 @@ impl Remembering {
             }
         }
         desk.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
+    }
+}
+
+/// For `baton serve`, whose user sees no prompt: what relayers are told is said once, at its start.
+impl GatewayMemory for Remembering {
+    fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint {
+        self.hint_of(session, self.words(&said(messages)))
+    }
+
+    fn remember<'a>(
+        &'a self,
+        messages: &'a [Message],
+        outcome: &'a TurnOutcome,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(desk) = &self.write else { return };
+            if let Err(failure) = self.send(desk, messages, outcome).await {
+                let name = match &failure {
+                    Failure::Client(error) => error.name(),
+                    Failure::Relayer { name, .. } => name.as_str(),
+                    _ => "Io",
+                };
+                tracing::warn!(name, "an exchange was not remembered");
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Remembering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remembering").field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 

@@ -1,79 +1,20 @@
-//! The prompt of `baton chat`. Its history of lines is in memory only: what was said is in the sealed journal.
+//! The prompt of `baton chat`, line by line. Its history of lines is in memory only: what was said is in the sealed journal.
 
-use std::io::{BufRead as _, IsTerminal as _};
-
-use baton_client::{Client, ClientError, TurnInput};
-use baton_proto::{
-    ids::SessionId,
-    record::{Message, RecordKind, Role},
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    sync::Arc,
 };
+
+use baton_client::{Client, ClientError};
 use rustyline::{Editor, error::ReadlineError, history::MemHistory};
 
 use super::{
     Failure,
     args::ChatArguments,
-    chat::{Talk, View, cancellable, open_session, show_memory},
-    devices, find_session,
-    out::{Out, count},
-    session::{show_list, show_report},
+    chat::Talk,
+    dialogue::{Dialogue, Then, parse},
+    out::Out,
 };
-
-const HELP: &str = "\
-/new            begin a session
-/sessions       list the sessions
-/switch ID      go on with another session (an id, its beginning, or last)
-/edit TEXT      say your last message differently
-/regenerate     ask for the last answer again
-/retry          finish a message that was not answered
-/drop           give up a message that was not answered
-/verify [full]  check the session against the store
-/memory         what was recalled for the last turn
-/help           this list
-/quit           leave (also Ctrl-D); Ctrl-C ends a running answer";
-
-/// What a line asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Line<'a> {
-    Say(&'a str),
-    New,
-    Sessions,
-    Switch(&'a str),
-    Edit(&'a str),
-    Regenerate,
-    Retry,
-    Drop,
-    Verify { full: bool },
-    Memory,
-    Help,
-    Quit,
-    Nothing,
-    Unknown(&'a str),
-}
-
-fn parse(line: &str) -> Line<'_> {
-    let line = line.trim();
-    let Some(command) = line.strip_prefix('/') else {
-        return if line.is_empty() { Line::Nothing } else { Line::Say(line) };
-    };
-    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-    match (name, rest.trim()) {
-        ("new", "") => Line::New,
-        ("sessions", "") => Line::Sessions,
-        ("switch", id) if !id.is_empty() => Line::Switch(id),
-        ("edit", text) if !text.is_empty() => Line::Edit(text),
-        ("regenerate", "") => Line::Regenerate,
-        ("retry", "") => Line::Retry,
-        ("drop", "") => Line::Drop,
-        ("verify", "") => Line::Verify { full: false },
-        ("verify", "full") => Line::Verify { full: true },
-        ("memory", "") => Line::Memory,
-        ("help", _) => Line::Help,
-        ("quit" | "exit", "") => Line::Quit,
-        // A message may begin with two slashes to begin with one.
-        _ if command.starts_with('/') => Line::Say(command),
-        _ => Line::Unknown(line),
-    }
-}
 
 /// Where lines come from: a terminal with editing, or a pipe.
 enum Input {
@@ -118,14 +59,14 @@ impl Input {
 }
 
 /// The prompt, from opening to the last line.
-pub async fn run(client: &Client, talk: &Talk, arguments: &ChatArguments, out: &Out) -> Result<(), Failure> {
-    let session = open_session(client, talk, arguments).await?;
-    let system = arguments.session.as_ref().and(arguments.system.clone());
-    let mut repl = Repl { client, talk, out, session, system };
-    if arguments.drop_pending {
-        client.abandon(session).await?;
-    }
-    repl.greet().await?;
+pub async fn run(
+    client: &Client,
+    talk: Arc<Talk>,
+    arguments: &ChatArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut dialogue = Dialogue::open(client, talk, arguments, out.clone()).await?;
+    dialogue.greet().await?;
     let mut input = Input::open();
     let is_pipe = matches!(input, Input::Pipe);
     loop {
@@ -136,202 +77,22 @@ pub async fn run(client: &Client, talk: &Talk, arguments: &ChatArguments, out: &
         let (back, line) = tokio::select! {
             read = read => read.map_err(|_| ClientError::TaskEnded)?,
             // At a terminal the line editor takes Ctrl-C itself.
-            _ = tokio::signal::ctrl_c(), if is_pipe => return Err(Failure::Interrupted),
+            () = out.interrupted(), if is_pipe => return Err(Failure::Interrupted),
         };
         input = back;
         let Some(line) = line? else { return Ok(()) };
-        match repl.act(parse(&line)).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
+        let done = match dialogue.act(parse(&line)).await {
+            Ok(Then::Greet) => dialogue.greet().await.map(|()| Then::On),
+            other => other,
+        };
+        match done {
+            Ok(Then::Leave) => return Ok(()),
+            Ok(_) => {}
             // A script must learn that a turn failed; a person reads it and goes on.
             Err(failure) if is_pipe => return Err(failure),
             Err(failure) => {
                 failure.report(out);
             }
-        }
-    }
-}
-
-struct Repl<'a> {
-    client: &'a Client,
-    talk: &'a Talk,
-    out: &'a Out,
-    session: SessionId,
-    /// System text for the session that was named, until a turn may begin.
-    system: Option<String>,
-}
-
-impl Repl<'_> {
-    /// Tells where we are, what the head index says, and finishes what was left unanswered.
-    async fn greet(&mut self) -> Result<(), Failure> {
-        let info = self.client.session(self.session).await?;
-        let id: String = info.id.to_string().chars().take(8).collect();
-        self.out.note(&format!("session {id} · {} · /help", count(info.turns, "turn")));
-        if info.turns > 0 {
-            self.compare().await?;
-        }
-        if info.pending {
-            self.out.note("an earlier message was not answered; finishing it");
-            if let Err(failure) = self.retry().await {
-                failure.report(self.out);
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares with the head index: takes in what other devices wrote, and tells of it and of what is wrong.
-    async fn compare(&self) -> Result<(), Failure> {
-        match self.talk.reconcile(self.client, self.session, self.out).await {
-            Ok(_) => devices::warn_of_indexes(&self.client.session(self.session).await?, self.out),
-            Err(Failure::Client(error)) => {
-                self.out.warn(&format!("head index: {error}"));
-                if let Some(hint) = error.hint() {
-                    self.out.note(&format!("  {hint}"));
-                }
-            }
-            Err(failure) => return Err(failure),
-        }
-        Ok(())
-    }
-
-    /// Does what a line asks for; false to leave.
-    async fn act(&mut self, line: Line<'_>) -> Result<bool, Failure> {
-        match line {
-            Line::Nothing => {}
-            Line::Quit => return Ok(false),
-            Line::Help => self.out.line(HELP)?,
-            Line::Unknown(text) => self.out.warn(&format!("there is no {text}; /help lists the commands")),
-            Line::Say(text) => self.turn(vec![Message::new(Role::User, text)], None).await?,
-            Line::Memory => self.memory().await?,
-            Line::Edit(text) => self.replace(Some(text)).await?,
-            Line::Regenerate => self.replace(None).await?,
-            Line::Retry => self.retry().await?,
-            Line::Drop => {
-                self.client.abandon(self.session).await?;
-                self.out.note("given up");
-            }
-            Line::Sessions => show_list(self.client, self.out).await?,
-            Line::New => {
-                let new = self.talk.new_session(self.client).await?;
-                self.move_to(new).await?;
-            }
-            Line::Switch(id) => {
-                let session = find_session(self.client, id).await?;
-                self.move_to(session).await?;
-            }
-            Line::Verify { full } => {
-                let report = cancellable(self.client.verify(self.session, full)).await?;
-                show_report(&report, self.out)?;
-            }
-        }
-        Ok(true)
-    }
-
-    async fn move_to(&mut self, session: SessionId) -> Result<(), Failure> {
-        // First the new one, so that a session in use elsewhere leaves us where we are.
-        self.client.session(session).await?;
-        if session != self.session {
-            self.client.release(self.session);
-            self.system = None;
-        }
-        self.session = session;
-        Box::pin(self.greet()).await
-    }
-
-    /// Says something; with a seq, in the place of what was said from there on.
-    async fn turn(&mut self, messages: Vec<Message>, replaced: Option<u64>) -> Result<(), Failure> {
-        let mut input = self.talk.input(self.session, messages.clone(), self.out);
-        if replaced.is_some() {
-            input = TurnInput { kind: RecordKind::Edit, supersedes_from: replaced, ..input };
-        }
-        if let Some(system) = &self.system {
-            self.client.set_system(self.session, vec![Message::new(Role::System, system)]).await?;
-            self.system = None;
-        }
-        let mut view = View::new(self.out);
-        let result = cancellable(self.client.turn(self.session, input, |event| view.show(event))).await;
-        if let Ok(outcome) = &result {
-            self.talk.remember(&messages, outcome, self.out).await;
-        }
-        self.ended(result.map(Some), &mut view).await
-    }
-
-    /// Shows what was recalled for the last turn.
-    async fn memory(&self) -> Result<(), Failure> {
-        match self.client.last_turn(self.session).await? {
-            Some(last) => show_memory(&last.memory, self.out),
-            None => self.out.note("nothing was said yet"),
-        }
-        Ok(())
-    }
-
-    async fn retry(&self) -> Result<(), Failure> {
-        let mut view = View::new(self.out);
-        let result = self.talk.finish_pending(self.client, self.session, &mut view, self.out).await;
-        self.ended(result, &mut view).await
-    }
-
-    async fn ended(
-        &self,
-        result: Result<Option<baton_client::TurnOutcome>, Failure>,
-        view: &mut View<'_>,
-    ) -> Result<(), Failure> {
-        match result {
-            Ok(Some(outcome)) => view.finish(&outcome),
-            Ok(None) => self.out.note("nothing is left unanswered"),
-            // Whoever cancels does not want the answer any more.
-            Err(Failure::Interrupted) => {
-                view.end_line();
-                self.client.abandon(self.session).await?;
-                self.out.note("cancelled");
-            }
-            Err(failure) => {
-                view.end_line();
-                return Err(failure);
-            }
-        }
-        Ok(())
-    }
-
-    /// Says the last message again, or differently: a turn that replaces the last one.
-    async fn replace(&mut self, text: Option<&str>) -> Result<(), Failure> {
-        let conversation = self.client.conversation(self.session).await?;
-        let Some(last) = conversation.turns.last() else {
-            self.out.warn("nothing was said yet");
-            return Ok(());
-        };
-        let mut messages = last.messages.clone();
-        messages.retain(|message| message.role != Role::Assistant);
-        if let Some(text) = text {
-            messages = vec![Message::new(Role::User, text)];
-        }
-        let from = last.replaced_from;
-        self.turn(messages, Some(from)).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_messages_unless_they_name_a_command() {
-        let cases = [
-            ("hello /new", Line::Say("hello /new")),
-            ("  ", Line::Nothing),
-            ("/new", Line::New),
-            ("/new now", Line::Unknown("/new now")),
-            ("/switch", Line::Unknown("/switch")),
-            ("/switch ab12", Line::Switch("ab12")),
-            ("/edit say it again", Line::Edit("say it again")),
-            ("/verify full", Line::Verify { full: true }),
-            ("/verify fully", Line::Unknown("/verify fully")),
-            ("//etc/hosts is a file", Line::Say("/etc/hosts is a file")),
-            ("/etc", Line::Unknown("/etc")),
-            ("/quit", Line::Quit),
-        ];
-        for (line, expected) in cases {
-            assert_eq!(parse(line), expected, "{line}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `baton serve`: the endpoint that speaks OpenAI's API.
 
-use std::{io::IsTerminal as _, path::Path};
+use std::{io::IsTerminal as _, path::Path, sync::Arc};
 
 use baton_client::{
     ClientError, TurnInput,
-    serve::{Gateway, GatewayConfig, is_loopback},
+    serve::{Gateway, GatewayConfig, GatewayMemory, is_loopback},
 };
 use baton_keys::files;
 use baton_proto::{ids::NodeId, turn::Sampling};
@@ -13,8 +13,14 @@ use tokio::net::TcpListener;
 use zeroize::Zeroizing;
 
 use super::{
-    Failure, args::ServeArguments, chat::DEFAULT_TEMPERATURE, leave_at_second_interrupt, out::Out,
-    settings::Settings, with_client, write_private,
+    Failure,
+    args::{HintMode, ServeArguments},
+    chat::DEFAULT_TEMPERATURE,
+    leave_at_second_interrupt,
+    out::Out,
+    remembering::Remembering,
+    settings::{self, Settings},
+    with_client, write_private,
 };
 
 /// The key's file in the home folder.
@@ -32,6 +38,14 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
         )));
     }
     let template = template(settings, arguments)?;
+    let memory = Remembering::from(settings, &arguments.memory)?;
+    if memory.is_some() && template.relayer.is_none() {
+        return Err(Failure::Usage(
+            "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+        ));
+    }
+    tell_memory(memory.as_ref(), arguments.memory.memory_hint, out);
+    let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
     })?;
@@ -44,6 +58,7 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
             origins: arguments.allow_origin.clone(),
             hosts: arguments.allow_host.clone(),
             template,
+            memory,
         };
         let gateway = Gateway::open(client.clone(), config.clone()).await?;
         announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
@@ -57,10 +72,9 @@ pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> 
 }
 
 fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
-    let mut template = TurnInput::new(Vec::new());
-    template.reconcile = true;
-    template.model = arguments.model.clone().or_else(|| settings.model.clone());
-    template.allow_echo = arguments.allow_echo;
+    let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
+    let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
+    template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
     if let Some(only) = &arguments.only {
         let node = only.parse::<NodeId>();
         template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
@@ -72,6 +86,19 @@ fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput
         return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
     }
     Ok(template)
+}
+
+/// Says once what a relayer is told of every message.
+fn tell_memory(memory: Option<&Remembering>, hint: HintMode, out: &Out) {
+    let Some(memory) = memory else { return };
+    out.note(match hint {
+        HintMode::Message => "the relayer reads every message, to recall by it",
+        HintMode::Keywords => "the relayer is told a few words of every message, to recall by them",
+        HintMode::None => "the relayer is told no words, and recalls what it knows of you",
+    });
+    if memory.write.is_some() {
+        out.note("every exchange is sent to the relayer, to be remembered");
+    }
 }
 
 /// The bearer key in a file, which is made where there is none.

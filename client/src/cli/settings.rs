@@ -9,7 +9,8 @@ use std::{
 
 use baton_client::{
     ClientConfig, ClientError, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
-    MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr, NamedIndex, QuotaHolder, Relayer, home_needs_passphrase,
+    MAX_EPOCHS, MAX_HEAD_INDEXES, Multiaddr, NamedIndex, QuotaHolder, Relayer, TurnInput,
+    home_needs_passphrase,
 };
 use baton_walrus_client::{HttpStore, HttpStoreBuilder, ShardCount, TokenFile, TokenFileError};
 use serde::Deserialize;
@@ -37,6 +38,8 @@ pub struct Environment {
     pub no_color: bool,
     /// `BATON_LOG`: a filter for diagnostics on standard error.
     pub log: Option<String>,
+    /// `TERM` names a terminal that only prints.
+    pub dumb: bool,
 }
 
 impl Environment {
@@ -49,6 +52,7 @@ impl Environment {
             data: path("XDG_DATA_HOME"),
             no_color: path("NO_COLOR").is_some(),
             log: std::env::var("BATON_LOG").ok(),
+            dumb: std::env::var("TERM").is_ok_and(|term| term == "dumb"),
         }
     }
 
@@ -84,6 +88,7 @@ struct File {
     max_price: Option<u64>,
     model: Option<String>,
     system: Option<String>,
+    plain: bool,
     relayer: Option<String>,
     relayer_url: Option<String>,
     account: Option<PathBuf>,
@@ -136,6 +141,8 @@ pub struct Settings {
     pub model: Option<String>,
     /// Default system text of new sessions.
     pub system: Option<String>,
+    /// No full-screen view: not wanted, not possible, or in the way of diagnostics on the same terminal.
+    pub plain: bool,
     /// Default relayer.
     pub relayer: Option<String>,
     /// The relayer's HTTP door.
@@ -148,6 +155,16 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// A turn as every command begins it: with the model that was asked for, or else the settings'; other devices' turns are
+    /// taken in first.
+    pub fn turn(&self, model: Option<String>, allow_echo: bool) -> TurnInput {
+        let mut turn = TurnInput::new(Vec::new());
+        turn.model = model.or_else(|| self.model.clone());
+        turn.allow_echo = allow_echo;
+        turn.reconcile = true;
+        turn
+    }
+
     /// Puts them together.
     pub fn gather(arguments: &Arguments, environment: &Environment) -> Result<Self, Failure> {
         let file = read_file(arguments.config.as_deref(), environment)?;
@@ -197,6 +214,9 @@ impl Settings {
             shards: shards(arguments.shards.or(file.shards).unwrap_or(DEFAULT_SHARDS))?,
             model: file.model,
             system: file.system,
+            plain: file.plain
+                || environment.dumb
+                || (environment.log.is_some() && std::io::stderr().is_terminal()),
             relayer: file.relayer,
         })
     }
@@ -507,6 +527,13 @@ mod tests {
         assert_eq!(of("", &[]), DEFAULT_MAX_PRICE);
         assert_eq!(of("max_price = 7", &[]), 7);
         assert_eq!(of("max_price = 7", &["--max-price", "0"]), 0);
+    }
+
+    #[test]
+    fn the_full_screen_view_can_be_switched_off() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!gather(folder.path(), "", &[]).unwrap().plain);
+        assert!(gather(folder.path(), "plain = true", &[]).unwrap().plain);
     }
 
     #[test]

@@ -130,6 +130,29 @@ fn the_table_is_bounded_and_a_liar_is_not_forgotten_by_asking_others() {
 }
 
 #[test]
+fn a_node_that_signed_two_links_is_avoided_for_a_month_whatever_comes_after() {
+    let (mut table, day) = (Reputation::default(), LIED_MS);
+    table.failed(node(1), Fault::Equivocated, 0, NOW);
+    table.failed(node(1), Fault::CutOff, 0, NOW + 1);
+    table.failed(node(1), Fault::Lied, 0, NOW + 2);
+    table.served(node(1), None, NOW + 3);
+    assert_eq!(table.last_fault(node(1)), Some(Fault::Equivocated), "not covered by later ones");
+    assert_eq!(table.evidence(node(1), NOW + 29 * day).lied_until_ms, NOW + 30 * day);
+    let home = tempfile::tempdir().unwrap();
+    let keep = Keep::new(home.path(), &FileSecret::from_bytes([5; 32]));
+    keep.write(&table, NOW + 4).unwrap();
+    let mut read = keep.load(NOW + 4);
+    assert_eq!(read.evidence(node(1), NOW).lied_until_ms, NOW + 30 * day, "also from the disk");
+    let mut other = Reputation::default();
+    other.failed(node(1), Fault::CutOff, 0, NOW + 9);
+    read.merge(other, NOW + 10);
+    assert_eq!(read.last_fault(node(1)), Some(Fault::Equivocated), "whatever another process saw later");
+    assert!(read.evidence(node(1), NOW + 10).lied_until_ms > NOW + 29 * day);
+    table.failed(node(1), Fault::CutOff, 0, NOW + 31 * day);
+    assert_eq!(table.last_fault(node(1)), Some(Fault::CutOff), "after its time");
+}
+
+#[test]
 fn warmth_ends() {
     let mut table = Reputation::default();
     table.note_warm([1; 32], NOW);

@@ -2,23 +2,33 @@
 
 use std::time::Duration;
 
-use baton_proto::ids::SessionId;
+use baton_proto::{ErrorCode, ids::SessionId, record::Message};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
-    Fault, Gateway,
+    Fault, Gateway, format,
+    logprobs::{Told, Wanted},
     place::{self, Placed, Work},
+    tools,
     wire::Ask,
 };
-use crate::{ClientError, ResumeOptions, TurnEvent, TurnInput, TurnOutcome};
+use crate::{
+    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
+    TurnOutcome,
+};
 
 /// How long the head of an answered turn is waited for, to see whether another device wrote in the same place.
 const COMPARE_WAIT: Duration = Duration::from_secs(3);
+
+/// For the node of an answer that passes to be told that it arrived. The node stores what there is to store.
+const PASSING_GRACE: Duration = Duration::from_secs(5);
 
 /// A step of an answer.
 pub(super) enum Step {
     /// A node is asked for it, by this name of the model.
     Model(String),
+    /// How likely the tokens were whose text comes next.
+    Logprobs(Vec<TokenReport>),
     /// More of its text.
     Text(String),
     /// It was rebuilt, compared and accepted.
@@ -50,9 +60,14 @@ pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: As
     template.max_output_tokens = ask.max_tokens.unwrap_or(template.max_output_tokens);
     let seed = u64::from_le_bytes(baton_keys::secret::random_bytes());
     template.sampling = ask.wish.sampling(template.sampling.temperature, seed);
+    template.json_schema = ask.json_schema.clone();
+    template.sampling.logprobs = ask.logprobs.map_or(0, Wanted::asked);
+    let (sender, steps) = mpsc::unbounded_channel();
+    if ask.passing {
+        return start_passing(gateway, slot, template, ask, (sender, steps)).await;
+    }
     let placed = place::place(gateway, &ask, &template).await?;
     let session = placed.session;
-    let (sender, steps) = mpsc::unbounded_channel();
     let gateway = gateway.clone();
     gateway.inner.turns.clone().spawn(async move {
         let options = ResumeOptions::of(&template);
@@ -63,6 +78,108 @@ pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: As
     Ok(Running { session, steps })
 }
 
+/// Starts a turn of which nothing is kept: its session lives in memory for as long as its node has to be told something,
+/// its blob lies in the store for the shortest time, and it is in no list and no head index.
+async fn start_passing(
+    gateway: &Gateway,
+    slot: OwnedSemaphorePermit,
+    template: TurnInput,
+    ask: Ask,
+    (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
+) -> Result<Running, Fault> {
+    TurnInput { messages: ask.messages.clone(), ..template.clone() }.check()?;
+    let client = gateway.client().passing()?;
+    let session = client.new_session(NewSession::default()).await?;
+    let gateway = gateway.clone();
+    gateway.inner.turns.clone().spawn(async move {
+        let messages = ask.messages.clone();
+        let hint = gateway.config().memory.as_ref().map(|memory| memory.hint(session, &messages));
+        let input = TurnInput { messages, hint, reconcile: false, ..template };
+        let mut watch = Watch::new(input.model.clone(), sender.clone());
+        let result = tokio::select! {
+            biased;
+            result = Box::pin(client.turn(session, input, |event| watch.event(event))) => Some(result),
+            () = sender.closed() => None,
+        };
+        if let Some(result) = result {
+            let _ = sender.send(watch.last(result, &ask));
+        }
+        drop(slot);
+        client.shutdown(PASSING_GRACE).await;
+    });
+    Ok(Running { session, steps })
+}
+
+/// What a turn's events become for the program that asked.
+struct Watch {
+    steps: mpsc::UnboundedSender<Step>,
+    shown: Shown,
+    told: Told,
+    model: Option<String>,
+    devices: Vec<String>,
+}
+
+impl Watch {
+    fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>) -> Self {
+        Self { steps, shown: Shown::default(), told: Told::default(), model, devices: Vec::new() }
+    }
+
+    fn event(&mut self, event: TurnEvent) {
+        let steps = &self.steps;
+        match event {
+            TurnEvent::Attempt { model: name, .. } => {
+                let _ = steps.send(Step::Model(name.clone()));
+                self.model = Some(name);
+            }
+            TurnEvent::Logprobs(reports) => {
+                let new = self.told.take(reports);
+                if !new.is_empty() {
+                    let _ = steps.send(Step::Logprobs(new));
+                }
+            }
+            TurnEvent::Text(text) => {
+                self.shown.text(&text, |new| drop(steps.send(Step::Text(new.to_owned()))));
+            }
+            TurnEvent::Restarted => {
+                self.shown.restart();
+                self.told.restart();
+            }
+            TurnEvent::Devices(event) => self.devices.push(event.to_string()),
+            _ => {}
+        }
+    }
+
+    /// The last step of a turn that ended so.
+    fn last(self, result: Result<TurnOutcome, ClientError>, ask: &Ask) -> Step {
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => return Step::Failed(fault(error, ask)),
+        };
+        let Some(rest) = outcome.text.strip_prefix(self.shown.sent.as_str()) else {
+            return Step::Failed(Fault::interrupted());
+        };
+        if !rest.is_empty() {
+            let _ = self.steps.send(Step::Text(rest.to_owned()));
+        }
+        let model = self.model.unwrap_or_else(|| outcome.receipt.model.to_string());
+        Step::Done(Box::new(Answered { outcome, model, devices: self.devices }))
+    }
+}
+
+/// An error as the program sees it. Nodes that refuse what is asked beyond words do not say which part of it.
+fn fault(error: ClientError, ask: &Ask) -> Fault {
+    let refused = error.code() == Some(ErrorCode::PayloadRejected);
+    if refused && ask.json_schema.is_some() {
+        let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
+                       be too complex";
+        return Fault::unsupported(format::NAME, message);
+    }
+    if refused && ask.logprobs.is_some() {
+        return Fault::unsupported("logprobs", "no node that was asked reports log probabilities");
+    }
+    tools::fault(ask, error)
+}
+
 async fn run(
     gateway: &Gateway,
     placed: Placed,
@@ -71,52 +188,29 @@ async fn run(
     steps: mpsc::UnboundedSender<Step>,
 ) {
     let session = placed.session;
-    let mut shown = Shown::default();
-    let mut model = template.model.clone();
-    let mut devices = Vec::new();
+    let mut watch = Watch::new(template.model.clone(), steps.clone());
     let result = tokio::select! {
         biased;
-        result = Box::pin(turn(gateway, placed, template, |event| match event {
-            TurnEvent::Attempt { model: name, .. } => {
-                let _ = steps.send(Step::Model(name.clone()));
-                model = Some(name);
-            }
-            TurnEvent::Text(text) => shown.text(&text, |new| drop(steps.send(Step::Text(new.to_owned())))),
-            TurnEvent::Restarted => shown.restart(),
-            TurnEvent::Devices(event) => devices.push(event.to_string()),
-            _ => {}
-        })) => Some(result),
+        result = Box::pin(turn(gateway, placed, template, |event| watch.event(event))) => Some(result),
         () = steps.closed() => None,
     };
     gateway.used(session);
-    let last = match result {
-        Some(Ok(outcome)) => {
+    match &result {
+        Some(Ok(_)) => {
             if let Err(error) = gateway.learn(session).await {
                 tracing::debug!(%error, "a session's words cannot be read");
             }
-            let rest = outcome.text.strip_prefix(shown.sent.as_str()).map(str::to_owned);
-            match rest {
-                Some(rest) => {
-                    if !rest.is_empty() {
-                        let _ = steps.send(Step::Text(rest));
-                    }
-                    let model = model.unwrap_or_else(|| outcome.receipt.model.to_string());
-                    Step::Done(Box::new(Answered { outcome, model, devices }))
-                }
-                None => Step::Failed(Fault::interrupted()),
-            }
         }
-        Some(Err(error)) => {
-            gateway.threads().note_unanswered(&ask.messages, session);
-            Step::Failed(error.into())
-        }
-        None => {
-            gateway.threads().note_unanswered(&ask.messages, session);
-            return;
-        }
-    };
+        Some(Err(_)) | None => gateway.threads().note_unanswered(&ask.messages, session),
+    }
+    let Some(result) = result else { return };
+    let memory = gateway.config().memory.as_ref();
+    let exchange = memory.zip(result.as_ref().ok().cloned());
     // Nobody may be there any more to read it.
-    let _ = steps.send(last);
+    let _ = steps.send(watch.last(result.map(|(outcome, _)| outcome), ask));
+    if let Some((memory, (outcome, messages))) = exchange {
+        memory.remember(&messages, &outcome).await;
+    }
 }
 
 /// Where another device wrote in the same place, settles that before the next request; who lost says its turn again.
@@ -143,21 +237,46 @@ async fn turn(
     placed: Placed,
     template: TurnInput,
     on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<(TurnOutcome, Vec<Message>), ClientError> {
+    let (client, session) = (gateway.client(), placed.session);
+    let memory = gateway.config().memory.as_ref();
+    let resumes = matches!(placed.work, Work::Resume);
+    let (messages, replaces) = match placed.work {
+        Work::Resume => (client.pending_messages(session).await?.unwrap_or_default(), None),
+        Work::Turn { messages, replaces } => (messages, replaces),
+    };
+    let hint = memory.map(|memory| memory.hint(session, &messages));
+    let outcome = if resumes {
+        resume(client, session, &template, hint, on_event).await?
+    } else {
+        let kind = place::kind(replaces);
+        let input =
+            TurnInput { messages: messages.clone(), kind, supersedes_from: replaces, hint, ..template };
+        client.turn(session, input, on_event).await?
+    };
+    Ok((outcome, messages))
+}
+
+/// Finishes a turn that was begun: with memory where there is some, and without where the relayer gives none.
+async fn resume(
+    client: &Client,
+    session: SessionId,
+    template: &TurnInput,
+    hint: Option<MemoryHint>,
+    mut on_event: impl FnMut(TurnEvent) + Send,
 ) -> Result<TurnOutcome, ClientError> {
-    let client = gateway.client();
-    match placed.work {
-        Work::Resume => {
-            let options = ResumeOptions::of(&template);
-            let resumed = client.resume(placed.session, options, on_event).await?;
-            // Somebody else finished it since: the caller asks again and gets its answer by what was said.
-            resumed.ok_or(ClientError::Busy)
-        }
-        Work::Turn { messages, replaces } => {
-            let kind = place::kind(replaces);
-            let input = TurnInput { messages, kind, supersedes_from: replaces, ..template };
-            client.turn(placed.session, input, on_event).await
-        }
+    let hinted = hint.is_some();
+    let options = ResumeOptions { hint, ..ResumeOptions::of(template) };
+    let mut resumed = client.resume(session, options, &mut on_event).await;
+    if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {
+        tracing::warn!(
+            "the relayer gave no memory for a message; it is finished without, by a node directly"
+        );
+        let options = ResumeOptions { relayer: None, ..ResumeOptions::of(template) };
+        resumed = client.resume(session, options, &mut on_event).await;
     }
+    // Somebody else finished it since: the caller asks again and gets its answer by what was said.
+    resumed?.ok_or(ClientError::Busy)
 }
 
 /// What a program was shown of an answer. It cannot be taken back: when the answer begins anew, what it has in common

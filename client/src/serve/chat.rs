@@ -21,8 +21,11 @@ use zeroize::Zeroizing;
 use super::{
     Fault, Gateway,
     answer::{Answered, Running, Step, start},
+    logprobs::Wanted,
+    tools::{self, Part, Saying},
     wire::{Ask, ChatRequest, TextRequest},
 };
+use crate::TokenReport;
 
 /// Names the session, in requests and responses.
 static SESSION: HeaderName = HeaderName::from_static("x-baton-session");
@@ -66,7 +69,7 @@ pub(super) async fn complete_text(State(gateway): State<Gateway>, body: Body) ->
 
 /// Reads a body. What is beyond the limit is read on for a while and dropped: a program that is cut off while it still
 /// sends never sees why.
-async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
+pub(super) async fn read(body: Body) -> Result<Zeroizing<Vec<u8>>, Fault> {
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
     read.map_err(|_| Fault::request("body_too_slow", "", "the body did not arrive in time"))?
 }
@@ -97,30 +100,36 @@ async fn respond(
     ask: Ask,
     form: Form,
 ) -> Result<Response, Fault> {
-    let (stream, include_usage) = (ask.stream, ask.include_usage);
+    let (stream, include_usage, passing) = (ask.stream, ask.include_usage, ask.passing);
+    let saying = ask.tools.clone().map(Saying::new);
     let mut frame = Frame {
         form,
+        logprobs: ask.logprobs,
         model: ask.model.clone().unwrap_or_default(),
         id: format!("{}-{}", form.prefix(), hex::encode(baton_keys::secret::random_bytes::<12>())),
         created_s: gateway.client().now_ms() / 1000,
     };
     let mut running = start(&gateway, slot, ask).await?;
     let session = running.session;
+    // Nobody can go on with what is kept nowhere.
+    let named = |fault: Fault| if passing { fault } else { fault.of(session) };
     let mut response = if stream {
         // An answer that fails before it begins is an error with a status, as programs expect.
         let first = loop {
             match running.steps.recv().await {
                 Some(Step::Model(model)) => frame.model = model,
-                Some(Step::Failed(fault)) => return Err(fault.of(session)),
+                Some(Step::Failed(fault)) => return Err(named(fault)),
                 first => break first,
             }
         };
-        let events = frame.events(first, running, include_usage);
+        let events = frame.events(first, running, saying, include_usage);
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
     } else {
-        frame.whole(running).await.map_err(|fault| fault.of(session))?.into_response()
+        frame.whole(running, saying).await.map_err(named)?.into_response()
     };
-    name_session(&mut response, session);
+    if !passing {
+        name_session(&mut response, session);
+    }
     Ok(response)
 }
 
@@ -134,6 +143,7 @@ pub(super) fn name_session(response: &mut Response, session: SessionId) {
 /// What all parts of a response have in common.
 struct Frame {
     form: Form,
+    logprobs: Option<Wanted>,
     /// The model's name.
     model: String,
     id: String,
@@ -150,34 +160,56 @@ impl Form {
 }
 
 impl Frame {
-    async fn whole(&self, mut running: Running) -> Result<Json<Value>, Fault> {
-        let mut text = String::new();
+    async fn whole(&self, mut running: Running, saying: Option<Saying>) -> Result<Json<Value>, Fault> {
+        let (mut text, mut reports) = (String::new(), Vec::new());
         loop {
             match running.steps.recv().await {
                 Some(Step::Model(_)) => {}
+                Some(Step::Logprobs(more)) => reports.extend(more),
                 Some(Step::Text(more)) => text.push_str(&more),
-                Some(Step::Done(answered)) => return Ok(Json(self.response(&text, &answered))),
+                Some(Step::Done(answered)) => {
+                    return Ok(Json(self.response(&text, &reports, saying, &answered)));
+                }
                 Some(Step::Failed(fault)) => return Err(fault),
                 None => return Err(crate::ClientError::TaskEnded.into()),
             }
         }
     }
 
-    fn response(&self, text: &str, answered: &Answered) -> Value {
-        let finish = finish_reason(answered.outcome.finish);
+    fn response(
+        &self,
+        text: &str,
+        reports: &[TokenReport],
+        saying: Option<Saying>,
+        answered: &Answered,
+    ) -> Value {
+        let mut finish = answered.outcome.finish;
+        let message = match saying {
+            None => tools::message(vec![Part::Text(text.to_owned())]),
+            Some(mut saying) => {
+                let mut parts = saying.push(text);
+                parts.extend(saying.finish());
+                finish = saying.finish_reason(finish);
+                tools::message(parts)
+            }
+        };
+        let finish = finish_reason(finish);
+        // Of an answer that was taken from the store after its node was lost, the numbers are lost.
+        let whole = reports.len() == answered.outcome.receipt.tokens.output as usize;
+        let logprobs = if whole { self.logprobs(reports, &mut 0) } else { Value::Null };
         let (object, choice) = match self.form {
             Form::Chat => (
                 "chat.completion",
                 json!({
                     "index": 0,
-                    "message": { "role": "assistant", "content": text, "refusal": null },
-                    "logprobs": null,
+                    "message": message,
+                    "logprobs": logprobs,
                     "finish_reason": finish,
                 }),
             ),
             Form::Text => (
                 "text_completion",
-                json!({ "index": 0, "text": text, "logprobs": null, "finish_reason": finish }),
+                json!({ "index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish }),
             ),
         };
         json!({
@@ -191,25 +223,54 @@ impl Frame {
         })
     }
 
+    /// What is told of tokens, in the form that was asked for.
+    fn logprobs(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
+        match (self.logprobs, self.form) {
+            (None, _) => Value::Null,
+            (Some(wanted), Form::Chat) => wanted.chat(reports),
+            (Some(wanted), Form::Text) => wanted.text(reports, offset),
+        }
+    }
+
     /// The events of a stream: the role, the text, why it ended, the token counts where they were asked for, `[DONE]`.
     fn events(
         self,
         first: Option<Step>,
         running: Running,
+        mut saying: Option<Saying>,
         include_usage: bool,
     ) -> impl Stream<Item = Result<Event, Infallible>> {
         let steps =
             stream::unfold(running, |mut running| async { Some((running.steps.recv().await?, running)) });
         let head = (self.form == Form::Chat)
-            .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), None, None));
+            .then(|| self.chunk(&json!({ "role": "assistant", "content": "" }), Value::Null, None, None));
+        // Reports whose text comes next, and the characters before it.
+        let (mut waiting, mut offset) = (Vec::new(), 0);
         let rest = stream::iter(first).chain(steps).flat_map(move |step| {
             stream::iter(match step {
                 Step::Model(_) => Vec::new(),
-                Step::Text(text) => vec![self.chunk(&self.delta(&text), None, None)],
+                Step::Logprobs(reports) => {
+                    waiting.extend(reports);
+                    Vec::new()
+                }
+                Step::Text(text) => {
+                    let logprobs = self.told(&mut waiting, &mut offset);
+                    match &mut saying {
+                        None => vec![self.chunk(&self.delta(&text), logprobs, None, None)],
+                        Some(saying) => self.parts(saying.push(&text), logprobs),
+                    }
+                }
                 Step::Failed(fault) => vec![event(&fault.body())],
                 Step::Done(answered) => {
-                    let finish = finish_reason(answered.outcome.finish);
-                    let mut last = vec![self.chunk(&self.delta(""), Some(finish), Some(&answered))];
+                    let mut finish = answered.outcome.finish;
+                    let mut last = Vec::new();
+                    if let Some(saying) = &mut saying {
+                        last = self.parts(saying.finish(), Value::Null);
+                        finish = saying.finish_reason(finish);
+                    }
+                    let logprobs = self.told(&mut waiting, &mut offset);
+                    let finish = Some(finish_reason(finish));
+                    last.push(self.chunk(&self.delta(""), logprobs, finish, Some(&answered)));
                     if include_usage {
                         last.push(event(&self.usage_chunk(&answered)));
                     }
@@ -221,6 +282,21 @@ impl Frame {
         stream::iter(head).chain(rest).map(Ok)
     }
 
+    fn parts(&self, parts: Vec<Part>, logprobs: Value) -> Vec<Event> {
+        // What is told of the tokens goes with the first part; where they are held back, in a chunk of its own.
+        if parts.is_empty() && !logprobs.is_null() {
+            return vec![self.chunk(&self.delta(""), logprobs, None, None)];
+        }
+        let all = std::iter::once(logprobs).chain(std::iter::repeat(Value::Null));
+        parts.into_iter().zip(all).map(|(part, told)| self.chunk(&part.delta(), told, None, None)).collect()
+    }
+
+    /// Those that wait, which then are told.
+    fn told(&self, waiting: &mut Vec<TokenReport>, offset: &mut usize) -> Value {
+        let reports = std::mem::take(waiting);
+        if reports.is_empty() { Value::Null } else { self.logprobs(&reports, offset) }
+    }
+
     fn delta(&self, text: &str) -> Value {
         match self.form {
             Form::Chat if text.is_empty() => json!({}),
@@ -229,9 +305,15 @@ impl Frame {
         }
     }
 
-    fn chunk(&self, delta: &Value, finish: Option<&str>, answered: Option<&Answered>) -> Event {
+    fn chunk(
+        &self,
+        delta: &Value,
+        logprobs: Value,
+        finish: Option<&str>,
+        answered: Option<&Answered>,
+    ) -> Event {
         let field = if self.form == Form::Chat { "delta" } else { "text" };
-        let choice = json!({ "index": 0, field: delta, "logprobs": null, "finish_reason": finish });
+        let choice = json!({ "index": 0, field: delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = self.base(&[choice]);
         if let (Some(answered), Value::Object(chunk)) = (answered, &mut chunk) {
             chunk.insert("baton".to_owned(), about(answered));

@@ -127,7 +127,13 @@ impl From<ClientError> for Fault {
                 Some(ErrorCode::ModelUnavailable) => {
                     Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
                 }
-                _ if matches!(error, ClientError::TurnFailed { .. } | ClientError::Protocol(_)) => {
+                _ if matches!(
+                    error,
+                    ClientError::TurnFailed { .. }
+                        | ClientError::EmbedFailed { .. }
+                        | ClientError::Protocol(_)
+                ) =>
+                {
                     server(StatusCode::BAD_GATEWAY, error.name())
                 }
                 _ => server(StatusCode::INTERNAL_SERVER_ERROR, error.name()),

@@ -53,10 +53,13 @@ async fn served(gateway: &Gateway) -> BTreeMap<String, Served> {
     models
 }
 
-/// The list.
+/// The list: models to talk to first, since programs that name none take the first.
 pub(super) async fn list(State(gateway): State<Gateway>) -> Json<Value> {
     let models = served(&gateway).await;
-    let data: Vec<Value> = models.iter().map(|(name, served)| served.describe(name)).collect();
+    let embeds = |served: &Served| served.offer.engine == EngineKind::Embedding;
+    let (embedding, talking): (Vec<_>, Vec<_>) = models.iter().partition(|(_, served)| embeds(served));
+    let all = talking.into_iter().chain(embedding);
+    let data: Vec<Value> = all.map(|(name, served)| served.describe(name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
@@ -68,9 +71,4 @@ pub(super) async fn one(
     let models = served(&gateway).await;
     let found = models.get(&name).map(|served| Json(served.describe(&name)));
     found.ok_or_else(|| Fault::missing("model_not_found", format!("no node serves the model {name:?}")))
-}
-
-/// `/v1/embeddings`: nodes do not offer that yet.
-pub(super) async fn embeddings() -> Fault {
-    Fault::missing("model_not_found", "no node that was found offers embeddings")
 }

@@ -12,6 +12,7 @@ use axum::{
 };
 use baton_proto::{
     ids::SessionId,
+    receipt::EngineKind,
     record::{Message, Role},
 };
 use serde::Deserialize;
@@ -223,9 +224,11 @@ async fn nodes(State(gateway): State<Gateway>) -> Json<Value> {
         .await
         .iter()
         .map(|node| {
+            // Those that a conversation can be had with.
+            let offers = node.record.models.iter().filter(|offer| offer.engine != EngineKind::Embedding);
             json!({
                 "node": node.record.node.to_string(),
-                "models": node.record.models.iter().map(|offer| &offer.name).collect::<Vec<_>>(),
+                "models": offers.map(|offer| &offer.name).collect::<Vec<_>>(),
                 "connected": node.connected,
                 "slots": node.record.limits.slots,
             })

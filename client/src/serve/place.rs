@@ -4,11 +4,15 @@ use baton_proto::{
     ids::SessionId,
     link::BranchPoint,
     record::{Message, RecordKind},
+    tools::Definitions,
+    turn::json_schema_hash,
 };
 
 use super::{
     Fault, Gateway,
+    logprobs::Wanted,
     threads::{agreement, same_messages, split},
+    tools::pinned,
     wire::Ask,
 };
 use crate::{ClientError, Conversation, NewSession, ResumeOptions, TurnInput};
@@ -44,7 +48,13 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
         && ask.session.is_none()
         && client.session(session).await.is_ok_and(|info| info.pending)
     {
-        return Ok(Placed { session, work: Work::Resume });
+        if is_asked_alike(gateway, session, ask).await?
+            && pinned(client, session, ask).await? == client.system(session).await?
+        {
+            return Ok(Placed { session, work: Work::Resume });
+        }
+        // It is asked again with other tools or other system text, which that turn cannot have any more.
+        client.abandon(session).await?;
     }
     let (before, new) = split(&ask.messages);
     if new.is_empty() {
@@ -61,7 +71,9 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
     match found {
         Found::New { branch } => {
             check(template, &ask.messages)?;
-            let begun = NewSession { system: ask.system.clone(), branch, root: None };
+            let mut system = ask.system.clone();
+            system.extend(ask.tools.as_ref().map(Definitions::message));
+            let begun = NewSession { system, branch, root: None };
             let session = client.new_session(begun).await?;
             gateway.used(session);
             Ok(Placed { session, work: Work::Turn { messages: ask.messages.clone(), replaces: None } })
@@ -75,20 +87,28 @@ pub(super) async fn place(gateway: &Gateway, ask: &Ask, template: &TurnInput) ->
         Found::Session { session, replaces } => {
             check(template, new)?;
             gateway.used(session);
+            let system = pinned(client, session, ask).await?;
             if let Some(pending) = client.pending_messages(session).await? {
-                if same_messages(&pending, new) {
+                if same_messages(&pending, new)
+                    && system == client.system(session).await?
+                    && is_asked_alike(gateway, session, ask).await?
+                {
                     return Ok(Placed { session, work: Work::Resume });
                 }
                 // Whoever asks something else does not wait for that answer any more.
                 client.abandon(session).await?;
             }
-            // A named session keeps its own system text where the request has none.
-            if ask.session.is_none() || !ask.system.is_empty() {
-                client.set_system(session, ask.system.clone()).await?;
-            }
+            client.set_system(session, system).await?;
             Ok(Placed { session, work: Work::Turn { messages: new.to_vec(), replaces } })
         }
     }
+}
+
+/// Whether what was begun is asked for in the same form. A turn keeps the form that it was begun with.
+async fn is_asked_alike(gateway: &Gateway, session: SessionId, ask: &Ask) -> Result<bool, Fault> {
+    let sampling = gateway.client().pending_sampling(session).await?.unwrap_or_default();
+    let schema = ask.json_schema.as_deref().map(json_schema_hash);
+    Ok(sampling.json_schema == schema && sampling.logprobs == ask.logprobs.map_or(0, Wanted::asked))
 }
 
 fn check(template: &TurnInput, messages: &[Message]) -> Result<(), ClientError> {

@@ -5,6 +5,7 @@
 //! its new messages has such a hash too. A mark only proposes a session; [`agreement`] compares the words.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
 };
@@ -12,8 +13,10 @@ use std::{
 use baton_proto::{
     ids::SessionId,
     record::{Message, Role},
+    tools::canonical_answer,
 };
 
+use super::tools::may_call;
 use crate::conversation::{Conversation, SaidTurn};
 
 /// Sessions that are known by their words; the ones used longest ago are forgotten first, and begin anew.
@@ -63,7 +66,7 @@ pub(super) struct Threads {
 impl Threads {
     fn extend(&self, Mark(before): Mark, messages: &[Message]) -> Mark {
         Mark(messages.iter().fold(before, |before, message| {
-            self.hasher.hash_one((before, message.role as u8, canonical(&message.text)))
+            self.hasher.hash_one((before, message.role as u8, canonical(message)))
         }))
     }
 
@@ -192,12 +195,16 @@ pub(super) fn same_messages(a: &[Message], b: &[Message]) -> bool {
 }
 
 fn same(a: &Message, b: &Message) -> bool {
-    a.role == b.role && canonical(&a.text).eq(canonical(&b.text))
+    a.role == b.role && canonical(a) == canonical(b)
 }
 
-/// Chat programs trim what they show, and send that back.
-fn canonical(text: &str) -> &str {
-    text.trim()
+/// Chat programs trim what they show, and send that back; an assistant's calls they send back as such, not as the text
+/// that they were.
+fn canonical(message: &Message) -> Cow<'_, str> {
+    match message.role {
+        Role::Assistant if may_call(&message.text) => Cow::Owned(canonical_answer(&message.text).to_string()),
+        _ => Cow::Borrowed(message.text.trim()),
+    }
 }
 
 /// Splits what a request says into what was said before and the new messages: those after the assistant's last one.

@@ -3,12 +3,18 @@
 use baton_proto::{
     limits::MAX_OUTPUT_TOKENS,
     record::{Message, Role},
+    tools::{Definitions, Json},
     turn::Sampling,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::fault::Fault;
+use super::{
+    fault::Fault,
+    format,
+    logprobs::Wanted,
+    tools::{CallIds, CallInput, Wish, check_name},
+};
 
 /// A request for a chat completion.
 #[derive(Deserialize)]
@@ -16,6 +22,9 @@ pub(super) struct ChatRequest {
     messages: Vec<MessageInput>,
     /// The session, where its caller knows it.
     session: Option<String>,
+    tools: Option<Json>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     shared: Shared,
 }
@@ -42,6 +51,7 @@ struct MessageInput {
     content: Option<Content>,
     name: Option<String>,
     tool_call_id: Option<String>,
+    tool_calls: Option<Vec<CallInput>>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -101,6 +111,8 @@ enum Stop {
 pub(super) struct Ask {
     /// System text at the beginning: pinned to the session.
     pub(super) system: Vec<Message>,
+    /// The tools that the model may call: pinned too.
+    pub(super) tools: Option<Definitions>,
     /// Everything else that is said, in order.
     pub(super) messages: Vec<Message>,
     /// The session, if it is named.
@@ -115,6 +127,12 @@ pub(super) struct Ask {
     pub(super) stream: bool,
     /// Whether a stream ends with the token counts.
     pub(super) include_usage: bool,
+    /// The JSON schema that the answer must satisfy.
+    pub(super) json_schema: Option<String>,
+    /// What is told of how likely its tokens were.
+    pub(super) logprobs: Option<Wanted>,
+    /// Whether it is asked once and never gone on with, so that nothing is kept of it.
+    pub(super) passing: bool,
 }
 
 /// What a request says about sampling; what it leaves open is the gateway's.
@@ -150,17 +168,27 @@ const LABELS: [&str; 6] =
 impl ChatRequest {
     /// Reads a body.
     pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
-        let request: Self = parse(body)?;
+        let mut request: Self = parse(body)?;
+        let logprobs = Wanted::of_chat(&mut request.shared.rest)?;
         if request.messages.is_empty() {
             return Err(Fault::value("messages", "messages is empty"));
         }
         let mut messages = Vec::with_capacity(request.messages.len());
+        let mut ids = CallIds::default();
         for (index, message) in request.messages.into_iter().enumerate() {
-            messages.push(message.read(index)?);
+            messages.push(message.read(index, &mut ids)?);
         }
         let pinned = messages.iter().take_while(|message| message.role == Role::System).count();
         let rest = messages.split_off(pinned);
-        request.shared.ask(messages, rest, request.session)
+        let (tools, tool_choice) = (request.tools, request.tool_choice);
+        let wish = Wish { tools, tool_choice, parallel_tool_calls: request.parallel_tool_calls };
+        let ask = request.shared.ask(messages, rest, request.session)?;
+        let tools = wish.read()?;
+        if tools.is_some() && ask.json_schema.is_some() {
+            let message = "response_format and tools do not go together: an answer that is held to a schema cannot call";
+            return Err(Fault::unsupported("response_format", message));
+        }
+        Ok(Ask { tools, logprobs, ..ask })
     }
 }
 
@@ -168,7 +196,8 @@ impl TextRequest {
     /// Reads a body. The text is asked as one message of a conversation of its own: nodes render every prompt by the
     /// model's chat template.
     pub(super) fn read(body: &[u8]) -> Result<Ask, Fault> {
-        let request: Self = parse(body)?;
+        let mut request: Self = parse(body)?;
+        let logprobs = Wanted::of_text(&mut request.shared.rest)?;
         let prompt = match request.prompt {
             Prompt::One(prompt) => prompt,
             Prompt::Several(prompts) => match <[String; 1]>::try_from(prompts) {
@@ -179,18 +208,19 @@ impl TextRequest {
                 return Err(Fault::unsupported("prompt", "prompt must be a text, not tokens"));
             }
         };
-        request.shared.ask(Vec::new(), vec![Message::new(Role::User, prompt)], Some("new".to_owned()))
+        let said = vec![Message::new(Role::User, prompt)];
+        Ok(Ask { logprobs, passing: true, ..request.shared.ask(Vec::new(), said, None)? })
     }
 }
 
-fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Fault> {
+pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Fault> {
     // What serde says of a value quotes it; the reader of this error wrote it, and nobody else sees it.
     serde_json::from_slice(body)
         .map_err(|error| Fault::request("invalid_body", "", format!("the body cannot be read: {error}")))
 }
 
 impl MessageInput {
-    fn read(self, index: usize) -> Result<Message, Fault> {
+    fn read(self, index: usize, ids: &mut CallIds) -> Result<Message, Fault> {
         let at = |field: &str| format!("messages[{index}].{field}");
         let role = match self.role.as_str() {
             "system" | "developer" => Role::System,
@@ -227,7 +257,16 @@ impl MessageInput {
                 text
             }
         };
-        let message = Message { role, name: self.name, call_id: self.tool_call_id, text };
+        let text = match self.tool_calls {
+            Some(calls) if role == Role::Assistant => ids.write(index, &text, calls)?,
+            Some(calls) if !calls.is_empty() => {
+                return Err(Fault::value(&at("tool_calls"), "only the assistant calls tools"));
+            }
+            _ => text,
+        };
+        check_name(index, role, self.name.as_deref())?;
+        let call_id = self.tool_call_id.map(|id| ids.ours(id));
+        let message = Message { role, name: self.name, call_id, text };
         message
             .check()
             .map_err(|code| Fault::value(&at("content"), format!("the message is too long ({code})")))?;
@@ -237,11 +276,12 @@ impl MessageInput {
 
 impl Shared {
     fn ask(
-        self,
+        mut self,
         system: Vec<Message>,
         messages: Vec<Message>,
         session: Option<String>,
     ) -> Result<Ask, Fault> {
+        let json_schema = format::take(&mut self.rest)?;
         self.rest.iter().try_for_each(|(name, value)| neutral(name, value))?;
         let stop = match self.stop {
             None => Vec::new(),
@@ -269,10 +309,29 @@ impl Shared {
             return Err(Fault::value("stream_options", "stream_options needs stream to be true"));
         }
         // What programs put there that must name something.
-        let model = self.model.filter(|model| !matches!(model.as_str(), "" | "auto" | "any" | "baton"));
+        let model = self.model.filter(|model| !is_any(model));
         let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        Ok(Ask { system, messages, session, model, wish, max_tokens, stream, include_usage })
+        let (tools, logprobs, passing) = (None, None, false);
+        Ok(Ask {
+            system,
+            tools,
+            messages,
+            session,
+            model,
+            wish,
+            max_tokens,
+            stream,
+            include_usage,
+            json_schema,
+            logprobs,
+            passing,
+        })
     }
+}
+
+/// Whether a model's name names none.
+pub(super) fn is_any(model: &str) -> bool {
+    matches!(model, "" | "auto" | "any" | "baton")
 }
 
 /// Every number by the name under which it was sent.
@@ -313,7 +372,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Whether a parameter of OpenAI's API that is not served asks for nothing but the default.
-fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
+pub(super) fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
     if is_empty(value) || LABELS.contains(&name) {
         return Ok(());
     }
@@ -322,20 +381,11 @@ fn neutral(name: &str, value: &Value) -> Result<(), Fault> {
     let (asked, why) = match name {
         "n" | "best_of" => (number(1.0), "one answer is given to a request"),
         "presence_penalty" | "frequency_penalty" => (number(0.0), "use repetition_penalty, which nodes know"),
-        "logprobs" | "echo" | "top_logprobs" => {
-            (is(Value::Bool(false)).or_else(|()| number(0.0)), "it is not served yet")
-        }
+        "echo" => (is(Value::Bool(false)), "only the answer is given"),
         "logit_bias" | "suffix" | "functions" | "function_call" | "audio" | "prediction"
         | "reasoning_effort" | "verbosity" | "web_search_options" => (Err(()), "it is not served"),
         "modalities" => (is(Value::from(vec!["text"])), "only text is served"),
-        "response_format" => (is(serde_json::json!({ "type": "text" })), "only text is served"),
-        "tools" => (Err(()), "no model that is served takes tools"),
-        "tool_choice" => (
-            is(Value::from("none")).or_else(|()| is(Value::from("auto"))),
-            "no model that is served takes tools",
-        ),
-        // Without tools there is nothing to do in parallel.
-        "parallel_tool_calls" => (Ok(()), ""),
+        "tools" | "tool_choice" | "parallel_tool_calls" => (Err(()), "tools are for chat completions"),
         _ => {
             let message = format!("there is no parameter {name}");
             return Err(Fault::request("unknown_parameter", name, message));
@@ -388,11 +438,12 @@ mod tests {
         let refused = [
             ("n", json!(2)),
             ("presence_penalty", json!(0.5)),
-            ("logprobs", json!(true)),
+            ("logprobs", json!(1)),
             ("top_logprobs", json!(3)),
             ("logit_bias", json!({ "50256": -100 })),
-            ("response_format", json!({ "type": "json_object" })),
-            ("tools", json!([{ "type": "function" }])),
+            ("response_format", json!({ "type": "regex" })),
+            ("echo", json!(true)),
+            ("functions", json!([{ "name": "f" }])),
             ("tool_choice", json!("required")),
             ("modalities", json!(["text", "audio"])),
             ("temprature", json!(1)),
@@ -413,6 +464,7 @@ mod tests {
             json!([{ "role": "robot", "content": "hi" }]),
             json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]),
             json!([{ "role": "assistant", "content": null, "tool_calls": [{ "id": "1" }] }]),
+            json!([{ "role": "assistant", "content": null, "function_call": { "name": "f" } }]),
             json!([{ "role": "user", "content": 5 }]),
             json!("hi"),
         ] {
@@ -442,9 +494,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_asked_in_a_session_of_its_own() {
+    fn a_text_is_asked_by_itself_and_passes() {
         let ask = TextRequest::read(br#"{"model":"any","prompt":["a"],"max_tokens":5}"#).unwrap();
-        assert_eq!((ask.messages.len(), ask.session.as_deref(), ask.model), (1, Some("new"), None));
+        assert_eq!((ask.messages.len(), ask.session, ask.model, ask.passing), (1, None, None, true));
+        assert!(!chat(json!({})).unwrap().passing);
         for body in
             ["{\"prompt\":[1,2]}", "{\"prompt\":[\"a\",\"b\"]}", "{\"prompt\":\"a\",\"best_of\":3}", "{}"]
         {

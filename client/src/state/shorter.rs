@@ -71,6 +71,9 @@ impl TurnMeta {
         entries.extend(is_acked.then_some(Entry::Acked { seq }));
         entries.extend(self.stored.then_some(Entry::Stored { seq, end_epoch: self.end_epoch }));
         entries.extend(self.paid.map(|paid| Entry::Paid { seq, paid }));
+        entries.extend(
+            self.signed_twice.as_ref().map(|link| Entry::SignedTwice { seq, link: link.bytes().clone() }),
+        );
         if self.renewal_doubt_ms.is_some() {
             entries.push(Entry::RenewalDoubt { seq, since_ms: self.renewal_doubt_ms });
         }

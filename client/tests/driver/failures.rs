@@ -83,16 +83,32 @@ async fn of_two_links_for_one_turn_the_first_stands_and_their_author_is_avoided(
     let session = session(&client).await;
     client.nodes().await;
     world.nodes[0].script([Act::CommitTwice]);
+    let mut found = client.watch_equivocations();
     let input = TurnInput { node: Some(world.nodes[0].id()), ..TurnInput::user("one") };
     let outcome = client.turn(session, input, |_| {}).await.unwrap();
     // The client stores the blob itself, once it has seen the second link.
     assert!(client.wait_settled(session, GRACE).await.unwrap());
+    let told = tokio::time::timeout(GRACE, found.recv()).await.unwrap().unwrap();
+    assert_eq!((told.node(), told.accepted.link_hash()), (world.nodes[0].id(), outcome.link_hash));
+    assert_ne!(told.other.link_hash(), outcome.link_hash);
     for turn in 1..5 {
         let next = say(&client, session, "two").await;
         assert_eq!((next.seq, next.node), (turn, world.nodes[1].id()));
     }
     let history = client.history(session).await.unwrap();
     assert_eq!(history[1].turn.link.prev_link, outcome.link_hash);
+    client.shutdown(GRACE).await;
+    // The journal and the reputation have it too, and anybody can check what is written down.
+    let client = world.client().await;
+    client.nodes().await;
+    let kept = client.equivocations(session).await.unwrap();
+    assert_eq!(kept, [told]);
+    let written = baton_client::evidence::export(&kept).to_string();
+    assert_eq!(baton_client::evidence::import(&written).unwrap(), kept);
+    let explained = client.explain(None, &ResumeOptions::default()).await.unwrap();
+    let liar = explained.iter().find(|row| row.node == world.nodes[0].id()).unwrap();
+    assert_eq!(liar.last_fault, Some("equivocated"));
+    assert!(liar.evidence.lied_until_ms > crate::fake::now_ms() + 29 * 24 * 3_600_000);
     client.shutdown(GRACE).await;
 }
 

@@ -27,8 +27,10 @@ use baton_proto::{
     },
     record::{FinishReason, Record},
     store::PutOptions,
-    turn::{Payload, TurnAuth},
-    wire::{ClientFrame, NodeFrame, ReplyEvent, StoreState, TurnRequest, TurnStatus},
+    turn::{Payload, StoragePolicy, TurnAuth},
+    wire::{
+        ClientFrame, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest, TurnStatus,
+    },
 };
 use tokio::sync::watch;
 
@@ -69,6 +71,15 @@ pub enum Act {
     NeverStore,
     /// Sends some text and then nothing.
     Hang,
+    /// Admits the turn, and sends nothing.
+    #[allow(dead_code, reason = "for the client's tests")]
+    AdmitAndHang,
+    /// Says that others are ahead, for longer than a first token is waited for; then serves.
+    #[allow(dead_code, reason = "for the client's tests")]
+    QueueAndServe,
+    /// Says that others are ahead, then that they are gone, and then nothing.
+    #[allow(dead_code, reason = "for the client's tests")]
+    QueueAndHang,
     /// Sends one token more than were asked for.
     TooManyTokens,
     /// Sends tokens that are none.
@@ -87,11 +98,19 @@ pub enum Act {
     CommitTwice,
     /// Sends a frame above the limit.
     HugeFrame,
+    /// Answers in words, though asked for JSON.
+    #[allow(dead_code, reason = "for the client's tests")]
+    IgnoreSchema,
+    /// Says nothing of how likely its tokens were, though asked.
+    #[allow(dead_code, reason = "for the client's tests")]
+    KeepLogprobs,
 }
 
 #[derive(Default)]
 pub struct Seen {
     pub turns: Vec<TurnAuth>,
+    /// What the payloads said beside the messages: schema and storage.
+    pub asked: Vec<(Option<String>, StoragePolicy)>,
     pub inlined: Vec<usize>,
     pub acks: Vec<TurnAck>,
     pub aborts: Vec<(TurnId, u32)>,
@@ -132,6 +151,9 @@ pub struct FakeNode {
 }
 
 pub const MODEL: &str = "parrot";
+
+/// How long a queue stands still.
+pub const QUEUE: std::time::Duration = std::time::Duration::from_millis(900);
 
 pub fn now_ms() -> u64 {
     baton_client::system_clock()()
@@ -347,6 +369,21 @@ async fn window(
     reader.finish()
 }
 
+/// What is said of a token: itself, and alternatives of its own making, each half as likely as the one before.
+fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<TokenBytes>) {
+    if alternatives == 0 {
+        return (Vec::new(), Vec::new());
+    }
+    let others = (1..=u32::from(alternatives)).map(|n| (id + 100 * n, format!("other {n}"), n));
+    let all: Vec<_> = std::iter::once((id, text.to_owned(), 0)).chain(others).collect();
+    let logprob = |(token, _, n): &(u32, String, u32)| TokenLogprob {
+        token: *token,
+        millinats: -125 - 693 * i32::try_from(*n).unwrap(),
+    };
+    let bytes = |(_, text, _): &(u32, String, u32)| TokenBytes(text.clone().into_bytes());
+    (all.iter().map(logprob).collect(), all.iter().map(bytes).collect())
+}
+
 /// Events that only cost the client something.
 fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     match act {
@@ -375,6 +412,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     }
     assert_eq!(auth.check_time(now_ms()), Ok(()));
     let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
+    shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
     let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
         let envelope = Signed::<MemEnvelope>::verify(bytes).unwrap();
         envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
@@ -390,12 +428,25 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
         send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
     }
     send(&mut stream, &NodeFrame::Accepted { nonce }).await;
+    if matches!(act, Act::QueueAndServe | Act::QueueAndHang) {
+        send(&mut stream, &chunk(&ReplyEvent::Waiting(1), false)).await;
+        tokio::time::sleep(QUEUE).await;
+        send(&mut stream, &chunk(&ReplyEvent::Waiting(0), false)).await;
+    }
+    if matches!(act, Act::AdmitAndHang | Act::QueueAndHang) {
+        shared.hanging.send_modify(|count| *count += 1);
+        let _ = stream.recv(16).await;
+        shared.left.send_modify(|count| *count += 1);
+        return;
+    }
 
     let read = effective(&window.turns).len();
     let system = payload.system.first().map_or("", |system| system.text.as_str());
     let said = payload.messages.last().map_or("", |last| last.text.as_str());
     let answer = match act {
         Act::Say(text) => text.to_owned(),
+        Act::IgnoreSchema => format!("{system}{said} ({read})"),
+        _ if payload.json_schema.is_some() => format!(r#"{{"said": "{said}", "read": {read}}}"#),
         _ => format!("{system}{said} ({read})"),
     };
     let (head, tail) = answer.split_at(answer.len() / 2);
@@ -407,8 +458,12 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     }
     for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
         let index = if act == Act::RepeatToken { 0 } else { index };
-        let event =
-            ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs: Vec::new() };
+        let alternatives = if act == Act::KeepLogprobs { 0 } else { payload.sampling.logprobs };
+        let (logprobs, spelled) = reported(40 + index, text, alternatives);
+        if !spelled.is_empty() {
+            send(&mut stream, &chunk(&ReplyEvent::Spelled(spelled), false)).await;
+        }
+        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs };
         send(&mut stream, &chunk(&event, false)).await;
         hash = running_hash_step(&hash, 40 + index);
         if act == Act::NoteAndTruncate {
@@ -459,7 +514,8 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     }
     send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
     if act == Act::CommitTwice {
-        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
+        // Also within one millisecond it must be another link.
+        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), Act::WrongReceipt);
         send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
     }
     let said = match act {

@@ -139,7 +139,8 @@ async fn a_deletion_without_the_index_is_reported() {
     let place = Place::new().await;
     let home = place.home();
     assert_eq!(code(&place.baton(&home, &["chat", "--message", "hello"], "").await), 0);
-    let deaf = ["session", "delete", "last", "--yes", "--heads", "http://127.0.0.1:9"];
+    // Neither may the nodes' DHT be told.
+    let deaf = ["session", "delete", "last", "--yes", "--no-dht", "--heads", "http://127.0.0.1:9"];
     let deleted = place.baton(&home, &deaf, "").await;
     assert_eq!(code(&deleted), 6, "{}", err(&deleted));
     assert!(err(&deleted).contains("deleted here, but the head index was not told"), "{}", err(&deleted));

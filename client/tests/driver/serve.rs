@@ -1,10 +1,12 @@
 //! The endpoint that speaks OpenAI's API, over a real socket.
 
-use std::time::Duration;
+mod tools;
+
+use std::{sync::Arc, time::Duration};
 
 use baton_client::{
     Client, TurnInput,
-    serve::{Gateway, GatewayConfig},
+    serve::{Gateway, GatewayConfig, GatewayMemory},
 };
 use baton_proto::{ErrorCode, record::RecordKind};
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -20,22 +22,38 @@ use crate::{
 const KEY: &str = "sk-test";
 
 /// An endpoint over the client of a world.
-struct Endpoint {
+pub(crate) struct Endpoint {
     url: String,
     http: reqwest::Client,
-    client: Client,
+    pub(crate) client: Client,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<std::io::Result<()>>,
 }
 
 impl Endpoint {
-    async fn open(world: &World) -> Self {
-        let client = world.client().await;
+    pub(crate) async fn open(world: &World) -> Self {
+        Self::over(world.client().await).await
+    }
+
+    pub(crate) async fn over(client: Client) -> Self {
+        Self::through(client, TurnInput::new(Vec::new()), None).await
+    }
+
+    pub(crate) async fn with(
+        world: &World,
+        template: TurnInput,
+        memory: Option<Arc<dyn GatewayMemory>>,
+    ) -> Self {
+        Self::through(world.client().await, template, memory).await
+    }
+
+    async fn through(client: Client, template: TurnInput, memory: Option<Arc<dyn GatewayMemory>>) -> Self {
         let config = GatewayConfig {
             key: Some(Zeroizing::new(KEY.to_owned())),
             origins: vec!["https://chat.example".to_owned()],
             hosts: vec!["box.example".to_owned()],
-            template: TurnInput::new(Vec::new()),
+            template,
+            memory,
         };
         let gateway = Gateway::open(client.clone(), config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -48,23 +66,23 @@ impl Endpoint {
         Self { url, http: reqwest::Client::new(), client, stop: Some(stop), served }
     }
 
-    async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         drop(self.http);
         drop(self.stop.take());
         self.served.await.unwrap().unwrap();
         self.client.shutdown(GRACE).await;
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.url)).bearer_auth(KEY)
     }
 
-    fn chat(&self, body: &Value) -> RequestBuilder {
+    pub(crate) fn chat(&self, body: &Value) -> RequestBuilder {
         self.request(Method::POST, "/v1/chat/completions").json(body)
     }
 
     /// A chat completion that must succeed.
-    async fn say(&self, messages: &Value) -> Value {
+    pub(crate) async fn say(&self, messages: &Value) -> Value {
         let response = self.chat(&json!({ "model": MODEL, "messages": messages })).send().await.unwrap();
         let session = response.headers().get("x-baton-session").cloned();
         let status = response.status();
@@ -75,7 +93,7 @@ impl Endpoint {
     }
 
     /// Status and error code of a chat completion that must fail.
-    async fn refused(&self, request: RequestBuilder) -> (u16, String) {
+    pub(crate) async fn refused(&self, request: RequestBuilder) -> (u16, String) {
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
         let body: Value = response.json().await.unwrap();
@@ -83,7 +101,7 @@ impl Endpoint {
     }
 }
 
-fn said(pairs: &[(&str, &str)]) -> Value {
+pub(crate) fn said(pairs: &[(&str, &str)]) -> Value {
     pairs.iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
 }
 
@@ -92,7 +110,7 @@ fn answer(body: &Value) -> &str {
 }
 
 /// The data of all events.
-fn events(text: &str) -> Vec<String> {
+pub(crate) fn events(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
 }
 

@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 use baton_client::{Client, TurnEvent, TurnInput};
 use baton_proto::ErrorCode;
 
-use crate::{GRACE, World, events_of, fake::Act, session};
+use crate::{
+    GRACE, World, events_of,
+    fake::{Act, QUEUE},
+    session,
+};
 
 /// All text that was shown, in order.
 fn shown(events: &[TurnEvent]) -> String {
@@ -79,6 +83,90 @@ async fn a_node_that_stalls_in_the_middle_of_an_answer_is_replaced() {
     assert!(stalled, "{events:?}");
     // The second to hang was the last that could serve, so it had more time, but not all of it.
     assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
+    client.shutdown(GRACE).await;
+}
+
+/// A client that waits for a first token no longer than this.
+async fn hasty(world: &World, first_token: Duration) -> Client {
+    let mut config = world.config(world.home.path());
+    config.timeouts.first_token = first_token;
+    let client = Client::open(config).await.unwrap();
+    client.nodes().await;
+    client
+}
+
+fn stalls(events: &[TurnEvent]) -> usize {
+    let stalled = |event: &&TurnEvent| matches!(event, TurnEvent::AttemptFailed { reason, .. } if reason.contains("stalled"));
+    events.iter().filter(stalled).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_admits_a_turn_and_sends_nothing_is_replaced_and_what_it_may_sign_is_aborted() {
+    for act in [Act::AdmitAndHang, Act::QueueAndHang] {
+        let world = World::new(2).await;
+        let client = hasty(&world, QUEUE / 3).await;
+        let session = session(&client).await;
+        for node in &world.nodes {
+            node.script([act]);
+        }
+        let begun = Instant::now();
+        let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+        let outcome = result.unwrap();
+        assert_eq!((shown(&events).as_str(), outcome.attempt), ("hello (0)", 2), "{act:?}");
+        assert_eq!(
+            (continued(&events).as_slice(), stalls(&events)),
+            (&[0, 0, 0][..], 2),
+            "{act:?}: {events:?}"
+        );
+        assert!(begun.elapsed() < GRACE, "{act:?}: {:?}", begun.elapsed());
+        client.shutdown(GRACE).await;
+        let seen = |look: fn(&mut crate::fake::Seen) -> usize| {
+            world.nodes.iter().map(|node| node.seen(look)).sum::<usize>()
+        };
+        assert_eq!(seen(|seen| seen.statuses), 2, "{act:?}: both were asked what became of it");
+        assert_eq!(seen(|seen| seen.aborts.len()), 2, "{act:?}: and told that it is not wanted any more");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_in_an_honest_queue_is_waited_for_longer_than_a_first_token() {
+    let world = World::new(2).await;
+    let client = hasty(&world, QUEUE / 3).await;
+    let session = session(&client).await;
+    for node in &world.nodes {
+        node.script([Act::QueueAndServe]);
+    }
+    let (result, events) = events_of(&client, session, TurnInput::user("hello")).await;
+    assert_eq!((result.unwrap().attempt, stalls(&events)), (0, 0), "{events:?}");
+    assert!(events.contains(&TurnEvent::Waiting(1)) && !events.contains(&TurnEvent::Waiting(0)));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_author_whose_connection_is_closed_is_not_asked_before_another_goes_on() {
+    let world = World::new(3).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    assert_eq!(client.nodes().await.len(), 3);
+    for node in &world.nodes {
+        node.script([Act::Hang]);
+    }
+    let dying = async {
+        let hung = world.nodes.iter().map(|node| Box::pin(node.hangs()));
+        let (_, first, _) = futures::future::select_all(hung).await;
+        world.nodes.iter().for_each(crate::fake::FakeNode::clear_script);
+        world.nodes[first].stop().await;
+        first
+    };
+    let ((result, events), died) = tokio::join!(events_of(&client, session, TurnInput::user("hello")), dying);
+    let outcome = result.unwrap();
+    assert_ne!(outcome.node, world.nodes[died].id());
+    assert_eq!((shown(&events).as_str(), continued(&events).as_slice()), ("hello (0)", &[0, 1][..]));
+    let noticed = events.iter().find_map(|event| match event {
+        TurnEvent::AttemptFailed { noticed_ago, .. } => Some(*noticed_ago),
+        _ => None,
+    });
+    assert!(noticed.unwrap() < Duration::from_millis(400), "{noticed:?}");
     client.shutdown(GRACE).await;
 }
 

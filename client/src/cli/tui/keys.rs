@@ -1,0 +1,230 @@
+//! What keys, the mouse and pasted text do. Pure.
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind};
+
+use super::{
+    editor::{self, Move},
+    state::{Effect, State},
+};
+
+/// Rows that a turn of the mouse's wheel moves by.
+const WHEEL_ROWS: isize = 3;
+
+impl State {
+    /// Takes an event of the terminal.
+    pub fn input(&mut self, event: Event) -> Option<Effect> {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.key(key),
+            Event::Paste(text) => {
+                self.sidebar.focused = false;
+                self.help = None;
+                self.type_in(&text);
+                None
+            }
+            Event::Mouse(mouse) => {
+                match mouse.kind {
+                    MouseEventKind::ScrollUp => self.wheel(-WHEEL_ROWS),
+                    MouseEventKind::ScrollDown => self.wheel(WHEEL_ROWS),
+                    _ => {}
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn wheel(&mut self, by: isize) {
+        match &mut self.help {
+            Some(first) => *first = first.saturating_add_signed(by),
+            None => self.pane.scroll(by),
+        }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        if !self.editor.insert(text) {
+            self.hint = Some(format!("one message has at most {} KiB", editor::MAX_BYTES / 1024));
+        }
+    }
+
+    fn key(&mut self, key: KeyEvent) -> Option<Effect> {
+        self.hint = None;
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        let leaving = std::mem::take(&mut self.leaving);
+        // What means the same everywhere.
+        match key.code {
+            KeyCode::Char('c') if control => return self.interrupt(),
+            KeyCode::Char('l') if control => return Some(Effect::Redraw),
+            KeyCode::F(1) => {
+                self.help = if self.help.is_some() { None } else { Some(0) };
+                return None;
+            }
+            KeyCode::F(2) => {
+                self.mouse = !self.mouse;
+                let whose = if self.mouse { "scrolls" } else { "selects text; F2 lets it scroll again" };
+                self.hint = Some(format!("the mouse {whose}"));
+                return Some(Effect::Mouse(self.mouse));
+            }
+            _ => {}
+        }
+        if self.help.is_some() {
+            self.help_key(key);
+            return None;
+        }
+        if self.sidebar.focused {
+            return self.sidebar_key(key);
+        }
+        if self.scroll_key(key, control) {
+            return None;
+        }
+        if control && key.code == KeyCode::Char('d') && self.editor.is_empty() {
+            self.leaving = leaving;
+            return self.leave();
+        }
+        self.editor_key(key, control)
+    }
+
+    /// Ctrl-C: ends what runs, or else empties the input, or else leaves.
+    fn interrupt(&mut self) -> Option<Effect> {
+        if self.busy.is_some() {
+            return self.stop();
+        }
+        self.help = None;
+        self.sidebar.focused = false;
+        if self.editor.is_empty() {
+            return Some(Effect::Leave);
+        }
+        let text = self.editor.take();
+        self.editor.remember(&text);
+        None
+    }
+
+    fn help_key(&mut self, key: KeyEvent) {
+        let Some(first) = &mut self.help else { return };
+        match key.code {
+            KeyCode::Up => *first = first.saturating_sub(1),
+            KeyCode::Down => *first += 1,
+            KeyCode::PageUp => *first = first.saturating_sub(10),
+            KeyCode::PageDown => *first += 10,
+            _ => self.help = None,
+        }
+    }
+
+    fn sidebar_key(&mut self, key: KeyEvent) -> Option<Effect> {
+        match key.code {
+            KeyCode::Up | KeyCode::Char('k') => self.sidebar.step(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.sidebar.step(1),
+            KeyCode::PageUp => self.sidebar.step(-10),
+            KeyCode::PageDown => self.sidebar.step(10),
+            KeyCode::Home => self.sidebar.step(isize::MIN),
+            KeyCode::End => self.sidebar.step(isize::MAX),
+            KeyCode::Esc | KeyCode::Tab => self.sidebar.focused = false,
+            KeyCode::Char('b') if key.modifiers.contains(KeyModifiers::CONTROL) => self.toggle_sidebar(),
+            KeyCode::Char('n') => return self.open("/new".to_owned()),
+            KeyCode::Enter => {
+                let session = self.sidebar.choice()?;
+                if Some(session) == self.status.session {
+                    self.sidebar.focused = false;
+                    return None;
+                }
+                return self.open(format!("/switch {session}"));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Goes to another session, unless something runs in this one.
+    fn open(&mut self, line: String) -> Option<Effect> {
+        if self.busy.is_some() {
+            self.hint = Some("an answer is under way; Esc here, then Esc ends it".to_owned());
+            return None;
+        }
+        self.sidebar.focused = false;
+        Some(Effect::Act(line))
+    }
+
+    fn toggle_sidebar(&mut self) {
+        self.sidebar.hidden = !self.sidebar.hidden;
+        self.sidebar.focused = false;
+    }
+
+    /// Moves the conversation or goes to what is beside it; whether the key does that.
+    fn scroll_key(&mut self, key: KeyEvent, control: bool) -> bool {
+        let shift = key.modifiers.contains(KeyModifiers::SHIFT);
+        match key.code {
+            KeyCode::PageUp => self.pane.scroll_page(-1),
+            KeyCode::PageDown => self.pane.scroll_page(1),
+            KeyCode::Up if control || shift => self.pane.scroll(-1),
+            KeyCode::Down if control || shift => self.pane.scroll(1),
+            KeyCode::Home if control => self.pane.show_top(),
+            KeyCode::End if control => self.pane.follow(),
+            KeyCode::Tab => self.sidebar.focus(self.status.session),
+            KeyCode::Char('b') if control => self.toggle_sidebar(),
+            _ => return false,
+        }
+        true
+    }
+
+    fn editor_key(&mut self, key: KeyEvent, control: bool) -> Option<Effect> {
+        let alt = key.modifiers.contains(KeyModifiers::ALT);
+        let words = control || alt;
+        let by = |word: Move, character: Move| if words { word } else { character };
+        match key.code {
+            KeyCode::Enter if alt || key.modifiers.contains(KeyModifiers::SHIFT) => self.type_in("\n"),
+            KeyCode::Enter => return self.submit(),
+            KeyCode::Esc => return self.stop(),
+            KeyCode::Char('j') if control => self.type_in("\n"),
+            KeyCode::Char(c) if control => self.control_key(c),
+            KeyCode::Char('b') if alt => self.editor.go(Move::WordLeft),
+            KeyCode::Char('f') if alt => self.editor.go(Move::WordRight),
+            KeyCode::Char('d') if alt => self.editor.delete(Move::WordRight),
+            KeyCode::Char(_) if alt => {}
+            KeyCode::Char(c) => self.type_in(c.encode_utf8(&mut [0; 4])),
+            KeyCode::Backspace => self.editor.delete(by(Move::WordLeft, Move::Left)),
+            KeyCode::Delete => self.editor.delete(by(Move::WordRight, Move::Right)),
+            KeyCode::Left => self.editor.go(by(Move::WordLeft, Move::Left)),
+            KeyCode::Right => self.editor.go(by(Move::WordRight, Move::Right)),
+            KeyCode::Home => self.editor.go(Move::Home),
+            KeyCode::End => {
+                self.editor.go(Move::End);
+                self.pane.follow();
+            }
+            KeyCode::Up => self.up(),
+            KeyCode::Down => self.down(),
+            _ => {}
+        }
+        None
+    }
+
+    fn control_key(&mut self, c: char) {
+        match c {
+            'a' => self.editor.go(Move::Home),
+            'e' => self.editor.go(Move::End),
+            'f' => self.editor.go(Move::Right),
+            'd' => self.editor.delete(Move::Right),
+            'h' => self.editor.delete(Move::Left),
+            'w' => self.editor.delete(Move::WordLeft),
+            'u' => self.editor.delete(Move::Home),
+            'k' => self.editor.delete(Move::End),
+            'y' => self.editor.put_back(),
+            'p' => self.up(),
+            'n' => self.down(),
+            _ => {}
+        }
+    }
+
+    /// A row up; from the first one, to what waits or was sent before.
+    fn up(&mut self) {
+        let moved =
+            self.editor.go_row(false, self.input_cells) || (self.editor.is_empty() && self.take_back());
+        if !moved {
+            self.editor.recall(true);
+        }
+    }
+
+    fn down(&mut self) {
+        if !self.editor.go_row(true, self.input_cells) {
+            self.editor.recall(false);
+        }
+    }
+}

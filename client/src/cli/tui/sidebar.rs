@@ -1,0 +1,110 @@
+//! The list of sessions beside the conversation. Pure, but for reading them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use baton_client::{Client, ClientError, Conversation};
+use baton_proto::{ids::SessionId, record::Role};
+
+use super::wrap;
+
+/// Sessions that are listed, the last used ones: more than anybody looks through; `baton session list` has all.
+pub const MAX_SESSIONS: usize = 100;
+/// Characters of a session's first message that name it.
+const TITLE_CHARS: usize = 80;
+/// How much coarser a file system's times may be than the clock.
+const TIME_SLACK_MS: u64 = 2000;
+
+/// A session in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The session.
+    pub session: SessionId,
+    /// How it begins.
+    pub title: String,
+    /// Turns that count.
+    pub turns: usize,
+    /// When it was used last, in milliseconds since the Unix epoch.
+    pub used_ms: u64,
+}
+
+impl Listed {
+    fn of(conversation: &Conversation) -> Self {
+        let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
+        let first =
+            messages.filter(|message| message.role == Role::User).find(|said| !said.text.trim().is_empty());
+        let start: String = first.into_iter().flat_map(|said| said.text.chars()).take(TITLE_CHARS).collect();
+        let title = wrap::clean_line(&start).split_whitespace().collect::<Vec<_>>().join(" ");
+        let (session, turns, used_ms) =
+            (conversation.session, conversation.turns.len(), conversation.used_ms);
+        Self { session, title, turns, used_ms }
+    }
+}
+
+/// Reads the list. What did not change since it was read last is not read again.
+pub async fn list(client: &Client, known: &[Listed]) -> Result<Vec<Listed>, ClientError> {
+    let since = known.iter().map(|one| one.used_ms).max().unwrap_or(0).saturating_sub(TIME_SLACK_MS);
+    let read = Arc::new(Mutex::new(Vec::new()));
+    let sink = read.clone();
+    let look = move |conversation: Conversation| {
+        sink.lock().unwrap_or_else(PoisonError::into_inner).push(Listed::of(&conversation));
+    };
+    client.each_conversation(since, MAX_SESSIONS, look).await?;
+    let there = client.session_ids().await?;
+    let mut listed = std::mem::take(&mut *read.lock().unwrap_or_else(PoisonError::into_inner));
+    let fresh: Vec<SessionId> = listed.iter().map(|one| one.session).collect();
+    let old = known.iter().filter(|one| there.contains(&one.session) && !fresh.contains(&one.session));
+    listed.extend(old.cloned());
+    listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
+    listed.truncate(MAX_SESSIONS);
+    Ok(listed)
+}
+
+/// The list on the screen.
+#[derive(Debug, Default)]
+pub struct Sidebar {
+    listed: Vec<Listed>,
+    selected: usize,
+    /// Whether keys go to it.
+    pub focused: bool,
+    /// Whether the user closed it.
+    pub hidden: bool,
+}
+
+impl Sidebar {
+    /// The sessions.
+    pub fn listed(&self) -> &[Listed] {
+        &self.listed
+    }
+
+    /// The one that is marked.
+    pub fn selected(&self) -> usize {
+        self.selected
+    }
+
+    /// Takes a new list; the mark stays where it was.
+    pub fn set(&mut self, listed: Vec<Listed>) {
+        let marked = self.listed.get(self.selected).map(|one| one.session);
+        self.listed = listed;
+        let found = marked.and_then(|id| self.listed.iter().position(|one| one.session == id));
+        self.selected = found.unwrap_or(0);
+    }
+
+    /// Lets keys go to it, with the mark on this session.
+    pub fn focus(&mut self, session: Option<SessionId>) {
+        self.focused = true;
+        self.hidden = false;
+        let found = session.and_then(|id| self.listed.iter().position(|one| one.session == id));
+        self.selected = found.unwrap_or(self.selected);
+    }
+
+    /// Moves the mark.
+    pub fn step(&mut self, by: isize) {
+        let last = self.listed.len().saturating_sub(1);
+        self.selected = self.selected.saturating_add_signed(by).min(last);
+    }
+
+    /// The session that is marked.
+    pub fn choice(&self) -> Option<SessionId> {
+        self.listed.get(self.selected).map(|one| one.session)
+    }
+}

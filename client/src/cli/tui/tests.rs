@@ -1,0 +1,162 @@
+//! The view as a user meets it: what is typed and told, and what then stands on the screen.
+
+mod chaos;
+mod looks;
+mod turns;
+mod typing;
+
+use std::time::Duration;
+
+use baton_client::TurnEvent;
+use baton_proto::{
+    ids::{LinkHash, NodeId, SessionId},
+    receipt::EngineKind,
+};
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
+
+use super::{
+    conversation::{Finished, Loaded, Told},
+    draw::draw,
+    inbox::Said,
+    palette::Palette,
+    state::{Effect, State},
+};
+
+/// A view without a terminal.
+struct Stage {
+    state: State,
+    now: Duration,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut stage = Self { state: State::new(Palette::new(true)), now: Duration::ZERO };
+        stage.say(Said::Session(Box::new(loaded(1, &[]))));
+        stage.screen(80, 40);
+        stage
+    }
+
+    /// Time goes on by so much.
+    fn wait(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+        self.state.tick(self.now, 3, None);
+    }
+
+    fn say(&mut self, said: Said) {
+        self.state.take(said, self.now);
+    }
+
+    fn event(&mut self, event: TurnEvent) {
+        self.say(Said::Turn(event));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.event(TurnEvent::Text(text.to_owned()));
+    }
+
+    /// A message is sent, and the dialogue begins its turn.
+    fn ask(&mut self, text: &str) {
+        self.types(text);
+        assert_eq!(self.press(KeyCode::Enter), Some(Effect::Act(text.to_owned())));
+        self.state.begin(text, self.now);
+        self.say(Said::Begun(text.to_owned()));
+    }
+
+    fn types(&mut self, text: &str) {
+        for c in text.chars() {
+            self.press(KeyCode::Char(c));
+        }
+    }
+
+    fn press(&mut self, code: KeyCode) -> Option<Effect> {
+        self.state.input(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    fn control(&mut self, c: char) -> Option<Effect> {
+        self.state.input(Event::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL)))
+    }
+
+    fn alt(&mut self, code: KeyCode) -> Option<Effect> {
+        self.state.input(Event::Key(KeyEvent::new(code, KeyModifiers::ALT)))
+    }
+
+    fn buffer(&mut self, width: u16, height: u16) -> Buffer {
+        let mut terminal =
+            Terminal::new(TestBackend::new(width, height)).expect("a test backend always opens");
+        terminal.draw(|frame| draw(&mut self.state, frame)).expect("and draws");
+        terminal.backend().buffer().clone()
+    }
+
+    /// The rows of the screen, without spaces at their ends.
+    fn screen(&mut self, width: u16, height: u16) -> Vec<String> {
+        let buffer = self.buffer(width, height);
+        let rows = (0..height).map(|y| {
+            let mut skip = 0;
+            let mut row = String::new();
+            for x in 0..width {
+                let symbol = buffer[(x, y)].symbol();
+                if skip == 0 {
+                    row.push_str(symbol);
+                    skip = super::wrap::width(symbol).max(1);
+                }
+                skip -= 1;
+            }
+            row.trim_end().to_owned()
+        });
+        rows.collect()
+    }
+
+    /// The screen as one text.
+    fn shown(&mut self) -> String {
+        self.screen(80, 40).join("\n")
+    }
+}
+
+fn node(byte: u8) -> NodeId {
+    NodeId([byte; 32])
+}
+
+fn attempt(byte: u8, continues: u32) -> TurnEvent {
+    let (node, model, engine) = (node(byte), "small".to_owned(), EngineKind::Echo);
+    TurnEvent::Attempt { attempt: 0, node, model, engine, continues }
+}
+
+fn finished(byte: u8, text: &str, tokens: u32) -> Said {
+    let verified = format!("✓ verified · turn 0 · 9 + {tokens} tokens");
+    Said::Finished(Finished { link: LinkHash([byte; 32]), text: text.to_owned(), verified, tokens })
+}
+
+fn told(byte: u8, said: &str, answer: &str) -> Told {
+    Told {
+        link: LinkHash([byte; 32]),
+        said: said.to_owned(),
+        answer: answer.to_owned(),
+        notes: Vec::new(),
+        verified: format!("✓ verified · turn {byte}"),
+    }
+}
+
+fn loaded(session: u8, turns: &[Told]) -> Loaded {
+    Loaded {
+        session: SessionId([session; 32]),
+        turns: turns.to_vec(),
+        earlier: 0,
+        total: turns.len() as u64,
+        pending: false,
+        unstored: 0,
+        trouble: None,
+    }
+}
+
+/// Whether these stand on the screen in this order, from top to bottom.
+fn in_order(shown: &str, parts: &[&str]) -> bool {
+    let mut rest = shown;
+    parts.iter().all(|part| match rest.split_once(part) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}

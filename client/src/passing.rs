@@ -1,0 +1,55 @@
+//! A conversation that nobody goes on with: of one turn, in memory alone, and gone from the store as soon as can be.
+
+use std::sync::Arc;
+
+use baton_keys::files::FileSecret;
+use baton_proto::{
+    ids::HeadIndexKey,
+    store::{HeadIndex, StoreFuture},
+    turn::StoragePolicy,
+};
+
+use crate::{
+    client::Client,
+    config::ClientConfig,
+    error::ClientError,
+    heads::{HeadIndexes, NamedIndex},
+    journal::Keeper,
+};
+
+/// The shortest time for which a blob is bought.
+const PASSING_EPOCHS: u32 = 1;
+
+/// Where no head is published.
+struct Unpublished;
+
+impl HeadIndex for Unpublished {
+    fn publish<'a>(&'a self, _record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn resolve<'a>(&'a self, _key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+impl Client {
+    /// A client of its own on the same network and with the same knowledge of nodes, whose sessions are in no journal, list
+    /// or head index, and whose blobs are bought for the shortest time: for what is asked once. [`Client::shutdown`] ends
+    /// it, wipes its sessions' keys and leaves the network and this client as they are.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`], which a configuration that was taken before does not give.
+    pub fn passing(&self) -> Result<Self, ClientError> {
+        let storage = StoragePolicy {
+            open_epochs: PASSING_EPOCHS,
+            closed_epochs: PASSING_EPOCHS,
+            ..self.inner.config.storage
+        };
+        let config =
+            ClientConfig { home: None, passphrase: None, renew: false, storage, ..self.inner.config.clone() };
+        let index = NamedIndex { name: "nowhere".to_owned(), index: Arc::new(Unpublished) };
+        let heads = HeadIndexes::new(vec![index], config.timeouts.heads)?;
+        Ok(self.sharing_network(config, FileSecret::generate(), Keeper::Nowhere, Arc::new(heads)))
+    }
+}

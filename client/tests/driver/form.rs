@@ -1,0 +1,143 @@
+//! Turns that ask for more than words: an answer under a schema, and how likely its tokens were.
+
+use baton_client::{ResumeOptions, TokenReport, TurnEvent, TurnInput};
+use baton_proto::{ErrorCode, turn::Sampling};
+
+use serde_json::{Value, json};
+
+use crate::{
+    GRACE, World,
+    command::{Place, code, err, out},
+    events_of,
+    fake::Act,
+    say, session,
+};
+
+const SCHEMA: &str = r#"{"type":"object"}"#;
+/// What the test nodes answer to "hello" under a schema.
+const ANSWER: &str = r#"{"said": "hello", "read": 0}"#;
+
+fn input(text: &str) -> TurnInput {
+    TurnInput {
+        json_schema: Some(SCHEMA.to_owned()),
+        sampling: Sampling { logprobs: 2, ..Sampling::default() },
+        ..TurnInput::user(text)
+    }
+}
+
+fn reports(events: &[TurnEvent]) -> Vec<TokenReport> {
+    let all = events.iter().filter_map(|event| match event {
+        TurnEvent::Logprobs(reports) => Some(reports.clone()),
+        _ => None,
+    });
+    all.flatten().collect()
+}
+
+fn schemas(world: &World) -> Vec<Option<String>> {
+    let asked = world.nodes.iter().flat_map(|node| node.seen(|seen| seen.asked.clone()));
+    asked.map(|(schema, _)| schema).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_and_what_is_said_of_tokens_go_with_the_answer_to_another_node() {
+    let world = World::new(2).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    client.nodes().await;
+    for node in &world.nodes {
+        node.script([Act::Truncate]);
+    }
+    let (result, events) = events_of(&client, session, input("hello")).await;
+    assert_eq!(result.unwrap().text, ANSWER);
+    assert!(!events.contains(&TurnEvent::Restarted));
+    let reports = reports(&events);
+    let said: Vec<&[u8]> = reports.iter().map(|report| report.token.bytes.as_slice()).collect();
+    assert_eq!((said.len(), said.concat().as_slice()), (2, ANSWER.as_bytes()), "each token once");
+    assert!(reports.iter().all(|report| report.likeliest.len() == 2 && report.token.logprob == -0.125));
+    assert_eq!((reports[1].likeliest[0].id, reports[1].likeliest[1].logprob), (141, -1.511));
+    let schemas = schemas(&world);
+    assert_eq!(schemas.len(), 3, "each attempt brings it along");
+    assert!(schemas.iter().all(|schema| schema.as_deref() == Some(SCHEMA)), "{schemas:?}");
+    say(&client, session, "and now in words").await;
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_cannot_do_it_are_passed_over_however_many_there_are() {
+    let world = World::new(4).await;
+    for node in &world.nodes[1..] {
+        node.script([Act::Refuse(ErrorCode::PayloadRejected); 8]);
+    }
+    let client = world.client().await;
+    client.nodes().await;
+    let (result, _) = events_of(&client, session(&client).await, input("hello")).await;
+    assert_eq!(result.unwrap().node, world.nodes[0].id());
+    // Where all of them refuse, none is asked over and over.
+    world.nodes[0].script([Act::Refuse(ErrorCode::PayloadRejected); 8]);
+    let asked = || world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum::<usize>();
+    let before = asked();
+    let (result, _) = events_of(&client, session(&client).await, input("hello")).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::PayloadRejected));
+    assert!(asked() - before <= 6, "{}", asked() - before);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_is_finished_after_a_restart_keeps_its_schema() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let session = session(&client).await;
+    world.nodes[0].script([Act::Fail(ErrorCode::Internal)]);
+    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let (result, _) = events_of(&client, session, once).await;
+    assert!(result.is_err());
+    client.shutdown(GRACE).await;
+    let client = world.client().await;
+    let mut events = Vec::new();
+    let resumed = client.resume(session, ResumeOptions::default(), |event| events.push(event)).await;
+    assert_eq!(resumed.unwrap().unwrap().text, ANSWER);
+    assert_eq!(reports(&events).len(), 2);
+    assert_eq!(schemas(&world), [Some(SCHEMA.to_owned()), Some(SCHEMA.to_owned())]);
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_keeps_what_was_asked_of_its_tokens_is_not_believed() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    world.nodes[0].script([Act::KeepLogprobs]);
+    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let (result, events) = events_of(&client, session(&client).await, once).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NonCanonical));
+    assert!(reports(&events).is_empty());
+    world.nodes[0].script([Act::IgnoreSchema]);
+    let once = TurnInput { max_attempts: 1, ..input("hello") };
+    let (result, _) = events_of(&client, session(&client).await, once).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::ReceiptMismatch), "words are no JSON");
+    let long = TurnInput { json_schema: Some("x".repeat(64 * 1024 + 1)), ..TurnInput::user("hello") };
+    let (result, _) = events_of(&client, session(&client).await, long).await;
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::FrameTooLarge));
+    client.shutdown(GRACE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_takes_a_schema_from_a_file_and_gives_the_answers_json() {
+    let place = Place::new().await;
+    let path = place.folder.path().join("schema.json");
+    let file = path.display().to_string();
+    std::fs::write(&path, SCHEMA).unwrap();
+    let ask = ["chat", "--message", "hello", "--schema", &file, "--json"];
+    let answered = place.baton(&place.home(), &ask, "").await;
+    assert_eq!(code(&answered), 0, "{}", err(&answered));
+    let summary: Value = serde_json::from_str(out(&answered).lines().last().unwrap()).unwrap();
+    assert_eq!(summary["json"], json!({ "said": "hello", "read": 0 }));
+    assert_eq!(place.node.seen(|seen| seen.asked[0].0.clone()).as_deref(), Some(SCHEMA));
+    for wrong in ["[]", "{", ""] {
+        std::fs::write(&path, wrong).unwrap();
+        assert_eq!(code(&place.baton(&place.home(), &ask, "").await), 2, "{wrong:?}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code(&place.baton(&place.home(), &ask, "").await), 2, "no file");
+    let without = place.baton(&place.home(), &["chat", "--schema", &file], "").await;
+    assert_eq!(code(&without), 2, "it is for one message");
+}
