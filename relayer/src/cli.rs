@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use baton_client::manual::{CompletionsArguments, ManArguments};
 use baton_relayer::config::Options;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Memory across conversations, for nodes that know nothing of it.
 #[derive(Debug, Parser)]
@@ -29,6 +29,58 @@ pub(crate) struct Cli {
     pub(crate) log: String,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Options of `run` that concern where memory is, and with which keys.
+const STORAGE_OPTIONS: [&str; 3] = ["storage", "postgres_url_file", "keys_dir"];
+/// Those that concern which models embed.
+const EMBEDDER_OPTIONS: [&str; 9] = [
+    "embedder",
+    "model_dir",
+    "embedder_url",
+    "embedder_model",
+    "embedder_dimensions",
+    "embedder_roles",
+    "embedder_query_role",
+    "embedder_document_role",
+    "embedder_key_file",
+];
+
+impl Cli {
+    /// What was asked for. Ends the process for wrong usage and for help.
+    pub(crate) fn read() -> Self {
+        Self::from_arg_matches(&Self::whole().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The command with its small commands' help narrowed to what they use. They take every option of `run` all the same:
+    /// what is in its environment concerns them, too.
+    pub(crate) fn whole() -> clap::Command {
+        Self::command()
+            .mut_subcommand("models", |models| {
+                models
+                    .mut_subcommand("pull", |pull| narrowed(pull, &["model_dir"]))
+                    .mut_subcommand("list", |list| narrowed(list, &["model_dir"]))
+            })
+            .mut_subcommand("eval", |eval| {
+                eval.mut_subcommand("locomo", |locomo| narrowed(locomo, &EMBEDDER_OPTIONS))
+            })
+            .mut_subcommand("owners", |owners| {
+                ["list", "accept-loss", "erase"].into_iter().fold(owners, |owners, name| {
+                    owners.mut_subcommand(name, |command| narrowed(command, &STORAGE_OPTIONS))
+                })
+            })
+    }
+}
+
+/// Hides the options of `run` that a command does not use.
+fn narrowed(command: clap::Command, used: &[&str]) -> clap::Command {
+    let options = Options::augment_args(clap::Command::new("run"));
+    let all: Vec<String> = options.get_arguments().map(|option| option.get_id().to_string()).collect();
+    command.mut_args(|option| {
+        let id = option.get_id().as_str();
+        let hidden = all.iter().any(|one| one == id) && !used.contains(&id);
+        if hidden { option.hide(true) } else { option }
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -181,4 +233,45 @@ pub(crate) enum OwnersCommand {
         #[command(flatten)]
         options: Options,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help(path: &[&str]) -> String {
+        let mut command = Cli::whole();
+        let mut at = &mut command;
+        for name in path {
+            at = at.find_subcommand_mut(name).expect("a command of that name");
+        }
+        at.render_long_help().to_string()
+    }
+
+    #[test]
+    fn small_commands_show_only_the_options_that_they_use_and_take_the_others_all_the_same() {
+        Cli::whole().debug_assert();
+        let cases: [(&[&str], &[&str]); 6] = [
+            (&["models", "pull"], &["--model-dir"]),
+            (&["models", "list"], &["--model-dir"]),
+            (&["eval", "locomo"], &["--data", "--embedder", "--embedder-url", "--model-dir"]),
+            (&["owners", "list"], &["--storage", "--postgres-url-file", "--keys-dir"]),
+            (&["owners", "accept-loss"], &["--yes", "--storage"]),
+            (&["owners", "erase"], &["--yes", "--storage"]),
+        ];
+        for (path, shown) in cases {
+            let text = help(path);
+            for option in shown {
+                assert!(text.contains(option), "{path:?} {option}:\n{text}");
+            }
+            for option in ["--http", "--bootstrap", "--publisher", "--drain-seconds"] {
+                assert!(!text.contains(option), "{path:?} {option}:\n{text}");
+            }
+        }
+        for option in ["--http", "--bootstrap", "--storage", "--embedder-url"] {
+            assert!(help(&["run"]).contains(option), "{option}");
+        }
+        let line = ["baton-relayer", "owners", "list", "--shards", "7"];
+        Cli::from_arg_matches(&Cli::whole().get_matches_from(line)).expect("hidden is not refused");
+    }
 }

@@ -19,7 +19,6 @@ use baton_keys::{
     files::{self, FileSecret, create_private_folder},
 };
 use baton_relayer::config::{CONFIG_FILE, Options, Settings, TEMPLATE};
-use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand};
 
@@ -28,7 +27,7 @@ const KEY_KIND: &str = "relayer";
 const PANIC_EXIT_CODE: i32 = 101;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     init_logging(&cli.log);
     forbid_memory_dumps();
     end_on_panic();
@@ -62,8 +61,8 @@ fn command(cli: Cli) -> anyhow::Result<()> {
         Command::Mcp(args) => block_on(commands::mcp(args)),
         Command::Delegate(args) => commands::delegate(&args),
         Command::Openapi => commands::openapi(),
-        Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
-        Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
+        Command::Completions(shell) => Ok(manual::print_completions(Cli::whole(), &shell)?),
+        Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::whole(), &pages)?),
         Command::Owners(OwnersCommand::List { options }) => {
             block_on(commands::list_owners(&settings(options)?))
         }

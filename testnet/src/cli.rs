@@ -57,12 +57,15 @@ pub(crate) struct FloodArgs {
     /// Print the report as one JSON line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Seconds of each part: without an attack, with an idle attacker, forged, signed
-    #[arg(long, default_value_t = 30)]
+    /// Seconds of each part: quiet, four attacks, the attacker's processor time alone
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=90))]
     pub(crate) seconds: u64,
-    /// Requests a second that the attacker tries to send
+    /// Requests a second that the attacker offers
     #[arg(long, default_value_t = 5000)]
     pub(crate) rate: u32,
+    /// Subnets of the two attacks from many; 0 leaves them out
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(0..=500))]
+    pub(crate) subnets: u16,
     /// Whether the node's defence is on
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) defence: bool,
@@ -88,6 +91,18 @@ pub(crate) struct AttackArgs {
     pub(crate) seconds: u64,
     #[arg(long)]
     pub(crate) seed: u64,
+    /// Second byte of the addresses 127.x.0.0 that it comes from
+    #[arg(long)]
+    pub(crate) network: u8,
+    /// How many addresses it comes from
+    #[arg(long)]
+    pub(crate) subnets: usize,
+    /// Requests of one identity
+    #[arg(long)]
+    pub(crate) each: u64,
+    /// Share of a processor that the burner uses
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) duty: f64,
 }
 
 #[derive(Debug, Args)]

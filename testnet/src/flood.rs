@@ -1,13 +1,15 @@
-//! `baton-testnet flood`: what honest clients notice while one node is flooded with requests, forged ones and then signed
-//! ones from fresh sessions and identities.
+//! `baton-testnet flood`: what honest clients notice while one node is flooded with requests: forged ones and signed ones
+//! of fresh sessions and identities, from one subnet and from many.
 //!
-//! Node, store and attacker are processes; the attacker runs at the lowest priority, since on one machine it competes
-//! for the processors as no attacker over a network does, and its processor time is reported. The node counts loopback
-//! addresses as it does public ones; the attacker comes from 127.0.0.1 and the honest clients, together, from ::1: two
-//! subnets to the node. Quotas are the defaults.
+//! Node, store and attacker are processes; the attacker is one thread of the lowest priority, since on one machine it
+//! competes for the processors as no attacker over a network does. What that alone costs is measured by a burner that
+//! takes as much processor time and sends nothing. The node counts loopback addresses as it does public ones: honest
+//! clients come, together, from ::1, and each attack from a network 127.x.0.0/16 of its own. Quotas are the defaults.
 
 pub mod attack;
 mod shots;
+pub mod watch;
+mod wire;
 
 use std::{
     collections::BTreeMap,
@@ -29,9 +31,8 @@ use crate::{
     process::Process,
 };
 use attack::{Attack, AttackReport};
+use watch::{Memory, NodeCounts, Watch, cpu_seconds};
 
-/// Honest clients.
-const CLIENTS: usize = 5;
 /// From one honest turn's start to the next: a hundred a minute, of the hundred and twenty that a peer has.
 const TURN_EVERY: Duration = Duration::from_millis(600);
 /// Turns of an honest session before the next one begins.
@@ -40,20 +41,30 @@ const SESSION_TURNS: usize = 6;
 const WARM_UP: usize = 3;
 /// Time for an honest turn; beyond it, it failed.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Hundredths of a second in which Linux counts processor time.
-const TICKS_PER_SECOND: f64 = 100.0;
+/// Requests of one identity in the signed attack from many subnets: what a peer has in a second. From one subnet each
+/// has an identity of its own; forged ones come under one until it is shut out.
+const EACH_OF_MANY: u64 = 20;
+/// Parts whose latency is reported and not judged: whoever is served from hundreds of subnets, within the share of each, is
+/// no stranger any more, and the honest subnet is one of so many.
+const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
+/// What the node's memory may grow by during a part, in MiB: its tables fill once and its allocator keeps what it had.
+pub const MOST_GROWTH_MIB: f64 = 24.0;
 
 /// What to do.
 #[derive(Debug, Clone)]
 pub struct FloodOptions {
     /// Length of each part.
     pub seconds: u64,
-    /// Requests a second that the attacker tries to send.
+    /// Requests a second that the attacker offers.
     pub rate: u32,
     /// Whether the node's defence is on.
     pub defence: bool,
+    /// Honest clients.
+    pub clients: usize,
+    /// Subnets of the attacks from many; 0 leaves them out.
+    pub subnets: u16,
     /// Whether to measure also what the attacker's mere processor time does.
-    pub control: bool,
+    pub burner: bool,
     /// Seed of the attacker's sessions.
     pub seed: u64,
 }
@@ -71,19 +82,25 @@ pub struct Honest {
     pub again: BTreeMap<String, u64>,
 }
 
-/// One attack.
+/// One part.
 #[derive(Debug, Clone, Serialize)]
 pub struct Part {
     /// What the honest clients saw.
     pub honest: Honest,
     /// Their 99th percentile over that of the quiet part.
-    pub p99_ratio: f64,
-    /// What the attacker did.
+    pub p99_over_quiet: f64,
+    /// The same over that of the burner's part; none without one, and of the burner's own.
+    pub p99_over_burner: Option<f64>,
+    /// What the attacker did; nothing in the quiet part.
     pub attacker: AttackReport,
+    /// What the node counted.
+    pub node: NodeCounts,
     /// Processors that the node used, on average.
     pub node_cpus: f64,
-    /// The node's resident memory before and after, and at its highest so far, in MiB.
-    pub rss_mib: [f64; 3],
+    /// The node's resident memory.
+    pub node_mib: Memory,
+    /// The machine's load average at the end of the part, everything else that runs on it included.
+    pub load_average: f64,
 }
 
 /// The result.
@@ -91,21 +108,95 @@ pub struct Part {
 pub struct FloodReport {
     /// How the programs were built.
     pub build: &'static str,
+    /// Processors of the machine; the attacker has the same ones.
+    pub processors: usize,
+    /// Length of each part.
+    pub seconds: u64,
     /// Whether the node's defence was on.
     pub defence: bool,
-    /// Without any attack.
-    pub quiet: Honest,
-    /// By attack.
+    /// By name: `quiet`, `forged`, `signed`, `forged-many`, `signed-many`, `burner`.
     pub parts: BTreeMap<&'static str, Part>,
+    /// What went wrong, other than slowness; empty where the defence held.
+    pub breaches: Vec<String>,
+    /// Where honest clients had to wait too long.
+    pub slow: Vec<String>,
+}
+
+/// An attack of the plan.
+#[derive(Debug, Clone, Copy)]
+struct Wave {
+    name: &'static str,
+    attack: Attack,
+    /// Second byte of its addresses: what one attack used up is not charged to the next.
+    network: u8,
+    subnets: usize,
+    each: u64,
+}
+
+fn waves(options: &FloodOptions) -> Vec<Wave> {
+    let many = usize::from(options.subnets);
+    let wave = |name, attack, network, subnets, each| Wave { name, attack, network, subnets, each };
+    let mut waves = vec![
+        wave("forged", Attack::Forged, 1, 1, u64::MAX),
+        wave("signed", Attack::Signed, 2, 1, 1),
+        wave("forged-many", Attack::Forged, 3, many, u64::MAX),
+        wave("signed-many", Attack::Signed, 4, many, EACH_OF_MANY),
+    ];
+    waves.retain(|wave| wave.subnets > 0);
+    waves
 }
 
 impl FloodReport {
-    /// Whether honest clients were served: no turn failed, and the slowest took at most so many times as long as without
-    /// an attack.
-    #[must_use]
-    pub fn holds(&self, most: f64) -> bool {
-        self.parts.values().all(|part| part.honest.failed == 0 && part.p99_ratio < most)
+    /// What counts say against the defence. Nothing of it depends on how fast the machine is.
+    fn find_breaches(&mut self, subnets: u16) {
+        let Self { parts, breaches, seconds, .. } = self;
+        let mut breach = |holds: bool, text: String| {
+            if !holds {
+                breaches.push(text);
+            }
+        };
+        for (name, part) in parts.iter() {
+            let honest = &part.honest;
+            breach(honest.failed == 0, format!("{name}: {} honest turns failed", honest.failed));
+            let grew = part.node_mib.grew;
+            breach(grew <= MOST_GROWTH_MIB, format!("{name}: the node's memory grew by {grew} MiB"));
+        }
+        // A minute's worth at once, and what comes back meanwhile and in a few seconds more.
+        let share = |a_minute: u64| a_minute + a_minute * (*seconds + 5) / 60;
+        for name in ["forged", "forged-many"] {
+            let Some(Part { node, attacker, .. }) = parts.get(name) else { continue };
+            let at_node = per_part(attacker.at_node_per_second, *seconds);
+            let verified = node.refused_as("BadSignature");
+            let text = format!("{name}: {verified} signatures were verified of {at_node} requests");
+            // Each costs its subnet more of its turns than the one before: after some fifty, sixteen of them.
+            let each = 50 + share(600).saturating_sub(600).div_ceil(16);
+            let most = if name == "forged" { each } else { u64::from(subnets) * each };
+            breach(verified <= most, text);
+        }
+        if let Some(Part { node, honest, attacker, .. }) = parts.get("signed") {
+            let (share, most) = (share(600), share(120));
+            let served = node.turns_served.saturating_sub(honest.turns as u64);
+            let text = format!("signed: one subnet had {served} turns, and its share is {share}");
+            breach(served <= share, text);
+            let identities = attacker.identities;
+            let text =
+                format!("signed: {identities} identities of one subnet were let in, and its share is {most}");
+            breach(identities <= most, text);
+        }
     }
+
+    fn find_slowness(&mut self, most: f64) {
+        for (name, part) in &mut self.parts {
+            let ratio = part.p99_over_burner.unwrap_or(part.p99_over_quiet);
+            if !UNJUDGED.contains(name) && ratio >= most {
+                self.slow.push(format!("{name}: the slowest honest turns took {ratio:.2} times as long"));
+            }
+        }
+    }
+}
+
+fn per_part(per_second: f64, seconds: u64) -> u64 {
+    Duration::try_from_secs_f64(per_second.max(0.0)).map_or(0, |count| count.as_secs() * seconds)
 }
 
 /// The command.
@@ -114,7 +205,9 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
         seconds: args.seconds,
         rate: args.rate,
         defence: args.defence,
-        control: true,
+        clients: 5,
+        subnets: args.subnets,
+        burner: true,
         seed: args.seed,
     };
     let folder = tempfile::tempdir()?;
@@ -124,14 +217,15 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
     } else {
         print(&report);
     }
-    ensure!(report.holds(2.0), "honest turns failed, or the slowest took twice as long as without an attack");
+    let wrong: Vec<&str> = report.breaches.iter().chain(&report.slow).map(String::as_str).collect();
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(())
 }
 
 /// Runs all of it in a folder.
 ///
 /// # Errors
-/// When a process does not start, or the quiet part fails.
+/// When a process does not start, or the warm-up fails.
 pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport> {
     let defence = if options.defence { "true" } else { "false" };
     let extra = ["--count-private", "true", "--defence", defence, "--listen", "/ip6/::1/tcp/0"];
@@ -145,29 +239,51 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         extra: extra.map(str::to_owned).to_vec(),
     };
     let network = Network::start(folder, 1, node_options).await?;
-    let mut clients = Vec::with_capacity(CLIENTS);
-    for number in 0..CLIENTS {
+    let mut clients = Vec::with_capacity(options.clients);
+    for number in 0..options.clients {
         clients.push(Arc::new(open_client(&network, folder, number).await?));
     }
-    output::note("warming up, then without an attack");
+    output::note("warming up");
     let warm = honest(&clients, Until::Turns(WARM_UP)).await?;
     ensure!(warm.failed == 0, "honest turns fail without an attack");
-    let quiet = honest(&clients, Until::Passed(Duration::from_secs(options.seconds))).await?;
-    let mut parts = BTreeMap::new();
-    for attack in [Attack::Spin, Attack::Forged, Attack::Signed] {
-        if attack == Attack::Spin && !options.control {
-            continue;
-        }
-        output::note(&format!("under attack: {}", attack.name()));
-        let part = under_attack(folder, &network, &clients, (attack, &quiet), options).await?;
-        parts.insert(attack.name(), part);
+    let bench = Bench { folder, network: &network, clients: &clients, options };
+    let mut parts = BTreeMap::from([("quiet", bench.part(None, 0.0).await?)]);
+    for wave in waves(options) {
+        parts.insert(wave.name, bench.part(Some(wave), 0.0).await?);
+    }
+    if options.burner {
+        // The least that an attack took, so that none is compared with more than its own.
+        let attacks = parts.iter().filter(|(name, _)| **name != "quiet");
+        let duty = attacks.map(|(_, part)| part.attacker.cpus).fold(1.0, f64::min);
+        let wave = Wave { name: "burner", attack: Attack::Burner, network: 0, subnets: 1, each: 0 };
+        parts.insert(wave.name, bench.part(Some(wave), duty).await?);
     }
     for client in clients {
         client.shutdown(Duration::from_secs(5)).await;
     }
     network.stop().await?;
-    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-    Ok(FloodReport { build, defence: options.defence, quiet, parts })
+    let (quiet, busy) = (p99(&parts, "quiet"), p99(&parts, "burner"));
+    for (name, part) in &mut parts {
+        let p99 = part.honest.turn_ms.p99;
+        part.p99_over_quiet = quiet.map_or(1.0, |quiet| p99 / quiet);
+        part.p99_over_burner = busy.filter(|_| *name != "burner").map(|busy| p99 / busy);
+    }
+    let mut report = FloodReport {
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        processors: std::thread::available_parallelism().map_or(0, Into::into),
+        seconds: options.seconds,
+        defence: options.defence,
+        parts,
+        breaches: Vec::new(),
+        slow: Vec::new(),
+    };
+    report.find_breaches(options.subnets);
+    report.find_slowness(2.0);
+    Ok(report)
+}
+
+fn p99(parts: &BTreeMap<&str, Part>, name: &str) -> Option<f64> {
+    parts.get(name).map(|part| part.honest.turn_ms.p99)
 }
 
 async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow::Result<Client> {
@@ -180,38 +296,66 @@ async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow:
     Ok(Client::open(config).await?)
 }
 
-async fn under_attack(
-    folder: &Path,
-    network: &Network,
-    clients: &[Arc<Client>],
-    (attack, quiet): (Attack, &Honest),
-    options: &FloodOptions,
-) -> anyhow::Result<Part> {
-    let node = network.running().next().context("the node runs")?;
-    let pid = node.process.id().context("the node runs")?;
-    let target = node.addresses.first().context("the node has an address")?.to_string();
-    let mut args: Vec<String> = vec!["flood-attack".into(), attack.name().into()];
-    for (flag, value) in [
-        ("--target", target),
-        ("--node", node.node.to_string()),
-        ("--rate", options.rate.to_string()),
-        ("--seconds", options.seconds.to_string()),
-        ("--seed", options.seed.to_string()),
-    ] {
-        args.extend([flag.to_owned(), value]);
+/// What every part needs.
+struct Bench<'a> {
+    folder: &'a Path,
+    network: &'a Network,
+    clients: &'a [Arc<Client>],
+    options: &'a FloodOptions,
+}
+
+impl Bench<'_> {
+    async fn part(&self, wave: Option<Wave>, duty: f64) -> anyhow::Result<Part> {
+        output::note(wave.map_or("quiet", |wave| wave.name));
+        let node = self.network.running().next().context("the node runs")?;
+        let counts = NodeCounts::of(node).await?;
+        let mut attacker = match wave {
+            Some(wave) => Some(self.attacker(wave, duty).await?),
+            None => None,
+        };
+        let watch = Watch::begin(node.process.id().context("the node runs")?)?;
+        let until = Until::Passed(Duration::from_secs(self.options.seconds));
+        let seen = honest(self.clients, until).await?;
+        let (node_mib, node_cpus) = watch.end().await?;
+        let mut attacked = AttackReport::default();
+        if let Some(attacker) = &mut attacker {
+            let done = attacker.wait_event("done", Duration::from_secs(60)).await?;
+            attacked = serde_json::from_value(done["report"].clone())?;
+            attacker.kill().await?;
+        }
+        Ok(Part {
+            honest: seen,
+            p99_over_quiet: 1.0,
+            p99_over_burner: None,
+            attacker: attacked,
+            node: NodeCounts::of(node).await?.since(&counts),
+            node_cpus,
+            node_mib,
+            load_average: watch::load_average(),
+        })
     }
-    let mut attacker = Process::start(attack.name(), "baton-testnet", &args, folder).await?;
-    let before = (Instant::now(), cpu_seconds(pid)?, memory_mib(pid, "VmRSS")?);
-    let until = Until::Passed(Duration::from_secs(options.seconds));
-    let seen = honest(clients, until).await?;
-    let spent = cpu_seconds(pid)? - before.1;
-    let node_cpus = spent / before.0.elapsed().as_secs_f64();
-    let done = attacker.wait_event("done", Duration::from_secs(60)).await?;
-    let attacker_report: AttackReport = serde_json::from_value(done["report"].clone())?;
-    attacker.kill().await?;
-    let rss_mib = [before.2, memory_mib(pid, "VmRSS")?, memory_mib(pid, "VmHWM")?];
-    let p99_ratio = seen.turn_ms.p99 / quiet.turn_ms.p99;
-    Ok(Part { honest: seen, p99_ratio, attacker: attacker_report, node_cpus, rss_mib })
+
+    async fn attacker(&self, wave: Wave, duty: f64) -> anyhow::Result<Process> {
+        let node = self.network.running().next().context("the node runs")?;
+        let mut addresses = node.addresses.iter().map(ToString::to_string);
+        let tcp = addresses.find(|address| address.starts_with("/ip4/") && address.contains("/tcp/"));
+        let target = tcp.context("the node has a TCP address")?;
+        let mut args: Vec<String> = vec!["flood-attack".into(), wave.attack.name().into()];
+        for (flag, value) in [
+            ("--target", target),
+            ("--node", node.node.to_string()),
+            ("--rate", self.options.rate.to_string()),
+            ("--seconds", self.options.seconds.to_string()),
+            ("--seed", self.options.seed.to_string()),
+            ("--network", wave.network.to_string()),
+            ("--subnets", wave.subnets.to_string()),
+            ("--each", wave.each.to_string()),
+            ("--duty", duty.to_string()),
+        ] {
+            args.extend([flag.to_owned(), value]);
+        }
+        Process::start(wave.name, "baton-testnet", &args, self.folder).await
+    }
 }
 
 /// How long honest clients go on.
@@ -285,42 +429,40 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
     Ok((times, again))
 }
 
-/// Processor time of a process so far (fields 14 and 15 of `/proc/PID/stat`, counted after its name).
-fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("a process has a name")?;
-    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    Ok(ticks.sum::<f64>() / TICKS_PER_SECOND)
-}
-
-fn memory_mib(pid: u32, field: &str) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok((kib.context("the system says how much memory a process has")? / 102.4).round() / 10.0)
-}
-
 fn print(report: &FloodReport) {
-    let row = |name: &str, honest: &Honest| {
-        format!(
-            "{name:<8} {:>5} turns, {} failed, {:>8.1} ms half, {:>8.1} ms p99",
-            honest.turns, honest.failed, honest.turn_ms.p50, honest.turn_ms.p99
-        )
-    };
-    output::line(&format!("{} build, defence {}", report.build, if report.defence { "on" } else { "off" }));
-    output::line(&row("quiet", &report.quiet));
+    let defence = if report.defence { "on" } else { "off" };
+    output::line(&format!("{} build, defence {defence}, {} processors", report.build, report.processors));
     for (name, part) in &report.parts {
-        output::line(&format!("{}, {:.2} times as long", row(name, &part.honest), part.p99_ratio));
+        let honest = &part.honest;
+        output::line(&format!(
+            "{name:<12} {:>5} honest turns, {} failed, {:>7.1} ms half, {:>7.1} ms p99, {:.2} of quiet, {} of the burner's",
+            honest.turns,
+            honest.failed,
+            honest.turn_ms.p50,
+            honest.turn_ms.p99,
+            part.p99_over_quiet,
+            part.p99_over_burner.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+        ));
         let attacker = &part.attacker;
         output::line(&format!(
-            "         tried {:.0} a second, {:.0} reached the node; attacker {:.2} processors, node {:.2}",
-            attacker.tried_per_second, attacker.reached_per_second, attacker.cpus, part.node_cpus
+            "             a second: {:.0} offered, {:.0} at the node ({:.0} refused at the door, {:.0} in the handshake, {:.0} \
+             sent), {:.0} not made",
+            attacker.offered_per_second,
+            attacker.at_node_per_second,
+            attacker.refused_at_door_per_second,
+            attacker.refused_in_handshake_per_second,
+            attacker.sent_per_second,
+            attacker.behind_per_second,
         ));
-        let [before, after, most] = part.rss_mib;
-        output::line(&format!("         node memory {before} MiB before, {after} after, {most} at most"));
-        output::line(&format!("         answers {:?}", attacker.answers));
-        if !part.honest.again.is_empty() {
-            output::line(&format!("         honest attempts that failed: {:?}", part.honest.again));
+        let memory = &part.node_mib;
+        output::line(&format!(
+            "             processors: attacker {:.2}, node {:.2}, load {:.1}; node's memory {:.1} MiB at most, grew {:.1}",
+            attacker.cpus, part.node_cpus, part.load_average, memory.most, memory.grew
+        ));
+        output::line(&format!("             node: {:?}", part.node));
+        output::line(&format!("             answers: {:?}", attacker.answers));
+        if !honest.again.is_empty() {
+            output::line(&format!("             honest attempts that failed: {:?}", honest.again));
         }
     }
 }

@@ -30,7 +30,6 @@ fn check(report: &Report) {
     assert_eq!((report.turns_verified, report.turns_recovered), (report.turns, report.turns));
     assert_eq!(report.receipts_verified, report.turns);
     assert!(report.kills > 0 && report.starts > 0, "{} killed, {} started", report.kills, report.starts);
-    assert!(report.continued > 0, "no answer was taken over with its tokens");
 }
 
 /// Of so many behaviours at least, lies were told, and found out.
@@ -54,13 +53,23 @@ async fn nodes_that_come_and_go_and_lie_lose_no_turn_and_no_token() {
         let time = Duration::from_secs(90);
         let report = run(ChurnOptions::new(12, 0, 20, time)).await;
         check(&report);
+        assert!(report.continued > 0, "no answer was taken over with its tokens");
         assert_eq!((report.continued, report.restarts), (report.takeovers, 0), "nothing shown is ever void");
         let report = run(ChurnOptions::new(12, 4, 20, time)).await;
         check(&report);
         check_lies(&report, Behaviour::ALL.len());
     } else {
-        let report = run(short()).await;
-        check(&report);
-        check_lies(&report, 1);
+        // In a quarter of a minute a kill may miss every answer that has begun.
+        let mut continued = 0;
+        for _ in 0..3 {
+            let report = run(short()).await;
+            check(&report);
+            check_lies(&report, 1);
+            continued += report.continued;
+            if continued > 0 {
+                break;
+            }
+        }
+        assert!(continued > 0, "no answer was taken over with its tokens");
     }
 }

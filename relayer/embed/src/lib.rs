@@ -46,6 +46,18 @@ pub enum EmbedError {
     Unavailable(String),
 }
 
+/// A text's vector, and how much of the text it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    /// The vector.
+    pub vector: Vec<f32>,
+    /// Tokens that were embedded, those included that the model adds; words, where a model has no tokens.
+    pub tokens: usize,
+}
+
+/// Boxed counted vectors, so that the trait can be used as `dyn`.
+pub type CountedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Counted>, EmbedError>> + Send + 'a>>;
+
 /// A boxed embedding, so that the trait can be used as `dyn`.
 pub type EmbedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Vec<f32>>, EmbedError>> + Send + 'a>>;
 
@@ -61,6 +73,17 @@ pub trait Embedder: Send + Sync {
     /// One unit vector for each text, in their order (all zeros for a text without any word). Computation happens off
     /// the reactor.
     fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a>;
+    /// As [`Embedder::embed`], with counts. A future that is dropped stops the work soon.
+    fn embed_counted<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> CountedFuture<'a> {
+        Box::pin(async move {
+            let vectors = self.embed(role, texts).await?;
+            let counted = vectors.into_iter().zip(texts).map(|(vector, text)| {
+                let words = beginning(text).split(|c: char| !c.is_alphanumeric());
+                Counted { vector, tokens: words.filter(|word| !word.is_empty()).count() }
+            });
+            Ok(counted.collect())
+        })
+    }
     /// For each word the words that are used like it, most alike first: at most [`MAX_RELATED`], and none for an embedder
     /// that knows no words by themselves. Computation happens off the reactor.
     fn related<'a>(&'a self, words: &'a [&'a str]) -> RelatedFuture<'a> {

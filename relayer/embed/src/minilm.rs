@@ -7,9 +7,10 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use tokenizers::Tokenizer;
 use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
 
 use crate::{
-    EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
+    Counted, CountedFuture, EmbedError, EmbedFuture, EmbedRole, Embedder, OwnedTexts,
     bert::{Bert, Shape},
     models::ALL_MINILM_L6_V2,
     owned,
@@ -47,7 +48,7 @@ pub struct MiniLm {
 
 struct Job {
     texts: OwnedTexts,
-    reply: oneshot::Sender<Result<Vec<Vec<f32>>, EmbedError>>,
+    reply: oneshot::Sender<Result<Vec<Counted>, EmbedError>>,
 }
 
 impl std::fmt::Debug for MiniLm {
@@ -59,6 +60,8 @@ impl std::fmt::Debug for MiniLm {
 impl MiniLm {
     /// Its id.
     pub const ID: &'static str = "all-minilm-l6-v2-384";
+    /// Most tokens of a text that it looks at.
+    pub const MAX_TOKENS: usize = MAX_PIECES;
 
     /// Opens the model out of the folder of models. Blocks.
     ///
@@ -95,7 +98,14 @@ impl Embedder for MiniLm {
         SHAPE.width
     }
 
-    fn embed<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+    fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
+        Box::pin(async move {
+            let counted = self.embed_counted(role, texts).await?;
+            Ok(counted.into_iter().map(|counted| counted.vector).collect())
+        })
+    }
+
+    fn embed_counted<'a>(&'a self, _role: EmbedRole, texts: &'a [&'a str]) -> CountedFuture<'a> {
         let gone = || EmbedError::Unavailable("the embedder's thread has ended".into());
         Box::pin(async move {
             let jobs = self.jobs.as_ref().ok_or_else(gone)?;
@@ -141,40 +151,54 @@ impl Model {
             if job.reply.is_closed() {
                 continue;
             }
-            let answer = self.embed(&job.texts);
+            let left = || job.reply.is_closed();
+            let Some(answer) = self.embed(&job.texts, left) else { continue };
             let _ = job.reply.send(answer);
         }
     }
 
-    fn embed(&self, texts: &OwnedTexts) -> Result<Vec<Vec<f32>>, EmbedError> {
+    /// None where whoever asked left on the way.
+    fn embed(&self, texts: &OwnedTexts, left: impl Fn() -> bool) -> Option<Result<Vec<Counted>, EmbedError>> {
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in texts.chunks(BATCH) {
-            let pieces = batch.iter().map(|text| self.pieces(text)).collect::<Result<Vec<_>, _>>()?;
-            let embedded = self.pass(&pieces);
-            let embedded =
-                embedded.map_err(|error| EmbedError::Unavailable(format!("the model failed: {error}")))?;
-            for (pieces, vector) in pieces.iter().zip(embedded) {
-                // Nothing but the marks of begin and end: no word.
-                vectors.push(if pieces.len() > 2 { vector } else { vec![0.0; SHAPE.width] });
+            if left() {
+                return None;
+            }
+            match self.embed_batch(batch) {
+                Ok(embedded) => vectors.extend(embedded),
+                Err(error) => return Some(Err(error)),
             }
         }
-        Ok(vectors)
+        Some(Ok(vectors))
     }
 
-    fn pieces(&self, text: &str) -> Result<Vec<u32>, EmbedError> {
+    fn embed_batch(&self, batch: &[Zeroizing<String>]) -> Result<Vec<Counted>, EmbedError> {
+        let pieces = batch.iter().map(|text| self.pieces(text)).collect::<Result<Vec<_>, _>>()?;
+        let embedded = self.pass(&pieces);
+        let embedded =
+            embedded.map_err(|error| EmbedError::Unavailable(format!("the model failed: {error}")))?;
+        let counted = pieces.iter().zip(embedded).map(|(pieces, vector)| {
+            // Nothing but the marks of begin and end: no word.
+            let vector = if pieces.len() > 2 { vector } else { vec![0.0; SHAPE.width] };
+            Counted { vector, tokens: pieces.len() }
+        });
+        Ok(counted.collect())
+    }
+
+    fn pieces(&self, text: &str) -> Result<Zeroizing<Vec<u32>>, EmbedError> {
         let encoding = self.tokenizer.encode_fast(text, true);
         let encoding =
             encoding.map_err(|error| EmbedError::Unavailable(format!("the tokenizer failed: {error}")))?;
-        Ok(encoding.get_ids().to_vec())
+        Ok(Zeroizing::new(encoding.get_ids().to_vec()))
     }
 
-    fn pass(&self, pieces: &[Vec<u32>]) -> candle_core::Result<Vec<Vec<f32>>> {
-        let length = pieces.iter().map(Vec::len).max().unwrap_or(0);
-        let padded = |pieces: &Vec<u32>| {
+    fn pass(&self, pieces: &[Zeroizing<Vec<u32>>]) -> candle_core::Result<Vec<Vec<f32>>> {
+        let length = pieces.iter().map(|pieces| pieces.len()).max().unwrap_or(0);
+        let padded = |pieces: &Zeroizing<Vec<u32>>| {
             pieces.iter().copied().chain(std::iter::repeat(0)).take(length).collect::<Vec<_>>()
         };
         let ids: Vec<u32> = pieces.iter().flat_map(padded).collect();
-        let marks = |pieces: &Vec<u32>| {
+        let marks = |pieces: &Zeroizing<Vec<u32>>| {
             let own = pieces.len();
             (0..length).map(move |at| if at < own { 1.0_f32 } else { 0.0 })
         };

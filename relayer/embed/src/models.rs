@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use baton_fetch::Catalogue;
-pub use baton_fetch::{ModelError, ModelStatus, PullProgress};
+pub use baton_fetch::{ModelError, ModelStatus, PullProgress, Verified};
 
 /// An embedding model and its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,42 @@ pub fn pull(
     progress: &mut dyn FnMut(PullProgress),
 ) -> Result<Vec<PathBuf>, ModelError> {
     files().pull_all(&model(name)?.entries, directory, progress)
+}
+
+/// What is in a folder of each file of a model.
+///
+/// # Errors
+/// [`ModelError::Unknown`].
+pub fn status(name: &str, directory: &Path) -> Result<Vec<ModelStatus>, ModelError> {
+    let model = model(name)?;
+    let mut there = files().list(directory);
+    there.retain(|status| model.entries.contains(&status.entry.name.as_str()));
+    Ok(there)
+}
+
+/// Hashes each file of a model.
+///
+/// # Errors
+/// [`ModelError::Unknown`]; [`ModelError::Io`], also where a file is missing.
+pub fn verify(
+    name: &str,
+    directory: &Path,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<Vec<Verified>, ModelError> {
+    let files = files();
+    model(name)?.entries.iter().map(|entry| files.verify(entry, directory, progress)).collect()
+}
+
+/// Removes the files of a model, and what is there of them; whether there was anything.
+///
+/// # Errors
+/// [`ModelError::Unknown`], [`ModelError::Io`].
+pub fn remove(name: &str, directory: &Path) -> Result<bool, ModelError> {
+    let (files, mut removed) = (files(), false);
+    for entry in model(name)?.entries {
+        removed |= files.remove(entry, directory)?;
+    }
+    Ok(removed)
 }
 
 fn files() -> Catalogue {

@@ -10,7 +10,7 @@ use std::{
 
 use rust_stemmers::{Algorithm, Stemmer};
 
-use crate::{EmbedFuture, EmbedRole, Embedder, RelatedFuture, StaticTable, unit};
+use crate::{CountedFuture, EmbedFuture, EmbedRole, Embedder, RelatedFuture, StaticTable, unit};
 
 /// Most words that are named as related to one: those after them are hardly alike.
 pub const MAX_RELATED: usize = 32;
@@ -140,6 +140,10 @@ impl Embedder for WithTable {
 
     fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
         self.embedder.embed(role, texts)
+    }
+
+    fn embed_counted<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> CountedFuture<'a> {
+        self.embedder.embed_counted(role, texts)
     }
 
     fn related<'a>(&'a self, words: &'a [&'a str]) -> RelatedFuture<'a> {

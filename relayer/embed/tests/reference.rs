@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use baton_embed::{EmbedRole, EmbedderConfig, open};
+use baton_embed::{EmbedRole, Embedder as _, EmbedderConfig, MiniLm, open};
 
 const TEXTS: [&str; 3] = [
     "The cat sleeps on the sofa.",
@@ -61,4 +61,19 @@ async fn the_table_is_the_reference_s() {
 #[tokio::test]
 async fn the_transformer_is_the_reference_s() {
     check(EmbedderConfig::Minilm {}, "all-minilm-l6-v2-384", &MINILM).await;
+}
+
+#[tokio::test]
+async fn the_transformer_counts_the_pieces_that_it_looks_at() {
+    let Some(folder) = std::env::var_os("BATON_MODELS").map(PathBuf::from) else {
+        eprintln!("skipped: BATON_MODELS does not name the folder of models");
+        return;
+    };
+    let embedder = MiniLm::open(&folder).unwrap();
+    let long = "sunrise ".repeat(1000);
+    // With the marks of begin and end.
+    let counted = embedder.embed_counted(EmbedRole::Document, &["cat", "", &long]).await.unwrap();
+    assert_eq!(counted.iter().map(|text| text.tokens).collect::<Vec<_>>(), [3, 2, MiniLm::MAX_TOKENS]);
+    let plain = embedder.embed(EmbedRole::Document, &["cat", "", &long]).await.unwrap();
+    assert_eq!(counted.into_iter().map(|text| text.vector).collect::<Vec<_>>(), plain);
 }

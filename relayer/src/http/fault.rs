@@ -87,14 +87,15 @@ pub struct Fault {
     message: Option<String>,
     hint: Option<&'static str>,
     retry_after_s: Option<u64>,
-    more: Map<String, Value>,
+    /// Boxed, since few have any and all are returned by value.
+    more: Option<Box<Map<String, Value>>>,
 }
 
 impl Fault {
     /// An error of a kind, with the kind's texts.
     #[must_use]
     pub fn new(kind: FaultKind) -> Self {
-        Self { kind, message: None, hint: None, retry_after_s: None, more: Map::new() }
+        Self { kind, message: None, hint: None, retry_after_s: None, more: None }
     }
 
     /// A request that cannot be used, and why.
@@ -139,7 +140,7 @@ impl Fault {
     /// Adds a field.
     #[must_use]
     pub fn with(mut self, name: &str, value: Value) -> Self {
-        self.more.insert(name.to_owned(), value);
+        self.more.get_or_insert_default().insert(name.to_owned(), value);
         self
     }
 
@@ -164,7 +165,7 @@ impl Fault {
             hint: self.hint.unwrap_or(self.kind.0.3).to_owned(),
             request_id: request_id.to_owned(),
             retry_after_seconds: self.retry_after_s,
-            more: self.more,
+            more: self.more.map(|more| *more).unwrap_or_default(),
         }
     }
 }

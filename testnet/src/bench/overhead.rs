@@ -145,6 +145,7 @@ async fn bare_first_token(
         prompt: Prompt::new(messages),
         sampling: Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() },
         resume_tokens: Vec::new(),
+        constraint: None,
         cancel: CancellationToken::new(),
     };
     let begun = Instant::now();

@@ -163,7 +163,7 @@ impl<'a> Watch<'a> {
                     current.waited = true;
                 }
             }
-            TurnEvent::Accepted | TurnEvent::Memory(_) | TurnEvent::Devices(_) => {}
+            TurnEvent::Accepted | TurnEvent::Memory(_) | TurnEvent::Logprobs(_) | TurnEvent::Devices(_) => {}
         }
     }
 

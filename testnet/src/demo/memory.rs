@@ -4,7 +4,7 @@
 
 use std::{
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -20,9 +20,11 @@ use crate::{network::EngineChoice, output, process::Process};
 const FACT_MARK: &str = "vq46-okapi-3302";
 /// A mark in what is said in sealed mode.
 const PROMPT_MARK: &str = "zx81-quagga-7719";
-/// Sessions that are begun until one is served by another node than the one that was told the fact: of three nodes the
-/// same one would have to be chosen that often in a row.
-const MAX_SESSIONS: usize = 12;
+/// For how long sessions are begun until one is served by another node than the one that was told the fact. A relayer that
+/// has just started may know of one node alone, and a busy machine takes its time to introduce it to the others.
+const OTHER_NODE_WAIT: Duration = Duration::from_secs(60);
+/// The pause between two such sessions.
+const OTHER_NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A running relayer, and an account with memory there.
 struct Memories {
@@ -97,7 +99,9 @@ impl Demo {
 
     /// Asks in new sessions until another node serves one; each of them has to recall the fact.
     async fn recall_elsewhere(&self, memories: &Memories, first: &str) -> anyhow::Result<()> {
-        for _ in 0..MAX_SESSIONS {
+        let give_up = Instant::now() + OTHER_NODE_WAIT;
+        let mut sessions = 0;
+        while Instant::now() < give_up {
             let asked = memories.chat("What is my favourite fruit?").await?;
             let facts = asked["recalled_facts"].as_array().context("the answer lists what was recalled")?;
             ensure!(
@@ -114,8 +118,10 @@ impl Demo {
                 ));
                 return Ok(());
             }
+            sessions += 1;
+            tokio::time::sleep(OTHER_NODE_PAUSE).await;
         }
-        bail!("{MAX_SESSIONS} sessions in a row were served by one node of three")
+        bail!("{sessions} sessions in a row were served by one node of three")
     }
 
     async fn start_relayer(&self, folder: &Path) -> anyhow::Result<Memories> {
@@ -156,7 +162,7 @@ impl Demo {
         let http = ready["http"].as_str().context("the ready line names the HTTP address")?.to_owned();
         let addresses = ready["listen"].as_array().context("the ready line lists addresses")?;
         let addrs = addresses.iter().filter_map(|address| address.as_str()?.parse().ok()).collect();
-        let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(120)).build()?;
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
         Ok(Memories {
             process,
             http,

@@ -1,10 +1,12 @@
-//! The attacker: a process that sends requests from many identities, each with a connection of its own, as fast as it is
-//! told to and can. It takes a fresh identity after some requests, and whenever the node will not have the old one.
+//! The attacker: a process of its own that offers so many requests a second, from one address or from many, each
+//! counted by the node as a subnet. It keeps what its side costs small: requests are made in advance, connections are
+//! spoken by hand, one thread does everything, and that thread has the lowest priority.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, VecDeque},
+    net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -12,73 +14,78 @@ use std::{
 
 use anyhow::Context as _;
 use baton_keys::SecretSigningKey;
-use baton_mesh::{Mesh, MeshConfig, MeshHandle, Multiaddr};
-use baton_proto::{
-    codec,
-    ids::NodeId,
-    limits::MAX_NODE_FRAME_BYTES,
-    wire::{ClientFrame, NodeFrame},
-};
+use baton_mesh::{Mesh, MeshConfig, Reach};
+use baton_proto::{codec, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
+use futures::{AsyncReadExt as _, AsyncWriteExt as _};
+use libp2p::identity::Keypair;
 use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::Semaphore,
+    sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
     Done, cpu_seconds,
     shots::{Numbers, Target, forged, signed},
+    wire::{Piece, Refused, first_frame, knock, next_piece, open_and_send, shake_hands, socket_address},
 };
 use crate::{cli::AttackArgs, output, raw};
 
-/// Identities at once.
-const PEERS: usize = 24;
-/// Requests of one identity that may be under way.
+/// Connections at once of an attacker with one address; one with many has one from each.
+const LANES: usize = 64;
+/// Requests of one connection that may be under way.
 const IN_FLIGHT: usize = 16;
-/// Requests of one identity before it takes a fresh one.
-const SHOTS_OF_ONE: u64 = 200;
-/// Failed openings in a row after which an identity is given up.
-const GIVE_UP_AFTER: u64 = 16;
-/// Least life of an identity: making one costs the attacker more than a request.
-const LEAST_LIFE: Duration = Duration::from_millis(250);
-/// Requests made in advance.
-const SHOTS: usize = 4000;
-/// Time for one request.
-const SHOT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Requests made in advance; one is sent again only if the node refused it without learning anything of it.
+const SHOTS: u32 = 8000;
+/// Time for a connection and its handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for what is under way on a connection that sends no more.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Period of the burner's work and rest.
+const BURN_PERIOD: Duration = Duration::from_millis(10);
 
 /// What is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Attack {
-    /// Nothing: as much processor time as one core gives, at the same priority.
-    Spin,
+    /// Nothing: as much processor time as the attacks took, at the same priority.
+    Burner,
     /// Requests with signatures that do not verify.
     Forged,
-    /// Signed requests of fresh sessions.
+    /// Signed requests, each of a fresh session.
     Signed,
 }
 
 impl Attack {
-    /// Its name on the command line and in the report.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Spin => "spin",
+            Self::Burner => "burner",
             Self::Forged => "forged",
             Self::Signed => "signed",
         }
     }
 }
 
-/// What an attacker did.
+/// What an attacker did. A request is offered when its time has come; it is at the node when it was written to a
+/// connection, or when the connection that was opened for it was refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct AttackReport {
-    /// Requests that it began, openings that failed included.
-    pub tried_per_second: f64,
-    /// Requests that a stream was opened for.
-    pub reached_per_second: f64,
-    /// Identities used.
+    /// Requests whose time came.
+    pub offered_per_second: f64,
+    /// Requests that were at the node: sent, or refused with the connection for them.
+    pub at_node_per_second: f64,
+    /// Of these, written to a connection.
+    pub sent_per_second: f64,
+    /// Of these, refused at the connection, before its handshake.
+    pub refused_at_door_per_second: f64,
+    /// Of these, refused in or after the handshake.
+    pub refused_in_handshake_per_second: f64,
+    /// Offered and not brought to the node: the attacker was not fast enough.
+    pub behind_per_second: f64,
+    /// Identities that completed a handshake.
     pub identities: u64,
     /// Processors that it used, on average.
     pub cpus: f64,
@@ -88,88 +95,117 @@ pub struct AttackReport {
 
 #[derive(Default)]
 struct Counts {
-    tried: AtomicU64,
-    reached: AtomicU64,
+    offered: AtomicU64,
+    sent: AtomicU64,
+    at_door: AtomicU64,
+    in_handshake: AtomicU64,
+    behind: AtomicU64,
     identities: AtomicU64,
     answers: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Counts {
     fn answered(&self, what: &str) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        *answers.entry(what.to_owned()).or_default() += 1;
+        let mut answers = lock(&self.answers);
+        match answers.get_mut(what) {
+            Some(count) => *count += 1,
+            None => drop(answers.insert(what.to_owned(), 1)),
+        }
     }
 }
 
-/// Everything that the attacker's tasks share.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Everything that the lanes share.
 struct Plan {
-    node: NodeId,
-    target: Multiaddr,
+    target: SocketAddr,
     shots: Vec<Vec<u8>>,
+    /// Shots of which the node knows nothing.
+    fresh: Mutex<VecDeque<usize>>,
+    /// Whether the node may learn of a shot as often as one likes.
+    reusable: bool,
     seed: u64,
-    rate: u32,
+    /// Requests of one identity.
+    each: u64,
+    /// Time between two requests of one lane.
+    gap: Duration,
     counts: Counts,
     over: AtomicBool,
 }
 
 /// The process.
 pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
-    // The clients are measured, not who of two local processes gets the processor.
-    let _ = rustix::process::nice(19);
+    let target = socket_address(&args.target)?;
     let shots = match args.kind {
-        Attack::Spin => Vec::new(),
+        Attack::Burner => Vec::new(),
         kind => make(&args, kind).await?,
     };
-    let plan = Arc::new(Plan {
-        node: args.node,
-        target: args.target.clone(),
-        shots,
-        seed: args.seed,
-        rate: args.rate.max(1),
-        counts: Counts::default(),
-        over: AtomicBool::new(false),
-    });
     output::line("{\"event\":\"ready\"}");
+    let (duty, seconds) = (args.duty, Duration::from_secs(args.seconds));
     let began = (std::time::Instant::now(), cpu_seconds(std::process::id())?);
-    let end = Instant::now() + Duration::from_secs(args.seconds);
-    let mut tasks = JoinSet::new();
-    if args.kind == Attack::Spin {
-        let plan = plan.clone();
-        tasks.spawn_blocking(move || {
-            while !plan.over.load(Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-    } else {
-        for number in 0..PEERS {
-            tasks.spawn(peer(plan.clone(), number));
+    let attacking = std::thread::spawn(move || {
+        // The priority is this thread's own. What is measured is the node and not who of two local processes gets the
+        // processor.
+        let _ = rustix::process::nice(19);
+        if args.kind == Attack::Burner {
+            burn(duty, seconds);
+            return anyhow::Ok(Counts::default());
         }
-    }
-    sleep_until(end).await;
-    plan.over.store(true, Relaxed);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(attack(&args, target, shots))
+    });
+    let counts = tokio::task::spawn_blocking(move || attacking.join()).await?;
+    let counts = counts.ok().context("the attacker panicked")??;
     let seconds = began.0.elapsed().as_secs_f64();
     let cpus = (cpu_seconds(std::process::id())? - began.1) / seconds;
-    let per_second = |count: &AtomicU64| {
-        let count = u32::try_from(count.load(Relaxed)).unwrap_or(u32::MAX);
-        (f64::from(count) / seconds).round()
-    };
-    let counts = &plan.counts;
-    let report = AttackReport {
-        tried_per_second: per_second(&counts.tried),
-        reached_per_second: per_second(&counts.reached),
-        identities: counts.identities.load(Relaxed),
-        cpus: (cpus * 100.0).round() / 100.0,
-        answers: counts.answers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-    };
+    let report = report(&counts, seconds, cpus);
     output::line(&serde_json::to_string(&Done { event: "done".to_owned(), report })?);
-    // Whoever started this process ends it; what is still under way does not matter.
-    tasks.shutdown().await;
     Ok(())
+}
+
+fn report(counts: &Counts, seconds: f64, cpus: f64) -> AttackReport {
+    let per_second = |counts: &[&AtomicU64]| {
+        let count: u64 = counts.iter().map(|count| count.load(Relaxed)).sum();
+        (f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds).round()
+    };
+    let Counts { offered, sent, at_door, in_handshake, behind, identities, answers } = counts;
+    AttackReport {
+        offered_per_second: per_second(&[offered]),
+        at_node_per_second: per_second(&[sent, at_door, in_handshake]),
+        sent_per_second: per_second(&[sent]),
+        refused_at_door_per_second: per_second(&[at_door]),
+        refused_in_handshake_per_second: per_second(&[in_handshake]),
+        behind_per_second: per_second(&[behind]),
+        identities: identities.load(Relaxed),
+        cpus: (cpus * 100.0).round() / 100.0,
+        answers: lock(answers).clone(),
+    }
+}
+
+/// Uses a share of one processor.
+fn burn(duty: f64, seconds: Duration) {
+    let began = std::time::Instant::now();
+    let work = BURN_PERIOD.mul_f64(duty.clamp(0.0, 1.0));
+    while began.elapsed() < seconds {
+        let period = std::time::Instant::now();
+        while period.elapsed() < work {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(BURN_PERIOD.saturating_sub(period.elapsed()));
+    }
 }
 
 async fn make(args: &AttackArgs, kind: Attack) -> anyhow::Result<Vec<Vec<u8>>> {
     let seed = SecretSigningKey::generate().expose_seed();
-    let (mesh, _) = Mesh::spawn(seed, MeshConfig::dialer("flood")).await?;
+    let near = MeshConfig {
+        reach: Some(Reach::Loopback),
+        discovery: false,
+        nat: false,
+        ..MeshConfig::dialer("flood")
+    };
+    let (mesh, _) = Mesh::spawn(seed, near).await?;
     let record = raw::node_record(&mesh, args.node, std::slice::from_ref(&args.target)).await?;
     mesh.shutdown().await;
     let model = record.models.first().context("the node serves a model")?.model;
@@ -180,86 +216,203 @@ async fn make(args: &AttackArgs, kind: Attack) -> anyhow::Result<Vec<Vec<u8>>> {
     (0..SHOTS).map(|_| build(&target, &mut numbers)).collect()
 }
 
-/// One attacker after another, until it is over.
-async fn peer(plan: Arc<Plan>, number: usize) {
-    let gap = Duration::from_secs(1) * u32::try_from(PEERS).unwrap_or(1) / plan.rate;
-    let mut next = Instant::now();
-    let mut shot = number;
-    let mut generation = 0u64;
-    while !plan.over.load(Relaxed) {
-        let born = Instant::now();
-        if let Ok(mesh) = identity(&plan, number, generation).await {
-            plan.counts.identities.fetch_add(1, Relaxed);
-            fire(&plan, &mesh, (gap, &mut next), &mut shot).await;
-            mesh.shutdown().await;
-        }
-        generation += 1;
-        sleep_until(born + LEAST_LIFE).await;
-    }
-}
-
-/// A mesh with a fresh key.
-async fn identity(plan: &Plan, number: usize, generation: u64) -> anyhow::Result<MeshHandle> {
-    let mut numbers = Numbers::new(plan.seed ^ generation.rotate_left(32) ^ ((number as u64 + 1) << 16));
-    let seed = SecretSigningKey::from_seed(&numbers.bytes()).expose_seed();
-    let (mesh, _) = Mesh::spawn(seed, MeshConfig::dialer("flood")).await?;
-    Ok(mesh)
-}
-
-/// Sends with one identity until it has sent its share or is no longer let in.
-async fn fire(plan: &Arc<Plan>, mesh: &MeshHandle, (gap, next): (Duration, &mut Instant), shot: &mut usize) {
-    let slots = Arc::new(Semaphore::new(IN_FLIGHT));
-    let failed = Arc::new(AtomicU64::new(0));
+async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> anyhow::Result<Counts> {
+    let lanes = if args.subnets > 1 { args.subnets } else { LANES };
+    let count = u32::try_from(lanes)?;
+    let plan = Arc::new(Plan {
+        target,
+        fresh: Mutex::new((0..shots.len()).collect()),
+        shots,
+        reusable: args.kind == Attack::Forged,
+        seed: args.seed,
+        each: args.each,
+        gap: Duration::from_secs(1) * count / args.rate.max(1),
+        counts: Counts::default(),
+        over: AtomicBool::new(false),
+    });
     let mut tasks = JoinSet::new();
-    for _ in 0..SHOTS_OF_ONE {
-        if plan.over.load(Relaxed) || failed.load(Relaxed) >= GIVE_UP_AFTER {
-            break;
-        }
-        // Whoever is late does not catch up by a burst.
-        *next = (*next + gap).max(Instant::now() - gap * 4);
-        sleep_until(*next).await;
-        let Ok(slot) = slots.clone().acquire_owned().await else { break };
-        *shot = (*shot + PEERS) % plan.shots.len().max(1);
-        let (plan, mesh, failed, shot) = (plan.clone(), mesh.clone(), failed.clone(), *shot);
-        tasks.spawn(async move {
-            let _slot = slot;
-            plan.counts.tried.fetch_add(1, Relaxed);
-            match send(&plan, &mesh, shot).await {
-                Some(()) => failed.store(0, Relaxed),
-                None => drop(failed.fetch_add(1, Relaxed)),
-            }
-        });
-        while tasks.try_join_next().is_some() {}
+    let now = Instant::now();
+    for number in 0..count {
+        let index = if args.subnets > 1 { number } else { 0 };
+        let third = u8::try_from(index / 250).context("too many subnets")?;
+        let fourth = u8::try_from(index % 250 + 1)?;
+        let source = Ipv4Addr::new(127, args.network, third, fourth);
+        let begins = now + plan.gap * number / count;
+        let numbers = Numbers::new(plan.seed ^ u64::from(number + 1).rotate_left(40));
+        tasks.spawn(Lane { plan: plan.clone(), source, next: begins, numbers }.run());
     }
-    while tasks.join_next().await.is_some() {}
+    sleep_until(now + Duration::from_secs(args.seconds)).await;
+    plan.over.store(true, Relaxed);
+    tasks.shutdown().await;
+    let plan = Arc::into_inner(plan).context("every lane has ended")?;
+    Ok(plan.counts)
 }
 
-/// Sends one request and takes the first frame of its answer; none when no stream could be opened.
-async fn send(plan: &Plan, mesh: &MeshHandle, shot: usize) -> Option<()> {
-    let deadline = Instant::now() + SHOT_TIMEOUT;
-    let addresses = std::slice::from_ref(&plan.target);
-    let Ok(mut stream) = mesh.open(plan.node, addresses, deadline).await else {
-        plan.counts.answered("not let in");
-        return None;
-    };
-    plan.counts.reached.fetch_add(1, Relaxed);
-    let sent = match plan.shots.get(shot) {
-        Some(bytes) => stream.send_by(bytes, deadline).await,
-        None => stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await,
-    };
-    // A refusal may be there although the rest of the request was not wanted.
-    drop(sent);
-    let answer = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await;
-    let frame = answer.ok().flatten().map(|bytes| codec::decode::<NodeFrame>(&bytes, MAX_NODE_FRAME_BYTES));
-    match frame {
-        Some(Ok(NodeFrame::Refused { code, .. })) => plan.counts.answered(code.name()),
-        Some(Ok(NodeFrame::Accepted { .. })) => {
-            plan.counts.answered("accepted");
-            // It reads its answer, as somebody would who wants the node to work.
-            while let Ok(Some(_)) = stream.recv_by(MAX_NODE_FRAME_BYTES, deadline).await {}
+/// One connection after another, at an even pace.
+struct Lane {
+    plan: Arc<Plan>,
+    source: Ipv4Addr,
+    next: Instant,
+    numbers: Numbers,
+}
+
+impl Lane {
+    async fn run(mut self) {
+        while !self.plan.over.load(Relaxed) {
+            self.due().await;
+            // Each request that finds no connection is one attempt at a connection.
+            let connecting = async {
+                let stream = knock(self.source, self.plan.target).await?;
+                let identity = Keypair::ed25519_from_bytes(self.numbers.bytes::<32>())
+                    .map_err(|_| Refused::InTheHandshake)?;
+                shake_hands(stream, &identity).await
+            };
+            let counts = &self.plan.counts;
+            match timeout(CONNECT_TIMEOUT, connecting).await {
+                Ok(Ok(link)) => {
+                    counts.identities.fetch_add(1, Relaxed);
+                    let (read, write) = link.split();
+                    self.talk(read, write).await;
+                }
+                Ok(Err(Refused::AtTheDoor)) => drop(counts.at_door.fetch_add(1, Relaxed)),
+                Ok(Err(Refused::InTheHandshake)) | Err(_) => {
+                    counts.in_handshake.fetch_add(1, Relaxed);
+                }
+            }
         }
-        Some(_) => plan.counts.answered("other"),
-        None => plan.counts.answered("none"),
     }
-    Some(())
+
+    /// Waits until the next request is due. What was due while there was something else to do is not made up for.
+    async fn due(&mut self) {
+        let now = Instant::now();
+        let counts = &self.plan.counts;
+        while self.next + self.plan.gap * 4 < now {
+            self.next += self.plan.gap;
+            counts.offered.fetch_add(1, Relaxed);
+            counts.behind.fetch_add(1, Relaxed);
+        }
+        sleep_until(self.next).await;
+        self.next += self.plan.gap;
+        counts.offered.fetch_add(1, Relaxed);
+    }
+
+    /// Sends on one connection, as its identity's share allows, until it ends. The first request is due.
+    async fn talk(
+        &mut self,
+        mut read: impl futures::AsyncRead + Unpin,
+        mut write: impl futures::AsyncWrite + Unpin,
+    ) {
+        let plan = self.plan.clone();
+        let open = Open { plan: plan.clone(), streams: Mutex::default(), ended: Notify::new() };
+        let listening = async {
+            while let Ok(Some(piece)) = next_piece(&mut read).await {
+                open.take_in(&piece);
+            }
+        };
+        let sending = async {
+            let mut sent = 0;
+            let mut stream = 1u32;
+            while sent < plan.each && !plan.over.load(Relaxed) {
+                if sent > 0 {
+                    self.due().await;
+                }
+                let shot = if open.count() < IN_FLIGHT { lock(&plan.fresh).pop_front() } else { None };
+                let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
+                    plan.counts.behind.fetch_add(1, Relaxed);
+                    // An identity that cannot send any more is not kept for ever.
+                    sent += u64::from(sent == 0);
+                    continue;
+                };
+                open.begin(stream, shot);
+                let bytes = open_and_send(stream, frame);
+                if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
+                    // The connection was closed meanwhile: it was refused with it.
+                    plan.counts.at_door.fetch_add(1, Relaxed);
+                    return;
+                }
+                plan.counts.sent.fetch_add(1, Relaxed);
+                sent += 1;
+                stream += 2;
+            }
+            while open.count() > 0 {
+                if timeout(LAST_ANSWERS_TIMEOUT, open.ended.notified()).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = listening => {}
+            () = sending => {}
+        }
+    }
+}
+
+/// The streams of one connection.
+struct Open {
+    plan: Arc<Plan>,
+    streams: Mutex<HashMap<u32, Stream>>,
+    ended: Notify,
+}
+
+struct Stream {
+    shot: usize,
+    bytes: Vec<u8>,
+    answered: bool,
+}
+
+impl Open {
+    fn count(&self) -> usize {
+        lock(&self.streams).len()
+    }
+
+    fn begin(&self, stream: u32, shot: usize) {
+        lock(&self.streams).insert(stream, Stream { shot, bytes: Vec::new(), answered: false });
+    }
+
+    /// It reads every answer to its end, as somebody would who wants the node to work.
+    fn take_in(&self, piece: &Piece) {
+        let mut streams = lock(&self.streams);
+        let Some(stream) = streams.get_mut(&piece.stream) else { return };
+        if !stream.answered {
+            stream.bytes.extend(&piece.body);
+            if let Some(frame) = first_frame(&stream.bytes) {
+                stream.answered = true;
+                self.answered(stream.shot, frame);
+                stream.bytes = Vec::new();
+            }
+        }
+        if piece.ended {
+            let ended = streams.remove(&piece.stream);
+            drop(streams);
+            self.ended.notify_one();
+            if let Some(stream) = ended.filter(|stream| !stream.answered) {
+                self.give_back(stream.shot, "none");
+            }
+        }
+    }
+
+    fn answered(&self, shot: usize, frame: &[u8]) {
+        match codec::decode::<NodeFrame>(frame, MAX_NODE_FRAME_BYTES) {
+            Ok(NodeFrame::Refused { code, .. }) => self.give_back(shot, code.name()),
+            Ok(NodeFrame::Accepted { .. }) => self.plan.counts.answered("accepted"),
+            _ => self.plan.counts.answered("other"),
+        }
+    }
+
+    /// A request was refused; the node knows nothing of its session if it was turned away before that was looked at.
+    fn give_back(&self, shot: usize, what: &str) {
+        self.plan.counts.answered(what);
+        if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {
+            lock(&self.plan.fresh).push_back(shot);
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let streams = std::mem::take(&mut *lock(&self.streams));
+        for stream in streams.into_values().filter(|stream| !stream.answered) {
+            self.give_back(stream.shot, "none");
+        }
+    }
 }

@@ -1,0 +1,200 @@
+//! What the node itself says while it is flooded: its counters, its memory and its processor time.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::network::NodeProcess;
+
+/// How often memory is looked at.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Hundredths of a second in which Linux counts processor time.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The node's own counters, as they are at its admin port; of a part, what they rose by. Honest clients are in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCounts {
+    /// Connections refused at the door, or that failed in their handshake.
+    pub connections_refused: u64,
+    /// Streams handed to the turn service.
+    pub streams: u64,
+    /// Streams reset since too many were open.
+    pub streams_reset: u64,
+    /// Turns asked for: frames that were read and decoded.
+    pub turns_read: u64,
+    /// Turns that were served.
+    pub turns_served: u64,
+    /// Refusals by error code.
+    pub refused: BTreeMap<String, u64>,
+    /// Peers shut out for a while.
+    pub bans: u64,
+}
+
+impl NodeCounts {
+    /// Asks a node.
+    pub(super) async fn of(node: &NodeProcess) -> anyhow::Result<Self> {
+        let admin = node.admin.as_deref().context("the node has an admin port")?;
+        let text = reqwest::get(format!("http://{admin}/metrics")).await?.error_for_status()?.text().await?;
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut counts = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((name, value)) = line.rsplit_once(' ') else { continue };
+            let Ok(value) = value.parse::<f64>() else { continue };
+            let value = Duration::try_from_secs_f64(value).map_or(0, |value| value.as_secs());
+            match name {
+                "baton_streams_total{result=\"accepted\"}" => counts.streams = value,
+                "baton_streams_total{result=\"too_many\"}" | "baton_streams_total{result=\"queue_full\"}" => {
+                    counts.streams_reset += value;
+                }
+                _ if name.starts_with("baton_inbound_refused_total{") => counts.connections_refused += value,
+                "baton_requests_total{kind=\"turn\"}" => counts.turns_read = value,
+                "baton_turns_total{outcome=\"committed\"}" => counts.turns_served = value,
+                "baton_bans_total" => counts.bans = value,
+                _ => {
+                    let code = name.strip_prefix("baton_refused_total{code=\"");
+                    if let Some(code) = code.and_then(|code| code.strip_suffix("\"}")) {
+                        counts.refused.insert(code.to_owned(), value);
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// What was added since.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let refused = self.refused.iter().map(|(code, count)| {
+            let before = before.refused.get(code).copied().unwrap_or(0);
+            (code.clone(), count.saturating_sub(before))
+        });
+        Self {
+            connections_refused: self.connections_refused.saturating_sub(before.connections_refused),
+            streams: self.streams.saturating_sub(before.streams),
+            streams_reset: self.streams_reset.saturating_sub(before.streams_reset),
+            turns_read: self.turns_read.saturating_sub(before.turns_read),
+            turns_served: self.turns_served.saturating_sub(before.turns_served),
+            refused: refused.filter(|(_, count)| *count > 0).collect(),
+            bans: self.bans.saturating_sub(before.bans),
+        }
+    }
+
+    /// Refusals with this code.
+    #[must_use]
+    pub fn refused_as(&self, code: &str) -> u64 {
+        self.refused.get(code).copied().unwrap_or(0)
+    }
+}
+
+/// A process's resident memory during a part, in MiB, each second.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// Every second.
+    pub each_second: Vec<f64>,
+    /// The most.
+    pub most: f64,
+    /// The middle of the last third less that of the first: what it grew by, without single peaks.
+    pub grew: f64,
+}
+
+impl Memory {
+    fn of(each_second: Vec<f64>) -> Self {
+        let third = each_second.len().div_ceil(3);
+        let middle = |samples: &[f64]| {
+            let mut sorted = samples.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+        };
+        let (first, _) = each_second.split_at(third);
+        let (_, last) = each_second.split_at(each_second.len() - third);
+        let grew = ((middle(last) - middle(first)) * 10.0).round() / 10.0;
+        let most = each_second.iter().copied().fold(0.0, f64::max);
+        Self { each_second, most, grew }
+    }
+}
+
+/// Looks at a process until told to stop.
+pub(super) struct Watch {
+    pid: u32,
+    began: (Instant, f64),
+    stop: oneshot::Sender<()>,
+    samples: JoinHandle<Vec<f64>>,
+}
+
+impl Watch {
+    pub(super) fn begin(pid: u32) -> anyhow::Result<Self> {
+        let began = (Instant::now(), cpu_seconds(pid)?);
+        let (stop, mut stopped) = oneshot::channel();
+        let samples = tokio::spawn(async move {
+            let (mut samples, mut ticks) = (Vec::new(), tokio::time::interval(SAMPLE_EVERY));
+            loop {
+                tokio::select! {
+                    _ = ticks.tick() => samples.extend(resident_mib(pid).ok()),
+                    _ = &mut stopped => return samples,
+                }
+            }
+        });
+        Ok(Self { pid, began, stop, samples })
+    }
+
+    /// Memory, and processors used on average.
+    pub(super) async fn end(self) -> anyhow::Result<(Memory, f64)> {
+        let Self { pid, began, stop, samples } = self;
+        let _ = stop.send(());
+        let mut samples = samples.await?;
+        samples.push(resident_mib(pid)?);
+        let cpus = (cpu_seconds(pid)? - began.1) / began.0.elapsed().as_secs_f64();
+        Ok((Memory::of(samples), (cpus * 100.0).round() / 100.0))
+    }
+}
+
+/// Processor time of a process so far (fields 14 and 15 of `/proc/PID/stat`, counted after its name).
+pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(')').context("a process has a name")?;
+    let ticks = rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    Ok(ticks.sum::<f64>() / TICKS_PER_SECOND)
+}
+
+fn resident_mib(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    Ok((kib.context("the system says how much memory a process has")? / 102.4).round() / 10.0)
+}
+
+/// What other programs leave of this machine's processors: how many processes want one, on average over a minute.
+pub(super) fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_as_the_node_writes_them() {
+        let text = "# HELP baton_bans Peers\nbaton_inbound_refused_total{reason=\"subnet_rate\"} 3\n\
+                    baton_inbound_refused_total{reason=\"handshake\"} 4\n\
+                    baton_streams_total{result=\"too_many\"} 2\nbaton_streams_total{result=\"queue_full\"} 3\n\
+                    baton_refused_total{code=\"BadSignature\"} 11\nbaton_bans_total 4\n# EOF\n";
+        let counts = NodeCounts::parse(text);
+        assert_eq!((counts.connections_refused, counts.streams_reset, counts.bans), (7, 5, 4));
+        assert_eq!((counts.refused_as("BadSignature"), counts.refused_as("Busy")), (11, 0));
+        assert_eq!(counts.since(&counts), NodeCounts::default());
+    }
+
+    #[test]
+    fn growth_is_of_the_middles_and_not_of_a_peak() {
+        let memory = Memory::of(vec![10.0, 11.0, 10.0, 90.0, 12.0, 12.0, 13.0, 13.0, 80.0]);
+        assert!((memory.grew - 3.0).abs() < 0.01 && (memory.most - 90.0).abs() < 0.01, "{memory:?}");
+    }
+}

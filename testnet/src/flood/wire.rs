@@ -1,0 +1,162 @@
+//! One connection of the attacker, by hand: TCP from an address of its choice, Noise, and just enough of
+//! multistream-select and Yamux to open streams and to read what comes back. A client of this project would spend more on
+//! a request than the node does, and the node would be measured at the client's pace.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+};
+
+use anyhow::Context as _;
+use baton_mesh::Multiaddr;
+use futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use libp2p::{core::upgrade::OutboundConnectionUpgrade as _, identity::Keypair, multiaddr::Protocol, noise};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+/// What either side of multistream-select says first: a length of one byte, and a line.
+const HELLO: &[u8] = b"\x13/multistream/1.0.0\n";
+const NOISE: &[u8] = b"\x07/noise\n";
+const YAMUX: &[u8] = b"\x0d/yamux/1.0.0\n";
+const TURN: &[u8] = b"\x0e/baton/turn/1\n";
+
+/// Bytes of a Yamux header.
+const HEADER_BYTES: usize = 12;
+/// A stream's window: nothing longer is sent to us before we allow it.
+const MAX_BODY_BYTES: usize = 256 * 1024;
+/// Kinds of Yamux frames: data, and the end of the connection.
+const DATA: u8 = 0;
+const GO_AWAY: u8 = 3;
+/// Flags of Yamux frames.
+const SYN: u16 = 1;
+const FIN: u16 = 4;
+const RST: u16 = 8;
+
+/// An encrypted connection, ready for streams.
+pub(super) type Secured = noise::Output<Compat<TcpStream>>;
+
+/// Where a connection was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Before anything was computed for it.
+    AtTheDoor,
+    /// In its handshake or right after it.
+    InTheHandshake,
+}
+
+/// The address to connect to.
+pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> {
+    let mut parts = address.iter();
+    match (parts.next(), parts.next()) {
+        (Some(Protocol::Ip4(ip)), Some(Protocol::Tcp(port))) => Ok(SocketAddrV4::new(ip, port).into()),
+        _ => anyhow::bail!("the attacker needs an address of the form /ip4/../tcp/.."),
+    }
+}
+
+/// A TCP connection that the node has not closed at once; nothing of the handshake was done.
+pub(super) async fn knock(source: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, Refused> {
+    let connected = async {
+        let socket = TcpSocket::new_v4()?;
+        // A source's ports would all wait for stray packets otherwise, thousands a second.
+        socket.set_reuseaddr(true)?;
+        socket.set_zero_linger()?;
+        socket.bind(SocketAddrV4::new(source, 0).into())?;
+        let stream = socket.connect(target).await?;
+        stream.set_nodelay(true)?;
+        let mut stream = stream.compat();
+        agree(&mut stream, NOISE).await?;
+        io::Result::Ok(stream)
+    };
+    connected.await.map_err(|_| Refused::AtTheDoor)
+}
+
+/// The handshake, under an identity.
+pub(super) async fn shake_hands(stream: Compat<TcpStream>, identity: &Keypair) -> Result<Secured, Refused> {
+    let secured = async {
+        let noise = noise::Config::new(identity).context("a key of our own")?;
+        let (_, mut secured) = noise.upgrade_outbound(stream, "/noise").await?;
+        agree(&mut secured, YAMUX).await?;
+        anyhow::Ok(secured)
+    };
+    secured.await.map_err(|_| Refused::InTheHandshake)
+}
+
+/// Proposes a protocol, and waits for it to be taken.
+async fn agree(io: &mut (impl AsyncRead + AsyncWrite + Unpin), protocol: &[u8]) -> io::Result<()> {
+    io.write_all(&[HELLO, protocol].concat()).await?;
+    io.flush().await?;
+    let mut answer = vec![0; HELLO.len() + protocol.len()];
+    io.read_exact(&mut answer).await?;
+    if answer == [HELLO, protocol].concat() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// A request as it goes over the wire: a new stream whose first bytes are the protocol's name and the frame.
+pub(super) fn open_and_send(stream: u32, frame: &[u8]) -> Vec<u8> {
+    let body = HELLO.len() + TURN.len() + 4 + frame.len();
+    let length = |length: usize| u32::try_from(length).expect("a request of ours is short");
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body);
+    bytes.extend([0, DATA]);
+    bytes.extend(SYN.to_be_bytes());
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(length(body).to_be_bytes());
+    bytes.extend(HELLO);
+    bytes.extend(TURN);
+    bytes.extend(length(frame.len()).to_le_bytes());
+    bytes.extend(frame);
+    bytes
+}
+
+/// Bytes that came on a stream.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// The stream.
+    pub(super) stream: u32,
+    /// What came.
+    pub(super) body: Vec<u8>,
+    /// Whether nothing more comes.
+    pub(super) ended: bool,
+}
+
+/// The next bytes of any stream; `None` at the connection's end.
+pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Piece>> {
+    let mut header = [0; HEADER_BYTES];
+    io.read_exact(&mut header).await?;
+    let [_, kind, f, g, a, b, c, d, h, i, j, k] = header;
+    let (flags, stream) = (u16::from_be_bytes([f, g]), u32::from_be_bytes([a, b, c, d]));
+    let mut body = Vec::new();
+    if kind == GO_AWAY {
+        return Ok(None);
+    }
+    if kind == DATA {
+        let length = usize::try_from(u32::from_be_bytes([h, i, j, k])).unwrap_or(usize::MAX);
+        if length > MAX_BODY_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        body.resize(length, 0);
+        io.read_exact(&mut body).await?;
+    }
+    Ok(Some(Piece { stream, body, ended: flags & (FIN | RST) != 0 }))
+}
+
+/// The first frame of an answer, once all of it is there.
+pub(super) fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let frame = bytes.get(HELLO.len() + TURN.len()..)?;
+    let (length, rest) = frame.split_first_chunk::<4>()?;
+    rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_sent_can_be_read_back() {
+        let bytes = open_and_send(7, b"frame");
+        let piece = next_piece(&mut bytes.as_slice()).await.unwrap().unwrap();
+        assert_eq!((piece.stream, piece.ended), (7, false));
+        assert_eq!(first_frame(&piece.body), Some(&b"frame"[..]));
+        let (_, short) = piece.body.split_last().unwrap();
+        assert_eq!(first_frame(short), None, "not all of it is there");
+        assert!(next_piece(&mut bytes.split_last().unwrap().1).await.is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! An answer under a schema, from two real nodes with the real model: the first is killed in the middle of it, and the
+//! other continues it to what it would have been. And how likely its tokens were, over both.
+#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
+
+use std::{path::Path, time::Duration};
+
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{ErrorCode, ids::NodeId, receipt::EngineKind, turn::Sampling};
+use baton_testnet::network::{EngineChoice, Network, NodeOptions};
+use serde_json::Value;
+
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Draws until the second node is asked first; each is about even.
+const MAX_ROUNDS: u32 = 16;
+const SCHEMA: &str = r#"{"type":"object","properties":{"city":{"type":"string","maxLength":12},
+    "rivers":{"type":"array","items":{"type":"string","maxLength":10},"minItems":2,"maxItems":3}},
+    "required":["city","rivers"],"additionalProperties":false}"#;
+
+fn options() -> NodeOptions {
+    NodeOptions {
+        engine: EngineChoice::Native,
+        shards: 10,
+        store_faults: None,
+        context_tokens: None,
+        echo_delay_ms: 0,
+        model_dir: None,
+        extra: Vec::new(),
+    }
+}
+
+async fn open_client(network: &Network, home: &Path) -> Client {
+    let url = network.store_url();
+    let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), 10).unwrap();
+    config.bootstrap = network.addresses();
+    Client::open(config).await.unwrap()
+}
+
+async fn ask(
+    client: &Client,
+    node: Option<NodeId>,
+    schema: &str,
+) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
+    let session = client.new_session(NewSession::default()).await.unwrap();
+    let input = TurnInput {
+        node,
+        json_schema: Some(schema.to_owned()),
+        sampling: Sampling { temperature: 0.8, seed: 11, logprobs: 2, ..Sampling::default() },
+        max_output_tokens: 120,
+        ..TurnInput::user("Name a city with its rivers, as JSON.")
+    };
+    let mut events = Vec::new();
+    let result = client.turn(session, input, |event| events.push(event)).await;
+    (result, events)
+}
+
+/// The bytes of all tokens that were reported, and how many there were.
+fn reported(events: &[TurnEvent]) -> (String, usize) {
+    let reports = events.iter().filter_map(|event| match event {
+        TurnEvent::Logprobs(reports) => Some(reports),
+        _ => None,
+    });
+    let tokens: Vec<_> = reports.flatten().map(|report| &report.token.bytes[..]).collect();
+    (String::from_utf8(tokens.concat()).unwrap(), tokens.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut network = Network::start(folder.path(), 1, options()).await.unwrap();
+    let steady = network.running().next().unwrap().node;
+    let client = open_client(&network, &folder.path().join("steady")).await;
+    let (whole, events) = ask(&client, Some(steady), SCHEMA).await;
+    let whole = whole.unwrap();
+    assert_eq!(whole.receipt.engine, EngineKind::Native);
+    let value: Value = serde_json::from_str(&whole.text).unwrap();
+    let rivers = value["rivers"].as_array().unwrap();
+    assert!(value["city"].is_string() && (2..=3).contains(&rivers.len()), "{}", whole.text);
+    assert_eq!(reported(&events), (whole.text.clone(), whole.receipt.tokens.output as usize));
+    let (refused, _) = ask(&client, Some(steady), r#"{"type":"object","not":{}}"#).await;
+    assert_eq!(refused.unwrap_err().code(), Some(ErrorCode::PayloadRejected));
+    client.shutdown(Duration::from_secs(2)).await;
+
+    let victim = network.add_node(&["--pause-at".to_owned(), "mid-token".to_owned()]).await.unwrap();
+    let index = network.index_of(victim).unwrap();
+    // Which node is asked first is drawn: a client that knows nothing yet asks the one that stops soon enough.
+    for round in 0..MAX_ROUNDS {
+        let client = open_client(&network, &folder.path().join(format!("home-{round}"))).await;
+        client.nodes().await;
+        let asking = client.clone();
+        let mut turn = tokio::spawn(async move { ask(&asking, None, SCHEMA).await });
+        let process = &mut network.nodes[index].as_mut().unwrap().process;
+        let paused = tokio::select! {
+            paused = process.wait_event("paused", PAUSE_TIMEOUT) => paused.is_ok(),
+            served = &mut turn => {
+                assert_eq!(served.unwrap().0.unwrap().text, whole.text);
+                false
+            }
+        };
+        if paused {
+            network.kill_node(victim).await.unwrap();
+            let (outcome, events) = turn.await.unwrap();
+            let outcome = outcome.unwrap();
+            assert_eq!((outcome.text.as_str(), outcome.node), (whole.text.as_str(), steady));
+            assert!(outcome.receipt.tokens.resumed > 0, "taken over in its middle");
+            assert_eq!(reported(&events), (whole.text.clone(), whole.receipt.tokens.output as usize));
+        }
+        client.shutdown(Duration::from_secs(2)).await;
+        if paused {
+            return;
+        }
+    }
+    panic!("the second node was never asked first");
+}

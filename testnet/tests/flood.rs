@@ -1,0 +1,69 @@
+//! One node under more requests than it can serve, forged ones and signed ones of fresh sessions and identities: honest
+//! clients are served, refusals have names, memory stays. The short run asserts counts only, since how long a turn takes
+//! is the machine's affair; `BATON_FULL=1` makes it the whole one, with latencies. Both show that the same checks fail on
+//! a node without its defence.
+#![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
+
+use baton_testnet::flood::{FloodOptions, FloodReport, run};
+
+fn is_full() -> bool {
+    std::env::var_os("BATON_FULL").is_some_and(|full| full == "1")
+}
+
+fn options() -> FloodOptions {
+    let short = FloodOptions {
+        seconds: 5,
+        rate: 300,
+        defence: true,
+        clients: 3,
+        subnets: 20,
+        burner: false,
+        seed: 1,
+    };
+    let whole =
+        FloodOptions { seconds: 60, rate: 5000, clients: 5, subnets: 250, burner: true, ..short.clone() };
+    if is_full() { whole } else { short }
+}
+
+async fn flood(options: &FloodOptions) -> FloodReport {
+    let folder = tempfile::tempdir().unwrap();
+    let report = Box::pin(run(folder.path(), options)).await.unwrap();
+    eprintln!("{}", serde_json::to_string(&report).unwrap());
+    report
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
+    let options = options();
+    let report = flood(&options).await;
+    assert_eq!(report.breaches, Vec::<String>::new());
+    if is_full() {
+        assert_eq!(report.slow, Vec::<String>::new());
+    }
+    for (name, part) in &report.parts {
+        assert!(part.honest.turns >= options.clients * 2, "{name}: {} honest turns", part.honest.turns);
+    }
+    // Each kind was refused as what it is, and by the node's own count.
+    let part = |name: &str| &report.parts[name];
+    for name in ["forged", "forged-many"] {
+        assert!(part(name).node.refused_as("BadSignature") > 0, "{name}: {:?}", part(name).node);
+        assert!(part(name).node.refused_as("RateLimited") > 0, "{name}: {:?}", part(name).node);
+    }
+    let signed = part("signed");
+    assert!(signed.node.connections_refused > signed.attacker.identities, "{:?}", signed.node);
+    assert!(part("signed-many").attacker.sent_per_second > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_defence_the_same_checks_fail() {
+    let options = FloodOptions { defence: false, subnets: 0, burner: false, ..options() };
+    let options = FloodOptions { seconds: if is_full() { 30 } else { 4 }, ..options };
+    let report = flood(&options).await;
+    for breach in ["signatures were verified", "identities of one subnet were let in"] {
+        assert!(
+            report.breaches.iter().any(|found| found.contains(breach)),
+            "{breach}: {:?}",
+            report.breaches
+        );
+    }
+}
