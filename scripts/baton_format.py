@@ -7,6 +7,7 @@ Ed25519 is libsodium's verification: it refuses non-canonical S, non-canonical o
 uses no cofactor.
 """
 
+import math
 import struct
 import sys
 
@@ -27,6 +28,7 @@ MIN_SEGMENT, MAX_SEGMENT = 1024, 2 * 1024 * 1024
 MAX_BLOB = MAX_SEGMENT + 16 + 48
 MAX_SIGNED, MAX_HEAD, MAX_MEMORY = 16 * 1024, 4096, 64 * 1024
 MAX_HINT, MAX_PLACE = 2048, 256
+MAX_EMBED_TEXTS, MAX_EMBED_DIMENSIONS, MAX_EMBED_REPLY = 64, 4096, 1050368
 MAX_OUTPUT_TOKENS = 32 * 1024
 MAX_HEAD_LIFETIME_MS = 400 * 24 * 3600 * 1000
 MAX_KEY_LIFETIME_MS = 24 * 3600 * 1000
@@ -289,7 +291,7 @@ PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
     ("messages", List(MESSAGE)), ("sampling", SAMPLING), ("json_schema", Option("string")), ("storage", STORAGE),
     ("resume_tokens", List("u32")))
-ENGINE = Enum("Native", "Proxied", "Echo")
+ENGINE = Enum("Native", "Proxied", "Echo", "Embedding")
 RECEIPT = Struct(
     ("version", "u8"), ("session_id", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("auth_hash", ID),
     ("node", ID), ("model", ID), ("engine", ENGINE), ("sampling", ID), ("seed", "u64"), ("window_from", "u64"),
@@ -334,6 +336,14 @@ QUOTA_GRANT = Struct(
     ("models", List(ID)), ("turns_per_hour", "u32"), ("tokens_per_hour", "u64"), ("concurrent", "u16"),
     ("from_ms", "u64"), ("until_ms", "u64"), ("depth", "u8"))
 QUOTA_PROOF = Struct(("version", "u8"), ("holder", ID), ("grant", ID), ("auth_hash", ID))
+QUOTA_USE = Struct(("chain", List(SIGNED)), ("proof", SIGNED))
+EMBED_AUTH = Struct(
+    ("version", "u8"), ("suite", "u8"), ("client_key", ID), ("request", ID16), ("audience", ID), ("audience_key", ID),
+    ("model", ID), ("texts_hash", ID), ("issued_ms", "u64"), ("expires_ms", "u64"))
+EMBED_TEXTS = Struct(("version", "u8"), ("texts", List("string")))
+EMBED_REPLY = Struct(
+    ("version", "u8"), ("node", ID), ("auth_hash", ID), ("model", ID), ("dimensions", "u32"), ("tokens", List("u32")),
+    ("components", List("f32")))
 ITEMS = List(Struct(("text", "string"), ("source", "string"), ("time_ms", "u64")))
 KEY_WINDOW = Struct(("key", ID), ("from_ms", "u64"), ("until_ms", "u64"))
 OFFER = Struct(
@@ -367,11 +377,17 @@ NODE_FRAME = Enum(
     ("Accepted", Struct(("nonce", ID))), ("Chunk", "bytes"),
     ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))), ("Status", TURN_STATUS), "Done", ("Blob", "bytes"),
     ("NodeRecord", SIGNED), ("Memory", ITEMS))
+EMBED_FRAME = Enum(
+    ("Request", Struct(("auth", SIGNED), ("texts", "bytes"), ("quota", Option(QUOTA_USE)))))
+EMBED_ANSWER = Enum(
+    ("Embedded", Struct(("nonce", ID), ("sealed", "bytes"))),
+    ("Refused", Struct(("code", "u16"), ("retry_after_ms", "u32"))))
 LOGPROB = Struct(("token", "u32"), ("millinats", "i32"))
 REPLY_EVENT = Enum(
     ("Waiting", "u32"),
     ("Tokens", Struct(("index", "u32"), ("ids", List("u32")), ("text", "string"), ("logprobs", List(LOGPROB)))),
-    ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE), ("Failed", Struct(("code", "u16"))))
+    ("Progress", SIGNED), ("Committed", COMMITTED), ("Store", STORE), ("Failed", Struct(("code", "u16"))),
+    ("Spelled", List("bytes")))
 
 
 def own_session(value):
@@ -426,6 +442,21 @@ def quota_rule(grant):
     need(grant["depth"] < 4 and grant["from_ms"] < grant["until_ms"], "QuotaExceeded", "a quota grant")
 
 
+def receipt_rule(receipt):
+    need(receipt["engine"] != "Embedding", "NonCanonical", "a receipt of what serves no turns")
+
+
+def embed_auth_rule(auth):
+    need(auth["suite"] == 1, "UnsupportedVersion", "cipher suite %d" % auth["suite"])
+
+
+def embed_reply_rule(reply):
+    counts = 1 <= len(reply["tokens"]) <= MAX_EMBED_TEXTS and 1 <= reply["dimensions"] <= MAX_EMBED_DIMENSIONS
+    need(counts, "FrameTooLarge", "vectors of a reply")
+    whole = len(reply["components"]) == reply["dimensions"] * len(reply["tokens"])
+    need(whole and all(map(math.isfinite, reply["components"])), "ReceiptMismatch", "vectors of a reply")
+
+
 def no_rule(_):
     return None
 
@@ -434,7 +465,7 @@ def no_rule(_):
 SIGNED_TYPES = {
     "Link": (LINK, "link", "author", "BadNodeSignature", MAX_SIGNED, link_rule),
     "TurnAuth": (TURN_AUTH, "turn-auth", "session_key", "BadSignature", MAX_SIGNED, auth_rule),
-    "Receipt": (RECEIPT, "receipt", "node", "BadNodeSignature", MAX_SIGNED, no_rule),
+    "Receipt": (RECEIPT, "receipt", "node", "BadNodeSignature", MAX_SIGNED, receipt_rule),
     "ProgressNote": (PROGRESS, "progress", "node", "BadNodeSignature", MAX_SIGNED, no_rule),
     "TurnAck": (TURN_ACK, "turn-ack", "session_key", "BadSignature", MAX_SIGNED, own_session),
     "Abort": (ABORT, "abort", "session_key", "BadSignature", MAX_SIGNED, own_session),
@@ -445,6 +476,8 @@ SIGNED_TYPES = {
     "RecallHint": (HINT, "recall-hint", "key", "MemUnauthorized", MAX_SIGNED, hint_rule),
     "QuotaGrant": (QUOTA_GRANT, "quota-grant", "grantor", "BadSignature", MAX_SIGNED, quota_rule),
     "QuotaProof": (QUOTA_PROOF, "quota-proof", "holder", "BadSignature", MAX_SIGNED, no_rule),
+    "EmbedAuth": (EMBED_AUTH, "embed-auth", "client_key", "BadSignature", MAX_SIGNED, embed_auth_rule),
+    "EmbedReply": (EMBED_REPLY, "embed-reply", "node", "BadNodeSignature", MAX_EMBED_REPLY, embed_reply_rule),
 }
 
 

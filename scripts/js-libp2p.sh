@@ -10,9 +10,7 @@ if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
   echo "skipped: js-libp2p needs Node.js 20 or newer"
   exit 0
 fi
-bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
-# The whole workspace: a part of it would build its dependencies anew, with other features.
-[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --all-targets
+need_programs
 # Without a lock file: npm does not lock the QUIC module for machines other than its own.
 (cd scripts/js-libp2p && npm install --no-package-lock --silent --no-audit --no-fund)
 node scripts/js-libp2p/test_peer.mjs --bin "$bin"

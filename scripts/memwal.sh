@@ -16,7 +16,5 @@ if ! "$venv/bin/python" -c 'import httpx, memwal' >/dev/null 2>&1; then
   # Without its own list: see requirements.txt.
   "${pip[@]}" --no-deps -r scripts/memwal/memwal.txt
 fi
-bin=${CARGO_TARGET_DIR:-target}/debug
-# The whole workspace: a part of it would build its dependencies anew, with other features.
-cargo build --quiet --locked --workspace --all-targets
+need_programs
 "$venv/bin/python" scripts/memwal/test_memwal.py "$bin"

@@ -9,7 +9,6 @@ need_python
 if ! "$venv/bin/python" -c 'import openai' >/dev/null 2>&1; then
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r scripts/openai/requirements.txt
 fi
-bin=${CARGO_TARGET_DIR:-target}/debug
-# The whole workspace: a part of it would build its dependencies anew, with other features.
-cargo build --quiet --locked --workspace --all-targets
+need_programs
 "$venv/bin/python" scripts/openai/test_openai.py "$bin"
+"$venv/bin/python" scripts/openai/test_tools.py "$bin"

@@ -42,10 +42,33 @@ need_node() {
   install_packages "${missing[@]}"
 }
 
+# Chromium, for the tests of pages; where there is none and it cannot be installed, they are skipped. Sets `chromium`.
+need_chromium() {
+  chromium=$(command -v chromium || command -v chromium-browser || true)
+  [ -z "$chromium" ] || return 0
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "skipped: there is no Chromium here, and it cannot be installed by this user"
+    exit 0
+  fi
+  install_packages chromium
+  chromium=$(command -v chromium)
+}
+
+# The programs: those in BATON_BIN, or built now. Sets `bin`.
+need_programs() {
+  bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
+  # The whole workspace: a part of it would build its dependencies anew, with other features.
+  [ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --all-targets
+}
+
 # The packages of scripts/requirements.txt, in an environment of their own.
 need_python() {
   if ! "$venv/bin/python" -c 'import blake3, nacl, walrus' >/dev/null 2>&1; then
-    python3 -m venv "$venv" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
+    # Debian has venv apart from Python, and without it leaves half an environment behind.
+    if ! python3 -m venv --clear "$venv" >/dev/null 2>&1; then
+      install_packages python3-venv
+      python3 -m venv --clear "$venv" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
+    fi
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/scripts/requirements.txt"
   fi
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: unit, property and process tests, the real model, the demo (with a store that fails, too), the
 # independent verifier, the comparison with Mysten's encoder, a Walrus client, a memory client and OpenAI's client of other
-# people's, both pages in a browser, completions and manual pages, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
+# people's, both pages in a browser, the full-screen view in a terminal, completions and manual pages, and a smoke run of each fuzz target. Long matrices run as seeded samples; `--full` runs them whole. Ends with a table of where
 # the time went.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,6 +62,7 @@ step "the memwal client" scripts/memwal.sh
 step "OpenAI's client" scripts/openai.sh
 step "the chat page in Chromium" scripts/page.sh
 step "the status page in Chromium" scripts/status_page.sh
+step "the full-screen view in tmux" scripts/tui.sh
 step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh

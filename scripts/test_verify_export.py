@@ -10,6 +10,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import nacl.signing
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import baton_format  # noqa: E402
 import vector_checks  # noqa: E402
@@ -190,6 +192,49 @@ class Refuses(unittest.TestCase):
                     (Path(folder) / path.name).write_text(text, encoding="utf-8")
                 with self.assertRaises(verifier.Refused, msg=name):
                     vector_checks.verify_vectors(Path(folder), verifier.verify_export)
+
+
+class Evidence(unittest.TestCase):
+    """Two links that one node signed for one turn."""
+
+    def setUp(self):
+        self.key = nacl.signing.SigningKey(bytes(range(32)))
+        self.first = self.link()
+
+    def link(self, **changes):
+        author = self.key.verify_key.encode()
+        value = {"version": 1, "session_id": bytes(32), "seq": 0, "segment": 0, "index": 0, "turn_id": bytes(16),
+                 "attempt": 0, "prev_link": bytes(32), "prev_blob": None, "record_hash": bytes(32),
+                 "record_length": 256, "auth_hash": bytes(32), "receipt_hash": bytes(32), "author": author,
+                 "time_ms": 1}
+        body = baton_format.encode(baton_format.LINK, dict(value, **changes))
+        signature = self.key.sign(baton_format.labelled("link", body)).signature
+        return baton_format.encode(baton_format.SIGNED, {"body": body, "signature": signature})
+
+    def code(self, *links):
+        texts = [base64.b64encode(link).decode() for link in links]
+        pair = {"node": "", "session_id": "", "seq": 9, "link_hashes": [], "links": texts}
+        data = json.dumps({"format": "baton-evidence-v1", "signed_twice": [pair]}).encode()
+        try:
+            return verifier.verify_evidence(data)
+        except verifier.Refused as refused:
+            return refused.code
+
+    def test_two_links_for_one_turn_are_evidence(self):
+        found = self.code(self.first, self.link(time_ms=2))
+        self.assertEqual((found[0]["node"], found[0]["seq"]), (self.key.verify_key.encode().hex(), 0))
+
+    def test_what_an_honest_node_may_sign_is_none(self):
+        for other in (self.first, self.link(attempt=1), self.link(turn_id=bytes([1] * 16)),
+                      self.link(auth_hash=bytes([1] * 32)), self.link(session_id=bytes([1] * 32))):
+            self.assertEqual(self.code(self.first, other), "ReceiptMismatch")
+
+    def test_a_changed_link_is_refused(self):
+        second = self.link(time_ms=2)
+        for at in range(0, len(second), 7):
+            bad = bytearray(second)
+            bad[at] ^= 1
+            self.assertIsInstance(self.code(self.first, bytes(bad)), str, at)
 
 
 class Command(unittest.TestCase):

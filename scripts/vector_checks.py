@@ -6,7 +6,7 @@ import struct
 
 from baton_format import (
     CryptoError, blake3, nacl,
-    CLIENT_FRAME, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
+    CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
     MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
     List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
     commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
@@ -21,10 +21,11 @@ PLAIN_TYPES = {
     "Record": RECORD, "Grant": GRANT, "Payload": PAYLOAD, "Sampling": SAMPLING, "ModelManifest": MANIFEST,
     "HeadOuter": HEAD_OUTER, "HeadInner": HEAD_INNER, "StoragePolicy": STORAGE, "AuditLeaf": LEAF,
     "MemoryItems": ITEMS, "RecordKind": KIND, "ClientFrame": CLIENT_FRAME, "NodeFrame": NODE_FRAME,
-    "ReplyEvent": REPLY_EVENT,
+    "ReplyEvent": REPLY_EVENT, "EmbedTexts": EMBED_TEXTS, "EmbedFrame": EMBED_FRAME, "EmbedAnswer": EMBED_ANSWER,
 }
 BLOCKS = {"payload": 1024, "reply event": 128, "head outer": 1024, "head inner": 512}
-HASHES = {"QuotaGrant": "quota-grant-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash"}
+HASHES = {"QuotaGrant": "quota-grant-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash",
+          "EmbedAuth": "embed-auth-hash"}
 
 
 def render(kind, value):
@@ -300,9 +301,45 @@ def check_blobs(v):
     return len(v["blobs"])
 
 
+def check_embed(v):
+    get = {name: unhex(text) for name, text in v.items() if isinstance(text, str) and name != "protocol"}
+    same(v["protocol"], "/baton/embed/1", "protocol")
+    signed = {item["type"]: item for item in v["objects"]}
+    for item in v["objects"]:
+        if item["type"] in SIGNED_TYPES:
+            check_signed_object(item)
+        else:
+            check_form(PLAIN_TYPES[item["type"]], item)
+    for item in v["frames"]:
+        check_form(PLAIN_TYPES[item["type"]], item)
+        same(struct.pack("<I", len(unhex(item["body"]))) + unhex(item["body"]), item["framed"], "frame " + item["name"])
+    auth, _ = open_encoded("EmbedAuth", unhex(signed["EmbedAuth"]["encoded"]))
+    binding = bytes([auth["suite"]]) + b"".join(auth[name] for name in ("client_key", "request", "model", "audience"))
+    same(binding, v["binding"], "binding")
+    same(nacl.crypto_scalarmult_base(get["node_secret"]), auth["audience_key"], "node key")
+    ephemeral = get["ephemeral_key"]
+    secret = agree("embed-exchange", get["node_secret"], ephemeral, ephemeral, auth["audience_key"], binding)
+    same(secret, v["embed_secret"], "secret, node")
+    secret = agree("embed-exchange", get["ephemeral_secret"], auth["audience_key"], ephemeral, auth["audience_key"], binding)
+    same(secret, v["embed_secret"], "secret, client")
+    same(kdf("embed-texts", secret), v["texts_key"], "key of the texts")
+    same(kdf("embed-texts-hash", get["sealed_texts"]), auth["texts_hash"], "hash of the sealed texts")
+    same(get["sealed_texts"][:32], ephemeral, "ephemeral key")
+    texts = chacha_open(get["texts_key"], bytes(12), get["sealed_texts"][32:], "texts")
+    same(unpad_block(texts, 1024), v["texts"], "texts")
+    auth_hash = unhex(signed["EmbedAuth"]["hash"])
+    same(kdf("embed-reply-key", secret, get["reply_nonce"], auth_hash), v["reply_key"], "key of the reply")
+    reply = unpad_block(chacha_open(get["reply_key"], bytes(12), get["sealed_reply"], "reply"), 1024)
+    same(reply, v["reply"], "reply")
+    value, _ = open_encoded("EmbedReply", reply)
+    same(value["auth_hash"], auth_hash, "order of the reply")
+    return len(v["objects"]) + len(v["frames"]) + 10
+
+
 VECTOR_FILES = {
     "kdf.json": check_kdf, "keys.json": check_keys, "sealing.json": check_sealing, "exchange.json": check_exchange,
     "hashes.json": check_hashes, "objects.json": check_objects, "frames.json": check_frames, "blobs.json": check_blobs,
+    "embed.json": check_embed,
 }
 
 

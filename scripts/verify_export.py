@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Verifies an exported Baton session offline, or the known-answer vectors.
+"""Verifies an exported Baton session offline, the known-answer vectors, or evidence that a node signed two links for one turn.
 
     verify_export.py SESSION.json [--head LINK_HASH] [--json]
     verify_export.py --vectors DIR [--json]
+    verify_export.py --evidence FILE [--json]
 
 Exit codes: 0 everything holds, 1 refused, 2 wrong usage. Section numbers are those of docs/PROTOCOL.md. Walrus blob IDs
 are compared where the chain names them and are not recomputed here: that needs the erasure coding.
@@ -348,20 +349,52 @@ def show(report, vectors):
     print("    Walrus blob IDs compared, not recomputed; nothing here says that no later turn exists")
 
 
+def verify_evidence(data):
+    """Two different links that one node signed for one attempt at one turn, as often as there are such. The report has who
+    and where; what is beside the links is for people, and not believed."""
+    evidence = fields_of(load_json(data), "format signed_twice", "evidence")
+    need(evidence["format"] == "baton-evidence-v1", "Malformed", "another format")
+    report = []
+    for pair in list_of(evidence["signed_twice"], "signed_twice"):
+        pair = fields_of(pair, "node session_id seq link_hashes links", "a pair")
+        links = list_of(pair["links"], "links")
+        need(len(links) == 2, "Malformed", "not two links")
+        opened = [fmt.open_encoded("Link", base64_of(text, "a link")) for text in links]
+        (one, _), (other, _) = opened
+        for field in ("author", "session_id", "seq", "turn_id", "attempt", "auth_hash"):
+            need(one[field] == other[field], "ReceiptMismatch", "the links differ in %s: no evidence" % field)
+        hashes = [fmt.signed_hash("link-hash", signed).hex() for _, signed in opened]
+        need(hashes[0] != hashes[1], "ReceiptMismatch", "it is one link, twice: no evidence")
+        report.append({"node": one["author"].hex(), "session_id": one["session_id"].hex(), "seq": one["seq"],
+                       "link_hashes": hashes})
+    return report
+
+
+def show_evidence(report):
+    for found in report:
+        print("proved   node %(node)s signed two links for turn %(seq)d of session %(session_id)s" % found)
+        for link in found["link_hashes"]:
+            print("         link %s" % link)
+    print("%d proved" % len(report))
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Verify an exported Baton session, or the known-answer vectors.")
     parser.add_argument("export", nargs="?", type=Path, help="an exported session (JSON)")
     parser.add_argument("--vectors", type=Path, metavar="DIR", help="check the known-answer vectors in DIR instead")
+    parser.add_argument("--evidence", type=Path, metavar="FILE", help="check what `baton receipts --evidence` wrote instead")
     parser.add_argument("--head", metavar="HEX", help="link hash that the session must end with")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
-    if (options.export is None) == (options.vectors is None):
-        parser.error("give an export, or --vectors DIR")
-    if options.head is not None and options.vectors is not None:
+    if sum(one is not None for one in (options.export, options.vectors, options.evidence)) != 1:
+        parser.error("give an export, or --vectors DIR, or --evidence FILE")
+    if options.head is not None and options.export is None:
         parser.error("--head goes with an export")
     try:
         if options.vectors is not None:
             report = verify_vectors(options.vectors, verify_export)
+        elif options.evidence is not None:
+            report = verify_evidence(read_export(options.evidence))
         else:
             report = verify_export(read_export(options.export))
             wanted = options.head.lower() if options.head is not None else report["head"]
@@ -377,7 +410,10 @@ def main(arguments=None):
     if options.json:
         print(json.dumps({"ok": True, "report": report}))
     else:
-        show(report, options.vectors is not None)
+        if options.evidence is not None:
+            show_evidence(report)
+        else:
+            show(report, options.vectors is not None)
     return 0
 
 

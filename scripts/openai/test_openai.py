@@ -2,21 +2,28 @@
 
     python scripts/openai/test_openai.py target/debug
 
-needs `baton` and `baton-testnet` in that folder. The nodes run the test engine, which repeats the message.
+needs `baton`, `baton-node` and `baton-testnet` in that folder. The nodes run the test engine, which repeats the message. Where
+BATON_MODELS names a folder with all-minilm-l6-v2, they embed with it; else with a test embedder that knows words by their spelling.
 """
 
 import collections
 import json
+import math
+import os
 import pathlib
 import select
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import openai
+import pydantic
 
 SECONDS = 60
+MODELS = os.environ.get("BATON_MODELS")
+EMBEDDER = "all-minilm-l6-v2" if MODELS else "hashing-384-v1"
 binaries = pathlib.Path("target/debug")
 
 
@@ -42,17 +49,25 @@ class Program:
         return code
 
 
-class OpenAiClient(unittest.TestCase):
+class Network(unittest.TestCase):
+    """A network with an endpoint, and OpenAI's client of it."""
+
     @classmethod
-    def setUpClass(cls):
+    def open(cls, *options, nodes, engine):
         cls.folder = tempfile.TemporaryDirectory()
-        folder = pathlib.Path(cls.folder.name)
-        cls.network = Program("baton-testnet", "up", "--nodes", "3", "--engine", "echo", "--json")
-        cls.settings = ["--home", folder / "home", "--config", cls.network.ready["config"], "--json"]
-        cls.gateway = Program("baton", "serve", "--listen", "127.0.0.1:0", "--allow-echo", *cls.settings)
+        cls.network = Program("baton-testnet", "up", "--nodes", nodes, "--engine", engine, "--json")
+        home = pathlib.Path(cls.folder.name) / "home"
+        cls.settings = ["--home", home, "--config", cls.network.ready["config"], "--json"]
+        cls.gateway = Program("baton", "serve", "--listen", "127.0.0.1:0", *options, *cls.settings)
         key = pathlib.Path(cls.gateway.ready["key_file"]).read_text().strip()
         cls.client = openai.OpenAI(base_url=cls.gateway.ready["url"], api_key=key, max_retries=0)
-        cls.model = cls.client.models.list().data[0].id
+        # Models to talk to come first. An endpoint hears of its nodes one after the other.
+        end = time.monotonic() + SECONDS
+        while (model := cls.client.models.list().data[0]).model_extra["baton"]["nodes"] < nodes:
+            if time.monotonic() > end:
+                raise RuntimeError(f"not all of {nodes} nodes were found: {model}")
+            time.sleep(0.1)
+        cls.model = model.id
 
     @classmethod
     def tearDownClass(cls):
@@ -61,6 +76,16 @@ class OpenAiClient(unittest.TestCase):
         cls.folder.cleanup()
         if codes != (0, 0):
             raise RuntimeError(f"the programs ended with {codes}")
+
+
+class OpenAiClient(Network):
+    @classmethod
+    def setUpClass(cls):
+        # The nodes' own variables: the network hands its environment on.
+        os.environ["BATON_NODE_EMBEDDING_MODEL"] = EMBEDDER
+        if MODELS:
+            os.environ["BATON_NODE_MODEL_DIR"] = MODELS
+        cls.open("--allow-echo", nodes=3, engine="echo")
 
     def ask(self, messages, **more):
         return self.client.chat.completions.create(model=self.model, messages=messages, **more)
@@ -122,6 +147,12 @@ class OpenAiClient(unittest.TestCase):
         parts = self.client.completions.create(model=self.model, prompt="just this", stream=True)
         self.assertIn("just this", "".join(part.choices[0].text for part in parts))
 
+    def test_what_a_test_engine_cannot_do_is_refused(self):
+        for refused in [{"logprobs": True}, {"response_format": {"type": "json_object"}}]:
+            with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:
+                self.ask([{"role": "user", "content": f"hi {refused}"}], **refused)
+            self.assertEqual(error.exception.code, "unsupported_parameter")
+
     def test_errors_are_the_exceptions_that_programs_catch(self):
         hi = [{"role": "user", "content": "hi"}]
         stranger = self.client.with_options(api_key="sk-wrong")
@@ -130,8 +161,9 @@ class OpenAiClient(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(model="gpt-4", messages=hi)
         for refused in [
-            {"n": 2}, {"logprobs": True}, {"presence_penalty": 1.0}, {"response_format": {"type": "json_object"}},
-            {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"extra_body": {"unheard": 1}},
+            {"n": 2}, {"presence_penalty": 1.0}, {"response_format": {"type": "grammar"}},
+            {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tool_choice": "required"},
+            {"extra_body": {"unheard": 1}},
         ]:
             with self.assertRaises(openai.BadRequestError, msg=str(refused)) as error:
                 self.ask(hi, **refused)
@@ -142,6 +174,44 @@ class OpenAiClient(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.embeddings.create(model=self.model, input="hi")
 
+    def test_tools_are_refused_where_no_node_has_a_model_that_takes_them(self):
+        with self.assertRaises(openai.BadRequestError) as error:
+            self.ask([{"role": "user", "content": "hi"}], tools=[{"type": "function", "function": {"name": "f"}}])
+        self.assertEqual((error.exception.code, error.exception.param), ("unsupported_parameter", "tools"))
+
+    def test_embeddings_of_like_texts_are_near_each_other(self):
+        texts = ["The cat sleeps on the sofa.", "A cat is sleeping on a sofa.", "Interest rates rose in March."]
+        # The client asks for base64 where it is not told, and gives floats either way.
+        embedded = {name: self.client.embeddings.create(model=EMBEDDER, input=texts, **asked) for name, asked in
+                    {"default": {}, "float": {"encoding_format": "float"}, "base64": {"encoding_format": "base64"}}.items()}
+        plain = [item.embedding for item in embedded["float"].data]
+        self.assertEqual([item.index for item in embedded["float"].data], [0, 1, 2])
+        for found, expected in zip(embedded["default"].data, plain):
+            self.assertEqual(len(found.embedding), 384)
+            self.assertTrue(all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(found.embedding, expected)))
+        self.assertIsInstance(embedded["base64"].data[0].embedding, str)
+        same, alike, other = plain
+        self.assertAlmostEqual(sum(x * x for x in same), 1, places=4)
+        cosine = lambda a, b: sum(x * y for x, y in zip(a, b))
+        self.assertGreater(cosine(same, alike), cosine(same, other) + 0.2)
+        about = embedded["float"]
+        self.assertEqual((about.model, about.usage.prompt_tokens), (EMBEDDER, about.usage.total_tokens))
+        self.assertGreater(about.usage.total_tokens, 10)
+        self.assertTrue(about.model_extra["baton"]["verified"])
+        one = self.client.embeddings.create(model=EMBEDDER, input=texts[0], dimensions=384, user="somebody")
+        self.assertTrue(all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(one.data[0].embedding, same)))
+        many = self.client.embeddings.create(model=EMBEDDER, input=[f"text number {n}" for n in range(100)])
+        self.assertEqual([item.index for item in many.data], list(range(100)))
+
+    def test_what_embeddings_cannot_be_is_refused(self):
+        self.assertIn(EMBEDDER, [model.id for model in self.client.models.list()])
+        for refused in [{"input": [1, 2, 3]}, {"input": "a", "dimensions": 8}, {"input": "a", "extra_body": {"unheard": 1}},
+                        {"input": ""}, {"input": "x" * 9000}]:
+            with self.assertRaises(openai.BadRequestError, msg=str(refused)):
+                self.client.embeddings.create(model=EMBEDDER, **refused)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model="text-embedding-3-small", input="hi")
+
     def test_a_session_is_named_by_header_or_field(self):
         first = self.ask([{"role": "user", "content": "first"}]).model_extra["baton"]
         named = {"x-baton-session": first["session"]}
@@ -149,6 +219,74 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual((second["session"], second["turn"]), (first["session"], 1))
         third = self.ask([{"role": "user", "content": "third"}], extra_body={"session": first["session"]})
         self.assertEqual(third.model_extra["baton"]["turn"], 2)
+
+
+class Colour(pydantic.BaseModel):
+    """An answer's form. Short, so that a small model ends it."""
+
+    name: str = pydantic.Field(max_length=10)
+    warm: bool
+    hex_digits: list[int] = pydantic.Field(max_length=3)
+
+
+@unittest.skipUnless(pathlib.Path.home().joinpath(".cache/baton/models").exists(), "the model is not installed")
+class OpenAiClientWithTheModel(Network):
+    """JSON and probabilities need a model that chooses tokens."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.open(nodes=1, engine="native")
+
+    def ask(self, content, **more):
+        messages = [{"role": "user", "content": content}]
+        return self.client.chat.completions.create(model=self.model, messages=messages, **more)
+
+    def test_an_answer_is_parsed_into_the_class_that_was_asked_for(self):
+        messages = [{"role": "user", "content": "Describe the colour red as JSON."}]
+        answer = self.client.chat.completions.parse(
+            model=self.model, messages=messages, response_format=Colour, temperature=0, max_tokens=100,
+        )
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        self.assertIsInstance(answer.choices[0].message.parsed, Colour)
+
+    def test_a_schema_holds_whole_and_in_a_stream(self):
+        schema = {"type": "object", "properties": {"z": {"enum": ["x", "y"]}, "a": {"type": "boolean"}},
+                  "required": ["z", "a"], "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "short", "schema": schema, "strict": True}}
+        for seed in range(3):
+            answer = self.ask("Answer.", response_format=form, seed=seed, temperature=1.5)
+            value = json.loads(answer.choices[0].message.content)
+            self.assertEqual(list(value), ["z", "a"])
+            parts = self.ask("Answer.", response_format=form, seed=seed, temperature=1.5, stream=True)
+            text = "".join(part.choices[0].delta.content or "" for part in parts)
+            self.assertEqual(json.loads(text), value, "the same seed")
+
+    def test_json_object_begins_an_object(self):
+        answer = self.ask("Say hello in JSON.", response_format={"type": "json_object"}, temperature=0, max_tokens=200)
+        text = answer.choices[0].message.content
+        self.assertTrue(text.startswith("{"), text)
+        if answer.choices[0].finish_reason == "stop":
+            self.assertIsInstance(json.loads(text), dict)
+
+    def test_log_probabilities_of_a_chat_and_of_a_text(self):
+        question = "What is the capital of France?"
+        whole = self.ask(question, logprobs=True, top_logprobs=3, temperature=0, max_tokens=8).choices[0]
+        content = whole.logprobs.content
+        self.assertEqual("".join(one.token for one in content), whole.message.content)
+        for one in content:
+            self.assertEqual(len(one.top_logprobs), 3)
+            self.assertEqual(one.logprob, one.top_logprobs[0].logprob, "greedy")
+            self.assertEqual(bytes(one.bytes).decode(), one.token)
+            self.assertLessEqual(sum(math.exp(other.logprob) for other in one.top_logprobs), 1.001)
+        parts = self.ask(question, logprobs=True, top_logprobs=3, temperature=0, max_tokens=8, stream=True)
+        told = [one for part in parts if part.choices[0].logprobs for one in part.choices[0].logprobs.content]
+        self.assertEqual([one.model_dump() for one in told], [one.model_dump() for one in content])
+        text = self.client.completions.create(
+            model=self.model, prompt=question, logprobs=2, temperature=0, max_tokens=8,
+        ).choices[0]
+        self.assertEqual("".join(text.logprobs.tokens), text.text)
+        self.assertEqual(text.logprobs.token_logprobs, [one.logprob for one in content])
+        self.assertEqual(text.logprobs.text_offset[1], len(text.logprobs.tokens[0]))
 
 
 if __name__ == "__main__":

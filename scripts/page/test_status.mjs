@@ -215,7 +215,10 @@ test("nothing was asked of anybody else, and the browser has no complaint", () =
 });
 
 test("it shows that the node drains, and then that it is gone", async () => {
-  await until("a running turn", async () => (await tile("Turns running"))[0] !== `0 of ${SLOTS}`);
+  // Ten seconds of words, so that the page has the time to see the node drain.
+  const before = Date.now();
+  void say("word ".repeat(400)).catch(() => {});
+  await until("a running turn", async () => Date.now() > before + 2000 && (await tile("Turns running"))[0] !== `0 of ${SLOTS}`);
   node.program.kill("SIGTERM");
   await page.locator("#state", { hasText: "draining" }).waitFor();
   await page.getByText("the node is stopping").waitFor();

@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Uses the full-screen view of baton chat as a person would: in a terminal (tmux), with keys, looking at the screen. The nodes
+# run the test engine, which repeats the message.
+#
+#   scripts/tui.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+need_tools
+if ! command -v tmux >/dev/null 2>&1; then
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "skipped: there is no tmux here, and it cannot be installed by this user"
+    exit 0
+  fi
+  install_packages tmux
+fi
+bin=${BATON_BIN:-${CARGO_TARGET_DIR:-target}/debug}
+# The whole workspace: a part of it would build its dependencies anew, with other features.
+[ -n "${BATON_BIN:-}" ] || cargo build --quiet --locked --workspace --all-targets
+bin=$(cd "$bin" && pwd)
+
+export LC_ALL=C.UTF-8
+unset TMUX NO_COLOR BATON_LOG BATON_PLAIN BATON_HOME BATON_CONFIG BATON_NODE
+work=$(mktemp -d)
+mux() { tmux -u -L "baton-tui-$$" -f /dev/null "$@"; }
+network=
+finish() {
+  mux kill-server 2>/dev/null || true
+  [ -z "$network" ] || { kill "$network" 2>/dev/null && wait "$network" 2>/dev/null; } || true
+  rm -rf "$work"
+}
+trap finish EXIT
+
+screen() { mux capture-pane -p -t t; }
+keys() { mux send-keys -t t "$@"; }
+# Waits until what stands on the screen matches; the second argument is for how many seconds, 20 if none.
+see() {
+  local until=$((SECONDS + ${2:-20}))
+  until grep -qE -- "$1" <<<"$(screen)"; do
+    if [ "$SECONDS" -ge "$until" ]; then
+      screen >&2
+      fail "this was not seen: $1"
+    fi
+    sleep 0.1
+  done
+}
+# Waits until it does not match any more.
+unseen() {
+  local until=$((SECONDS + 10))
+  while grep -qE -- "$1" <<<"$(screen)"; do
+    if [ "$SECONDS" -ge "$until" ]; then
+      screen >&2
+      fail "this should not be seen: $1"
+    fi
+    sleep 0.1
+  done
+}
+# A terminal of this size, with a shell in it that goes on when the program ends.
+terminal() {
+  mux kill-server 2>/dev/null || true
+  mux new-session -d -x "$1" -y "$2" -s t "PS1='shell> ' sh"
+  see 'shell>'
+}
+run() {
+  keys -l "$1"
+  keys Enter
+}
+chat="$bin/baton --home $work/home --config \$CONFIG chat --allow-echo"
+# The terminal is as it was: no alternate screen, no mouse, no bracketed paste, and lines with an echo.
+restored() {
+  see 'shell> *$'
+  local modes
+  modes=$(mux display-message -p -t t '#{alternate_on}#{mouse_any_flag}#{cursor_flag}')
+  [ "$modes" = 001 ] || fail "the terminal was not given back: $modes"
+  run 'stty -a | tr -d "\n" | sed "s/.* \(-*icanon\) .* \(-*echo\) .*/<\1 \2>/"'
+  see '<icanon echo>'
+}
+
+"$bin/baton-testnet" up --nodes 3 --engine echo --echo-delay-ms 50 >"$work/network" 2>"$work/network.err" &
+network=$!
+until grep -qs 'Ctrl-C stops' "$work/network"; do
+  kill -0 "$network" 2>/dev/null || fail "the network did not start: $(tail -n 3 "$work/network.err")"
+  sleep 0.2
+done
+CONFIG=$(sed -n 's/.* --config \([^ ]*\) .*/\1/p' "$work/network")
+chat=${chat//\$CONFIG/$CONFIG}
+long=$(printf 'word %.0s' $(seq 100))
+
+echo "it opens, and answers while one types"
+terminal 100 30
+run "$chat"
+see '^• .*│'
+see '· 3 nodes'
+run "Tell me of 日本語, $long"
+see 'Esc ends it'
+see 'echo: Tell me of 日本語,'
+keys -l 'typed meanwhile'
+see '› typed meanwhile'
+see '✓ verified · turn 0 · node [0-9a-f]{8} · [0-9]+ \+ [0-9]+ tokens · echo · [0-9.]+'
+see '✓ 1 turn verified'
+see '• Tell me of 日'
+unseen 'Esc ends it'
+keys C-c
+unseen 'typed meanwhile'
+
+echo "lines begin anew, and what is pasted is not sent"
+keys -l 'one'
+keys M-Enter
+keys -l 'two'
+mux set-buffer "$(printf 'three\nfour \033]0;owned\007')"
+mux paste-buffer -p -t t
+see '^ *│? *four \]0;owned'
+keys Enter
+see '✓ verified · turn 1'
+see 'echo: one twothree four'
+
+echo "Escape ends an answer"
+run "never mind, $long"
+see 'echo: never mind,'
+keys Escape
+see 'not part of the conversation'
+unseen 'not answered'
+
+echo "another node goes on when one is killed"
+run "go on, $long $long"
+see 'echo: go on,'
+node=$(screen | sed -n 's/.*─ . node \([0-9a-f]\{8\}\) ·.*/\1/p')
+victim=$(sed -n "s/^node  $node.*(process \([0-9]*\),.*/\1/p" "$work/network")
+[ -n "$victim" ] || fail "the screen names no node of the network: $node"
+kill -9 "$victim"
+see "node $node failed" 30
+see 'goes on with the answer' 30
+see '✓ verified · turn 2' 60
+
+echo "help, and the list of sessions"
+keys F1
+see '┌─ help'
+see '/regenerate'
+keys q
+unseen '┌─ help'
+keys Tab
+see 'Enter opens'
+keys n
+see '^• [0-9a-f]{8} '
+keys Tab Down
+keys Enter
+see 'echo: go on,'
+
+echo "other sizes"
+mux resize-window -t t -x 60 -y 20
+see '^› say something'
+unseen '│'
+mux resize-window -t t -x 20 -y 5
+see '^[0-9a-f]{8} +F1 help$'
+keys -l 'small'
+see '^› small'
+mux resize-window -t t -x 100 -y 30
+see 'sessions · Tab'
+keys C-u
+
+echo "the journal's escape sequences stay text"
+keys C-d
+see 'go on with: baton chat'
+restored
+title=$(mux display-message -p -t t '#{pane_title}')
+printf 'nice \033]0;owned\007\033[2J\302\233text' |
+  "$bin/baton" --home "$work/home" --config "$CONFIG" chat --allow-echo --message - >/dev/null 2>&1
+run "clear; $chat last"
+see '› nice \]0;owned\[2Jtext'
+see '  echo: nice'
+[ "$(mux display-message -p -t t '#{pane_title}')" = "$title" ] || fail "an answer set the terminal's title"
+
+echo "a signal gives the terminal back, and keeps the message"
+run "be quick, $long"
+see 'echo: be quick,'
+kill -TERM "$(pgrep -f "^$bin/baton --home $work/home" | head -n 1)"
+see 'the message that was not answered is finished first'
+restored
+run "clear; $chat last"
+see 'an earlier message was not answered; finishing it'
+see '✓ verified · turn 1'
+keys C-d
+restored
+
+echo "line by line where that is asked for"
+run "clear; $chat --plain last"
+see '^> *$'
+unseen 'F1 help'
+run '/quit'
+restored
+run "clear; echo /quit | $chat last"
+see 'session [0-9a-f]{8} · 2 turns · /help'
+restored
+
+if [ -z "${BATON_BIN:-}" ]; then
+  echo "a panic gives the terminal back before its message"
+  tests=$(cargo test --quiet --locked --workspace --bin baton --no-run --message-format=json |
+    sed -n 's/.*"name":"baton","src_path".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+  run "clear; $tests --ignored --nocapture a_panic_gives_the_terminal_back"
+  see 'on purpose'
+  see 'test result: ok. 1 passed'
+  restored
+fi
+echo "the full-screen view: all as it should be"
