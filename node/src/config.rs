@@ -252,6 +252,7 @@ impl Settings {
             resources: ResourceLimits {
                 max_memory_mb: chosen.max_memory_mb,
                 max_connections: chosen.max_connections.unwrap_or(512),
+                new_connections_per_second: chosen.new_connections_per_second.unwrap_or(100),
                 max_connections_per_peer: chosen.max_connections_per_peer.unwrap_or(4),
                 max_streams: chosen.max_streams.unwrap_or(512),
                 max_streams_per_peer: chosen.max_streams_per_peer.unwrap_or(64),

@@ -207,6 +207,10 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_connections", text))]
     pub max_connections: Option<u32>,
+    /// Connections that others may open in a second; half of them are kept for subnets that opened few lately
+    #[arg(long, env = "BATON_NODE_NEW_CONNECTIONS_PER_SECOND", value_name = "N", help_heading = "Resources",
+        value_parser = |text: &str| number::<u32>("new_connections_per_second", text))]
+    pub new_connections_per_second: Option<u32>,
     /// Connections with one peer
     #[arg(long, env = "BATON_NODE_MAX_CONNECTIONS_PER_PEER", value_name = "N", help_heading = "Resources",
         value_parser = |text: &str| number::<u32>("max_connections_per_peer", text))]
@@ -281,7 +285,7 @@ impl RunFlags {
             config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
             publisher_token_file publisher_secret_file heads shards model model_dir embedding_model engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
-            max_memory_mb max_connections max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
+            max_memory_mb max_connections new_connections_per_second max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
             grant_issuers grants_required grants_revoked
             input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at)
@@ -325,6 +329,7 @@ impl RunFlags {
             "turns_per_minute" => self.turns_per_minute = Some(number(key, one())?),
             "max_memory_mb" => self.max_memory_mb = Some(number(key, one())?),
             "max_connections" => self.max_connections = Some(number(key, one())?),
+            "new_connections_per_second" => self.new_connections_per_second = Some(number(key, one())?),
             "max_connections_per_peer" => self.max_connections_per_peer = Some(number(key, one())?),
             "max_streams" => self.max_streams = Some(number(key, one())?),
             "max_streams_per_peer" => self.max_streams_per_peer = Some(number(key, one())?),

@@ -13,6 +13,8 @@ pub struct ResourceLimits {
     pub max_memory_mb: Option<u32>,
     /// Connections that others opened.
     pub max_connections: u32,
+    /// Connections that others open in a second.
+    pub new_connections_per_second: u32,
     /// Connections with one peer.
     pub max_connections_per_peer: u32,
     /// Inbound requests open at once.
@@ -31,6 +33,7 @@ impl ResourceLimits {
     pub fn mesh(&self) -> MeshLimits {
         MeshLimits {
             max_connections_in: self.max_connections,
+            new_connections_per_second: self.new_connections_per_second,
             max_connections_per_peer: self.max_connections_per_peer,
             max_streams_in: self.max_streams as usize,
             max_streams_per_peer: self.max_streams_per_peer as usize,

@@ -140,6 +140,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("output_price", Kind::Number(0, 1_000_000_000_000), "0", "", ""),
     entry("max_memory_mb", Kind::Number(64, 16_777_216), "", "nine tenths of the machine's", ""),
     entry("max_connections", Kind::Number(8, 65_536), "512", "", ""),
+    entry("new_connections_per_second", Kind::Number(4, 65_536), "100", "", ""),
     entry("max_connections_per_peer", Kind::Number(2, 256), "4", "", ""),
     entry("max_streams", Kind::Number(1, 65_536), "512", "", ""),
     entry("max_streams_per_peer", Kind::Number(1, 4096), "64", "", ""),

@@ -157,6 +157,7 @@ impl Settings {
             "output_price" => number(self.output_price),
             "max_memory_mb" => resources.max_memory_mb?.into(),
             "max_connections" => resources.max_connections.into(),
+            "new_connections_per_second" => resources.new_connections_per_second.into(),
             "max_connections_per_peer" => resources.max_connections_per_peer.into(),
             "max_streams" => resources.max_streams.into(),
             "max_streams_per_peer" => resources.max_streams_per_peer.into(),
