@@ -5,6 +5,7 @@
 //! but not with the node: every length and time is bounded.
 
 mod calls;
+mod request;
 mod sse;
 
 use std::{
@@ -14,7 +15,6 @@ use std::{
 
 use futures::StreamExt as _;
 use reqwest::{Client, StatusCode, Url, header};
-use serde_json::{Value, json};
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -29,13 +29,13 @@ use self::{
 };
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
-    GenerateJob, GenerateStats, Sampling, TokenCount,
+    GenerateJob, GenerateStats, TokenCount,
     grammar::{self, Constraint, Kind},
     manifest::unseen,
     refuse_logprobs,
     worker::millis,
 };
-use crate::prompt::{Prompt, Spoken, role_name};
+use crate::prompt::Prompt;
 
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,9 +49,6 @@ const ESTIMATED_BYTES_PER_TOKEN: usize = 3;
 
 /// Tokens that a template puts around a message, in an estimate.
 const ESTIMATED_MESSAGE_TOKENS: usize = 8;
-
-/// Servers differ in the width of a seed; 31 bits fit all of them.
-const SEED_MASK: u64 = 0x7fff_ffff;
 
 /// Where the server is and what it may take.
 #[derive(Clone)]
@@ -301,7 +298,8 @@ impl Run {
     }
 
     async fn request(&mut self, job: &GenerateJob) -> Result<FinishReason, EngineError> {
-        let body = request_body(&self.backend.model, &job.prompt, &job.sampling, job.constraint.as_ref());
+        let body = request::body(&self.backend.model, &job.prompt, &job.sampling, job.constraint.as_ref())
+            .map_err(|_| EngineError::BackendProtocol { reason: "the request cannot be written" })?;
         let request = self
             .backend
             .client
@@ -390,69 +388,4 @@ impl Run {
         // A reader that has gone ends the job in `finish`.
         let _ = self.events.send(event).await;
     }
-}
-
-/// The request's JSON. Fields outside the protocol are sent only when a job asks for them.
-fn request_body(
-    model: &str,
-    prompt: &Prompt,
-    sampling: &Sampling,
-    constraint: Option<&Constraint>,
-) -> Vec<u8> {
-    let messages: Vec<Value> = prompt.spoken().iter().map(message).collect();
-    let mut body = json!({
-        "model": model,
-        "messages": messages,
-        "stream": true,
-        "stream_options": { "include_usage": true },
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "seed": sampling.seed & SEED_MASK,
-        "max_tokens": sampling.max_tokens,
-    });
-    if !sampling.stop.is_empty() {
-        body["stop"] = json!(sampling.stop);
-    }
-    if sampling.top_k > 0 {
-        body["top_k"] = json!(sampling.top_k);
-    }
-    if (sampling.repetition_penalty - 1.0).abs() > f32::EPSILON {
-        body["repetition_penalty"] = json!(sampling.repetition_penalty);
-    }
-    if let Some(Constraint(Kind::Passed(schema))) = constraint
-        && let Ok(schema) = serde_json::from_str::<Value>(schema)
-    {
-        let schema = json!({ "name": "answer", "schema": schema, "strict": true });
-        body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
-    }
-    let mut body = body.to_string();
-    if let Some(tools) = prompt.tools() {
-        // Written apart: models were trained on definitions in the order that people write, which a `Value` has not.
-        body.truncate(body.len() - 1);
-        body.push_str(",\"tools\":");
-        body.push_str(&tools.message().text);
-        body.push('}');
-    }
-    body.into_bytes()
-}
-
-fn message(spoken: &Spoken<'_>) -> Value {
-    let Spoken { message, content, calls, answers, .. } = spoken;
-    let mut value = json!({ "role": role_name(message.role), "content": content.as_str() });
-    if !calls.is_empty() {
-        let calls = calls.iter().map(|call| {
-            let function =
-                json!({ "name": call.call.name, "arguments": call.call.arguments.write().as_str() });
-            json!({ "id": call.id, "type": "function", "function": function })
-        });
-        value["tool_calls"] = calls.collect();
-    }
-    let (id, name) = answers.as_ref().map(|(id, name)| (id, name)).unzip();
-    if let Some(name) = message.name.as_ref().or(name) {
-        value["name"] = json!(name);
-    }
-    if let Some(id) = id.or(message.call_id.as_ref()) {
-        value["tool_call_id"] = json!(id);
-    }
-    value
 }

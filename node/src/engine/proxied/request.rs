@@ -1,0 +1,188 @@
+//! The body of a request: JSON out of borrowed parts, into one buffer of the right size that is wiped once it is sent. Pure.
+//!
+//! What the HTTP client copies out of it into a socket's buffers is out of reach.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+use zeroize::Zeroizing;
+
+use super::grammar::{Constraint, Kind};
+use crate::{
+    engine::Sampling,
+    prompt::{Prompt, Spoken, SpokenCall, role_name},
+};
+
+/// Servers differ in the width of a seed; 31 bits fit all of them.
+const SEED_MASK: u64 = 0x7fff_ffff;
+
+/// The request. Fields outside the protocol are sent only when a job asks for them.
+pub(super) fn body(
+    model: &str,
+    prompt: &Prompt,
+    sampling: &Sampling,
+    constraint: Option<&Constraint>,
+) -> io::Result<Bytes> {
+    let spoken = prompt.spoken();
+    let head = Head {
+        model,
+        messages: spoken.iter().map(message).collect(),
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        seed: sampling.seed & SEED_MASK,
+        max_tokens: sampling.max_tokens,
+        stop: &sampling.stop,
+        top_k: Some(sampling.top_k).filter(|top_k| *top_k > 0),
+        repetition_penalty: Some(sampling.repetition_penalty)
+            .filter(|penalty| (penalty - 1.0).abs() > f32::EPSILON),
+    };
+    let schema = constraint.and_then(|constraint| match constraint {
+        Constraint(Kind::Passed(schema)) => Some(schema.as_str()),
+        Constraint(_) => None,
+    });
+    let tools = prompt.tools().map(|tools| tools.message());
+    // These two are JSON already, in the order that people write: models were trained on that.
+    let mut rest: Vec<&[u8]> = Vec::new();
+    if let Some(schema) = schema {
+        rest.push(br#","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":"#);
+        rest.extend([schema.as_bytes(), b"}}".as_slice()]);
+    }
+    if let Some(tools) = &tools {
+        rest.extend([b",\"tools\":".as_slice(), tools.text.as_bytes()]);
+    }
+    rest.push(b"}");
+    // A buffer that grows leaves copies behind, so it is measured first.
+    let mut size = Size(0);
+    serde_json::to_writer(&mut size, &head)?;
+    let size = size.0 + rest.iter().map(|part| part.len()).sum::<usize>();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(size));
+    serde_json::to_writer(&mut *bytes, &head)?;
+    // The brace that closes it.
+    bytes.pop();
+    rest.into_iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(Bytes::from_owner(bytes))
+}
+
+#[derive(Serialize)]
+struct Head<'a> {
+    model: &'a str,
+    messages: Vec<WireMessage<'a>>,
+    stream: bool,
+    stream_options: StreamOptions,
+    temperature: f32,
+    top_p: f32,
+    seed: u64,
+    max_tokens: u32,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repetition_penalty: Option<f32>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Serialize)]
+struct WireMessage<'a> {
+    role: &'static str,
+    content: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WireCall<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct WireCall<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WireFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct WireFunction<'a> {
+    name: &'a str,
+    #[serde(serialize_with = "wiped")]
+    arguments: Zeroizing<String>,
+}
+
+fn wiped<S: Serializer>(text: &Zeroizing<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+fn message<'a>(spoken: &'a Spoken<'_>) -> WireMessage<'a> {
+    let Spoken { message, content, calls, answers, .. } = spoken;
+    let (id, name) = answers.as_ref().map(|(id, name)| (id, name)).unzip();
+    WireMessage {
+        role: role_name(message.role),
+        content,
+        tool_calls: calls.iter().map(call).collect(),
+        name: message.name.as_ref().or(name).map(String::as_str),
+        tool_call_id: id.or(message.call_id.as_ref()).map(String::as_str),
+    }
+}
+
+fn call(SpokenCall { id, call }: &SpokenCall) -> WireCall<'_> {
+    let function = WireFunction { name: &call.name, arguments: call.arguments.write() };
+    WireCall { id, kind: "function", function }
+}
+
+/// Counts.
+struct Size(usize);
+
+impl Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::prompt::{ChatMessage, Role};
+
+    fn sampling() -> Sampling {
+        Sampling { max_tokens: 9, seed: u64::MAX, ..Sampling::default() }
+    }
+
+    #[test]
+    fn is_the_json_that_it_should_be() {
+        let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a \"b\"\n\u{1F600}")]);
+        let sampling = Sampling { stop: vec!["}".into()], top_k: 4, ..sampling() };
+        let constraint = Constraint(Kind::Passed(Zeroizing::new(r#"{"z":1,"a":2}"#.into())));
+        let bytes = body("m", &prompt, &sampling, Some(&constraint)).unwrap();
+        let value: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(value["messages"], json!([{ "role": "user", "content": "a \"b\"\n\u{1F600}" }]));
+        assert_eq!((&value["stop"], &value["top_k"]), (&json!(["}"]), &json!(4)));
+        assert_eq!(value["seed"], json!(SEED_MASK));
+        assert_eq!(value["response_format"]["json_schema"]["schema"], json!({ "z": 1, "a": 2 }));
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert!(text.contains(r#""schema":{"z":1,"a":2}"#), "the order is the writer's: {text}");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_sent() {
+        let prompt = Prompt::new(vec![ChatMessage::new(Role::User, "a")]);
+        let value: Value = serde_json::from_slice(&body("m", &prompt, &sampling(), None).unwrap()).unwrap();
+        for absent in ["stop", "top_k", "repetition_penalty", "response_format", "tools"] {
+            assert!(value.get(absent).is_none(), "{absent}");
+        }
+    }
+}
