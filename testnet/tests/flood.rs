@@ -57,13 +57,19 @@ async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_defence_the_same_checks_fail() {
     let options = FloodOptions { defence: false, subnets: 0, burner: false, ..options() };
-    let options = FloodOptions { seconds: if is_full() { 30 } else { 4 }, ..options };
-    let report = flood(&options).await;
-    for breach in ["signatures were verified", "identities of one subnet were let in"] {
-        assert!(
-            report.breaches.iter().any(|found| found.contains(breach)),
-            "{breach}: {:?}",
-            report.breaches
-        );
+    // The attacker has what other programs leave of the processors: where that is little, it takes longer to be too much.
+    let lengths = if is_full() { vec![30] } else { vec![4, 12, 36] };
+    let mut missing = Vec::new();
+    for seconds in lengths {
+        let report = flood(&FloodOptions { seconds, ..options.clone() }).await;
+        missing = ["signatures were verified", "identities of one subnet were let in"]
+            .into_iter()
+            .filter(|breach| !report.breaches.iter().any(|found| found.contains(breach)))
+            .collect();
+        if missing.is_empty() {
+            break;
+        }
+        eprintln!("not in {seconds} s: {missing:?} {:?}", report.breaches);
     }
+    assert!(missing.is_empty(), "{missing:?}");
 }
