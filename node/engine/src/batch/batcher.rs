@@ -1,0 +1,187 @@
+//! A scheduler on a thread of its own, and a bounded queue in front of it.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{
+    BatchOptions,
+    answer::Answer,
+    request::{BatchError, Finish, Request, SessionKey},
+    scheduler::{Bounds, Load, Progress, Scheduler},
+};
+use crate::Model;
+
+/// How often it is looked whether readers have taken something, when all requests wait for theirs.
+const PAUSED_LOOK: Duration = Duration::from_millis(2);
+
+/// How often it is looked whether blocks were kept for too long, when there are no requests.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+
+/// Sessions to be cleared that are remembered while a step is made. With more, all are cleared.
+const MOST_CLEARED: usize = 1_024;
+
+struct Waiting {
+    request: Request,
+    submitted: Instant,
+}
+
+/// What callers leave for the thread, and it for them.
+#[derive(Default)]
+struct Desk {
+    inbox: VecDeque<Waiting>,
+    cleared: Vec<SessionKey>,
+    clear_all: bool,
+    load: Load,
+    closed: bool,
+}
+
+struct Shared {
+    desk: Mutex<Desk>,
+    news: Condvar,
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A model's thread. Dropping it shuts it down.
+pub struct Batcher {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    bounds: Bounds,
+    options: BatchOptions,
+}
+
+impl Batcher {
+    /// Starts a thread of this name that owns the model.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn spawn(name: &str, model: Model, options: BatchOptions) -> std::io::Result<Self> {
+        let options = options.bounded();
+        let scheduler = Scheduler::new(model, options.clone());
+        let desk = Desk { load: scheduler.load(), ..Desk::default() };
+        let shared = Arc::new(Shared { desk: Mutex::new(desk), news: Condvar::new() });
+        let bounds = scheduler.bounds();
+        let own = Arc::clone(&shared);
+        let thread =
+            thread::Builder::new().name(name.to_owned()).spawn(move || keep_going(scheduler, &own))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), bounds, options })
+    }
+
+    /// Queues a request. Never waits.
+    ///
+    /// # Errors
+    /// [`BatchError`] if it can never be computed, if too many wait, or after [`Self::shutdown`]. The request's sink is
+    /// dropped then, and hears nothing; after `Ok` it hears its end exactly once.
+    pub fn submit(&self, request: Request) -> Result<(), BatchError> {
+        self.bounds.check(&request)?;
+        let mut desk = self.shared.desk();
+        if desk.closed {
+            return Err(BatchError::ShutDown);
+        }
+        let present = desk.inbox.len() + desk.load.waiting + desk.load.running;
+        if present >= self.options.queue + self.options.slots {
+            return Err(BatchError::Busy { limit: self.options.queue });
+        }
+        desk.inbox.push_back(Waiting { request, submitted: Instant::now() });
+        self.shared.news.notify_one();
+        Ok(())
+    }
+
+    /// Lets go what is kept for a session, before the next step.
+    pub fn clear(&self, session: &SessionKey) {
+        let mut desk = self.shared.desk();
+        if desk.cleared.len() < MOST_CLEARED {
+            desk.cleared.push(session.clone());
+        } else {
+            desk.clear_all = true;
+        }
+        self.shared.news.notify_one();
+    }
+
+    /// Requests, and what they hold, as of the last step.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let desk = self.shared.desk();
+        Load { waiting: desk.load.waiting + desk.inbox.len(), ..desk.load }
+    }
+
+    /// Ends all requests with [`BatchError::ShutDown`] within a step, frees the model and waits for the thread's end.
+    /// Idempotent. A sink may call it; it does not wait then.
+    pub fn shutdown(&self) {
+        self.shared.desk().closed = true;
+        self.shared.news.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
+            // It does not panic: what the work panics with is caught.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Batcher {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// The thread: whatever happens in it, all requests are answered at its end.
+fn keep_going(mut scheduler: Scheduler, shared: &Shared) {
+    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut scheduler, shared)));
+    let error = if result.is_ok() { BatchError::ShutDown } else { BatchError::Panicked };
+    let mut desk = shared.desk();
+    desk.closed = true;
+    let left = std::mem::take(&mut desk.inbox);
+    desk.load = Load { kv_budget: desk.load.kv_budget, ..Load::default() };
+    drop(desk);
+    scheduler.fail_all(&error, Instant::now());
+    for waiting in left {
+        refuse(waiting.request, waiting.submitted, error.clone());
+    }
+}
+
+fn refuse(request: Request, submitted: Instant, error: BatchError) {
+    Answer::new(request.sink, request.prompt.len(), submitted).finish(Finish::Failed(error), Instant::now());
+}
+
+fn drive(scheduler: &mut Scheduler, shared: &Shared) {
+    loop {
+        let mut desk = shared.desk();
+        desk.load = scheduler.load();
+        if desk.closed {
+            return;
+        }
+        let inbox = std::mem::take(&mut desk.inbox);
+        desk.load.waiting += inbox.len();
+        let cleared = std::mem::take(&mut desk.cleared);
+        let clear_all = std::mem::take(&mut desk.clear_all);
+        drop(desk);
+        cleared.iter().for_each(|session| scheduler.clear(session));
+        if clear_all {
+            scheduler.clear_all();
+        }
+        for Waiting { request, submitted } in inbox {
+            if let Err((request, error)) = scheduler.accept(request, submitted) {
+                refuse(*request, submitted, error);
+            }
+        }
+        let patience = match scheduler.step(&Instant::now) {
+            Progress::Stepped(_) => continue,
+            Progress::Paused => PAUSED_LOOK,
+            Progress::Idle => IDLE_LOOK,
+        };
+        let mut desk = shared.desk();
+        desk.load = scheduler.load();
+        if desk.inbox.is_empty() && desk.cleared.is_empty() && !desk.closed {
+            drop(shared.news.wait_timeout(desk, patience));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Blocks of earlier requests, kept for the next one of the same session.
+//!
+//! A block's name is a hash over the model, the session, all tokens before and its own: only a request of the same
+//! session that begins with the same tokens finds it. The session is compared once more, so that even a hash that is
+//! not what it should be shares nothing. The tokens themselves are not kept.
+//!
+//! What was used least recently goes first, of equals the one that is further back in its sequence, since it is of no use
+//! without those before it. A block that goes is overwritten with zeros as soon as no sequence uses it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::request::SessionKey;
+use crate::kv::{KV_BLOCK, KvBlock};
+
+type Name = [u8; 32];
+
+/// When a block was used: the number of the use, and how far back in its sequence the block is.
+type Age = (u64, Reverse<usize>);
+
+struct Kept {
+    block: Arc<KvBlock>,
+    session: SessionKey,
+    age: Age,
+    used_at: Instant,
+}
+
+/// Blocks by their names.
+pub(super) struct PrefixCache {
+    model_id: [u8; 32],
+    idle: Duration,
+    /// Blocks, at most.
+    limit: usize,
+    kept: HashMap<Name, Kept>,
+    by_age: BTreeMap<Age, Name>,
+    uses: u64,
+}
+
+impl PrefixCache {
+    pub fn new(model_id: [u8; 32], limit: usize, idle: Duration) -> Self {
+        Self { model_id, idle, limit, kept: HashMap::new(), by_age: BTreeMap::new(), uses: 0 }
+    }
+
+    /// Other bounds from now on.
+    pub fn set_bounds(&mut self, model_id: [u8; 32], limit: usize, idle: Duration) {
+        (self.model_id, self.limit, self.idle) = (model_id, limit, idle);
+        self.shrink();
+    }
+
+    /// Blocks that are kept.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Blocks that would be free if they were not kept.
+    pub fn evictable(&self) -> usize {
+        self.kept.values().filter(|kept| is_free(kept)).count()
+    }
+
+    /// The names of the full blocks of a session's tokens.
+    fn names(&self, session: &SessionKey, tokens: &[u32]) -> Vec<Name> {
+        let mut hasher = blake3::Hasher::new_derive_key("baton-engine 2026 prefix of a session");
+        hasher.update(&self.model_id).update(&session.0);
+        let mut name = *hasher.finalize().as_bytes();
+        tokens
+            .chunks_exact(KV_BLOCK)
+            .map(|tokens| {
+                let mut hasher = blake3::Hasher::new_keyed(&name);
+                for token in tokens {
+                    hasher.update(&token.to_le_bytes());
+                }
+                name = *hasher.finalize().as_bytes();
+                name
+            })
+            .collect()
+    }
+
+    /// The blocks with which a sequence of these tokens can begin. The last token is never among them: its logits are
+    /// not kept.
+    pub fn find(&mut self, session: &SessionKey, tokens: &[u32], now: Instant) -> Vec<Arc<KvBlock>> {
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        self.uses += 1;
+        let mut found = Vec::new();
+        for name in self.names(session, &tokens[..tokens.len().saturating_sub(1)]) {
+            match self.kept.get(&name) {
+                Some(kept) if kept.session == *session => found.push(Arc::clone(&kept.block)),
+                _ => break,
+            }
+            self.touch(&name, found.len(), now);
+        }
+        found
+    }
+
+    /// Keeps the full blocks of a sequence that has seen `tokens`.
+    pub fn keep(&mut self, session: &SessionKey, tokens: &[u32], blocks: &[Arc<KvBlock>], now: Instant) {
+        if self.limit == 0 {
+            return;
+        }
+        self.uses += 1;
+        let names = self.names(session, tokens).into_iter().take(self.limit);
+        for (depth, (name, block)) in (1..).zip(names.zip(blocks)) {
+            let kept = Kept {
+                block: Arc::clone(block),
+                session: session.clone(),
+                age: (0, Reverse(0)),
+                used_at: now,
+            };
+            self.kept.entry(name).or_insert(kept);
+            self.touch(&name, depth, now);
+        }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        while self.kept.len() > self.limit && self.evict_if(|_| true) {}
+    }
+
+    fn touch(&mut self, name: &Name, depth: usize, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        let (old, new) = (kept.age, (self.uses, Reverse(depth)));
+        (kept.age, kept.used_at) = (new, now);
+        self.by_age.remove(&old);
+        self.by_age.insert(new, *name);
+    }
+
+    /// Lets the block go that was used least recently of those that nobody else uses; false if there is none.
+    pub fn evict(&mut self) -> bool {
+        self.evict_if(is_free)
+    }
+
+    fn evict_if(&mut self, may_go: impl Fn(&Kept) -> bool) -> bool {
+        let name = self.by_age.values().copied().find(|name| self.kept.get(name).is_some_and(&may_go));
+        name.is_some_and(|name| self.remove(&name))
+    }
+
+    fn remove(&mut self, name: &Name) -> bool {
+        let Some(kept) = self.kept.remove(name) else { return false };
+        self.by_age.remove(&kept.age);
+        true
+    }
+
+    /// Lets go what nobody used for too long.
+    pub fn expire(&mut self, now: Instant) {
+        let is_old = |kept: &Kept| now.saturating_duration_since(kept.used_at) >= self.idle;
+        let first = self.by_age.values().next();
+        if first.and_then(|name| self.kept.get(name)).is_some_and(is_old) {
+            self.remove_all(|kept, idle| now.saturating_duration_since(kept.used_at) >= idle);
+        }
+    }
+
+    /// Lets all blocks of a session go.
+    pub fn clear(&mut self, session: &SessionKey) {
+        self.remove_all(|kept, _| kept.session == *session);
+    }
+
+    /// Lets all blocks go.
+    pub fn clear_all(&mut self) {
+        self.kept.clear();
+        self.by_age.clear();
+    }
+
+    fn remove_all(&mut self, goes: impl Fn(&Kept, Duration) -> bool) {
+        let idle = self.idle;
+        let names: Vec<Name> =
+            self.kept.iter().filter(|(_, kept)| goes(kept, idle)).map(|(name, _)| *name).collect();
+        for name in names {
+            self.remove(&name);
+        }
+    }
+}
+
+/// Whether nothing else uses a block.
+fn is_free(kept: &Kept) -> bool {
+    Arc::strong_count(&kept.block) == 1
+}
+
+#[cfg(test)]
+#[path = "prefix/tests.rs"]
+mod tests;

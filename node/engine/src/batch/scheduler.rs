@@ -1,0 +1,422 @@
+//! Which rows a step has, and who may begin.
+
+use std::{collections::VecDeque, time::Instant};
+
+use zeroize::{Zeroize, Zeroizing};
+
+use super::{
+    BatchOptions,
+    answer::{Answer, guarded},
+    draft::Drafter,
+    prefix::PrefixCache,
+    request::{BatchError, Cancel, Chooser, Finish, Request, RequestId, SessionKey},
+    running::{Running, Work},
+};
+use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
+
+/// Rows of a step up to which tokens are guessed: so many are multiplied right from the weights' tiles, which costs least
+/// per row. With so many sequences generating there is nothing left to gain.
+const MOST_GUESSING_ROWS: usize = 8;
+
+/// Steps that being passed over counts for, at most: no prompt has as many chunks.
+const MAX_PASSED: usize = 1 << 24;
+
+/// What a request must keep to, for a model and its budget.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    vocabulary: usize,
+    context: usize,
+    block_bytes: usize,
+    budget: usize,
+}
+
+impl Bounds {
+    pub fn of(model: &Model) -> Self {
+        Self {
+            vocabulary: model.vocabulary(),
+            context: model.config().context,
+            block_bytes: model.kv().shape().block_bytes(),
+            budget: model.kv().budget(),
+        }
+    }
+
+    /// Blocks of so many tokens.
+    fn blocks(tokens: usize) -> usize {
+        tokens.div_ceil(KV_BLOCK)
+    }
+
+    /// Blocks that may be kept for later.
+    fn cached_blocks(&self, options: &BatchOptions) -> usize {
+        options.cache_bytes.min(self.budget) / self.block_bytes.max(1)
+    }
+
+    /// Refuses what can never be computed.
+    pub fn check(&self, request: &Request) -> Result<(), BatchError> {
+        if request.prompt.is_empty() || request.max_tokens == 0 {
+            return Err(BatchError::Empty);
+        }
+        let tokens = request.prompt.len().saturating_add(request.max_tokens);
+        if tokens > self.context {
+            return Err(BatchError::TooLong { tokens, context: self.context });
+        }
+        if let Some(token) = request.prompt.iter().find(|token| **token as usize >= self.vocabulary) {
+            return Err(BatchError::Token { token: *token, vocabulary: self.vocabulary });
+        }
+        let wanted = Self::blocks(tokens).saturating_mul(self.block_bytes);
+        if wanted > self.budget {
+            return Err(BatchError::NeverFits { wanted, budget: self.budget });
+        }
+        Ok(())
+    }
+}
+
+/// A request that has not been admitted.
+struct Waiting {
+    id: RequestId,
+    session: SessionKey,
+    prompt: Zeroizing<Vec<u32>>,
+    max_tokens: usize,
+    start_by: Option<Instant>,
+    end_by: Option<Instant>,
+    cancel: Cancel,
+    chooser: Box<dyn Chooser>,
+    answer: Answer,
+    keeps: bool,
+}
+
+impl Waiting {
+    /// How it must end now, if it must.
+    fn look(&mut self, now: Instant) -> Option<Finish> {
+        if self.cancel.is_cancelled() {
+            return Some(Finish::Cancelled);
+        }
+        if [self.start_by, self.end_by].into_iter().flatten().any(|by| by <= now) {
+            return Some(Finish::Failed(BatchError::Waited));
+        }
+        match self.answer.room() {
+            Err(error) => Some(Finish::Failed(error)),
+            Ok(None) => Some(Finish::Cancelled),
+            Ok(Some(_)) => None,
+        }
+    }
+}
+
+/// Rows of a step, by what they are for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepRows {
+    /// Sequences that generate.
+    pub decoded: usize,
+    /// Guesses that were checked.
+    pub drafted: usize,
+    /// Tokens of prompts.
+    pub prefilled: usize,
+}
+
+/// What came of [`Scheduler::step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// There are no requests.
+    Idle,
+    /// Requests wait, all of them for their readers or for those that do.
+    Paused,
+    /// A step was made.
+    Stepped(StepRows),
+}
+
+/// How much there is to do, and what it holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests that have been admitted.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Bytes of all blocks.
+    pub kv_bytes: usize,
+    /// Bytes of blocks that are kept for later, those among them that are in use at the moment too.
+    pub cached_bytes: usize,
+    /// Bytes that blocks may take.
+    pub kv_budget: usize,
+}
+
+/// Requests on a model, step by step. See [`super`].
+pub struct Scheduler {
+    model: Model,
+    options: BatchOptions,
+    bounds: Bounds,
+    waiting: VecDeque<Waiting>,
+    running: Vec<Running>,
+    cache: PrefixCache,
+    next_id: u64,
+}
+
+impl Scheduler {
+    /// A scheduler with nothing to do.
+    #[must_use]
+    pub fn new(model: Model, options: BatchOptions) -> Self {
+        let options = options.bounded();
+        let bounds = Bounds::of(&model);
+        let cache = PrefixCache::new(options.model_id, bounds.cached_blocks(&options), options.cache_idle);
+        Self { model, options, bounds, waiting: VecDeque::new(), running: Vec::new(), cache, next_id: 0 }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// The model, such as to compute it in another way from now on.
+    pub fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// How requests share the model from now on. Blocks that are kept stay, as far as they may.
+    pub fn set_options(&mut self, options: BatchOptions) {
+        self.options = options.bounded();
+        let Self { options, cache, bounds, .. } = self;
+        cache.set_bounds(options.model_id, bounds.cached_blocks(options), options.cache_idle);
+    }
+
+    /// Requests, and what they hold.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        Load {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_bytes: self.model.kv().used(),
+            cached_bytes: self.cache.len() * self.bounds.block_bytes,
+            kv_budget: self.bounds.budget,
+        }
+    }
+
+    /// Takes a request. It begins in a later step.
+    ///
+    /// # Errors
+    /// [`BatchError`] if it can never be computed, or if too many wait. The request's sink hears nothing then.
+    pub fn submit(&mut self, request: Request, now: Instant) -> Result<RequestId, BatchError> {
+        self.accept(request, now).map_err(|(_, error)| error)
+    }
+
+    /// The same; a request that is refused is given back.
+    pub(super) fn accept(
+        &mut self,
+        request: Request,
+        now: Instant,
+    ) -> Result<RequestId, (Box<Request>, BatchError)> {
+        if let Err(error) = self.bounds.check(&request) {
+            return Err((Box::new(request), error));
+        }
+        if self.waiting.len() + self.running.len() >= self.options.queue + self.options.slots {
+            return Err((Box::new(request), BatchError::Busy { limit: self.options.queue }));
+        }
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
+        let answer = Answer::new(sink, prompt.len(), now);
+        self.waiting.push_back(Waiting {
+            id,
+            session,
+            prompt,
+            max_tokens,
+            start_by,
+            end_by,
+            cancel,
+            chooser,
+            answer,
+            keeps: true,
+        });
+        Ok(id)
+    }
+
+    /// Lets go what is kept for a session. What is in use goes when its request is over.
+    pub fn clear(&mut self, session: &SessionKey) {
+        self.cache.clear(session);
+        self.running.iter_mut().filter(|one| one.session == *session).for_each(|one| one.keeps = false);
+        self.waiting.iter_mut().filter(|one| one.session == *session).for_each(|one| one.keeps = false);
+    }
+
+    /// Lets go all that is kept.
+    pub fn clear_all(&mut self) {
+        self.cache.clear_all();
+        self.running.iter_mut().for_each(|one| one.keeps = false);
+        self.waiting.iter_mut().for_each(|one| one.keeps = false);
+    }
+
+    /// Ends all requests with this error.
+    pub fn fail_all(&mut self, error: &BatchError, now: Instant) {
+        for mut one in self.running.drain(..) {
+            one.answer.finish(Finish::Failed(error.clone()), now);
+        }
+        for mut one in self.waiting.drain(..) {
+            one.answer.finish(Finish::Failed(error.clone()), now);
+        }
+    }
+
+    /// Lets go what is over, admits what fits, and makes one step of all that can go on. `clock` is asked for the time
+    /// before and after computing.
+    pub fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
+        let now = clock();
+        self.reap(now);
+        self.cache.expire(now);
+        self.admit(now);
+        let (works, rows) = self.plan();
+        if rows == StepRows::default() {
+            let is_idle = self.running.is_empty() && self.waiting.is_empty();
+            return if is_idle { Progress::Idle } else { Progress::Paused };
+        }
+        match self.compute(&works) {
+            Ok(logits) => self.deliver(&works, logits, clock),
+            // Nothing is known of the sequences that were in the step.
+            Err(error) => {
+                for (mut one, work) in std::mem::take(&mut self.running).into_iter().zip(works) {
+                    if matches!(work, Work::Rest) {
+                        self.running.push(one);
+                    } else {
+                        one.answer.finish(Finish::Failed(error.clone()), clock());
+                    }
+                }
+            }
+        }
+        Progress::Stepped(rows)
+    }
+
+    /// Ends what must end; frees what it held.
+    fn reap(&mut self, now: Instant) {
+        let stall = self.options.stall;
+        self.running.retain_mut(|one| end_if(one.look(stall, now), &mut one.answer, now));
+        self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
+    }
+
+    /// Admits requests in their order, as long as there are slots and all blocks that they may need.
+    fn admit(&mut self, now: Instant) {
+        while self.running.len() < self.options.slots
+            && let Some(first) = self.waiting.front()
+        {
+            let found = self.cache.find(&first.session, &first.prompt, now);
+            let limit = first.prompt.len() + first.max_tokens;
+            let blocks = Bounds::blocks(limit);
+            if !self.make_room(blocks - found.len()) {
+                return;
+            }
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            let Waiting { id, session, mut prompt, end_by, cancel, chooser, mut answer, keeps, .. } = waiting;
+            let mut tokens = Zeroizing::new(Vec::with_capacity(limit));
+            tokens.append(&mut prompt);
+            let sequence = Sequence::from_blocks(self.model.kv(), found);
+            if let Err(error) = answer.started(sequence.len(), now) {
+                answer.finish(Finish::Failed(error), now);
+                continue;
+            }
+            let mut one = Running {
+                id,
+                session,
+                prompt: tokens.len(),
+                tokens,
+                limit,
+                sequence,
+                blocks,
+                chooser,
+                answer,
+                cancel,
+                end_by,
+                draft: Drafter::default(),
+                room: 0,
+                paused_since: None,
+                passed_over: 0,
+                keeps,
+            };
+            if end_if(one.look(self.options.stall, now), &mut one.answer, now) {
+                self.running.push(one);
+            }
+        }
+    }
+
+    /// Whether so many more blocks fit, if need be in the place of blocks that are only kept.
+    fn make_room(&mut self, blocks: usize) -> bool {
+        let outstanding: usize = self.running.iter().map(Running::outstanding).sum();
+        let all = self.bounds.budget / self.bounds.block_bytes.max(1);
+        let used = self.model.kv().used() / self.bounds.block_bytes.max(1);
+        let wanted = (used + outstanding + blocks).saturating_sub(all);
+        if wanted > self.cache.evictable() {
+            return false;
+        }
+        (0..wanted).all(|_| self.cache.evict())
+    }
+
+    /// What each running request does in the next step.
+    fn plan(&mut self) -> (Vec<Work>, StepRows) {
+        let mut works: Vec<Work> = self.running.iter().map(|_| Work::Rest).collect();
+        let mut rows = StepRows::default();
+        let decodes = |one: &Running| one.room > 0 && !one.is_prefilling();
+        rows.decoded = self.running.iter().filter(|one| decodes(one)).count();
+        let mut spare =
+            if self.options.speculate { MOST_GUESSING_ROWS.saturating_sub(rows.decoded) } else { 0 };
+        for (work, one) in works.iter_mut().zip(&mut self.running).filter(|(_, one)| decodes(one)) {
+            *work = one.decode(spare);
+            if let Work::Decode(tokens) = work {
+                spare -= tokens.len() - 1;
+                rows.drafted += tokens.len() - 1;
+            }
+        }
+
+        // The shortest first, but whoever was passed over comes nearer with each step, so that all have their turn.
+        let chunk = self.options.chunk;
+        let mut prefilling: Vec<usize> = (0..self.running.len())
+            .filter(|at| self.running[*at].is_prefilling() && self.running[*at].room > 0)
+            .collect();
+        prefilling.sort_by_key(|at| {
+            let one = &self.running[*at];
+            let after = one.remaining().div_ceil(chunk).saturating_add(MAX_PASSED);
+            (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.id)
+        });
+        for at in prefilling {
+            let one = &mut self.running[at];
+            let count = one.remaining().min(chunk - rows.prefilled);
+            if count > 0 {
+                works[at] = Work::Prefill(count);
+                rows.prefilled += count;
+            } else {
+                one.passed_over += 1;
+            }
+        }
+        (works, rows)
+    }
+
+    fn compute(&mut self, works: &[Work]) -> Result<Logits, BatchError> {
+        let Self { model, running, .. } = self;
+        let mut chunks: Vec<Chunk<'_>> =
+            running.iter_mut().zip(works).filter_map(|(one, work)| one.chunk(work)).collect();
+        guarded(|| model.step(&mut chunks).map_err(|error: StepError| error.into()))?
+    }
+
+    /// Lets each request choose by its rows, and ends those that are over.
+    fn deliver(&mut self, works: &[Work], mut logits: Logits, clock: &dyn Fn() -> Instant) {
+        let Self { running, cache, .. } = self;
+        let mut rows = logits.rows();
+        let mut works = works.iter();
+        running.retain_mut(|one| {
+            let Some(work) = works.next() else { return true };
+            let finish = one.take(work, &mut rows, clock);
+            let is_read = matches!(work, Work::Prefill(_)) && one.remaining() == 0;
+            let is_whole = matches!(finish, Some(Finish::End | Finish::Length));
+            if one.keeps && (is_read && finish.is_none() || is_whole) {
+                let seen = &one.tokens[..one.sequence.len()];
+                cache.keep(&one.session, seen, one.sequence.full_blocks(), clock());
+            }
+            end_if(finish, &mut one.answer, clock())
+        });
+        drop(rows);
+        logits.zeroize();
+    }
+}
+
+/// Ends an answer if it is over; whether it is not.
+fn end_if(finish: Option<Finish>, answer: &mut Answer, now: Instant) -> bool {
+    let Some(finish) = finish else { return true };
+    answer.finish(finish, now);
+    false
+}
+
+impl Logits {
+    fn zeroize(&mut self) {
+        self.numbers.zeroize();
+    }
+}

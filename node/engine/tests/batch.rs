@@ -1,0 +1,15 @@
+//! Requests that share a model: who waits for whom, what is freed when, and that nothing of it changes a bit.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+
+mod support;
+
+#[path = "batch/bench.rs"]
+mod bench;
+#[path = "batch/bits.rs"]
+mod bits;
+#[path = "batch/sharing.rs"]
+mod sharing;
+#[path = "batch/threads.rs"]
+mod threads;

@@ -1,0 +1,208 @@
+//! A scheduler under test, and requests whose answers are written down.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use baton_engine::{
+    Model, Options,
+    batch::{
+        BatchError, BatchOptions, Cancel, Choice, Chooser, Finish, Greedy, Progress, Request, Scheduler,
+        SessionKey, Sink, Stats, StepRows,
+    },
+    gguf::{DType, GgufFile},
+    kernels::Isa,
+};
+use zeroize::Zeroizing;
+
+use crate::support::{
+    hash,
+    synthetic::{Shape, open},
+};
+
+pub const VOCABULARY: usize = 48;
+
+/// A model as small as can be: its answers are noise, but as particular as a large one's.
+pub fn tiny() -> GgufFile {
+    let mut shape = Shape::new("llama", &[DType::Q4_1, DType::Q8_0]);
+    (shape.layers, shape.hidden, shape.heads, shape.kv_heads) = (2, 32, 2, 1);
+    (shape.head_dim, shape.feed_forward, shape.vocabulary) = (16, 32, VOCABULARY);
+    open(&shape.writer().finish())
+}
+
+pub fn model(file: &GgufFile, blocks: usize) -> Model {
+    let options = Options { threads: 1, isa: Isa::best(), kv_budget: 1 << 30 };
+    let block = Model::from_file(file, &options).unwrap().kv().shape().block_bytes();
+    Model::from_file(file, &Options { kv_budget: blocks * block, ..options }).unwrap()
+}
+
+/// What a request was told.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Told {
+    pub started: Vec<(usize, usize)>,
+    pub tokens: Vec<u32>,
+    /// The hash of each token's logits.
+    pub hashes: Vec<u64>,
+    pub finished: Vec<Finish>,
+    pub stats: Stats,
+}
+
+/// A sink that writes down what it is told, and takes as many tokens as it is allowed.
+#[derive(Clone)]
+pub struct Record {
+    pub told: Arc<Mutex<Told>>,
+    pub room: Arc<AtomicUsize>,
+    pub is_gone: Arc<AtomicUsize>,
+}
+
+impl Record {
+    pub fn new() -> Self {
+        Self { told: Arc::default(), room: Arc::new(AtomicUsize::new(usize::MAX)), is_gone: Arc::default() }
+    }
+
+    pub fn told(&self) -> Told {
+        self.told.lock().unwrap().clone()
+    }
+
+    pub fn finish(&self) -> Option<Finish> {
+        let told = self.told();
+        assert!(told.finished.len() <= 1, "answered once");
+        told.finished.first().cloned()
+    }
+}
+
+impl Sink for Record {
+    fn room(&mut self) -> Option<usize> {
+        (self.is_gone.load(Ordering::SeqCst) == 0).then(|| self.room.load(Ordering::SeqCst))
+    }
+
+    fn started(&mut self, prompt: usize, cached: usize) {
+        self.told.lock().unwrap().started.push((prompt, cached));
+    }
+
+    fn token(&mut self, token: u32, logits: &[f32]) {
+        let room = self.room.load(Ordering::SeqCst);
+        assert!(room > 0, "a token without room");
+        if room < usize::MAX {
+            self.room.store(room - 1, Ordering::SeqCst);
+        }
+        let mut told = self.told.lock().unwrap();
+        assert!(told.finished.is_empty(), "a token after the end");
+        told.tokens.push(token);
+        told.hashes.push(hash(logits));
+    }
+
+    fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
+        let mut told = self.told.lock().unwrap();
+        told.finished.push(finish);
+        told.stats = stats;
+    }
+}
+
+/// Chooses by logits and noise, or what followed the last two tokens when they stood there before: answers that are
+/// varied, repeat things as people do, and are the same each time.
+#[derive(Clone)]
+pub struct Noisy(pub u64);
+
+impl Chooser for Noisy {
+    fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
+        let mut random = crate::support::Random::new(self.0 ^ (tokens.len() as u64) << 32);
+        let (earlier, last) = (&tokens[..tokens.len() - 1], &tokens[tokens.len().saturating_sub(2)..]);
+        if random.below(4) > 0
+            && let Some(at) = earlier.windows(2).rposition(|two| two == last)
+        {
+            return Choice::Token(tokens[at + 2]);
+        }
+        let noisy = logits.iter().map(|logit| logit + random.unit());
+        let best = noisy.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        Choice::Token(best.0 as u32)
+    }
+}
+
+pub fn session(number: u8) -> SessionKey {
+    SessionKey([number; 32])
+}
+
+/// A greedy request of session 0.
+pub fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
+    Request {
+        session: session(0),
+        prompt: Zeroizing::new(prompt.to_vec()),
+        max_tokens,
+        start_by: None,
+        end_by: None,
+        cancel: Cancel::default(),
+        chooser: Box::new(Greedy::default()),
+        sink: Box::new(record.clone()),
+    }
+}
+
+/// A scheduler with a clock that is set by hand.
+pub struct Bench {
+    pub scheduler: Scheduler,
+    pub now: Instant,
+}
+
+impl Bench {
+    /// Of a tiny model, without speculation and without a cache.
+    pub fn new(blocks: usize, options: BatchOptions) -> Self {
+        Self { scheduler: Scheduler::new(model(&tiny(), blocks), options), now: Instant::now() }
+    }
+
+    pub fn submit(&mut self, request: Request) -> Result<(), BatchError> {
+        self.scheduler.submit(request, self.now).map(|_| ())
+    }
+
+    /// Submits a greedy request of session 0.
+    pub fn ask(&mut self, prompt: &[u32], max_tokens: usize) -> Record {
+        let record = Record::new();
+        self.submit(request(prompt, max_tokens, &record)).unwrap();
+        record
+    }
+
+    pub fn step(&mut self) -> Progress {
+        let now = self.now;
+        let progress = self.scheduler.step(&move || now);
+        let load = self.scheduler.load();
+        assert!(load.kv_bytes <= load.kv_budget);
+        progress
+    }
+
+    /// A step that computes something.
+    pub fn rows(&mut self) -> StepRows {
+        match self.step() {
+            Progress::Stepped(rows) => rows,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn wait(&mut self, milliseconds: u64) {
+        self.now += Duration::from_millis(milliseconds);
+    }
+
+    /// Steps until nothing is left to do.
+    pub fn finish(&mut self) -> usize {
+        for steps in 0..100_000 {
+            match self.step() {
+                Progress::Stepped(_) => {}
+                Progress::Idle => return steps,
+                Progress::Paused => panic!("paused"),
+            }
+        }
+        panic!("it never ends")
+    }
+
+    pub fn used_blocks(&mut self) -> usize {
+        let kv = self.scheduler.model_mut().kv();
+        kv.used() / kv.shape().block_bytes()
+    }
+}
+
+/// Nothing kept, nothing guessed.
+pub fn plain() -> BatchOptions {
+    BatchOptions { cache_bytes: 0, speculate: false, chunk: 16, ..BatchOptions::default() }
+}

@@ -1,0 +1,141 @@
+//! The batcher's thread: its queue, its end, and many callers.
+
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use baton_engine::batch::{
+    BatchError, BatchOptions, Batcher, Choice, Chooser, Event, Events, Finish, Request, channel,
+};
+
+use super::bench::{Record, model, plain, request, session, tiny};
+
+fn batcher(options: BatchOptions) -> Batcher {
+    Batcher::spawn("test", model(&tiny(), 64), options).unwrap()
+}
+
+fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) -> Result<Events, BatchError> {
+    let (sink, events) = channel(capacity);
+    let request = Request { sink: Box::new(sink), ..request(prompt, max_tokens, &Record::new()) };
+    batcher.submit(request).map(|()| events)
+}
+
+/// The tokens and the end.
+fn read(events: &Events) -> (Vec<u32>, Finish) {
+    let (mut tokens, mut end) = (Vec::new(), None);
+    while let Some(event) = events.wait() {
+        assert_eq!(end, None, "nothing comes after the end");
+        match event {
+            Event::Started { .. } => assert!(tokens.is_empty()),
+            Event::Token(token) => tokens.push(token),
+            Event::Finished { finish, .. } => end = Some(finish),
+        }
+    }
+    (tokens, end.unwrap())
+}
+
+#[test]
+fn many_callers_are_answered() {
+    let batcher = batcher(BatchOptions { queue: 100, ..BatchOptions::default() });
+    let wanted = read(&ask(&batcher, &[5; 30], 20, 64).unwrap());
+    std::thread::scope(|scope| {
+        let ask = || read(&ask(&batcher, &[5; 30], 20, 2).unwrap());
+        let threads: Vec<_> = (0..40).map(|_| scope.spawn(ask)).collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), wanted);
+        }
+    });
+    let wanted = (wanted.0.len(), wanted.1);
+    assert_eq!(wanted, (20, Finish::Length));
+}
+
+#[test]
+fn a_full_queue_refuses_and_a_dropped_reader_makes_room() {
+    let batcher = batcher(BatchOptions { slots: 1, queue: 1, ..plain() });
+    let first = ask(&batcher, &[1; 5], 400, 1).unwrap();
+    // It runs, and waits for its reader.
+    assert_eq!(first.wait(), Some(Event::Started { prompt: 5, cached: 0 }));
+    let second = ask(&batcher, &[1; 5], 3, 9).unwrap();
+    assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::Busy { limit: 1 }));
+    assert_eq!(
+        ask(&batcher, &[1; 500], 100, 9).err().map(|error| error.to_string().contains("context")),
+        Some(true)
+    );
+    drop(first);
+    assert_eq!(read(&second).1, Finish::Length);
+    assert_eq!(batcher.load().kv_bytes, 0);
+}
+
+#[test]
+fn shutdown_answers_everyone_and_refuses_the_next() {
+    let batcher = batcher(BatchOptions { slots: 2, queue: 8, ..plain() });
+    // Their readers read nothing: two run and wait for them, the others wait for a slot.
+    let asked: Vec<Events> = (0..8).map(|_| ask(&batcher, &[1; 5], 300, 1).unwrap()).collect();
+    assert!(matches!(asked[0].wait(), Some(Event::Started { .. })));
+    batcher.shutdown();
+    for events in &asked {
+        assert_eq!(read(events).1, Finish::Failed(BatchError::ShutDown));
+    }
+    assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::ShutDown));
+    batcher.shutdown();
+}
+
+/// Says when it is asked first, and waits to be let on.
+struct Held(mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Chooser for Held {
+    fn choose(&mut self, _: &[u32], _: &[f32]) -> Choice {
+        self.0.send(()).unwrap();
+        self.1.recv().unwrap();
+        Choice::End
+    }
+}
+
+#[test]
+fn what_comes_in_while_a_step_is_made_is_counted_and_answered_at_shutdown() {
+    let batcher = batcher(BatchOptions { slots: 1, queue: 3, ..plain() });
+    let (say, said) = mpsc::channel();
+    let (go, wait) = mpsc::channel();
+    let (sink, held) = channel(4);
+    let chooser = Box::new(Held(say, wait));
+    batcher.submit(Request { sink: Box::new(sink), chooser, ..request(&[1; 5], 3, &Record::new()) }).unwrap();
+    said.recv().unwrap();
+    let asked: Vec<Events> = (0..3).map(|_| ask(&batcher, &[1; 5], 3, 9).unwrap()).collect();
+    assert_eq!(ask(&batcher, &[1; 5], 3, 9).err(), Some(BatchError::Busy { limit: 3 }));
+    assert_eq!((batcher.load().running, batcher.load().waiting), (0, 4));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| batcher.shutdown());
+        while ask(&batcher, &[1; 5], 3, 9).err() != Some(BatchError::ShutDown) {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        thread.join().unwrap();
+    });
+    assert_eq!(read(&held).1, Finish::End);
+    for events in &asked {
+        assert_eq!(read(events), (Vec::new(), Finish::Failed(BatchError::ShutDown)));
+    }
+}
+
+#[test]
+fn a_session_is_cleared_and_what_waited_too_long_is_told() {
+    let batcher = batcher(BatchOptions { slots: 1, cache_bytes: usize::MAX, ..plain() });
+    read(&ask(&batcher, &[1; 100], 3, 9).unwrap());
+    let cached = |batcher: &Batcher| match ask(batcher, &[1; 100], 3, 9).unwrap().wait() {
+        Some(Event::Started { cached, .. }) => cached,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(cached(&batcher), 96);
+    batcher.clear(&session(0));
+    assert_eq!(cached(&batcher), 0);
+
+    let running = ask(&batcher, &[1; 5], 300, 1).unwrap();
+    assert!(matches!(running.wait(), Some(Event::Started { .. })));
+    let (sink, waiting) = channel(4);
+    let start_by = Some(Instant::now() + Duration::from_millis(5));
+    batcher
+        .submit(Request { sink: Box::new(sink), start_by, ..request(&[1; 5], 3, &Record::new()) })
+        .unwrap();
+    assert_eq!(read(&waiting), (Vec::new(), Finish::Failed(BatchError::Waited)));
+}
