@@ -160,14 +160,15 @@ enum Command {
     /// Show, back up, restore and replace the node's keys
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Keys(keys::KeysArgs),
-    /// List, fetch, check and remove models
+    /// List, fetch, add, check and remove models
     #[command(
         subcommand_required = true,
         arg_required_else_help = true,
         after_help = "A download that ends early is gone on with by the next `models pull` of the same model.\n\n\
-            Examples:\n  baton-node models pull smollm2-135m-instruct\n  baton-node models verify"
+            Examples:\n  baton-node models pull smollm2-135m-instruct\n  baton-node models pull gemma3-270m --accept-licence\n  \
+            baton-node models pull hf:OWNER/REPO/FILE.gguf\n  baton-node models add ~/mine.gguf --name mine\n  baton-node models verify"
     )]
-    Models(ModelsArgs),
+    Models(models::ModelsArgs),
     /// Ask the running node how it is
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
@@ -290,44 +291,6 @@ struct InitArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-struct ModelsArgs {
-    #[command(flatten)]
-    places: Places,
-    /// Folder of model files [default: baton/models in the user's cache folder]
-    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", global = true)]
-    model_dir: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long, global = true)]
-    json: bool,
-    #[command(subcommand)]
-    command: ModelsCommand,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum ModelsCommand {
-    /// Fetch a model and check it; does nothing but check when it is there
-    Pull {
-        /// Name from `models list`
-        name: String,
-    },
-    /// Show the models that can be fetched, and which are here
-    List,
-    /// Remove a model's file, and what is here of an interrupted download
-    Rm {
-        /// Name from `models list`
-        name: String,
-        /// Remove it also when it is in use
-        #[arg(long)]
-        force: bool,
-    },
-    /// Hash the files again and compare: a disk may have damaged them
-    Verify {
-        /// Names from `models list` [default: every model that is here]
-        names: Vec<String>,
-    },
 }
 
 #[derive(Args, Clone, Debug)]

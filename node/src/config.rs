@@ -87,6 +87,12 @@ pub struct Settings {
     pub shards: u16,
     /// Model to serve, by its name in the catalogue.
     pub model: String,
+    /// Further models to offer beside it.
+    pub more_models: Vec<String>,
+    /// Megabytes that models in memory may take together; 0 is no bound.
+    pub model_memory_mb: u32,
+    /// Minutes after which an idle model is unloaded; 0 is never.
+    pub model_idle_minutes: u32,
     /// Folder of model files.
     pub model_dir: PathBuf,
     /// Model that texts are embedded with for others; none offers no embeddings.
@@ -229,6 +235,9 @@ impl Settings {
             publisher_secret_file: chosen.publisher_secret_file,
             shards: chosen.shards.unwrap_or(1000),
             model: chosen.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            more_models: chosen.more_models.unwrap_or_default(),
+            model_memory_mb: chosen.model_memory_mb.unwrap_or(0),
+            model_idle_minutes: chosen.model_idle_minutes.unwrap_or(0),
             embedding_model: chosen.embedding_model,
             engine: chosen.engine.unwrap_or(EngineChoice::Native),
             proxied_url: chosen.proxied_url,
@@ -280,6 +289,12 @@ impl Settings {
         examined.problems.into_iter().chain(settings.conflicts()).collect()
     }
 
+    /// The names of all models that a native engine offers, the main one first.
+    #[must_use]
+    pub fn models(&self) -> Vec<&str> {
+        std::iter::once(&self.model).chain(&self.more_models).map(String::as_str).collect()
+    }
+
     /// Options that exclude each other or need each other.
     fn conflicts(&self) -> Vec<ConfigError> {
         let mut found = Vec::new();
@@ -294,6 +309,15 @@ impl Settings {
         let proxy = [&self.proxied_url, &self.proxied_model];
         if !proxied && (proxy.iter().any(|option| option.is_some()) || self.proxied_key_file.is_some()) {
             conflict("proxied_url, proxied_model and proxied_key_file need engine = \"proxied\"");
+        }
+        let sets_models =
+            !self.more_models.is_empty() || self.model_memory_mb > 0 || self.model_idle_minutes > 0;
+        if sets_models && self.engine != EngineChoice::Native {
+            conflict("more_models, model_memory_mb and model_idle_minutes need engine = \"native\"");
+        }
+        let models = self.models();
+        if let Some(twice) = (1..models.len()).find(|&at| models[..at].contains(&models[at])) {
+            conflict(&format!("{} is named twice by model and more_models", models[twice]));
         }
         if let Some(name) = &self.embedding_model
             && !EMBEDDING_MODELS.contains(&name.as_str())
@@ -447,6 +471,10 @@ mod tests {
             &["--engine", "proxied", "--proxied-url", "http://h"],
             &["--proxied-url", "http://h"],
             &["--embedding-model", "gpt-4"],
+            &["--engine", "echo", "--model-memory-mb", "100"],
+            &["--engine", "echo", "--more-models", "mine"],
+            &["--more-models", "mine,mine"],
+            &["--more-models", DEFAULT_MODEL],
             &["--publisher-token-file", "t", "--publisher-secret-file", "s"],
             &["--grants-required", "true"],
             &["--context-tokens", "1024", "--max-output-tokens", "1024"],

@@ -6,12 +6,12 @@
 pub mod data_dir;
 pub mod engines;
 mod events;
+mod models;
 mod signals;
 mod upkeep;
 mod view;
 
 use std::{
-    collections::BTreeMap,
     io,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -84,8 +84,8 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
     let admin = AdminPort::open(settings.admin, view.clone(), &token).await?;
     tracing::info!(node = %key.node_id(), data_dir = %home.path().display(), "starting");
 
-    let engine = tokio::select! {
-        engine = engines::load(&settings) => engine?,
+    let engines = tokio::select! {
+        engines = engines::load(&settings, metrics.clone()) => engines?,
         () = signals.next() => {
             events.stopped();
             return Ok(());
@@ -98,9 +98,9 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
             return Ok(());
         }
     };
-    let (telemetry, exporter) = traces(&settings, engine.as_ref(), key.node_id(), &metrics)?;
+    let (telemetry, exporter) = traces(&settings, &engines, key.node_id(), &metrics)?;
     let node =
-        Box::pin(Node::start(&settings, &home, (engine, embeddings), metrics, pause, telemetry)).await?;
+        Box::pin(Node::start(&settings, &home, (engines, embeddings), metrics, pause, telemetry)).await?;
     view.running(node.running.clone());
     events.ready(&node.running, admin.as_ref().map(|admin| admin.address));
     let running = &node.running;
@@ -124,12 +124,14 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
 /// Where traces of turns go, and the task that sends them.
 fn traces(
     settings: &Settings,
-    engine: &dyn Engine,
+    engines: &[Arc<dyn Engine>],
     node: NodeId,
     metrics: &Arc<Metrics>,
 ) -> Result<(Telemetry, Option<telemetry::Exporter>), Failure> {
-    let Some(endpoint) = &settings.otlp_endpoint else { return Ok((Telemetry::default(), None)) };
-    let info = engine.info();
+    let (Some(endpoint), Some(main)) = (&settings.otlp_endpoint, engines.first()) else {
+        return Ok((Telemetry::default(), None));
+    };
+    let info = main.info();
     let about = telemetry::About {
         node: node.to_string(),
         model: info.name.clone(),
@@ -154,20 +156,22 @@ struct Node {
     running: Arc<Running>,
     service: NodeService,
     incoming: Incoming,
-    engine: Arc<dyn Engine>,
+    engines: Vec<Arc<dyn Engine>>,
 }
 
 impl Node {
     async fn start(
         settings: &Settings,
         home: &DataDir,
-        (engine, embeddings): (Arc<dyn Engine>, Option<EmbeddingModel>),
+        (engines, embeddings): (Vec<Arc<dyn Engine>>, Option<EmbeddingModel>),
         metrics: Arc<Metrics>,
         pause: PausePoints,
         telemetry: Telemetry,
     ) -> Result<Self, Failure> {
         let clock = system_clock();
-        let offers: Vec<ModelOffer> = std::iter::once(offer(settings, engine.as_ref()))
+        let offers: Vec<ModelOffer> = engines
+            .iter()
+            .map(|engine| offer(settings, engine.as_ref()))
             .chain(embeddings.iter().map(|embeddings| embeddings.offer.clone()))
             .collect();
         let (identity, journal) = open_state(settings, home, offers.clone(), clock.clone()).await?;
@@ -180,12 +184,12 @@ impl Node {
         upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external, &mesh)).await;
 
         let deps = ServiceDeps {
-            engines: vec![engine.clone()],
+            engines: engines.clone(),
             store: store.clone() as Arc<dyn BlobStore>,
             heads,
             identity: identity.clone(),
             journal: journal.clone(),
-            limits: service_limits(settings, engine.as_ref()),
+            limits: service_limits(settings, &engines),
             clock,
             observer: metrics,
             peers: Some(mesh.clone()),
@@ -195,12 +199,12 @@ impl Node {
         };
         let service = NodeService::offering(deps, embeddings);
         let running = Running::new(mesh, identity, store, journal, service.clone(), &offers);
-        Ok(Self { running: Arc::new(running), service, incoming, engine })
+        Ok(Self { running: Arc::new(running), service, incoming, engines })
     }
 
     /// Serves until a signal, then drains; a second signal ends it at once.
     async fn serve(self, settings: &Settings, signals: &mut Signals, view: &View) -> Result<(), Failure> {
-        let Self { running, service, incoming, engine } = self;
+        let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
         let mut service = tokio::spawn(service.run(incoming, stop.clone()));
         let mut upkeep = upkeep::spawn(&running, settings.external.clone(), &stop);
@@ -216,7 +220,7 @@ impl Node {
             None => drain(settings, signals, view, &stop, &mut service).await,
         };
         stop.cancel();
-        close(&running.mesh, engine, upkeep).await;
+        close(&running.mesh, engines, upkeep).await;
         result
     }
 }
@@ -242,11 +246,11 @@ async fn drain(
     }
 }
 
-async fn close(mesh: &MeshHandle, engine: Arc<dyn Engine>, mut upkeep: JoinSet<()>) {
+async fn close(mesh: &MeshHandle, engines: Vec<Arc<dyn Engine>>, mut upkeep: JoinSet<()>) {
     mesh.shutdown().await;
     while upkeep.join_next().await.is_some() {}
-    // Blocks until the engine's thread has ended, within a token.
-    let _ = tokio::task::spawn_blocking(move || engine.shutdown()).await;
+    // Blocks until the engines' threads have ended: within a token, or with the load of a model that has begun.
+    let _ = tokio::task::spawn_blocking(move || engines.iter().for_each(|engine| engine.shutdown())).await;
 }
 
 fn service_result(result: Result<Result<(), ServiceError>, tokio::task::JoinError>) -> Result<(), Failure> {
@@ -310,7 +314,7 @@ fn profile(settings: &Settings, models: Vec<ModelOffer>) -> Profile {
     Profile { models, limits, software: SOFTWARE.to_owned() }
 }
 
-fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
+fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLimits {
     let price = Price { input: settings.input_price, output: settings.output_price };
     let turns = settings.turns_per_minute;
     let defaults = ServiceLimits::default();
@@ -333,7 +337,7 @@ fn service_limits(settings: &Settings, engine: &dyn Engine) -> ServiceLimits {
             revoked: settings.grants_revoked.clone(),
         },
         max_epochs: settings.max_epochs.max(1),
-        prices: BTreeMap::from([(engine.info().model_id, price)]),
+        prices: engines.iter().map(|engine| (engine.info().model_id, price)).collect(),
         drain_grace: Duration::from_secs(settings.drain_seconds.into()),
         cache_bytes: settings.resources.cache_bytes(),
         ..defaults

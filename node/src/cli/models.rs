@@ -1,5 +1,8 @@
 //! `baton-node models`.
 
+mod args;
+mod get;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -7,12 +10,17 @@ use std::{
 
 use baton_embed::models::{self as embeddings, EmbeddingModel};
 
-use super::{Exit, Failure, ModelsArgs, ModelsCommand, ask, progress::Progress, say, style::Style};
+use super::{Exit, Failure, ask, progress::Progress, say, style::Style};
 use crate::{
     config::{EngineChoice, Settings},
     daemon::engines::model_failure,
-    models::{Catalogue, ModelError, ModelStatus, PullProgress, WeightsHash, hash_of},
+    models::{
+        Catalogue, ModelError, ModelStatus, Origin, PullProgress, WeightsHash, hash_of, origin,
+        partial_bytes, remove_own,
+    },
 };
+pub(super) use args::ModelsArgs;
+use args::ModelsCommand;
 
 /// The model of embeddings that a node can offer. The catalogue of language models does not have it: its files are the
 /// relayer's too.
@@ -24,18 +32,21 @@ pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
     match args.command {
         ModelsCommand::List => list(&settings, args.json),
-        ModelsCommand::Pull { name } => pull(&settings.model_dir, &name, args.json)?,
+        ModelsCommand::Pull(pull) => get::pull(&settings.model_dir, &pull, args.json)?,
+        ModelsCommand::Add { path, name } => get::add(&settings.model_dir, &path, name, args.json)?,
         ModelsCommand::Rm { name, force } => remove(&settings, &name, force, args.json)?,
         ModelsCommand::Verify { names } => verify(&settings.model_dir, names, args.json)?,
     }
     Ok(())
 }
 
-/// A model file put into the folder by hand.
+/// A model file that the catalogue does not know.
 struct Own {
     name: String,
     path: PathBuf,
     bytes: u64,
+    /// Where it came from; nobody noted it of one that was put into the folder by hand.
+    origin: Option<Origin>,
 }
 
 /// The files of the folder that are models of the operator's own.
@@ -50,7 +61,8 @@ fn own_models(folder: &Path) -> Vec<Own> {
             let name = file.strip_suffix(".gguf")?.to_owned();
             let listed = catalogue.entries().iter().any(|entry| entry.file == file);
             let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
-            (!listed).then(|| Own { name, path: entry.path(), bytes: metadata.len() })
+            let path = entry.path();
+            (!listed).then(|| Own { name, origin: origin(&path), path, bytes: metadata.len() })
         })
         .collect();
     found.sort_by(|left, right| left.name.cmp(&right.name));
@@ -60,10 +72,11 @@ fn own_models(folder: &Path) -> Vec<Own> {
 fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<(), Failure> {
     let (catalogue, folder) = (Catalogue::built_in(), &settings.model_dir);
     let own = own_models(folder).into_iter().find(|own| own.name == name);
-    if own.is_none() && name != EMBEDDINGS.name {
+    let is_own = own.is_some() || partial_bytes(name, folder) > 0;
+    if !is_own && name != EMBEDDINGS.name {
         catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
     }
-    let here = own.is_some()
+    let here = is_own
         || (name == EMBEDDINGS.name && !embedding_state(folder).1.is_empty())
         || catalogue.list(folder).iter().any(|model| {
             model.entry.name == name && (model.present_bytes.is_some() || model.partial_bytes > 0)
@@ -75,15 +88,20 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
         let text = format!("{name} is {user}; nothing was removed. --force removes it all the same");
         return Err(Failure::text(Exit::Failure, text));
     }
-    let removed = match own {
-        Some(own) => {
-            let path = own.path;
-            fs::remove_file(&path).map_err(|source| model_failure(ModelError::Io { path, source }))?;
-            true
+    let removed = if is_own {
+        match (remove_own(name, folder), own) {
+            // Put into the folder by hand, under a name that `models add` does not give.
+            (Err(ModelError::Name { .. }), Some(Own { path, .. })) => {
+                fs::remove_file(&path).map(|()| true).map_err(|source| ModelError::Io { path, source })
+            }
+            (removed, _) => removed,
         }
-        None if name == EMBEDDINGS.name => embeddings::remove(name, folder).map_err(model_failure)?,
-        None => catalogue.remove(name, folder).map_err(model_failure)?,
+    } else if name == EMBEDDINGS.name {
+        embeddings::remove(name, folder)
+    } else {
+        catalogue.remove(name, folder)
     };
+    let removed = removed.map_err(model_failure)?;
     if json {
         say(serde_json::json!({ "name": name, "removed": removed }));
     } else if removed {
@@ -105,7 +123,7 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
             .any(|model| matches!(model.engine.as_str(), "native" | "embedding") && model.name == name);
         serves.then(|| format!("served by the node that answers at {}", admin.address))
     });
-    let configured = settings.engine == EngineChoice::Native && settings.model == name
+    let configured = settings.engine == EngineChoice::Native && settings.models().contains(&name)
         || settings.embedding_model.as_deref() == Some(name);
     serving.or_else(|| configured.then(|| "the configured model, which a start would fetch again".to_owned()))
 }
@@ -114,9 +132,11 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
 struct Hashed {
     name: String,
     path: PathBuf,
-    /// The hash that it should have; nobody knows it of an own model.
+    /// The hash that it should have; nobody knows it of a file put into the folder by hand.
     expected: Option<WeightsHash>,
     actual: WeightsHash,
+    /// What to do where it has another.
+    remedy: String,
 }
 
 fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> {
@@ -155,8 +175,9 @@ fn verify(folder: &Path, names: Vec<String>, json: bool) -> Result<(), Failure> 
                     format!("{name}  {}  SHA-256 {actual}", style.good("right"))
                 }
                 Some(expected) => format!(
-                    "{name}  {}  SHA-256 {actual}, expected {expected}: `baton-node models pull {name}` replaces it",
-                    style.error("wrong")
+                    "{name}  {}  SHA-256 {actual}, expected {expected}: {}",
+                    style.error("wrong"),
+                    file.remedy
                 ),
                 None => format!("{name}  your own  SHA-256 {actual}"),
             });
@@ -186,7 +207,7 @@ fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashe
         verified => verified.map_err(model_failure)?,
     };
     let (path, expected, actual) = (verified.path, Some(verified.expected), verified.actual);
-    Ok(Hashed { name: name.to_owned(), path, expected, actual })
+    Ok(Hashed { name: name.to_owned(), path, expected, actual, remedy: pull_again(name) })
 }
 
 /// The files of the model of embeddings.
@@ -207,6 +228,7 @@ fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
         path: file.path,
         expected: Some(file.expected),
         actual: file.actual,
+        remedy: pull_again(&name),
     });
     Ok(hashed.collect())
 }
@@ -233,7 +255,20 @@ fn hash_own(own: &Own) -> Result<Hashed, Failure> {
     progress.finish();
     let path = own.path.clone();
     let actual = hashed.map_err(|source| model_failure(ModelError::Io { path: path.clone(), source }))?;
-    Ok(Hashed { name: own.name.clone(), path, expected: None, actual })
+    let source = own.origin.as_ref().map(|origin| origin.source.as_str()).unwrap_or_default();
+    let remedy = format!("remove it, then take it from {source} again");
+    Ok(Hashed {
+        name: own.name.clone(),
+        path,
+        expected: own.origin.as_ref().and_then(Origin::hash),
+        actual,
+        remedy,
+    })
+}
+
+/// What replaces a model of the catalogue.
+fn pull_again(name: &str) -> String {
+    format!("`baton-node models pull {name}` replaces it")
 }
 
 fn hashed_as_json(file: &Hashed) -> serde_json::Value {
@@ -246,44 +281,12 @@ fn hashed_as_json(file: &Hashed) -> serde_json::Value {
     })
 }
 
-fn pull(folder: &Path, name: &str, json: bool) -> Result<(), Failure> {
-    if name == EMBEDDINGS.name {
-        return pull_embeddings(folder, json);
-    }
-    let catalogue = Catalogue::built_in();
-    let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let mut progress = Progress::new(entry);
-    let pulled = catalogue.pull(name, folder, &mut |step| progress.show(step));
-    progress.finish();
-    let path = pulled.map_err(model_failure)?;
-    if json {
-        say(serde_json::json!({ "name": name, "path": path, "sha256": entry.sha256.to_string() }));
-    } else {
-        say(format!("{name} is in {} (SHA-256 checked)", path.display()));
-    }
-    Ok(())
-}
-
-fn pull_embeddings(folder: &Path, json: bool) -> Result<(), Failure> {
-    let name = EMBEDDINGS.name;
-    let mut progress = Progress::of(name, EMBEDDINGS.bytes());
-    let pulled = embeddings::pull(name, folder, &mut |step| progress.show(step));
-    progress.finish();
-    let paths = pulled.map_err(model_failure)?;
-    if json {
-        say(serde_json::json!({ "name": name, "path": paths.first(), "paths": paths }));
-    } else {
-        say(format!("{name} is in {} (SHA-256 checked)", folder.display()));
-    }
-    Ok(())
-}
-
 fn list(settings: &Settings, json: bool) {
-    let (folder, chosen) = (settings.model_dir.as_path(), settings.model.as_str());
+    let (folder, chosen) = (settings.model_dir.as_path(), settings.models());
     let embeds = settings.embedding_model.as_deref() == Some(EMBEDDINGS.name);
     let models = Catalogue::built_in().list(folder);
     if json {
-        let mut models: Vec<_> = models.iter().map(|model| as_json(model, chosen)).collect();
+        let mut models: Vec<_> = models.iter().map(|model| as_json(model, &chosen)).collect();
         models.push(serde_json::json!({
             "name": EMBEDDINGS.name,
             "description": EMBEDDINGS.description,
@@ -295,8 +298,16 @@ fn list(settings: &Settings, json: bool) {
             "configured": embeds,
         }));
         let own = own_models(folder).into_iter().map(|own| {
-            let configured = own.name == chosen;
-            serde_json::json!({ "name": own.name, "bytes": own.bytes, "path": own.path, "configured": configured })
+            let configured = chosen.contains(&own.name.as_str());
+            let origin = own.origin.as_ref();
+            serde_json::json!({
+                "name": own.name,
+                "bytes": own.bytes,
+                "path": own.path,
+                "configured": configured,
+                "source": origin.map(|origin| &origin.source),
+                "sha256": origin.map(|origin| &origin.sha256),
+            })
         });
         say(serde_json::json!({ "model_dir": folder, "models": models, "own": own.collect::<Vec<_>>() }));
         return;
@@ -309,7 +320,7 @@ fn list(settings: &Settings, json: bool) {
         // Padded before it is coloured: escapes have no width.
         let state = format!("{:19}", state(model));
         let state = if model.is_installed() { style.good(&state) } else { state };
-        let mark = if model.entry.name == chosen { " (configured)" } else { "" };
+        let mark = if chosen.contains(&model.entry.name.as_str()) { " (configured)" } else { "" };
         let size = megabytes(model.entry.size);
         let (name, description, licence) =
             (&model.entry.name, &model.entry.description, &model.entry.licence);
@@ -322,9 +333,10 @@ fn list(settings: &Settings, json: bool) {
     let (description, licence) = (EMBEDDINGS.description, EMBEDDINGS.licence);
     say(format!("{name:width$}  {size:>9}  {state}  embeddings: {description}. Licence: {licence}{mark}"));
     for own in own_models(folder) {
-        let mark = if own.name == chosen { " (configured)" } else { "" };
+        let mark = if chosen.contains(&own.name.as_str()) { " (configured)" } else { "" };
         let state = style.good(&format!("{:19}", "here"));
-        say(format!("{:width$}  {:>9}  {state}  your own{mark}", own.name, megabytes(own.bytes)));
+        let source = own.origin.map(|origin| format!(", from {}", origin.source)).unwrap_or_default();
+        say(format!("{:width$}  {:>9}  {state}  your own{source}{mark}", own.name, megabytes(own.bytes)));
     }
     say(format!("\nModel folder: {}\nFetch one with: baton-node models pull NAME", folder.display()));
 }
@@ -340,7 +352,7 @@ fn state(model: &ModelStatus) -> String {
     }
 }
 
-fn as_json(model: &ModelStatus, chosen: &str) -> serde_json::Value {
+fn as_json(model: &ModelStatus, chosen: &[&str]) -> serde_json::Value {
     serde_json::json!({
         "name": model.entry.name,
         "description": model.entry.description,
@@ -350,7 +362,7 @@ fn as_json(model: &ModelStatus, chosen: &str) -> serde_json::Value {
         "path": model.path,
         "installed": model.is_installed(),
         "partial_bytes": model.partial_bytes,
-        "configured": model.entry.name == chosen,
+        "configured": chosen.contains(&model.entry.name.as_str()),
     })
 }
 

@@ -120,6 +120,18 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_MODEL", value_name = "NAME", help_heading = "Model",
         value_parser = |value: &str| text("model", value))]
     pub model: Option<String>,
+    /// Further model to offer beside that one; repeat it, or separate several by commas
+    #[arg(long, env = "BATON_NODE_MORE_MODELS", value_name = "NAME", value_delimiter = ',', help_heading = "Model",
+        value_parser = |value: &str| text("more_models", value))]
+    pub more_models: Option<Vec<String>>,
+    /// Memory for models and the caches of their turns, in megabytes: models are loaded and unloaded to stay below it
+    #[arg(long, env = "BATON_NODE_MODEL_MEMORY_MB", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("model_memory_mb", text))]
+    pub model_memory_mb: Option<u32>,
+    /// Minutes without a turn after which a model is unloaded; the next turn loads it again
+    #[arg(long, env = "BATON_NODE_MODEL_IDLE_MINUTES", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("model_idle_minutes", text))]
+    pub model_idle_minutes: Option<u32>,
     /// Folder of model files
     #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", help_heading = "Model")]
     pub model_dir: Option<PathBuf>,
@@ -283,7 +295,7 @@ impl RunFlags {
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
             config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
-            publisher_token_file publisher_secret_file heads shards model model_dir embedding_model engine
+            publisher_token_file publisher_secret_file heads shards model more_models model_memory_mb model_idle_minutes model_dir embedding_model engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
             max_memory_mb max_connections new_connections_per_second max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
@@ -315,6 +327,12 @@ impl RunFlags {
             "shards" => self.shards = Some(number(key, one())?),
             "embedding_model" => self.embedding_model = Some(text(key, one())?),
             "model" => self.model = Some(text(key, one())?),
+            "more_models" => {
+                self.more_models =
+                    Some(values.iter().map(|value| text(key, value)).collect::<Result<_, _>>()?);
+            }
+            "model_memory_mb" => self.model_memory_mb = Some(number(key, one())?),
+            "model_idle_minutes" => self.model_idle_minutes = Some(number(key, one())?),
             "model_dir" => self.model_dir = Some(text(key, one())?.into()),
             "engine" => self.engine = Some(choice(one())?),
             "proxied_url" => self.proxied_url = Some(url(key, one())?),

@@ -45,6 +45,8 @@ const MAX_BOOTSTRAP: usize = 32;
 const MAX_RELAYS: usize = 4;
 /// Most publishers, and most aggregators: each is a place that a failing turn may wait for.
 const MAX_STORES: usize = 8;
+/// Most further models: with the main one and one of embeddings, half of what a node record carries.
+const MAX_MODELS: usize = 14;
 /// Most issuers of grants: a node has one, or a few in common with others.
 const MAX_ISSUERS: usize = 16;
 /// Most revoked grants; one that has run out need not be named.
@@ -109,6 +111,9 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("heads", Kind::Text, "", "the first publisher's URL", "a URL as for publisher, or \"none\""),
     entry("shards", Kind::Number(4, 2048), "1000", "", ""),
     entry("model", Kind::Text, "\"smollm2-135m-instruct\"", "", "a name from `baton-node models list`"),
+    entry("more_models", Kind::List(MAX_MODELS), "[]", "none", "names from `baton-node models list`"),
+    entry("model_memory_mb", Kind::Number(0, 16_777_216), "0", "0, which is no bound", ""),
+    entry("model_idle_minutes", Kind::Number(0, 525_600), "0", "0, which is never", ""),
     entry("model_dir", Kind::Text, "", "baton/models in the user's cache folder", "a folder"),
     entry("embedding_model", Kind::Text, "", "none", "\"all-minilm-l6-v2\""),
     entry("engine", Kind::Text, "\"native\"", "", "\"native\", \"proxied\" or \"echo\""),

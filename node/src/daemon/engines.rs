@@ -11,6 +11,7 @@ use baton_embed::{Embedder, Hashing, MiniLm, models as embedding_models};
 use baton_proto::node_record::ModelOffer;
 use zeroize::Zeroizing;
 
+use super::models;
 use crate::{
     cli::{Exit, Failure, progress::Progress},
     config::{EngineChoice, Settings},
@@ -18,10 +19,10 @@ use crate::{
         Engine, EngineKind, ModelManifest,
         echo::{EchoConfig, EchoEngine},
         manifest,
-        native::{NativeConfig, NativeEngine},
         proxied::{ProxiedConfig, ProxiedEngine},
     },
-    models::{Catalogue, ModelError},
+    metrics::Metrics,
+    models::ModelError,
     service::EmbeddingModel,
 };
 
@@ -56,15 +57,18 @@ pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot start again with --threads")))
 }
 
-/// Loads the engine of these settings, fetching its model first where it is missing. Dropping the future leaves a
-/// download running until the process ends.
-pub(super) async fn load(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
+/// Loads the engines of these settings, the main one first, fetching models that are missing before. Dropping the future
+/// leaves a download running until the process ends.
+pub(super) async fn load(
+    settings: &Settings,
+    metrics: Arc<Metrics>,
+) -> Result<Vec<Arc<dyn Engine>>, Failure> {
     let settings = settings.clone();
     let runtime = tokio::runtime::Handle::current();
     let loading = tokio::task::spawn_blocking(move || match settings.engine {
-        EngineChoice::Native => native(&settings),
-        EngineChoice::Proxied => proxied(&settings, runtime),
-        EngineChoice::Echo => echo(&settings),
+        EngineChoice::Native => models::open(&settings, metrics),
+        EngineChoice::Proxied => proxied(&settings, runtime).map(|engine| vec![engine]),
+        EngineChoice::Echo => echo(&settings).map(|engine| vec![engine]),
     });
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
@@ -141,7 +145,7 @@ fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Fa
 
 /// Jobs that an engine takes: two for each slot, since a job that was stopped ends only after its current token while
 /// its slot is given to the next turn.
-fn queue_limit(settings: &Settings) -> usize {
+pub(super) fn queue_limit(settings: &Settings) -> usize {
     2 * settings.slots as usize
 }
 
@@ -154,65 +158,6 @@ fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
     tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");
     Ok(Arc::new(engine))
-}
-
-fn native(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
-    let (path, sha256) = model_file(settings)?;
-    let config = NativeConfig {
-        max_context_tokens: settings.context_tokens,
-        queue_limit: queue_limit(settings),
-        ..NativeConfig::new(settings.model.clone(), path.clone())
-    };
-    let engine = NativeEngine::load(&config).map_err(|error| {
-        let text = format!("cannot load the model {}", settings.model);
-        Failure { exit: Exit::Model, error: anyhow::Error::new(error).context(text) }
-    })?;
-    let found = engine.info().manifest.weights;
-    if let Some(expected) = sha256
-        && expected != found
-    {
-        let text = format!(
-            "the model file {} is damaged or another model (SHA-256 {found}, expected {expected}): remove it, then \
-             run `baton-node models pull {}`",
-            path.display(),
-            settings.model
-        );
-        return Err(Failure::text(Exit::Model, text));
-    }
-    tracing::info!(model = settings.model, id = %engine.info().model_id, context_tokens = engine.info().context_tokens, "model loaded");
-    Ok(Arc::new(engine))
-}
-
-/// The model's file and the hash that it must have. A name that is not in the catalogue may be a file put into the
-/// model folder by hand: `NAME.gguf`.
-fn model_file(settings: &Settings) -> Result<(PathBuf, Option<crate::models::WeightsHash>), Failure> {
-    let catalogue = Catalogue::built_in();
-    let name = &settings.model;
-    let Ok(entry) = catalogue.entry(name) else {
-        let path = settings.model_dir.join(format!("{name}.gguf"));
-        if !name.contains(['/', '\\']) && path.is_file() {
-            return Ok((path, None));
-        }
-        let text = format!(
-            "there is no model named {name}: `baton-node models list` shows those that can be fetched; one of your own \
-             goes into {} as {name}.gguf",
-            settings.model_dir.display()
-        );
-        return Err(Failure::text(Exit::Model, text));
-    };
-    let path = settings.model_dir.join(&entry.file);
-    let installed = catalogue
-        .list(&settings.model_dir)
-        .iter()
-        .any(|model| model.entry.name == *name && model.is_installed());
-    if !installed {
-        tracing::info!(model = name, folder = %settings.model_dir.display(), "the model is not here yet: fetching it");
-        let mut progress = Progress::new(entry);
-        let pulled = catalogue.pull(name, &settings.model_dir, &mut |step| progress.show(step));
-        progress.finish();
-        pulled.map_err(model_failure)?;
-    }
-    Ok((path, Some(entry.sha256)))
 }
 
 /// A model that cannot be had, as a failure: what the disk refuses is told apart from what the network does.

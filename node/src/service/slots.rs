@@ -68,6 +68,8 @@ struct Entry {
     number: u64,
     guest: Guest,
     runs: bool,
+    /// Waits for its model: a slot would be of no use to it.
+    aside: bool,
 }
 
 /// At most `slots + queue` entries, and as many groups and peers.
@@ -116,7 +118,8 @@ impl Line {
         while self.running() < slots {
             let strangers = self.count(|entry| entry.runs && entry.guest.stranger);
             let for_strangers = slots == 1 || strangers + 1 < slots;
-            let may = |entry: &&Entry| !entry.runs && (for_strangers || !entry.guest.stranger);
+            let may =
+                |entry: &&Entry| !entry.runs && !entry.aside && (for_strangers || !entry.guest.stranger);
             let next = self.entries.iter().filter(may).min_by_key(|entry| self.rank(entry));
             let Some((number, guest)) = next.map(|entry| (entry.number, entry.guest)) else { return };
             self.next += 1;
@@ -161,6 +164,16 @@ pub(crate) struct Place {
     number: u64,
 }
 
+/// A turn that needs no slot for a while. Dropping it takes part again.
+#[derive(Debug)]
+pub(crate) struct Aside<'a>(&'a Place);
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        self.0.stand(false);
+    }
+}
+
 impl Slots {
     pub(crate) fn new(slots: usize, queue: usize) -> Arc<Self> {
         let changed = watch::Sender::new(());
@@ -176,7 +189,7 @@ impl Slots {
             }
             line.next += 1;
             let number = line.next;
-            line.entries.push(Entry { number, guest, runs: false });
+            line.entries.push(Entry { number, guest, runs: false, aside: false });
             line.promote(self.slots);
             number
         };
@@ -210,6 +223,24 @@ impl Slots {
 }
 
 impl Place {
+    /// Gives the slot to others, and stands by until the returned value is dropped.
+    pub(crate) fn step_aside(&self) -> Aside<'_> {
+        self.stand(true);
+        Aside(self)
+    }
+
+    fn stand(&self, aside: bool) {
+        {
+            let mut line = lock(&self.slots.line);
+            if let Some(own) = line.entries.iter_mut().find(|entry| entry.number == self.number) {
+                own.aside = aside;
+                own.runs &= !aside;
+            }
+            line.promote(self.slots.slots);
+        }
+        self.slots.changed.send_replace(());
+    }
+
     /// Turns to wait for, as things are; 0 with a slot.
     ///
     /// # Errors
@@ -278,6 +309,24 @@ mod tests {
         assert_eq!(ahead, Ok(0));
         drop(third);
         assert_eq!(slots.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_steps_aside_gives_its_slot_away_and_waits_for_one_again() {
+        let slots = Slots::new(1, 3);
+        let first = slots.enter(peer(1)).unwrap();
+        let second = slots.enter(peer(2)).unwrap();
+        let aside = first.step_aside();
+        assert_eq!((second.ahead(), slots.load()), (Ok(0), (1, 1)));
+        drop(aside);
+        assert_eq!((first.ahead(), second.ahead()), (Ok(1), Ok(0)));
+        let (ahead, ()) = tokio::join!(first.moved(1), async { drop(second) });
+        assert_eq!(ahead, Ok(0));
+        // While it stands by, a free slot stays free.
+        let aside = first.step_aside();
+        assert_eq!(slots.load(), (0, 1));
+        drop(aside);
+        assert_eq!((first.ahead(), slots.load()), (Ok(0), (1, 0)));
     }
 
     #[test]

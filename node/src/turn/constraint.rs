@@ -1,7 +1,7 @@
 //! What a turn asks of its answer beyond words, settled before the turn is accepted: a schema that cannot be used, or an
 //! engine that cannot, costs no slot.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{ErrorCode, turn::Payload};
 use tokio::{
@@ -10,8 +10,11 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-use super::{admission::Ticket, window::engine_code};
-use crate::{engine::Constraint, service::limits::MAX_REPLY_BYTES};
+use super::{admission::Ticket, model, window::engine_code};
+use crate::{
+    engine::Constraint,
+    service::{limits::MAX_REPLY_BYTES, slots::Place},
+};
 
 /// Schemas are compiled one at a time: whatever a hostile one costs, it has one core of this machine.
 static COMPILING: Semaphore = Semaphore::const_new(1);
@@ -29,7 +32,11 @@ const ALTERNATIVE_BYTES: usize = 64;
 /// [`ErrorCode::PayloadRejected`] for an engine that cannot do what is asked, and for a schema that cannot be used or takes
 /// too long; [`ErrorCode::QuotaExceeded`] for more reports than a reply has room for; [`ErrorCode::Busy`] while others are
 /// compiled.
-pub(super) async fn prepare(ticket: &Ticket, payload: &Payload) -> Result<Option<Constraint>, ErrorCode> {
+pub(super) async fn prepare(
+    ticket: &Ticket,
+    place: &Arc<Place>,
+    payload: &Payload,
+) -> Result<Option<Constraint>, ErrorCode> {
     if payload.sampling.logprobs > 0 && !ticket.engine.reports_logprobs() {
         return Err(ErrorCode::PayloadRejected);
     }
@@ -37,6 +44,8 @@ pub(super) async fn prepare(ticket: &Ticket, payload: &Payload) -> Result<Option
         return Err(ErrorCode::QuotaExceeded);
     }
     let Some(schema) = payload.json_schema.clone().map(Zeroizing::new) else { return Ok(None) };
+    // A schema is compiled for the model's words.
+    let hold = model::hold(ticket, place).await?;
     let deadline = Instant::now() + COMPILE_TIME;
     let turn = timeout_at(deadline, COMPILING.acquire()).await.map_err(|_| ErrorCode::Busy)?;
     let turn = turn.map_err(|_| ErrorCode::Internal)?;
@@ -44,7 +53,7 @@ pub(super) async fn prepare(ticket: &Ticket, payload: &Payload) -> Result<Option
     let compiling = tokio::task::spawn_blocking(move || {
         let constraint = engine.constrain(&schema);
         // What is not waited for any longer still keeps others from compiling.
-        drop(turn);
+        drop((turn, hold));
         constraint
     });
     match timeout_at(deadline, compiling).await {

@@ -12,7 +12,7 @@ use baton_proto::{
 
 use super::{Opened, admission::Ticket};
 use crate::{
-    engine::{Engine, EngineError},
+    engine::{Engine, EngineError, Hold},
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
     service::{Core, Price, slots::Place},
 };
@@ -41,19 +41,19 @@ pub(crate) struct Asked {
 pub(crate) async fn ask(
     core: &Core,
     ticket: &Ticket,
-    place: &Arc<Place>,
+    (place, hold): (&Arc<Place>, &Hold),
     opened: &Arc<Opened>,
     turns: Vec<HistoryTurn>,
 ) -> Result<Asked, ErrorCode> {
     let (engine, opened) = (ticket.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&ticket.auth);
     let price = core.limits.price(&auth.model);
-    // Counting cannot be stopped: a turn that ends meanwhile keeps its slot until it is over.
-    let place = place.clone();
+    // Counting cannot be stopped: a turn that ends meanwhile keeps its slot and its model until it is over.
+    let kept = (place.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let asked = fit(engine.as_ref(), &auth, &opened, &turns)?;
         let max_tokens = affordable(&auth, price, asked.input_tokens)?;
-        drop(place);
+        drop(kept);
         Ok(Asked { max_tokens, ..asked })
     });
     fitted.await.map_err(|_| ErrorCode::Internal)?
@@ -104,7 +104,11 @@ fn overflow(error: WindowError<EngineError>) -> ErrorCode {
 /// What an engine's error is called on the wire.
 pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
     match error {
-        EngineError::Busy { .. } | EngineError::ShutDown => ErrorCode::Busy,
+        EngineError::Busy { .. }
+        | EngineError::ShutDown
+        | EngineError::NotLoaded
+        | EngineError::NoRoom { .. }
+        | EngineError::LoadSlow { .. } => ErrorCode::Busy,
         EngineError::ContextOverflow { .. } => ErrorCode::ContextOverflow,
         EngineError::InvalidSampling { .. }
         | EngineError::InvalidResume
@@ -114,6 +118,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         | EngineError::Template { .. } => ErrorCode::PayloadRejected,
         // Another node may have a model that does.
         EngineError::ToolsUnsupported
+        | EngineError::LoadFailed { .. }
         | EngineError::BackendUnreachable
         | EngineError::BackendStatus { .. }
         | EngineError::BackendProtocol { .. }

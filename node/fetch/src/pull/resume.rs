@@ -27,11 +27,11 @@ const REPORTS_AHEAD: usize = 16;
 
 /// A file somewhere else.
 #[derive(Debug, Clone)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     /// Where.
-    pub(super) url: reqwest::Url,
+    pub(crate) url: reqwest::Url,
     /// SHA-256 of the whole.
-    pub(super) sha256: WeightsHash,
+    pub(crate) sha256: WeightsHash,
 }
 
 /// How long a server that fails is tried.
@@ -52,7 +52,7 @@ impl Default for Patience {
 
 /// Why there is no file.
 #[derive(Debug)]
-pub(super) enum FetchError {
+pub(crate) enum FetchError {
     /// The server will not give it to us, or gives something else: somebody else may get it.
     Refused {
         /// What it said.
@@ -83,14 +83,14 @@ enum Broken {
 }
 
 /// Where the beginning of a file lies.
-pub(super) fn part_file(target: &Path) -> PathBuf {
+pub(crate) fn part_file(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     target.with_file_name(name)
 }
 
 /// Makes sure that `target` is the remote file. Reports bytes, and their total once it is known. Blocking.
-pub(super) fn fetch(
+pub(crate) fn fetch(
     remote: &Remote,
     target: &Path,
     limit: u64,
@@ -246,7 +246,7 @@ fn again(error: reqwest::Error) -> Broken {
 }
 
 /// The innermost cause, without the URL.
-fn describe(error: &dyn std::error::Error) -> String {
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -68,6 +68,7 @@ fn entry(content: &[u8], parts: &[(&str, usize)]) -> CatalogueEntry {
         licence: String::new(),
         size: content.len() as u64,
         sha256: WeightsHash(Sha256::digest(content).into()),
+        terms: None,
         parts: parts
             .iter()
             .map(|(package, size)| Part {

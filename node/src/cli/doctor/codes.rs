@@ -61,7 +61,7 @@ codes! {
     JOURNAL_LARGE = warning("D304", "the journal is far larger than journal_mb", "see that the store answers: what it does not take is kept; then restart the node");
     FEW_FILES = warning("D305", "the process may open too few files for its connections", "raise the limit (ulimit -n, or LimitNOFILE= in the systemd unit)");
 
-    MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or put NAME.gguf into the model folder");
+    MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or take a file of your own in with `baton-node models add`");
     MODEL_MISSING = warning("D402", "the configured model is not fetched yet", "run `baton-node models pull NAME`; the next start would do it as well");
     MODEL_WRONG = problem("D403", "the model file is damaged or another model", "run `baton-node models pull NAME`, which replaces it");
     MODEL_LARGE = problem("D404", "the model does not fit into the memory", "choose a smaller model or context_tokens, or add memory");
@@ -70,6 +70,7 @@ codes! {
     PROXY_REFUSES = problem("D407", "the server behind the proxied engine refuses", "correct proxied_key_file");
     PROXY_LACKS_MODEL = warning("D408", "the server behind the proxied engine does not list the model", "load it there, or correct proxied_model");
     ECHO_ENGINE = warning("D409", "the echo engine repeats what it is told", "set engine = \"native\" or \"proxied\" for service");
+    MODEL_OVER_BUDGET = problem("D410", "a configured model does not fit into model_memory_mb", "raise model_memory_mb, choose a smaller model, or lower slots or context_tokens");
 
     PORT_TAKEN = problem("D501", "a listen address is taken by another process", "stop that process, or choose another port in listen");
     PORT_REFUSED = problem("D502", "a listen address cannot be used", "choose an address of this machine, and a port above 1023, in listen");

@@ -1,8 +1,11 @@
 //! The engine and its model.
 
-use std::{fs, fs::File, io, io::BufReader, path::Path, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use candle_core::quantized::gguf_file;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
@@ -10,7 +13,7 @@ use super::{Subject, codes, report::Check};
 use crate::{
     cli::{Failure, ask::root_cause, progress::Progress},
     config::{EngineChoice, Settings},
-    models::Catalogue,
+    models::{Catalogue, Shape},
 };
 
 /// Time for the server behind a proxied engine to list its models.
@@ -53,91 +56,117 @@ fn check_embeddings(check: &mut Check, name: &str, folder: &Path) {
 
 fn check_native(check: &mut Check, subject: &Subject) {
     let settings = &subject.settings;
-    let (catalogue, name) = (Catalogue::built_in(), &settings.model);
-    let pull = format!("baton-node models pull {name}");
-    let path = match catalogue.list(&settings.model_dir).into_iter().find(|model| model.entry.name == *name) {
-        None => {
-            let path = settings.model_dir.join(format!("{name}.gguf"));
-            if name.contains(['/', '\\']) || !path.is_file() {
-                check.found(codes::MODEL_UNKNOWN, format!("{name}: there is no {}", path.display()));
-                return;
-            }
-            check.saw(format!("{name}, a file of your own"));
-            path
+    let mut shapes = Vec::new();
+    let mut missing = 0u64;
+    for name in settings.models() {
+        match find(check, settings, name) {
+            Found::Here(path) => match Shape::read(&path) {
+                Ok(shape) => shapes.push((name, shape)),
+                Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
+            },
+            Found::Missing(bytes) => missing += bytes,
+            Found::Wrong => {}
         }
-        Some(model) => {
-            let Some(bytes) = model.present_bytes else {
-                let partial = match model.partial_bytes {
-                    0 => String::new(),
-                    bytes => format!("; {} MB of it are here, and are gone on with", bytes / 1_000_000),
-                };
-                check.found_with(codes::MODEL_MISSING, format!("{name}{partial}"), pull, false);
-                check_memory(check, subject, model.entry.size.saturating_mul(GROWTH), 0);
-                return;
-            };
-            if !model.is_installed() {
-                let detail =
-                    format!("{} has {bytes} bytes instead of {}", model.path.display(), model.entry.size);
-                check.found_with(codes::MODEL_WRONG, detail, pull, false);
-                return;
-            }
-            let mut progress = Progress::new(&model.entry);
-            let verified = catalogue.verify(name, &settings.model_dir, &mut |step| {
-                if io::IsTerminal::is_terminal(&io::stderr()) {
-                    progress.show(step);
-                }
-            });
-            progress.finish();
-            match verified {
-                Ok(verified) if verified.is_right() => check.saw(format!("{name} has the right SHA-256")),
-                Ok(verified) => {
-                    let detail = format!("{} has SHA-256 {}", model.path.display(), verified.actual);
-                    check.found_with(codes::MODEL_WRONG, detail, pull, false);
-                    return;
-                }
-                Err(error) => {
-                    check.found_with(codes::MODEL_WRONG, error.to_string(), pull, false);
-                    return;
-                }
-            }
-            model.path
-        }
-    };
-    match measure(&path, settings.context_tokens) {
-        Ok((weights, cache)) => check_memory(check, subject, weights, cache),
-        Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
+    }
+    let budget = u64::from(settings.model_memory_mb) << 20;
+    let sizes = shapes.iter().map(|(name, shape)| (*name, footprint(shape, settings)));
+    for (name, bytes) in sizes.clone().filter(|(_, bytes)| budget > 0 && *bytes > budget) {
+        let detail = format!(
+            "{name} takes about {} MB of model_memory_mb = {}",
+            bytes.div_ceil(1 << 20),
+            settings.model_memory_mb
+        );
+        check.found(codes::MODEL_OVER_BUDGET, detail);
+    }
+    if settings.model_memory_mb > 0 && shapes.len() > 1 {
+        let together = sizes.clone().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let beside = if together <= budget { "fit beside each other" } else { "take turns in memory" };
+        check.saw(format!("{} models {beside}", shapes.len()));
+    }
+    if missing > 0 || !shapes.is_empty() {
+        let taken = shapes.iter().fold(missing.saturating_mul(GROWTH), |sum, (_, shape)| {
+            sum.saturating_add(in_memory(shape, settings))
+        });
+        let largest = shapes.iter().map(|(_, shape)| in_memory(shape, settings)).max().unwrap_or(0);
+        // Under a budget the largest alone is what there must be memory for.
+        check_memory(check, subject, if budget > 0 { largest } else { taken });
     }
 }
 
-/// Bytes of the weights and of one conversation's cache in memory, from the file's header.
-fn measure(path: &Path, context_tokens: u32) -> Result<(u64, u64), String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let header = gguf_file::Content::read(&mut BufReader::new(file)).map_err(|error| error.to_string())?;
-    let weights = header.tensor_infos.values().map(|tensor| tensor.shape.elem_count() as u64).sum::<u64>();
-    let kind = header.metadata.get("general.architecture").and_then(|value| value.to_string().ok());
-    let kind = kind.map_or("llama", |kind| kind.as_str());
-    let number = |key: &str| {
-        let value = header.metadata.get(&format!("{kind}.{key}"))?;
-        value.to_u32().ok().map(u64::from)
-    };
-    let layers = number("block_count").unwrap_or(0);
-    let heads = number("attention.head_count").unwrap_or(1).max(1);
-    let width = number("embedding_length").unwrap_or(0) / heads;
-    let cached = number("attention.head_count_kv").unwrap_or(heads);
-    let context = number("context_length").unwrap_or(u64::MAX).min(context_tokens.into());
-    // Keys and values of each layer.
-    let per_token = [2, layers, cached, width, FLOAT_BYTES].into_iter().fold(1, u64::saturating_mul);
-    Ok((weights.saturating_mul(FLOAT_BYTES), per_token.saturating_mul(context)))
+/// What is there of a configured model.
+enum Found {
+    /// Its file.
+    Here(PathBuf),
+    /// Nothing; it would be so many bytes.
+    Missing(u64),
+    /// Nothing that can be used, which was told.
+    Wrong,
 }
 
-fn check_memory(check: &mut Check, subject: &Subject, weights: u64, cache: u64) {
+fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
+    let catalogue = Catalogue::built_in();
+    let pull = format!("baton-node models pull {name}");
+    let Some(model) = catalogue.list(&settings.model_dir).into_iter().find(|model| model.entry.name == *name)
+    else {
+        let path = settings.model_dir.join(format!("{name}.gguf"));
+        if name.contains(['/', '\\']) || !path.is_file() {
+            check.found(codes::MODEL_UNKNOWN, format!("{name}: there is no {}", path.display()));
+            return Found::Wrong;
+        }
+        check.saw(format!("{name}, a file of your own"));
+        return Found::Here(path);
+    };
+    let Some(bytes) = model.present_bytes else {
+        let partial = match model.partial_bytes {
+            0 => String::new(),
+            bytes => format!("; {} MB of it are here, and are gone on with", bytes / 1_000_000),
+        };
+        check.found_with(codes::MODEL_MISSING, format!("{name}{partial}"), pull, false);
+        return Found::Missing(model.entry.size);
+    };
+    if !model.is_installed() {
+        let detail = format!("{} has {bytes} bytes instead of {}", model.path.display(), model.entry.size);
+        check.found_with(codes::MODEL_WRONG, detail, pull, false);
+        return Found::Wrong;
+    }
+    let mut progress = Progress::new(&model.entry);
+    let verified = catalogue.verify(name, &settings.model_dir, &mut |step| {
+        if io::IsTerminal::is_terminal(&io::stderr()) {
+            progress.show(step);
+        }
+    });
+    progress.finish();
+    let detail = match verified {
+        Ok(verified) if verified.is_right() => {
+            check.saw(format!("{name} has the right SHA-256"));
+            return Found::Here(model.path);
+        }
+        Ok(verified) => format!("{} has SHA-256 {}", model.path.display(), verified.actual),
+        Err(error) => error.to_string(),
+    };
+    check.found_with(codes::MODEL_WRONG, detail, pull, false);
+    Found::Wrong
+}
+
+/// Bytes that count to the budget.
+fn footprint(shape: &Shape, settings: &Settings) -> u64 {
+    shape.footprint(settings.slots, settings.context_tokens)
+}
+
+/// Bytes that the engine of today takes: weights as numbers of four bytes, and the cache of one turn at a time.
+fn in_memory(shape: &Shape, settings: &Settings) -> u64 {
+    let cache = shape.footprint(1, settings.context_tokens).saturating_sub(shape.file_bytes);
+    shape.weights.saturating_mul(FLOAT_BYTES).saturating_add(cache.saturating_mul(2))
+}
+
+fn check_memory(check: &mut Check, subject: &Subject, models: u64) {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     if let Some(resident) = subject.running.as_ref().and_then(|status| status.resident_bytes) {
         check.saw(format!("the running node takes {} MB", megabytes(resident)));
         return;
     }
     let blobs = subject.settings.resources.cache_bytes() as u64;
-    let needed = weights.saturating_add(cache).saturating_add(blobs).saturating_add(OTHER_BYTES);
+    let needed = models.saturating_add(blobs).saturating_add(OTHER_BYTES);
     let Some(available) = available_memory() else { return };
     let detail = format!("about {} MB are needed, {} MB are free", megabytes(needed), megabytes(available));
     if needed > available { check.found(codes::MODEL_LARGE, detail) } else { check.saw(detail) }

@@ -1,0 +1,259 @@
+//! Against a hub on this machine: a resolver that redirects to a place with the bytes, as the real one does.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::*;
+
+const COMMIT_ID: &str = "0123456789abcdef0123456789abcdef01234567";
+const IMPATIENT: Patience = Patience { tries: 1, pause: Duration::ZERO };
+
+/// How the hub behaves.
+#[derive(Clone)]
+struct Manner {
+    /// Status for the question what the file is.
+    status: u16,
+    /// Headers of that answer besides.
+    headers: String,
+    /// What the place with the bytes has.
+    content: Vec<u8>,
+    /// Its first answer is cut after so many bytes.
+    cut: Option<usize>,
+    /// It states this length instead of the right one.
+    length: Option<usize>,
+}
+
+impl Manner {
+    /// A hub that does as it should.
+    fn good(content: &[u8]) -> Self {
+        let hash = WeightsHash(Sha256::digest(content).into());
+        let headers = format!(
+            "x-repo-commit: {COMMIT_ID}\r\nx-linked-etag: \"{hash}\"\r\nx-linked-size: {}\r\n",
+            content.len()
+        );
+        Self { status: 302, headers, content: content.to_vec(), cut: None, length: None }
+    }
+}
+
+struct Hub {
+    endpoint: String,
+    /// First line and range of each request.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Hub {
+    fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        // Ends with the test's process.
+        thread::spawn(move || {
+            let mut manner = manner;
+            for stream in listener.incoming() {
+                let said = serve(&stream.unwrap(), &mut manner);
+                log.lock().unwrap().push(said);
+            }
+        });
+        Self { endpoint, asked }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn serve(stream: &TcpStream, manner: &mut Manner) -> String {
+    let mut lines = BufReader::new(stream).lines().map(|line| line.unwrap());
+    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let request = head[0].trim_end_matches(" HTTP/1.1").to_owned();
+    let range = head.iter().find_map(|line| {
+        line.to_lowercase().strip_prefix("range: bytes=")?.strip_suffix('-')?.parse::<usize>().ok()
+    });
+    let mut out = stream;
+    let empty = "content-length: 0\r\nconnection: close\r\n\r\n";
+    // A reader that has seen enough may have gone.
+    if request.contains(" /old/") {
+        let place = request.split(' ').nth(1).unwrap().replacen("/old/", "/owner/", 1);
+        let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: {place}\r\n{empty}");
+    } else if request.contains(" /loop/") {
+        let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: /loop/again\r\n{empty}");
+    } else if request.contains("/resolve/") {
+        let _ = write!(out, "HTTP/1.1 {} x\r\n{}location: /bytes\r\n{empty}", manner.status, manner.headers);
+    } else {
+        let begin = range.unwrap_or(0).min(manner.content.len());
+        let body = &manner.content[begin..];
+        let status = if range.is_some() { "206 x" } else { "200 x" };
+        let length = manner.length.unwrap_or(body.len());
+        let _ = write!(
+            out,
+            "HTTP/1.1 {status}\r\ncontent-range: bytes {begin}-{}/*\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n",
+            manner.content.len().saturating_sub(1),
+        );
+        let end = manner.cut.take().unwrap_or(body.len()).min(body.len());
+        let _ = out.write_all(&body[..end]);
+    }
+    match range {
+        Some(begin) => format!("{request} from {begin}"),
+        None => request,
+    }
+}
+
+fn content() -> Vec<u8> {
+    (0..50_000u32).flat_map(u32::to_le_bytes).collect()
+}
+
+fn pull(hub: &Hub, folder: &Path) -> Result<Added, ModelError> {
+    pull_as(&file("hf:owner/repo/sub/My_model.gguf"), hub, folder, &|_| Ok(()))
+}
+
+fn pull_as(file: &HubFile, hub: &Hub, folder: &Path, check: Check<'_>) -> Result<Added, ModelError> {
+    file.pull_with(&hub.endpoint, "mine", folder, check, IMPATIENT, &mut |_| {})
+}
+
+fn file(text: &str) -> HubFile {
+    text.parse().unwrap()
+}
+
+fn left_over(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn names_are_owner_repository_file_and_revision_and_nothing_else() {
+    let named = file("hf:owner/repo/sub/My_model.gguf@refs/pr/1");
+    assert_eq!(named.to_string(), "hf:owner/repo/sub/My_model.gguf@refs/pr/1");
+    assert_eq!(named.local_name().unwrap(), "My_model");
+    assert_eq!(
+        named.url("http://h/base/", &named.revision).unwrap().as_str(),
+        "http://h/base/owner/repo/resolve/refs%2Fpr%2F1/sub/My_model.gguf"
+    );
+    assert_eq!(file("hf:o/r/m.GGUF").to_string(), "hf:o/r/m.GGUF@main");
+    for text in [
+        "smollm2",
+        "hf:",
+        "hf:o/m.gguf",
+        "hf:o/r/m.safetensors",
+        "hf:o/r/../m.gguf",
+        "hf:o/../r/m.gguf",
+        "hf:o/r//m.gguf",
+        "hf:o/r/m.gguf@",
+        "hf:o/r/m.gguf@../x",
+        "hf:o/r/m.gguf?x=.gguf",
+        "hf:o/r/m.gguf@a b",
+        "hf:o@b/r/m.gguf",
+        "hf:o/r/1/2/3/4/5/6/7/8/m.gguf",
+    ] {
+        assert!(matches!(text.parse::<HubFile>(), Err(ModelError::Name { .. })), "{text}");
+    }
+    for endpoint in ["", "ftp://h", "h:1", "file:///x"] {
+        let refused = named.locate(endpoint).unwrap_err();
+        assert!(refused.to_string().contains("no HTTP URL"), "{endpoint}: {refused}");
+    }
+}
+
+#[test]
+fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
+    let (content, folder) = (content(), tempfile::tempdir().unwrap());
+    let hub = Hub::start(Manner::good(&content));
+    let added = pull(&hub, folder.path()).unwrap();
+    assert_eq!(fs::read(&added.path).unwrap(), content);
+    let origin = own::origin(&added.path).unwrap();
+    assert_eq!(origin.source, format!("hf:owner/repo/sub/My_model.gguf@{COMMIT_ID}"));
+    assert_eq!((origin.hash(), origin.size), (Some(added.sha256), 200_000));
+    let resolve = |revision: &str| format!("/owner/repo/resolve/{revision}/sub/My_model.gguf");
+    let [head, get] = [format!("HEAD {}", resolve("main")), format!("GET {}", resolve(COMMIT_ID))];
+    assert_eq!(hub.asked(), [head.as_str(), &get, "GET /bytes"]);
+    // Once more: it is there, and only the hub's word is asked for.
+    assert_eq!(pull(&hub, folder.path()).unwrap(), added);
+    assert_eq!(hub.asked().len(), 4);
+    // Another file of the name stays as it is.
+    let other = Hub::start(Manner::good(b"another"));
+    assert!(matches!(pull(&other, folder.path()), Err(ModelError::Name { .. })));
+    assert_eq!(fs::read(&added.path).unwrap(), content);
+}
+
+#[test]
+fn an_interrupted_download_is_gone_on_with() {
+    let (content, folder) = (content(), tempfile::tempdir().unwrap());
+    let hub = Hub::start(Manner { cut: Some(70_000), ..Manner::good(&content) });
+    // Nothing is listening any more after the cut: the one try is used up by a server that fails.
+    let failing = Hub::start(Manner { status: 503, ..Manner::good(&content) });
+    let located = file("hf:owner/repo/m.gguf").locate(&hub.endpoint).unwrap();
+    let target = own::fetched_file("mine", folder.path());
+    fs::create_dir_all(target.parent().unwrap()).unwrap();
+    fs::write(resume::part_file(&target), &content[..70_000]).unwrap();
+    let wanted = file("hf:owner/repo/m.gguf");
+    let broken = wanted.fetch(&failing.endpoint, &located, &target, IMPATIENT, &mut |_| {}).unwrap_err();
+    assert!(matches!(broken, ModelError::Interrupted { bytes: 70_000, .. }), "{broken}");
+    assert!(broken.to_string().contains("goes on from there"), "{broken}");
+    assert_eq!(own::partial_bytes("mine", folder.path()), 70_000);
+    // The next call goes on, also over a cut.
+    let added = pull_as(&wanted, &hub, folder.path(), &|_| Ok(())).unwrap();
+    assert_eq!(fs::read(&added.path).unwrap(), content);
+    let ranges: Vec<_> = hub.asked().into_iter().filter(|asked| asked.contains("/bytes")).collect();
+    assert_eq!(ranges, ["GET /bytes from 70000", "GET /bytes from 140000"]);
+    assert_eq!(own::partial_bytes("mine", folder.path()), 0);
+}
+
+#[test]
+fn refuses_what_is_not_as_stated_and_leaves_nothing() {
+    let content = content();
+    let good = Manner::good(&content);
+    let hash = WeightsHash(Sha256::digest(&content).into()).to_string();
+    let other = "11".repeat(32);
+    let swap = |from: &str, to: &str| good.headers.replace(from, to);
+    for (manner, said) in [
+        (Manner { headers: swap(&hash, &other), ..good.clone() }, "another hash"),
+        // It has more than it said, less than it said, and says more than it has.
+        (Manner { headers: swap("200000", "199999"), ..good.clone() }, "larger than"),
+        (Manner { headers: swap("200000", "200001"), ..good.clone() }, "200000 bytes instead of 200001"),
+        (Manner { headers: swap("200000", "99999999999999"), ..good.clone() }, "at most"),
+        (Manner { headers: swap("200000", "-1"), ..good.clone() }, "at most"),
+        (Manner { length: Some(1 << 40), ..good.clone() }, "larger than"),
+        (Manner { headers: swap(&hash, "e3b0c442"), ..good.clone() }, "no SHA-256"),
+        (Manner { headers: swap("x-linked-etag", "etag"), ..good.clone() }, "no SHA-256"),
+        (Manner { headers: swap(COMMIT_ID, "../../x"), ..good.clone() }, "which commit"),
+        (Manner { status: 401, ..good.clone() }, "private, gated"),
+        (Manner { status: 404, ..good.clone() }, "no such repository"),
+        (Manner { status: 500, ..good.clone() }, "500"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = pull(&Hub::start(manner), folder.path()).unwrap_err();
+        assert!(matches!(error, ModelError::Hub { .. }), "{said}: {error}");
+        assert!(error.to_string().contains(said), "{said}: {error}");
+        assert_eq!(left_over(folder.path()), Vec::<PathBuf>::new(), "{said}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_is_removed_and_a_renamed_repository_is_followed() {
+    let (content, folder) = (content(), tempfile::tempdir().unwrap());
+    let hub = Hub::start(Manner::good(&content));
+    let bad = |_: &Path| Err("this is not a GGUF file".to_owned());
+    let wanted = file("hf:old/repo/m.gguf");
+    let error = pull_as(&wanted, &hub, folder.path(), &bad).unwrap_err();
+    assert!(matches!(error, ModelError::NotAModel { .. }), "{error}");
+    assert_eq!(left_over(folder.path()), Vec::<PathBuf>::new());
+    pull_as(&wanted, &hub, folder.path(), &|_| Ok(())).unwrap();
+    let circle = pull_as(&file("hf:loop/repo/m.gguf"), &hub, folder.path(), &|_| Ok(())).unwrap_err();
+    assert!(circle.to_string().contains("in circles"), "{circle}");
+}
+
+#[test]
+fn a_hub_that_is_not_there_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    let error = file("hf:o/r/m.gguf").pull(&endpoint, "m", folder.path(), &|_| Ok(()), &mut |_| {});
+    let said = error.unwrap_err().to_string();
+    assert!(said.contains(&endpoint) && said.contains("hf:o/r/m.gguf@main"), "{said}");
+    assert_eq!(left_over(folder.path()), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,292 @@
+//! Model files that no catalogue knows: taken from elsewhere on this machine, or from a hub, with a note of where each came
+//! from and its hash.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    HASH_STEP_BYTES, MAX_MODEL_BYTES, ModelError, PullProgress, WeightsHash, hash_file, is_plain_name,
+    pull::{WORK_FOLDER, WorkFolder, install, io_error, resume::part_file},
+    record,
+};
+
+/// What all of them end with.
+const ENDING: &str = ".gguf";
+
+/// Says why a file is no model that can be used.
+pub type Check<'a> = &'a dyn Fn(&Path) -> Result<(), String>;
+
+/// Where a model file of the operator's own came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// A path of this machine, or the hub's name of the file.
+    pub source: String,
+    /// What the file is.
+    pub sha256: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+impl Origin {
+    /// The hash that the file must have, if the note is sound.
+    #[must_use]
+    pub fn hash(&self) -> Option<WeightsHash> {
+        WeightsHash::parse_hex(&self.sha256).ok()
+    }
+}
+
+/// A file that was taken into the folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    /// Where it is now.
+    pub path: PathBuf,
+    /// Its hash.
+    pub sha256: WeightsHash,
+    /// Whether it shares its bytes on disk with the file it was taken from.
+    pub linked: bool,
+}
+
+/// A name for a model, from that of its file.
+#[must_use]
+pub fn name_of(file: &Path) -> Option<String> {
+    let stem = file.file_stem()?.to_str()?;
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+') { c } else { '-' };
+    let name: String = stem.chars().map(plain).collect();
+    let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned();
+    is_plain_name(&name).then_some(name)
+}
+
+/// Where the file of a model of one's own is or would be.
+pub(crate) fn file_of(name: &str, directory: &Path) -> Result<PathBuf, ModelError> {
+    if is_plain_name(name) {
+        Ok(directory.join(format!("{name}{ENDING}")))
+    } else {
+        let reason = "a name is letters, digits, dots, dashes and underscores";
+        Err(ModelError::Name { name: name.to_owned(), reason })
+    }
+}
+
+/// What is noted of a model file.
+#[must_use]
+pub fn origin(path: &Path) -> Option<Origin> {
+    record::read(&record::path_of(path, "origin"))
+}
+
+/// Notes where a model file came from.
+pub(crate) fn note(path: &Path, origin: &Origin) -> Result<(), ModelError> {
+    let record = record::path_of(path, "origin");
+    record::write(&record, origin).map_err(io_error(&record))
+}
+
+/// Where the beginning of a file from a hub lies.
+pub(crate) fn fetched_file(name: &str, directory: &Path) -> PathBuf {
+    directory.join(WORK_FOLDER).join(format!("{name}{ENDING}"))
+}
+
+/// Bytes that lie here of a download from a hub that ended early.
+#[must_use]
+pub fn partial_bytes(name: &str, directory: &Path) -> u64 {
+    fs::metadata(part_file(&fetched_file(name, directory))).map_or(0, |metadata| metadata.len())
+}
+
+/// Takes a file of this machine into the folder as `name`, checked and hashed: by a link to the same bytes where the file
+/// system allows it, else by a copy. Does nothing but hash where the same file is there already.
+///
+/// # Errors
+/// [`ModelError::NotAModel`] as `check` says, before anything is written; [`ModelError::Name`] for a name that cannot be, or
+/// that another file has; [`ModelError::Io`].
+pub fn add(
+    source: &Path,
+    name: &str,
+    directory: &Path,
+    check: Check<'_>,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<Added, ModelError> {
+    let target = file_of(name, directory)?;
+    let source = fs::canonicalize(source).map_err(io_error(source))?;
+    let metadata = fs::metadata(&source).map_err(io_error(&source))?;
+    checked(&source, check)?;
+    if !metadata.is_file() || metadata.len() > MAX_MODEL_BYTES {
+        let reason = format!("a model is a file of at most {MAX_MODEL_BYTES} bytes");
+        return Err(ModelError::NotAModel { file: source.display().to_string(), reason });
+    }
+    let total = metadata.len();
+    fs::create_dir_all(directory).map_err(io_error(directory))?;
+    let work = WorkFolder::open(directory)?;
+    if target.exists() {
+        let mut hash = |path: &Path| {
+            let mut report = |bytes| progress(PullProgress::Verifying { bytes, total });
+            hash_file(path, &mut report).map_err(io_error(path))
+        };
+        let sha256 = hash(&source)?;
+        return if hash(&target)? == sha256 {
+            Ok(Added { path: target, sha256, linked: false })
+        } else {
+            Err(taken(name))
+        };
+    }
+    let taken = work.scratch()?.join("model");
+    let linked = fs::hard_link(&source, &taken).is_ok();
+    let sha256 = if linked {
+        let mut report = |bytes| progress(PullProgress::Verifying { bytes, total });
+        hash_file(&taken, &mut report).map_err(io_error(&taken))?
+    } else {
+        copy(&source, &taken, total, progress)?
+    };
+    // Once more: the file may have been changed since.
+    checked(&taken, check)?;
+    let size = fs::metadata(&taken).map_err(io_error(&taken))?.len();
+    note(&target, &Origin { source: source.display().to_string(), sha256: sha256.to_string(), size })?;
+    if linked {
+        // Its owner and permissions are those of the file it shares its bytes with.
+        fs::rename(&taken, &target).map_err(io_error(&target))?;
+    } else {
+        install(File::open(&taken).map_err(io_error(&taken))?, &taken, &target, directory)?;
+    }
+    Ok(Added { path: target, sha256, linked })
+}
+
+/// Another model has the name.
+pub(crate) fn taken(name: &str) -> ModelError {
+    let reason = "another file has it; choose one with --name, or remove that first (`models rm`)";
+    ModelError::Name { name: name.to_owned(), reason }
+}
+
+pub(crate) fn checked(path: &Path, check: Check<'_>) -> Result<(), ModelError> {
+    check(path).map_err(|reason| ModelError::NotAModel { file: path.display().to_string(), reason })
+}
+
+/// Copies and hashes at once. A file that grows meanwhile is copied up to its size at the beginning.
+fn copy(
+    source: &Path,
+    target: &Path,
+    total: u64,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<WeightsHash, ModelError> {
+    let mut input = File::open(source).map_err(io_error(source))?.take(total);
+    let mut output = File::create(target).map_err(io_error(target))?;
+    let (mut hasher, mut done) = (Sha256::new(), 0);
+    let mut buffer = vec![0; HASH_STEP_BYTES];
+    loop {
+        let count = input.read(&mut buffer).map_err(io_error(source))?;
+        if count == 0 {
+            return Ok(WeightsHash(hasher.finalize().into()));
+        }
+        hasher.update(&buffer[..count]);
+        output.write_all(&buffer[..count]).map_err(io_error(target))?;
+        done += count as u64;
+        progress(PullProgress::Unpacking { bytes: done, total });
+    }
+}
+
+/// Removes a model of one's own with its note, and what is here of its download. Returns whether there was anything.
+///
+/// # Errors
+/// [`ModelError::Name`] or [`ModelError::Io`].
+pub fn remove(name: &str, directory: &Path) -> Result<bool, ModelError> {
+    let path = file_of(name, directory)?;
+    let work = match WorkFolder::open(directory) {
+        Err(ModelError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
+        work => work?,
+    };
+    let fetched = fetched_file(name, directory);
+    let mut removed = false;
+    for path in [part_file(&fetched), fetched, record::path_of(&path, "origin"), path] {
+        match fs::remove_file(&path) {
+            Ok(()) => removed = true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(&path)(error)),
+        }
+    }
+    drop(work);
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound(_: &Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn files(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn takes_a_file_with_its_hash_and_origin_and_gives_it_up_again() {
+        let root = tempfile::tempdir().unwrap();
+        let (source, folder) = (root.path().join("My model.gguf"), root.path().join("models"));
+        fs::write(&source, "abc").unwrap();
+        let name = name_of(&source).unwrap();
+        assert_eq!(name, "My-model");
+        let mut steps = Vec::new();
+        let added = add(&source, &name, &folder, &sound, &mut |step| steps.push(step)).unwrap();
+        assert_eq!(
+            added.sha256.to_string(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(steps.last(), Some(&PullProgress::Verifying { bytes: 3, total: 3 }));
+        assert!(added.linked && fs::read(&added.path).unwrap() == b"abc");
+        let origin = origin(&added.path).unwrap();
+        assert_eq!((origin.hash(), origin.size), (Some(added.sha256), 3));
+        assert_eq!(files(&folder), ["My-model.gguf", "My-model.gguf.origin.json"]);
+        // The same once more is no error; another file under the same name is.
+        assert_eq!(add(&source, &name, &folder, &sound, &mut |_| {}).unwrap().sha256, added.sha256);
+        let other = root.path().join("other.gguf");
+        fs::write(&other, "xyz").unwrap();
+        let refused = add(&other, &name, &folder, &sound, &mut |_| {}).unwrap_err();
+        assert!(refused.to_string().contains("another file has it"), "{refused}");
+        assert_eq!(fs::read(&added.path).unwrap(), b"abc");
+        assert!(remove(&name, &folder).unwrap());
+        assert!(!remove(&name, &folder).unwrap() && files(&folder).is_empty());
+        assert!(source.exists());
+    }
+
+    #[test]
+    fn copies_where_it_cannot_link_and_hashes_what_it_copied() {
+        let root = tempfile::tempdir().unwrap();
+        let (source, target) = (root.path().join("a"), root.path().join("b"));
+        let content: Vec<u8> = (0..3_000_000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        fs::write(&source, &content).unwrap();
+        let mut last = None;
+        let hash = copy(&source, &target, content.len() as u64, &mut |step| last = Some(step)).unwrap();
+        assert_eq!(hash, WeightsHash(Sha256::digest(&content).into()));
+        assert_eq!(fs::read(&target).unwrap(), content);
+        assert_eq!(last, Some(PullProgress::Unpacking { bytes: 3_000_000, total: 3_000_000 }));
+    }
+
+    #[test]
+    fn refuses_what_is_no_model_and_names_that_could_leave_the_folder_and_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (source, folder) = (root.path().join("m.gguf"), root.path().join("models"));
+        fs::write(&source, "abc").unwrap();
+        let bad = |_: &Path| Err("this is not a GGUF file".to_owned());
+        let refused = add(&source, "m", &folder, &bad, &mut |_| panic!("nothing is hashed")).unwrap_err();
+        assert!(matches!(refused, ModelError::NotAModel { .. }), "{refused}");
+        for name in ["", "../m", "a/b", ".m", "-m", "a b", "m\0"] {
+            let refused = add(&source, name, &folder, &sound, &mut |_| {}).unwrap_err();
+            assert!(matches!(refused, ModelError::Name { .. }), "{name:?}: {refused}");
+            assert!(matches!(remove(name, &folder), Err(ModelError::Name { .. })), "{name:?}");
+        }
+        let missing = add(&root.path().join("none"), "m", &folder, &sound, &mut |_| {});
+        assert!(matches!(missing, Err(ModelError::Io { .. })));
+        assert!(!folder.exists());
+        // A file that is replaced between the two checks.
+        let second = std::cell::Cell::new(false);
+        let changing = |_: &Path| if second.replace(true) { Err("changed".to_owned()) } else { Ok(()) };
+        assert!(add(&source, "m", &folder, &changing, &mut |_| {}).is_err());
+        assert_eq!(files(&folder), [""; 0]);
+    }
+}

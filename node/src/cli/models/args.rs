@@ -1,0 +1,76 @@
+//! The words of `baton-node models`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::{cli::Places, models::DEFAULT_HUB};
+
+/// The arguments.
+#[derive(Args, Clone, Debug)]
+pub(in crate::cli) struct ModelsArgs {
+    #[command(flatten)]
+    pub(super) places: Places,
+    /// Folder of model files [default: baton/models in the user's cache folder]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR", global = true)]
+    pub(super) model_dir: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    #[command(subcommand)]
+    pub(super) command: ModelsCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum ModelsCommand {
+    /// Fetch a model and check it; does nothing but check when it is there
+    Pull(PullArgs),
+    /// Take a GGUF file of this machine into the model folder
+    #[command(
+        after_help = "The file is checked and hashed. Where the file system allows it, it is linked, else copied.\n\n\
+        Example:\n  baton-node models add ~/downloads/Mine-7B.Q4_K_M.gguf --name mine"
+    )]
+    Add {
+        /// The file
+        path: PathBuf,
+        /// Name for configuration and `models list` [default: that of the file, without .gguf]
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Show the models that can be fetched, and which are here
+    List,
+    /// Remove a model's file, and what is here of an interrupted download
+    Rm {
+        /// Name from `models list`
+        name: String,
+        /// Remove it also when it is in use
+        #[arg(long)]
+        force: bool,
+    },
+    /// Hash the files again and compare: a disk may have damaged them
+    Verify {
+        /// Names from `models list` [default: every model that is here]
+        names: Vec<String>,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "A file of the hub counts with the SHA-256 that the hub states of it, and is pinned to the commit that the\n\
+    revision (main unless given) is now.\n\n\
+    Examples:\n  baton-node models pull smollm2-135m-instruct\n  baton-node models pull gemma3-270m --accept-licence\n  \
+    baton-node models pull hf:OWNER/REPO/FILE.gguf@REVISION --name mine"
+)]
+pub(super) struct PullArgs {
+    /// Name from `models list`, or hf:OWNER/REPO/FILE.gguf[@REVISION] for a file of the hub
+    pub(super) name: String,
+    /// Accept the licence of the model where that is asked for; nobody is asked then
+    #[arg(long)]
+    pub(super) accept_licence: bool,
+    /// With a file of the hub: its name here [default: that of the file, without .gguf]
+    #[arg(long = "name", value_name = "NAME")]
+    pub(super) local_name: Option<String>,
+    /// With a file of the hub: base URL of the hub
+    #[arg(long, env = "HF_ENDPOINT", value_name = "URL", default_value = DEFAULT_HUB)]
+    pub(super) hub: String,
+}

@@ -1,0 +1,163 @@
+//! `models pull` and `models add`: models come into the folder.
+
+use std::{
+    io::{self, BufRead, IsTerminal as _, Read, Write},
+    path::Path,
+};
+
+use baton_embed::models as embeddings;
+
+use super::{EMBEDDINGS, args::PullArgs};
+use crate::{
+    cli::{Exit, Failure, progress::Progress, say, time::now_ms},
+    daemon::engines::model_failure,
+    models::{Added, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved},
+};
+
+/// Longest answer to the question whether terms are accepted.
+const MAX_ANSWER_BYTES: u64 = 64;
+
+pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failure> {
+    let name = args.name.as_str();
+    if HubFile::is_named_by(name) {
+        return pull_from_hub(folder, args, json);
+    }
+    if args.local_name.is_some() {
+        return Err(Failure::text(Exit::Usage, "--name is for files of the hub: this model has a name"));
+    }
+    if name == EMBEDDINGS.name {
+        return pull_embeddings(folder, json);
+    }
+    let catalogue = Catalogue::built_in();
+    let entry = catalogue.entry(name).map_err(|error| Failure::new(Exit::Usage, error))?;
+    settle_terms(&catalogue, folder, name, args.accept_licence)?;
+    let mut progress = Progress::new(entry);
+    let pulled = catalogue.pull(name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    let path = pulled.map_err(model_failure)?;
+    if json {
+        say(serde_json::json!({ "name": name, "path": path, "sha256": entry.sha256.to_string() }));
+    } else {
+        say(format!("{name} is in {} (SHA-256 checked)", path.display()));
+    }
+    Ok(())
+}
+
+fn pull_embeddings(folder: &Path, json: bool) -> Result<(), Failure> {
+    let name = EMBEDDINGS.name;
+    let mut progress = Progress::of(name, EMBEDDINGS.bytes());
+    let pulled = embeddings::pull(name, folder, &mut |step| progress.show(step));
+    progress.finish();
+    let paths = pulled.map_err(model_failure)?;
+    if json {
+        say(serde_json::json!({ "name": name, "path": paths.first(), "paths": paths }));
+    } else {
+        say(format!("{name} is in {} (SHA-256 checked)", folder.display()));
+    }
+    Ok(())
+}
+
+fn pull_from_hub(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failure> {
+    let usage = |error: ModelError| Failure::new(Exit::Usage, error);
+    let file: HubFile = args.name.parse().map_err(usage)?;
+    let name = args.local_name.clone().or_else(|| file.local_name()).unwrap_or_default();
+    refuse_reserved(&name).map_err(usage)?;
+    let mut progress = Progress::of(&name, 0);
+    let pulled = file.pull(&args.hub, &name, folder, &check_file, &mut |step| progress.show(step));
+    progress.finish();
+    tell_added(&name, &pulled.map_err(name_is_usage)?, json);
+    Ok(())
+}
+
+/// `baton-node models add`.
+pub(super) fn add(folder: &Path, path: &Path, name: Option<String>, json: bool) -> Result<(), Failure> {
+    let usage = |error: ModelError| Failure::new(Exit::Usage, error);
+    let name = name.or_else(|| name_of(path)).unwrap_or_default();
+    refuse_reserved(&name).map_err(usage)?;
+    let size = path.metadata().map_or(0, |metadata| metadata.len());
+    let mut progress = Progress::of(&name, size);
+    let added = add_file(path, &name, folder, &check_file, &mut |step| progress.show(step));
+    progress.finish();
+    tell_added(&name, &added.map_err(name_is_usage)?, json);
+    Ok(())
+}
+
+/// A name that cannot be used is the operator's to change, whatever else is wrong is not.
+fn name_is_usage(error: ModelError) -> Failure {
+    match error {
+        ModelError::Name { .. } => Failure::new(Exit::Usage, error),
+        error => model_failure(error),
+    }
+}
+
+fn tell_added(name: &str, Added { path, sha256, linked }: &Added, json: bool) {
+    if json {
+        let sha256 = sha256.to_string();
+        say(serde_json::json!({ "name": name, "path": path, "sha256": sha256, "linked": linked }));
+    } else {
+        let shared = if *linked { ", which shares its bytes with the file that you named" } else { "" };
+        say(format!("{name} is in {}{shared} (SHA-256 {sha256})", path.display()));
+        say(format!("Serve it with: baton-node run --model {name}"));
+    }
+}
+
+/// Shows the terms of a model that are not accepted yet, and has them accepted: by the flag, or by whoever is at the
+/// terminal.
+fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) -> Result<(), Failure> {
+    let usage = |error: ModelError| Failure::new(Exit::Usage, error);
+    let Some(terms) = catalogue.unaccepted(name, folder).map_err(usage)? else { return Ok(()) };
+    let licence = catalogue.entry(name).map_err(usage)?.licence.clone();
+    let (input, mut output) = (io::stdin(), io::stderr());
+    show_terms(&mut output, name, &licence, terms);
+    if !accept {
+        let refused = ModelError::TermsNotAccepted { name: name.to_owned(), licence };
+        if !input.is_terminal() || !asked(&mut input.lock(), &mut output) {
+            return Err(usage(refused));
+        }
+    }
+    catalogue.accept(name, folder, now_ms()).map_err(model_failure)
+}
+
+fn show_terms(output: &mut impl Write, name: &str, licence: &str, terms: &Terms) {
+    let (notice, url) = (terms.notice.trim(), &terms.url);
+    // Where standard error is closed, nobody can be asked either.
+    let _ = writeln!(output, "{name} comes under the {licence}:\n\n{notice}\n\nFull text: {url}\n");
+}
+
+/// Whether whoever is at the terminal accepts: by the whole word, so that no habit does.
+fn asked(input: &mut impl BufRead, output: &mut impl Write) -> bool {
+    let _ = write!(output, "Type yes to accept them: ");
+    let _ = output.flush();
+    let mut answer = String::new();
+    let read = Read::take(&mut *input, MAX_ANSWER_BYTES).read_line(&mut answer);
+    read.is_ok() && answer.trim().eq_ignore_ascii_case("yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_accepted_by_the_whole_word_only() {
+        for (typed, accepted) in
+            [("yes\n", true), (" YES \n", true), ("yes", true), ("y\n", false), ("\n", false), ("", false)]
+        {
+            let mut shown = Vec::new();
+            assert_eq!(asked(&mut typed.as_bytes(), &mut shown), accepted, "{typed:?}");
+            assert!(String::from_utf8(shown).unwrap().contains("Type yes"));
+        }
+        assert!(!asked(&mut [0xff; 100].as_slice(), &mut Vec::new()));
+        assert!(!asked(&mut format!("{}yes\n", " ".repeat(100)).as_bytes(), &mut Vec::new()));
+    }
+
+    #[test]
+    fn the_terms_of_gemma_are_shown_with_their_place() {
+        let catalogue = Catalogue::built_in();
+        let entry = catalogue.entry("gemma3-270m").unwrap();
+        let mut shown = Vec::new();
+        show_terms(&mut shown, &entry.name, &entry.licence, entry.terms.as_ref().unwrap());
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.starts_with("gemma3-270m comes under the Gemma Terms of Use:"), "{shown}");
+        assert!(shown.contains("https://ai.google.dev/gemma/terms"), "{shown}");
+    }
+}

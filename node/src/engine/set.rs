@@ -1,0 +1,379 @@
+//! Several models at once under a memory budget: loaded when a turn needs one, unloaded when idle or when another needs the
+//! room.
+//!
+//! `policy` decides, this module does: loads and unloads on threads of their own, so that neither the reactor nor the
+//! turns of other models wait for them. A turn holds its model ([`Engine::hold`]) from before it is asked anything until it
+//! ends. Whoever gives up waiting leaves nothing behind; a load that was begun goes on, and its model is idle then.
+
+mod member;
+mod open;
+mod policy;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{Engine, EngineError};
+pub use open::{SetError, open};
+use policy::{Answer, Place, Policy, Step, Ticket};
+
+/// How long a turn waits for its model before another node is the better choice: reading some gigabytes from a disk.
+pub const MODEL_WAIT: Duration = Duration::from_secs(60);
+
+/// Longest sleep of the thread that looks for idle models; it is woken by whatever happens.
+const MAX_IDLE_SLEEP: Duration = Duration::from_secs(3600);
+
+/// Loads a model, blocking.
+pub type Loader = Box<dyn Fn() -> Result<Arc<dyn Engine>, EngineError> + Send + Sync>;
+
+/// Milliseconds of a clock that does not go back.
+pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// A model that can be loaded.
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it takes in memory, the cache of its turns included.
+    pub bytes: u64,
+    /// Loads it.
+    pub load: Loader,
+}
+
+/// What a set may take.
+pub struct SetLimits {
+    /// Bytes of all models in memory; `None` is no bound.
+    pub budget_bytes: Option<u64>,
+    /// How long a model may be idle; `None` is for ever.
+    pub idle: Option<Duration>,
+    /// How long a turn waits for its model.
+    pub wait: Duration,
+}
+
+/// Hears of what happens to models.
+pub trait SetObserver: Send + Sync {
+    /// So many models are in memory now, and all take so many bytes. Must not wait for anything.
+    fn taken(&self, _models: usize, _bytes: u64) {}
+    /// A load ended, well or not.
+    fn load_ended(&self, _well: bool) {}
+    /// A model was unloaded.
+    fn unloaded(&self) {}
+}
+
+/// What of a set changes.
+struct State {
+    policy: Policy,
+    engines: Vec<Option<Arc<dyn Engine>>>,
+    /// Why the last load of each model failed.
+    failures: HashMap<usize, EngineError>,
+    /// Loads and unloads that run.
+    working: usize,
+    closed: bool,
+}
+
+struct Shared {
+    members: Vec<Member>,
+    /// Each model's identity, which its file must still have when it is loaded again.
+    identities: Vec<baton_proto::ids::ModelId>,
+    state: Mutex<State>,
+    /// Wakes whoever waits for a model.
+    changed: watch::Sender<()>,
+    /// Wakes the threads that wait: for the next idle model, and for the end.
+    woken: Condvar,
+    limits: SetLimits,
+    clock: ClockMs,
+    observer: Arc<dyn SetObserver>,
+    idler: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Keeps a model in memory while it lives. Clones keep it too.
+#[derive(Clone)]
+pub struct Hold(#[expect(dead_code, reason = "what counts is that it is dropped")] Option<Arc<Held>>);
+
+impl Hold {
+    /// Of a model that is always there.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}
+
+struct Held {
+    shared: Arc<Shared>,
+    model: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let now_ms = (self.shared.clock)();
+        self.shared.lock().policy.release(self.model, now_ms);
+        self.shared.drive();
+    }
+}
+
+/// A turn that waits for its model. Dropping it withdraws the claim, unless it was granted.
+struct Claim<'a> {
+    shared: &'a Arc<Shared>,
+    model: usize,
+    ticket: Option<Ticket>,
+}
+
+impl Claim<'_> {
+    /// The hold, once it is granted: what is granted has an owner from the same moment on.
+    fn poll(&mut self) -> Option<Result<Hold, EngineError>> {
+        let now_ms = (self.shared.clock)();
+        let mut state = self.shared.lock();
+        if state.closed {
+            return Some(Err(EngineError::ShutDown));
+        }
+        let answer = self.ticket.map_or(Answer::Failed, |ticket| state.policy.poll(ticket, now_ms));
+        match answer {
+            Answer::Wait => None,
+            Answer::Granted => {
+                self.ticket = None;
+                drop(state);
+                let held = Held { shared: self.shared.clone(), model: self.model };
+                Some(Ok(Hold(Some(Arc::new(held)))))
+            }
+            Answer::Failed => {
+                self.ticket = None;
+                let unknown = || EngineError::LoadFailed { reason: "the reason is lost".to_owned() };
+                Some(Err(state.failures.get(&self.model).cloned().unwrap_or_else(unknown)))
+            }
+        }
+    }
+
+    /// What it waited for in vain.
+    fn waited(&self) -> EngineError {
+        let seconds = self.shared.limits.wait.as_secs();
+        match self.shared.lock().policy.place(self.model) {
+            Place::Loading => EngineError::LoadSlow { seconds },
+            _ => EngineError::NoRoom { seconds },
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.shared.lock().policy.withdraw(ticket);
+        }
+        // Granted or withdrawn: others may be next.
+        self.shared.drive();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every critical section leaves the state whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what is to be done now, and wakes whoever waits.
+    fn drive(self: &Arc<Self>) {
+        loop {
+            let now_ms = (self.clock)();
+            let mut state = self.lock();
+            if state.closed {
+                break;
+            }
+            let Some(step) = state.policy.next(now_ms) else { break };
+            state.working += 1;
+            let (model, leaving) = match step {
+                Step::Load(model) => (model, None),
+                Step::Unload(model) => (model, state.engines[model].take()),
+            };
+            drop(state);
+            let shared = self.clone();
+            let name = format!("model-{}", self.members[model].name);
+            let work = move || shared.work(step, leaving);
+            if let Err(error) = thread::Builder::new().name(name).spawn(work) {
+                let error = EngineError::LoadFailed { reason: format!("no thread: {error}") };
+                self.ended(step, Err(error));
+            }
+        }
+        self.tell();
+    }
+
+    fn tell(&self) {
+        {
+            // Told under the lock, so that nobody hears of an older state after a newer one.
+            let state = self.lock();
+            let (models, bytes) = state.policy.taken();
+            self.observer.taken(models, bytes);
+        }
+        self.changed.send_replace(());
+        self.woken.notify_all();
+    }
+
+    /// Loads or unloads, on a thread of its own.
+    fn work(self: Arc<Self>, step: Step, leaving: Option<Arc<dyn Engine>>) {
+        let name = match step {
+            Step::Load(model) | Step::Unload(model) => &self.members[model].name,
+        };
+        let result = match step {
+            Step::Load(model) => {
+                let loaded = self.load(model);
+                match &loaded {
+                    Ok(_) => tracing::info!(model = name, "a model was loaded"),
+                    Err(error) => tracing::error!(model = name, %error, "a model cannot be loaded"),
+                }
+                self.observer.load_ended(loaded.is_ok());
+                loaded.map(Some)
+            }
+            Step::Unload(_) => {
+                if let Some(engine) = leaving {
+                    engine.shutdown();
+                }
+                self.observer.unloaded();
+                tracing::info!(model = name, "a model was unloaded");
+                Ok(None)
+            }
+        };
+        self.ended(step, result);
+        self.drive();
+    }
+
+    fn load(&self, model: usize) -> Result<Arc<dyn Engine>, EngineError> {
+        let engine = catch_unwind(AssertUnwindSafe(&self.members[model].load));
+        let engine = engine.unwrap_or(Err(EngineError::Panicked))?;
+        if engine.info().model_id != self.identities[model] {
+            engine.shutdown();
+            let reason = "its file is another model than at the start; restart the node".to_owned();
+            return Err(EngineError::LoadFailed { reason });
+        }
+        Ok(engine)
+    }
+
+    /// A step is done.
+    fn ended(&self, step: Step, result: Result<Option<Arc<dyn Engine>>, EngineError>) {
+        let now_ms = (self.clock)();
+        let mut late = None;
+        {
+            let mut state = self.lock();
+            match (step, result) {
+                (Step::Unload(model), _) => state.policy.unloaded(model),
+                (Step::Load(model), Ok(engine)) if !state.closed => {
+                    state.engines[model] = engine;
+                    state.failures.remove(&model);
+                    state.policy.loaded(model, now_ms);
+                }
+                // Nobody wants it any more.
+                (Step::Load(model), Ok(engine)) => {
+                    late = engine;
+                    state.policy.failed(model);
+                }
+                (Step::Load(model), Err(error)) => {
+                    state.failures.insert(model, error);
+                    state.policy.failed(model);
+                }
+            }
+        }
+        if let Some(engine) = late {
+            engine.shutdown();
+        }
+        self.lock().working -= 1;
+        self.tell();
+    }
+
+    /// Waits for a model and holds it.
+    async fn hold(self: &Arc<Self>, model: usize) -> Result<Hold, EngineError> {
+        let mut changed = self.changed.subscribe();
+        let mut claim = {
+            let ticket = self.lock().policy.claim(model);
+            Claim { shared: self, model, ticket: Some(ticket) }
+        };
+        self.drive();
+        let granted = async {
+            loop {
+                if let Some(answer) = claim.poll() {
+                    return answer;
+                }
+                // The sender lives in `self`, so this cannot fail.
+                let _ = changed.changed().await;
+            }
+        };
+        let granted = tokio::time::timeout(self.limits.wait, granted).await;
+        granted.unwrap_or_else(|_| Err(claim.waited()))
+    }
+
+    /// The engine of a model that is in memory, held meanwhile.
+    fn pinned(self: &Arc<Self>, model: usize) -> Result<(Arc<dyn Engine>, Hold), EngineError> {
+        let now_ms = (self.clock)();
+        let mut state = self.lock();
+        if state.closed {
+            return Err(EngineError::ShutDown);
+        }
+        let engine = state.engines[model].clone().ok_or(EngineError::NotLoaded)?;
+        if !state.policy.pin(model, now_ms) {
+            return Err(EngineError::NotLoaded);
+        }
+        drop(state);
+        Ok((engine, Hold(Some(Arc::new(Held { shared: self.clone(), model })))))
+    }
+
+    /// Unloads idle models as their time comes.
+    fn idle(self: Arc<Self>) {
+        loop {
+            self.drive_idle();
+            let state = self.lock();
+            if state.closed {
+                return;
+            }
+            let now_ms = (self.clock)();
+            let sleep = match state.policy.next_idle_ms() {
+                Some(at_ms) if at_ms <= now_ms => continue,
+                Some(at_ms) => Duration::from_millis(at_ms - now_ms).min(MAX_IDLE_SLEEP),
+                None => MAX_IDLE_SLEEP,
+            };
+            drop(self.woken.wait_timeout(state, sleep));
+        }
+    }
+
+    /// As [`Self::drive`], but says nothing where nothing is to be done: the thread that asks would wake itself for ever.
+    fn drive_idle(self: &Arc<Self>) {
+        let due = self.lock().policy.next_idle_ms().is_some_and(|at_ms| at_ms <= (self.clock)());
+        if due {
+            self.drive();
+        }
+    }
+
+    fn shutdown(&self) {
+        let engines: Vec<_> = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.engines.iter_mut().filter_map(Option::take).collect()
+        };
+        self.changed.send_replace(());
+        self.woken.notify_all();
+        for engine in engines {
+            engine.shutdown();
+        }
+        let mut state = self.lock();
+        while state.working > 0 {
+            state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let idler = self.idler.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(idler) = idler
+            && idler.join().is_err()
+        {
+            tracing::error!("the thread of idle models ended by a panic");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

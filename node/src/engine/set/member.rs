@@ -1,0 +1,90 @@
+//! One model of a set, as the turn service sees it: what it is is known always, what it does needs it in memory.
+
+use std::sync::Arc;
+
+use baton_proto::ids::ModelId;
+use futures::future::BoxFuture;
+
+use super::{Hold, Shared};
+use crate::{
+    engine::{Constraint, Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount},
+    prompt::Prompt,
+};
+
+/// What a model is and can do, known since it was loaded for the first time.
+pub(super) struct Offered {
+    info: EngineInfo,
+    takes_tools: bool,
+    reports_logprobs: bool,
+}
+
+impl Offered {
+    pub(super) fn of(engine: &dyn Engine) -> Self {
+        Self {
+            info: engine.info().clone(),
+            takes_tools: engine.takes_tools(),
+            reports_logprobs: engine.reports_logprobs(),
+        }
+    }
+
+    pub(super) fn model_id(&self) -> ModelId {
+        self.info.model_id
+    }
+}
+
+/// See the module. Closing one closes the set.
+pub(super) struct SetEngine {
+    shared: Arc<Shared>,
+    model: usize,
+    offered: Offered,
+}
+
+impl SetEngine {
+    pub(super) fn new(shared: &Arc<Shared>, model: usize, offered: Offered) -> Self {
+        Self { shared: shared.clone(), model, offered }
+    }
+}
+
+impl Engine for SetEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.offered.info
+    }
+
+    fn takes_tools(&self) -> bool {
+        self.offered.takes_tools
+    }
+
+    fn reports_logprobs(&self) -> bool {
+        self.offered.reports_logprobs
+    }
+
+    fn hold(&self) -> BoxFuture<'_, Result<Hold, EngineError>> {
+        Box::pin(self.shared.hold(self.model))
+    }
+
+    fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
+        let (engine, _hold) = self.shared.pinned(self.model)?;
+        engine.count(prompt)
+    }
+
+    fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
+        let (engine, _hold) = self.shared.pinned(self.model)?;
+        engine.constrain(schema)
+    }
+
+    fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        // From here on the caller's hold keeps the model.
+        let (engine, _hold) = self.shared.pinned(self.model)?;
+        engine.generate(job)
+    }
+
+    fn shutdown(&self) {
+        self.shared.shutdown();
+    }
+}
+
+impl Drop for SetEngine {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

@@ -1,0 +1,166 @@
+//! What a GGUF file's header says before anything of the model is loaded: whether it is sound, and the memory that serving
+//! it takes.
+
+use std::path::Path;
+
+use baton_engine::gguf::{Gguf, GgufError, GgufFile};
+
+/// Bytes of a number in the cache of keys and values: half precision.
+const CACHE_NUMBER_BYTES: u64 = 2;
+
+/// What serving a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of the file; its weights are held in about as many.
+    pub file_bytes: u64,
+    /// Numbers in the weights.
+    pub weights: u64,
+    /// Bytes of keys and values of one token.
+    pub token_bytes: u64,
+    /// Tokens that the model can have in its context.
+    pub context_tokens: u64,
+}
+
+impl Shape {
+    /// Reads a file's header.
+    ///
+    /// # Errors
+    /// [`GgufError`] for whatever is not sound in it; nothing is allocated for what the file cannot hold.
+    pub fn read(path: &Path) -> Result<Self, GgufError> {
+        let file = GgufFile::open(path)?;
+        let shape = Self::of(file.header(), file.bytes().len() as u64)?;
+        // A file of metadata alone is sound, and is no model.
+        if file.header().tensors().is_empty() {
+            return Err(GgufError::Missing("tensors".to_owned()));
+        }
+        Ok(shape)
+    }
+
+    fn of(header: &Gguf, file_bytes: u64) -> Result<Self, GgufError> {
+        const FAMILY: &str = "general.architecture";
+        let family = header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
+        let number = |key: &str| header.optional_u64(&format!("{family}.{key}"));
+        let heads = number("attention.head_count")?.unwrap_or(1).max(1);
+        let cached = number("attention.head_count_kv")?.unwrap_or(heads);
+        let width = number("embedding_length")?.unwrap_or(0) / heads;
+        let (keys, values) = (
+            number("attention.key_length")?.unwrap_or(width),
+            number("attention.value_length")?.unwrap_or(width),
+        );
+        let layers = number("block_count")?.unwrap_or(0);
+        let each = keys.saturating_add(values).saturating_mul(CACHE_NUMBER_BYTES);
+        Ok(Self {
+            file_bytes,
+            weights: header.tensors().iter().fold(0, |sum, tensor| {
+                sum.saturating_add((tensor.rows as u64).saturating_mul(tensor.columns as u64))
+            }),
+            token_bytes: [layers, cached, each].into_iter().fold(1, u64::saturating_mul),
+            context_tokens: number("context_length")?.unwrap_or(0),
+        })
+    }
+
+    /// Bytes that the model takes with so many turns at once, each of so many tokens at the most.
+    #[must_use]
+    pub fn footprint(&self, slots: u32, context_tokens: u32) -> u64 {
+        let tokens = self.context_tokens.min(context_tokens.into()).saturating_mul(slots.into());
+        self.file_bytes.saturating_add(self.token_bytes.saturating_mul(tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A header with these entries, each a name and a number, and one tensor of 32 numbers.
+    fn header(family: &str, numbers: &[(&str, u32)]) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        let text = |bytes: &mut Vec<u8>, text: &str| {
+            bytes.extend((text.len() as u64).to_le_bytes());
+            bytes.extend(text.as_bytes());
+        };
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend(1u64.to_le_bytes());
+        bytes.extend((numbers.len() as u64 + 1).to_le_bytes());
+        text(&mut bytes, "general.architecture");
+        bytes.extend(8u32.to_le_bytes());
+        text(&mut bytes, family);
+        for (key, value) in numbers {
+            text(&mut bytes, &format!("{family}.{key}"));
+            bytes.extend(4u32.to_le_bytes());
+            bytes.extend(value.to_le_bytes());
+        }
+        text(&mut bytes, "token_embd.weight");
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend(32u64.to_le_bytes());
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(32) + 128, 0);
+        bytes
+    }
+
+    const SMOLLM2: [(&str, u32); 5] = [
+        ("block_count", 30),
+        ("attention.head_count", 9),
+        ("attention.head_count_kv", 3),
+        ("embedding_length", 576),
+        ("context_length", 8192),
+    ];
+
+    fn read(bytes: &[u8]) -> Result<Shape, GgufError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        fs::write(&path, bytes).unwrap();
+        Shape::read(&path)
+    }
+
+    #[test]
+    fn memory_is_the_file_and_the_cache_of_every_slot() {
+        let bytes = header("llama", &SMOLLM2);
+        let shape = read(&bytes).unwrap();
+        // 2 (keys and values) x 30 layers x 3 heads x 64 numbers x 2 bytes.
+        assert_eq!(shape.token_bytes, 23_040);
+        let file = bytes.len() as u64;
+        assert_eq!(shape.footprint(2, 4096), file + 2 * 4096 * 23_040);
+        assert_eq!(shape.footprint(1, 1_000_000), file + 8192 * 23_040);
+        // Heads that are not as wide as the model divided by them, as in Gemma and Qwen 3.
+        let wide = [&SMOLLM2[..], &[("attention.key_length", 256), ("attention.value_length", 256)]].concat();
+        assert_eq!(read(&header("gemma3", &wide)).unwrap().token_bytes, 4 * 23_040);
+        // Absurd numbers end in a footprint that fits nowhere, not in a panic.
+        let absurd = SMOLLM2.map(|(key, _)| (key, u32::MAX));
+        assert_eq!(read(&header("llama", &absurd)).unwrap().footprint(256, 1 << 20), u64::MAX);
+    }
+
+    #[test]
+    fn files_that_lie_are_refused_with_what_is_wrong() {
+        let sound = header("llama", &SMOLLM2);
+        let changed = |at: usize, with: &[u8]| {
+            let mut bytes = sound.clone();
+            bytes[at..at + with.len()].copy_from_slice(with);
+            bytes
+        };
+        let place = sound.windows(17).position(|part| part == b"token_embd.weight").unwrap() + 17;
+        for (bytes, said) in [
+            (Vec::new(), "not a GGUF file"),
+            (b"not a model".to_vec(), "not a GGUF file"),
+            (sound[..60].to_vec(), "entry count of 6 is above"),
+            (sound[..sound.len() - 64].to_vec(), "lies"),
+            (changed(4, &1u32.to_le_bytes()), "version 1"),
+            (changed(8, &u64::MAX.to_le_bytes()), "tensor count"),
+            (changed(16, &u64::MAX.to_le_bytes()), "entry count"),
+            (changed(24, &u64::MAX.to_le_bytes()), "above"),
+            (changed(place, &9u32.to_le_bytes()), "shape"),
+            (changed(place + 4, &u64::MAX.to_le_bytes()), "shape"),
+            (changed(place + 12, &77u32.to_le_bytes()), "type 77"),
+            (changed(place + 16, &(1u64 << 40).to_le_bytes()), "lies"),
+            (changed(place + 16, &7u64.to_le_bytes()), "lies"),
+        ] {
+            let refused = read(&bytes).unwrap_err().to_string();
+            assert!(refused.contains(said), "{said}: {refused}");
+        }
+        let mut empty = header("llama", &SMOLLM2);
+        empty[8..16].fill(0);
+        assert!(read(&empty).is_err());
+    }
+}
