@@ -16,6 +16,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod arena;
+pub mod bench;
 pub mod config;
 pub mod exact;
 mod forward;
