@@ -11,7 +11,7 @@ use crate::{
     config::{Activation, Config, ConfigError},
     gguf::{DType, GgufError, GgufFile, Tensor},
     half::{bf16_to_f32, f16_to_f32},
-    kernels::dot::{AT_ONCE, Finish, TileRef},
+    kernels::dot::{Finish, TileRef},
     tiles::{TileShape, Tiles},
 };
 
@@ -97,23 +97,6 @@ impl Linear {
     #[must_use]
     pub fn panel(&self, panel: usize) -> [TileRef<'_>; 2] {
         self.panels[panel].map(|(part, tile)| TileRef { matrix: &self.parts[part], tile })
-    }
-
-    /// The tiles of [`AT_ONCE`] panels from `panel` on, if there are as many before `end` and all are quantised in the
-    /// same way.
-    #[must_use]
-    pub fn same_panels(&self, panel: usize, end: usize) -> Option<[TileRef<'_>; 2 * AT_ONCE]> {
-        let panels: &[[(usize, usize); 2]; AT_ONCE] = self.panels.get(panel..end)?.first_chunk()?;
-        let first = self.parts[panels[0][0].0].dtype();
-        let same = |(part, _): &(usize, usize)| self.parts[*part].dtype() == first;
-        if first.block().0 == 1 || !panels.as_flattened().iter().all(same) {
-            return None;
-        }
-        let mut tiles = [TileRef { matrix: &self.parts[0], tile: 0 }; 2 * AT_ONCE];
-        for (to, (part, tile)) in tiles.iter_mut().zip(panels.as_flattened()) {
-            *to = TileRef { matrix: &self.parts[*part], tile: *tile };
-        }
-        Some(tiles)
     }
 
     /// Numbers in the product for each row: whole panels.

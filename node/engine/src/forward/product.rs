@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{Context, room};
 use crate::{
     kernels::{
-        dot::{AT_ONCE, Acts, DIRECT_ROWS, Panel, Panels, Spread},
+        dot::{Acts, DIRECT_ROWS, Panel, Spread},
         rows::BLOCK,
     },
     weights::Linear,
@@ -47,20 +47,9 @@ impl Product<'_> {
                 floats: &acts.floats[from * row_floats..(from + count) * row_floats],
             };
             let (finish, direct) = (linear.finish, rows <= DIRECT_ROWS);
-            let mut out = &mut *part.out;
-            let mut panel = part.panels.start;
-            while panel < part.panels.end {
-                let together = if direct { linear.same_panels(panel, part.panels.end) } else { None };
-                let now = if together.is_some() { AT_ONCE } else { 1 };
-                let out = out.split_off_mut(..now * count * width).unwrap_or_default();
-                match together {
-                    Some(tiles) => Panels { tiles, acts: acts.blocks, rows: count, finish, out }.run(isa),
-                    None => {
-                        let tiles = linear.panel(panel);
-                        Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
-                    }
-                }
-                panel += now;
+            for (panel, out) in part.panels.clone().zip(part.out.chunks_exact_mut(count * width)) {
+                let tiles = linear.panel(panel);
+                Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
             }
         });
     }
