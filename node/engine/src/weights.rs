@@ -223,23 +223,24 @@ impl Pending<'_> {
     }
 }
 
-/// Repacks all matrices on some threads, into one arena.
-fn repack(matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
+/// Repacks all matrices on some threads, into one arena. What has been repacked is not kept in memory twice.
+fn repack(file: &GgufFile, matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
     let shapes: Vec<TileShape> = matrices.iter().map(Pending::shape).collect();
     let mut arena = Arena::new(shapes.iter().map(TileShape::bytes).sum())?;
     let mut rest = arena.bytes_mut();
     let mut jobs = Vec::with_capacity(matrices.len());
     for (matrix, shape) in matrices.iter().zip(&shapes) {
         let tiles = rest.split_off_mut(..shape.bytes()).unwrap_or_default();
-        jobs.push((shape, matrix.bytes, tiles));
+        jobs.push((shape, matrix, tiles));
     }
     // Taken from the end, where the caller puts the largest, the embeddings: so that no thread is left alone with them.
     let jobs = Mutex::new(jobs);
     let work = || {
         loop {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some((shape, bytes, tiles)) = job else { return };
-            shape.repack(bytes, tiles);
+            let Some((shape, matrix, tiles)) = job else { return };
+            shape.repack(matrix.bytes, tiles);
+            file.release(matrix.tensor);
         }
     };
     thread::scope(|scope| {
@@ -390,7 +391,7 @@ impl Weights {
         let mut matrices: Vec<Pending<'_>> = layers.iter().flat_map(PendingLayer::matrices).collect();
         matrices.push(embedding);
         matrices.extend(head);
-        let mut tiles = repack(&matrices, threads).map_err(LoadError::Memory)?.into_iter();
+        let mut tiles = repack(file, &matrices, threads).map_err(LoadError::Memory)?.into_iter();
         let layers = layers
             .into_iter()
             .filter_map(|layer| {
