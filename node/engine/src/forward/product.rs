@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::{Context, room};
 use crate::{
     kernels::{
+        LANES,
         dot::{Acts, DIRECT_ROWS, Panel, Spread},
         rows::BLOCK,
     },
@@ -78,10 +79,24 @@ impl Product<'_> {
     }
 }
 
-/// Copies a row out of a product in panels of `width` numbers.
+/// Copies a row out of a product in panels of `width` numbers, which is one of `Finish::width`.
 pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &mut [f32]) {
-    for (panel, out) in out.chunks_mut(width).enumerate() {
-        let at = (panel * rows + row) * width;
-        out.copy_from_slice(&data[at..at + out.len()]);
+    if width == LANES {
+        gather_panels::<LANES>(data, rows, row, out);
+    } else {
+        gather_panels::<{ 2 * LANES }>(data, rows, row, out);
+    }
+}
+
+/// With the width known, a panel's numbers are copied by some registers and not by a call.
+fn gather_panels<const WIDTH: usize>(data: &[f32], rows: usize, row: usize, out: &mut [f32]) {
+    let numbers = |panel: usize| &data[(panel * rows + row) * WIDTH..][..WIDTH];
+    let (panels, rest) = out.as_chunks_mut::<WIDTH>();
+    let whole = panels.len();
+    for (panel, out) in panels.iter_mut().enumerate() {
+        out.copy_from_slice(numbers(panel));
+    }
+    if !rest.is_empty() {
+        rest.copy_from_slice(&numbers(whole)[..rest.len()]);
     }
 }
