@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
-#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
 use baton_engine::{
@@ -50,8 +49,7 @@ fn every_case_is_measured_and_told_in_order() {
 
 #[test]
 fn a_plan_that_the_model_cannot_do_is_refused() {
-    let mut refused =
-        |plan: &Plan, budget: usize| measure(&mut model(budget), plan, &mut |_| {}).unwrap_err();
+    let refused = |plan: &Plan, budget: usize| measure(&mut model(budget), plan, &mut |_| {}).unwrap_err();
     let beyond = Plan { prompts: vec![600], ..plan() };
     assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range { value: 600, .. }));
     let block = model(1).kv().shape().block_bytes();
