@@ -4,6 +4,7 @@
 //! and a text that tells a person what to do next.
 
 mod ask;
+mod bench;
 mod config;
 mod doctor;
 mod drain;
@@ -107,6 +108,7 @@ Examples:
   baton-node doctor                        look for what is wrong, and how to mend it
   baton-node models list                   models that can be served
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
+  baton-node bench                         how fast this machine computes the model
   baton-node earnings                      what clients acknowledged
 
 Exit codes:
@@ -169,6 +171,9 @@ enum Command {
             baton-node models pull hf:OWNER/REPO/FILE.gguf\n  baton-node models add ~/mine.gguf --name mine\n  baton-node models verify"
     )]
     Models(models::ModelsArgs),
+    /// Measure how fast this machine computes a model
+    #[command(after_help = bench::AFTER_HELP)]
+    Bench(bench::BenchArgs),
     /// Ask the running node how it is
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
@@ -405,6 +410,7 @@ pub fn main() -> ExitCode {
         Command::Config(args) => config::run(args, inner),
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Status(args) => status::run(args),
         Command::Completions { shell } => manual::completions(command(), shell),
         Command::Man { out } => manual::man(command(), out.as_deref()),

@@ -17,6 +17,7 @@
 
 pub mod arena;
 pub mod batch;
+pub mod bench;
 pub mod config;
 pub mod exact;
 mod forward;

@@ -3,9 +3,11 @@
 //! A tile holds all inputs of 16 consecutive outputs, and an output is a lane, so a product of matrices never adds
 //! across lanes. Nothing is requantised: a tile holds the file's integers and the file's scales.
 //!
-//! **Quantised** weights come in blocks of 32 inputs. A tile is all blocks' integers, one block after the other, and
-//! then, from a multiple of 64 bytes on, all blocks' scales. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte
-//! `4 l + i` belongs to lane `l`, input `4 g + i`. They are stored
+//! **Quantised** weights come in blocks of 32 inputs, and in groups of one block, or of eight in the K formats. A tile
+//! is its groups one after the other: the group's scales, then its blocks' integers. So a tile is read from its first
+//! byte to its last, a matrix tile after tile, and a step of one token is a walk through the arena in one direction,
+//! which is what memory is fastest at. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte `4 l + i` belongs to
+//! lane `l`, input `4 g + i`. They are stored
 //! - 4 bits: 4 lines of 64 bytes; line `j` has operand `2 j` in its low nibbles and `2 j + 1` in its high ones;
 //! - 5 bits: the same, then a line whose bit `g` is the fifth bit of operand `g`;
 //! - 6 bits: the same 4 lines, then 2 lines; line `k` has in its bits `2 j` and `2 j + 1` the upper bits of operand
@@ -41,7 +43,6 @@ pub struct TileShape {
     columns: usize,
     rows: usize,
     tile_bytes: usize,
-    scales_at: usize,
 }
 
 /// A matrix in tiles.
@@ -71,14 +72,11 @@ impl TileShape {
     /// The shape of `rows` rows of `columns` numbers; the columns are a multiple of 32, and whole blocks.
     #[must_use]
     pub fn new(dtype: DType, rows: usize, columns: usize) -> Self {
-        let (scales_at, tile_bytes) = match layout(dtype) {
-            Some((quants, scales, group)) => {
-                let at = (columns / BLOCK * quants).next_multiple_of(64);
-                (at, (at + columns / BLOCK / group * scales).next_multiple_of(64))
-            }
-            None => (0, (columns * LANES * dtype.block().1).next_multiple_of(64)),
+        let bytes = match layout(dtype) {
+            Some((quants, scales, group)) => columns / BLOCK / group * (scales + group * quants),
+            None => columns * LANES * dtype.block().1,
         };
-        Self { dtype, columns, rows, tile_bytes, scales_at }
+        Self { dtype, columns, rows, tile_bytes: bytes.next_multiple_of(64) }
     }
 
     /// Bytes that the tiles take: a multiple of 64.
@@ -97,24 +95,24 @@ impl TileShape {
     }
 
     fn put_row(&self, lane: usize, bytes: &[u8], tile: &mut [u8]) {
-        let (dtype, scales_at) = (self.dtype, self.scales_at);
+        let dtype = self.dtype;
         let (block, block_bytes) = dtype.block();
-        let Some((quant_bytes, scale_bytes, _)) = layout(dtype) else {
+        let Some((quant_bytes, scale_bytes, group_blocks)) = layout(dtype) else {
             for (input, number) in bytes.chunks_exact(block_bytes).enumerate() {
                 let at = (input * LANES + lane) * block_bytes;
                 tile[at..at + block_bytes].copy_from_slice(number);
             }
             return;
         };
-        let (quants, scales) = tile.split_at_mut(scales_at);
-        for (index, bytes) in bytes.chunks_exact(block_bytes).enumerate() {
+        // A block of the file is a group of the tile.
+        let groups = tile.chunks_exact_mut(scale_bytes + group_blocks * quant_bytes);
+        for (bytes, group) in bytes.chunks_exact(block_bytes).zip(groups) {
             let source = Source::read(dtype, bytes);
-            let blocks = block / BLOCK;
-            let groups = quants[index * blocks * quant_bytes..].chunks_exact_mut(quant_bytes);
-            for (values, quants) in source.values.as_chunks::<BLOCK>().0[..blocks].iter().zip(groups) {
+            let (group, quants) = group.split_at_mut(scale_bytes);
+            let values = &source.values.as_chunks::<BLOCK>().0[..block / BLOCK];
+            for (values, quants) in values.iter().zip(quants.chunks_exact_mut(quant_bytes)) {
                 put_values(dtype, lane, values, quants);
             }
-            let group = &mut scales[index * scale_bytes..][..scale_bytes];
             for (lines, scale) in group.as_chunks_mut::<32>().0.iter_mut().zip(source.halves()) {
                 lines[2 * lane..2 * lane + 2].copy_from_slice(&scale.to_le_bytes());
             }
@@ -155,12 +153,6 @@ impl Tiles {
         self.arena.bytes(self.start + tile * self.shape.tile_bytes, self.shape.tile_bytes)
     }
 
-    /// A tile's integers and scales.
-    #[must_use]
-    pub fn parts(&self, tile: usize) -> (&[u8], &[u8]) {
-        self.tile(tile).split_at(self.shape.scales_at)
-    }
-
     /// The encoding.
     #[must_use]
     pub fn dtype(&self) -> DType {
@@ -191,10 +183,9 @@ impl Tiles {
     /// # Panics
     /// If `row` is not below [`Self::rows`] or `out` shorter than the inputs.
     pub fn dequantise_row(&self, row: usize, out: &mut [f32]) {
-        let TileShape { dtype, columns, rows, scales_at, .. } = self.shape;
+        let TileShape { dtype, columns, rows, .. } = self.shape;
         assert!(row < rows, "a row of the matrix");
         let (tile, lane) = (self.tile(row / LANES), row % LANES);
-        let (quants, scales) = tile.split_at(scales_at);
         let half = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
         let Some((quant_bytes, scale_bytes, group_blocks)) = layout(dtype) else {
             for (input, out) in out[..columns].iter_mut().enumerate() {
@@ -212,10 +203,12 @@ impl Tiles {
             }
             return;
         };
-        let blocks = out[..columns].as_chunks_mut::<BLOCK>().0.iter_mut();
-        for (index, (out, quants)) in blocks.zip(quants.chunks_exact(quant_bytes)).enumerate() {
-            let group = &scales[index / group_blocks * scale_bytes..][..scale_bytes];
+        let group_bytes = scale_bytes + group_blocks * quant_bytes;
+        for (index, out) in out[..columns].as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let within = index % group_blocks;
+            let group = &tile[index / group_blocks * group_bytes..][..group_bytes];
+            let (group, quants) = group.split_at(scale_bytes);
+            let quants = &quants[within * quant_bytes..][..quant_bytes];
             let scale = f16_to_f32(half(group, lane));
             let minimum = || f16_to_f32(half(group, LANES + lane));
             for (input, out) in out.iter_mut().enumerate() {

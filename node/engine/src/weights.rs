@@ -11,7 +11,7 @@ use crate::{
     config::{Activation, Config, ConfigError},
     gguf::{DType, GgufError, GgufFile, Tensor},
     half::{bf16_to_f32, f16_to_f32},
-    kernels::dot::{AT_ONCE, Finish, TileRef},
+    kernels::dot::{Finish, TileRef},
     tiles::{TileShape, Tiles},
 };
 
@@ -97,23 +97,6 @@ impl Linear {
     #[must_use]
     pub fn panel(&self, panel: usize) -> [TileRef<'_>; 2] {
         self.panels[panel].map(|(part, tile)| TileRef { matrix: &self.parts[part], tile })
-    }
-
-    /// The tiles of [`AT_ONCE`] panels from `panel` on, if there are as many before `end` and all are quantised in the
-    /// same way.
-    #[must_use]
-    pub fn same_panels(&self, panel: usize, end: usize) -> Option<[TileRef<'_>; 2 * AT_ONCE]> {
-        let panels: &[[(usize, usize); 2]; AT_ONCE] = self.panels.get(panel..end)?.first_chunk()?;
-        let first = self.parts[panels[0][0].0].dtype();
-        let same = |(part, _): &(usize, usize)| self.parts[*part].dtype() == first;
-        if first.block().0 == 1 || !panels.as_flattened().iter().all(same) {
-            return None;
-        }
-        let mut tiles = [TileRef { matrix: &self.parts[0], tile: 0 }; 2 * AT_ONCE];
-        for (to, (part, tile)) in tiles.iter_mut().zip(panels.as_flattened()) {
-            *to = TileRef { matrix: &self.parts[*part], tile: *tile };
-        }
-        Some(tiles)
     }
 
     /// Numbers in the product for each row: whole panels.
@@ -240,23 +223,24 @@ impl Pending<'_> {
     }
 }
 
-/// Repacks all matrices on some threads, into one arena.
-fn repack(matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
+/// Repacks all matrices on some threads, into one arena. What has been repacked is not kept in memory twice.
+fn repack(file: &GgufFile, matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
     let shapes: Vec<TileShape> = matrices.iter().map(Pending::shape).collect();
     let mut arena = Arena::new(shapes.iter().map(TileShape::bytes).sum())?;
     let mut rest = arena.bytes_mut();
     let mut jobs = Vec::with_capacity(matrices.len());
     for (matrix, shape) in matrices.iter().zip(&shapes) {
         let tiles = rest.split_off_mut(..shape.bytes()).unwrap_or_default();
-        jobs.push((shape, matrix.bytes, tiles));
+        jobs.push((shape, matrix, tiles));
     }
     // Taken from the end, where the caller puts the largest, the embeddings: so that no thread is left alone with them.
     let jobs = Mutex::new(jobs);
     let work = || {
         loop {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some((shape, bytes, tiles)) = job else { return };
-            shape.repack(bytes, tiles);
+            let Some((shape, matrix, tiles)) = job else { return };
+            shape.repack(matrix.bytes, tiles);
+            file.release(matrix.tensor);
         }
     };
     thread::scope(|scope| {
@@ -407,7 +391,7 @@ impl Weights {
         let mut matrices: Vec<Pending<'_>> = layers.iter().flat_map(PendingLayer::matrices).collect();
         matrices.push(embedding);
         matrices.extend(head);
-        let mut tiles = repack(&matrices, threads).map_err(LoadError::Memory)?.into_iter();
+        let mut tiles = repack(file, &matrices, threads).map_err(LoadError::Memory)?.into_iter();
         let layers = layers
             .into_iter()
             .filter_map(|layer| {

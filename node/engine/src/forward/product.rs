@@ -7,7 +7,8 @@ use std::ops::Range;
 use super::{Context, room};
 use crate::{
     kernels::{
-        dot::{AT_ONCE, Acts, DIRECT_ROWS, Panel, Panels, Spread},
+        LANES,
+        dot::{Acts, DIRECT_ROWS, Panel, Spread},
         rows::BLOCK,
     },
     weights::Linear,
@@ -47,20 +48,9 @@ impl Product<'_> {
                 floats: &acts.floats[from * row_floats..(from + count) * row_floats],
             };
             let (finish, direct) = (linear.finish, rows <= DIRECT_ROWS);
-            let mut out = &mut *part.out;
-            let mut panel = part.panels.start;
-            while panel < part.panels.end {
-                let together = if direct { linear.same_panels(panel, part.panels.end) } else { None };
-                let now = if together.is_some() { AT_ONCE } else { 1 };
-                let out = out.split_off_mut(..now * count * width).unwrap_or_default();
-                match together {
-                    Some(tiles) => Panels { tiles, acts: acts.blocks, rows: count, finish, out }.run(isa),
-                    None => {
-                        let tiles = linear.panel(panel);
-                        Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
-                    }
-                }
-                panel += now;
+            for (panel, out) in part.panels.clone().zip(part.out.chunks_exact_mut(count * width)) {
+                let tiles = linear.panel(panel);
+                Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
             }
         });
     }
@@ -89,10 +79,24 @@ impl Product<'_> {
     }
 }
 
-/// Copies a row out of a product in panels of `width` numbers.
+/// Copies a row out of a product in panels of `width` numbers, which is one of `Finish::width`.
 pub(super) fn gather(data: &[f32], rows: usize, width: usize, row: usize, out: &mut [f32]) {
-    for (panel, out) in out.chunks_mut(width).enumerate() {
-        let at = (panel * rows + row) * width;
-        out.copy_from_slice(&data[at..at + out.len()]);
+    if width == LANES {
+        gather_panels::<LANES>(data, rows, row, out);
+    } else {
+        gather_panels::<{ 2 * LANES }>(data, rows, row, out);
+    }
+}
+
+/// With the width known, a panel's numbers are copied by some registers and not by a call.
+fn gather_panels<const WIDTH: usize>(data: &[f32], rows: usize, row: usize, out: &mut [f32]) {
+    let numbers = |panel: usize| &data[(panel * rows + row) * WIDTH..][..WIDTH];
+    let (panels, rest) = out.as_chunks_mut::<WIDTH>();
+    let whole = panels.len();
+    for (panel, out) in panels.iter_mut().enumerate() {
+        out.copy_from_slice(numbers(panel));
+    }
+    if !rest.is_empty() {
+        rest.copy_from_slice(&numbers(whole)[..rest.len()]);
     }
 }

@@ -32,9 +32,6 @@ use crate::{gguf::DType, tiles::Tiles};
 /// Rows up to which a matrix is multiplied right from its tiles.
 pub const DIRECT_ROWS: usize = 8;
 
-/// Panels that are multiplied side by side when weights are used once.
-pub const AT_ONCE: usize = 2;
-
 /// A tile of a matrix.
 #[derive(Clone, Copy)]
 pub struct TileRef<'a> {
@@ -167,8 +164,7 @@ impl Panel<'_> {
                 isa.run(FloatPanel::<Bf16> { tiles, acts: acts.floats, rows, out, weights: PhantomData })
             }
             dtype if direct => with_format!(dtype, Q => {
-                let (finish, out) = (out.finish, out.out);
-                isa.run(DirectPanels::<2, Q> { tiles, acts: acts.blocks, rows, finish, out, format: PhantomData });
+                isa.run(DirectPanel::<Q> { tiles, acts: acts.blocks, rows, out, format: PhantomData });
             }),
             dtype => {
                 let blocks = tiles[0].matrix.columns() / BLOCK;
@@ -213,32 +209,6 @@ fn mixed(isa: Isa, tiles: [TileRef<'_>; 2], acts: Acts<'_>, rows: usize, mut out
     }
 }
 
-/// Multiplies [`AT_ONCE`] panels of one quantised encoding with at most [`DIRECT_ROWS`] rows, right from the tiles: a
-/// step that uses each weight once is as fast as memory is, and memory is fastest when several places are read by
-/// turns.
-pub struct Panels<'a> {
-    /// The tiles, of the same inputs and the same encoding, two for each panel.
-    pub tiles: [TileRef<'a>; 2 * AT_ONCE],
-    /// The activations of `rows` rows.
-    pub acts: &'a [ActBlock],
-    /// How many rows.
-    pub rows: usize,
-    /// What becomes of the results.
-    pub finish: Finish,
-    /// For each panel, `finish.width()` numbers for each row.
-    pub out: &'a mut [f32],
-}
-
-impl Panels<'_> {
-    /// Multiplies.
-    pub fn run(self, isa: Isa) {
-        let Self { tiles, acts, rows, finish, out } = self;
-        with_format!(tiles[0].matrix.dtype(), Q => {
-            isa.run(DirectPanels::<{ 2 * AT_ONCE }, Q> { tiles, acts, rows, finish, out, format: PhantomData });
-        });
-    }
-}
-
 struct FloatTile<'a, W> {
     tile: TileRef<'a>,
     acts: &'a [f32],
@@ -267,7 +237,8 @@ impl<Q: Format> Kernel for DirectTile<'_, Q> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        s.store(direct_rows::<S, Q, 1, 1>(s, [self.tile], self.acts)[0][0], self.result);
+        let [result] = direct_rows::<S, Q, 1>(s, self.tile, self.acts);
+        s.store(result, self.result);
     }
 }
 
@@ -324,60 +295,42 @@ impl Kernel for Put<'_, '_> {
     }
 }
 
-struct DirectPanels<'a, const N: usize, Q> {
-    tiles: [TileRef<'a>; N],
+struct DirectPanel<'a, Q> {
+    tiles: [TileRef<'a>; 2],
     acts: &'a [ActBlock],
     rows: usize,
-    finish: Finish,
-    /// Panel by panel.
-    out: &'a mut [f32],
+    out: Out<'a>,
     format: PhantomData<Q>,
 }
 
-impl<const N: usize, Q: Format> Kernel for DirectPanels<'_, N, Q> {
-    type Output = ();
-
+impl<Q: Format> DirectPanel<'_, Q> {
+    /// Multiplies `R` rows from `row` on, and says how many: first with the one tile, then with the other.
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { tiles, rows, finish, out, .. } = self;
-        let row_blocks = tiles[0].matrix.columns() / BLOCK;
-        let mut out = PanelsOut { finish, rows, out };
-        let mut row = 0;
-        while row < rows {
-            let acts = &self.acts[row * row_blocks..];
-            row += match rows - row {
-                1 => out.put(s, row, direct_rows::<S, Q, 1, N>(s, tiles, acts)),
-                2 | 3 => out.put(s, row, direct_rows::<S, Q, 2, N>(s, tiles, acts)),
-                _ => out.put(s, row, direct_rows::<S, Q, 4, N>(s, tiles, acts)),
-            };
+    fn rows<S: Simd, const R: usize>(&mut self, s: S, row: usize) -> usize {
+        let acts = &self.acts[row * (self.tiles[0].matrix.columns() / BLOCK)..];
+        let first = direct_rows::<S, Q, R>(s, self.tiles[0], acts);
+        let second = direct_rows::<S, Q, R>(s, self.tiles[1], acts);
+        for at in 0..R {
+            self.out.put(s, row + at, [first[at], second[at]]);
         }
+        R
     }
 }
 
-/// Where the results of several panels go.
-struct PanelsOut<'a> {
-    finish: Finish,
-    rows: usize,
-    out: &'a mut [f32],
-}
+impl<Q: Format> Kernel for DirectPanel<'_, Q> {
+    type Output = ();
 
-impl PanelsOut<'_> {
-    /// Puts some rows' results, and says how many.
     #[inline(always)]
-    fn put<S: Simd, const R: usize, const N: usize>(
-        &mut self,
-        s: S,
-        row: usize,
-        results: [[S::F; N]; R],
-    ) -> usize {
-        for panel in 0..N / 2 {
-            let length = self.rows * self.finish.width();
-            let mut out = Out { finish: self.finish, out: &mut self.out[panel * length..][..length] };
-            for at in 0..R {
-                out.put(s, row + at, [results[at][2 * panel], results[at][2 * panel + 1]]);
-            }
+    fn run<S: Simd>(mut self, s: S) {
+        let mut row = 0;
+        while row < self.rows {
+            row += match self.rows - row {
+                1 => self.rows::<S, 1>(s, row),
+                2 | 3 => self.rows::<S, 2>(s, row),
+                8.. if S::MANY_REGISTERS => self.rows::<S, 8>(s, row),
+                _ => self.rows::<S, 4>(s, row),
+            };
         }
-        R
     }
 }
 

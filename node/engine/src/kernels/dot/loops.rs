@@ -13,15 +13,12 @@ use super::{
     formats::{Float, Format, Style},
 };
 
-/// How many blocks ahead weights are asked for that are used once: some hundred nanoseconds' worth.
-const AHEAD: usize = 8;
-
 /// Spreads a tile out.
 #[inline(always)]
 pub(super) fn spread_tile<S: Simd, Q: Format>(s: S, tile: TileRef<'_>, spread: &mut [Spread]) {
-    let (quants, scales) = tile.matrix.parts(tile.tile);
-    for (index, (spread, quants)) in spread.iter_mut().zip(quants.chunks_exact(Q::QUANT_BYTES)).enumerate() {
-        let group = &scales[index / Q::GROUP * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
+    let bytes = tile.matrix.tile(tile.tile);
+    for (index, spread) in spread.iter_mut().enumerate() {
+        let (group, quants) = block_of::<Q>(bytes, index);
         let operands = Q::operands(s, quants);
         for (to, operand) in spread.operands.iter_mut().zip(operands) {
             s.store_b(operand, to);
@@ -90,64 +87,50 @@ pub(super) fn spread_rows<S: Simd, T: Style, const R: usize>(
     results
 }
 
-/// `R` rows times `N` tiles right from the tiles.
+/// The scales of a block's group, and the block's integers.
 #[inline(always)]
-pub(super) fn direct_rows<S: Simd, Q: Format, const R: usize, const N: usize>(
+fn block_of<Q: Format>(tile: &[u8], block: usize) -> (&[u8], &[u8]) {
+    let bytes = Q::SCALE_BYTES + Q::GROUP * Q::QUANT_BYTES;
+    let (scales, quants) = tile[block / Q::GROUP * bytes..][..bytes].split_at(Q::SCALE_BYTES);
+    (scales, &quants[block % Q::GROUP * Q::QUANT_BYTES..][..Q::QUANT_BYTES])
+}
+
+/// `R` rows times a tile, right from it.
+///
+/// One tile at a time, and nothing is asked for ahead: the processor sees that memory is read in one direction, and
+/// fetches it faster than when it is told to.
+#[inline(always)]
+pub(super) fn direct_rows<S: Simd, Q: Format, const R: usize>(
     s: S,
-    tiles: [TileRef<'_>; N],
+    tile: TileRef<'_>,
     acts: &[ActBlock],
-) -> [[S::F; N]; R] {
-    let blocks = tiles[0].matrix.columns() / BLOCK;
+) -> [S::F; R] {
+    let blocks = tile.matrix.columns() / BLOCK;
     let mut rows = [&acts[..blocks]; R];
     for (row, of) in rows.iter_mut().enumerate() {
         *of = &acts[row * blocks..][..blocks];
     }
-    let mut parts = [tiles[0].matrix.parts(tiles[0].tile); N];
-    for tile in 1..N {
-        parts[tile] = tiles[tile].matrix.parts(tiles[tile].tile);
-    }
-    // From a tile to the one that takes its place in the next panels: panels of one matrix take tiles in order, those
-    // of two one of each.
-    let one_matrix = std::ptr::eq(tiles[0].matrix, tiles[N - 1].matrix);
-    let next = parts[0].0.len() + parts[0].1.len();
-    let next = if one_matrix { N * next } else { N / 2 * next };
-    let mut results = [[s.splat(0.0); N]; R];
+    let bytes = tile.matrix.tile(tile.tile);
+    let mut results = [s.splat(0.0); R];
     for block in 0..blocks {
-        let mut acts = [&rows[0][block]; R];
-        for row in 1..R {
-            acts[row] = &rows[row][block];
-        }
-        for (tile, (quants, scales)) in parts.iter().enumerate() {
-            let group = &scales[block / Q::GROUP * Q::SCALE_BYTES..][..Q::SCALE_BYTES];
-            let quants = &quants[block * Q::QUANT_BYTES..][..Q::QUANT_BYTES];
-            if N > 1 {
-                // Of this tile, or of the one that comes in its place.
-                let ahead = if block + AHEAD < blocks { 0 } else { next - blocks * Q::QUANT_BYTES };
-                for line in 0..Q::QUANT_BYTES / 64 {
-                    s.prefetch(quants, ahead + AHEAD * Q::QUANT_BYTES + 64 * line);
+        let (group, quants) = block_of::<Q>(bytes, block);
+        let operands = Q::operands(s, quants);
+        let (first, second) = Q::scales(s, group, block % Q::GROUP);
+        for row in 0..R {
+            let act = &rows[row][block];
+            let mut result = results[row];
+            for part in 0..Q::Style::PARTS {
+                let mut sum = Q::Style::start(s, act, part);
+                for operand in part * 8 / Q::Style::PARTS..(part + 1) * 8 / Q::Style::PARTS {
+                    sum = Q::Style::dot(s, sum, operands[operand], act.q[operand]);
                 }
-                let ahead =
-                    if block + AHEAD < blocks { 0 } else { next - blocks / Q::GROUP * Q::SCALE_BYTES };
-                s.prefetch(group, ahead + AHEAD / Q::GROUP * Q::SCALE_BYTES);
+                let scale = s.mul(if part == 0 { first } else { second }, s.splat(act.scale));
+                result = s.fma(s.to_float(sum), scale, result);
             }
-            let operands = Q::operands(s, quants);
-            let (first, second) = Q::scales(s, group, block % Q::GROUP);
-            for row in 0..R {
-                let act = acts[row];
-                let mut result = results[row][tile];
-                for part in 0..Q::Style::PARTS {
-                    let mut sum = Q::Style::start(s, act, part);
-                    for operand in part * 8 / Q::Style::PARTS..(part + 1) * 8 / Q::Style::PARTS {
-                        sum = Q::Style::dot(s, sum, operands[operand], act.q[operand]);
-                    }
-                    let scale = s.mul(if part == 0 { first } else { second }, s.splat(act.scale));
-                    result = s.fma(s.to_float(sum), scale, result);
-                }
-                if Q::Style::MINIMUM {
-                    result = s.fma(second, s.splat(act.sum), result);
-                }
-                results[row][tile] = result;
+            if Q::Style::MINIMUM {
+                result = s.fma(second, s.splat(act.sum), result);
             }
+            results[row] = result;
         }
     }
     results

