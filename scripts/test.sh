@@ -47,6 +47,13 @@ verify_vectors() {
   (cd scripts && "$venv/bin/python" -m unittest -q test_verify_export)
 }
 
+# How long turns take under a flood says something in a release build alone, on a machine that does nothing else.
+flood() {
+  cargo build --locked --release -p baton-testnet -p baton-node --bins
+  sync
+  "$(dirname "$bin")/release/baton-testnet" flood --seconds 60 --json | tail -n 1
+}
+
 step "install what is missing" need_tools
 step "python for the verifier" need_python
 step "build" cargo build --locked --workspace --all-targets
@@ -67,6 +74,7 @@ step "js-libp2p" scripts/js-libp2p.sh
 step "behind routers" scripts/nat.sh
 step "completions and manual pages" scripts/test_extras.sh
 step "fuzz targets" scripts/fuzz.sh --seconds "$([ -n "$full" ] && echo 60 || echo 5)"
+[ -z "$full" ] || step "flood, in a release build" flood
 
 printf '\n%-34s %8s\n' "where the time went" seconds
 for index in "${!names[@]}"; do
