@@ -137,6 +137,33 @@ impl Gguf {
     /// [`GgufError`] on anything that is not sound; nothing is allocated for what the file cannot hold.
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(bytes);
+        let (entries, tensor_count) = Self::read_entries(&mut cursor)?;
+        let mut tensors = Vec::with_capacity(tensor_count);
+        let mut names = HashMap::with_capacity(tensor_count);
+        for index in 0..tensor_count {
+            let tensor = Tensor::read(&mut cursor)?;
+            if names.insert(tensor.name.clone(), index).is_some() {
+                return Err(GgufError::Duplicate(tensor.name));
+            }
+            tensors.push(tensor);
+        }
+        let mut gguf = Self { entries, tensors, names };
+        gguf.place(cursor.position(), bytes.len() as u64)?;
+        Ok(gguf)
+    }
+
+    /// Reads the metadata alone: also of a file whose tensors are of types that are not read here, or of which only the
+    /// beginning is there.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], of what comes before the tensors' descriptions.
+    pub fn parse_metadata(bytes: &[u8]) -> Result<Self, GgufError> {
+        let (entries, _) = Self::read_entries(&mut Cursor::new(bytes))?;
+        Ok(Self { entries, tensors: Vec::new(), names: HashMap::new() })
+    }
+
+    /// Everything before the tensors' descriptions: the metadata, and how many tensors there are.
+    fn read_entries(cursor: &mut Cursor<'_>) -> Result<(HashMap<String, Value>, usize), GgufError> {
         if cursor.take(4, "its magic").ok() != Some(b"GGUF".as_slice()) {
             return Err(GgufError::Magic);
         }
@@ -151,23 +178,12 @@ impl Gguf {
         let mut entries = HashMap::with_capacity(entry_count);
         for _ in 0..entry_count {
             let key = cursor.string("a key", MAX_NAME_BYTES)?.to_owned();
-            let value = Value::read(&mut cursor)?;
+            let value = Value::read(cursor)?;
             if entries.insert(key.clone(), value).is_some() {
                 return Err(GgufError::Duplicate(key));
             }
         }
-        let mut tensors = Vec::with_capacity(tensor_count);
-        let mut names = HashMap::with_capacity(tensor_count);
-        for index in 0..tensor_count {
-            let tensor = Tensor::read(&mut cursor)?;
-            if names.insert(tensor.name.clone(), index).is_some() {
-                return Err(GgufError::Duplicate(tensor.name));
-            }
-            tensors.push(tensor);
-        }
-        let mut gguf = Self { entries, tensors, names };
-        gguf.place(cursor.position(), bytes.len() as u64)?;
-        Ok(gguf)
+        Ok((entries, tensor_count))
     }
 
     /// Turns the tensors' offsets into places in the file, and checks that they are sound.

@@ -24,6 +24,7 @@ pub mod gguf;
 pub mod half;
 pub mod kernels;
 pub mod kv;
+pub mod language;
 pub mod model;
 pub mod quant;
 pub mod threads;
@@ -31,5 +32,6 @@ pub mod tiles;
 pub mod weights;
 
 pub use kv::Sequence;
+pub use language::{Language, LanguageError};
 pub use model::{Chunk, Logits, Model, Options, StepError, Want};
 pub use weights::LoadError;

@@ -1,0 +1,158 @@
+//! A conversation as a chat template is to see it. Text is zeroized on drop and not shown by `Debug`.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::Number;
+use zeroize::Zeroizing;
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+impl Role {
+    /// The name that chat templates have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// Messages and tools.
+#[derive(Clone, Default)]
+pub struct Conversation {
+    /// The messages, the oldest first.
+    pub messages: Vec<Message>,
+    /// Definitions of the tools that may be called, each as OpenAI's API writes it; none for a conversation without.
+    pub tools: Vec<Json>,
+}
+
+/// A message.
+#[derive(Clone)]
+pub struct Message {
+    /// Who says it.
+    pub role: Role,
+    /// Its text as it stands, calls in the model's own syntax with it.
+    pub text: Zeroizing<String>,
+    /// Its text without `calls`: what a template gets that shows calls apart.
+    pub content: Zeroizing<String>,
+    /// The calls in an assistant's message.
+    pub calls: Vec<Call>,
+    /// Who says it, or whose result it is, by name.
+    pub name: Option<String>,
+    /// In a result, the id of the call that it answers.
+    pub call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of text alone.
+    pub fn new(role: Role, text: impl Into<String>) -> Self {
+        let text = Zeroizing::new(text.into());
+        Self { role, content: text.clone(), text, calls: Vec::new(), name: None, call_id: None }
+    }
+}
+
+/// A call of a tool.
+#[derive(Clone)]
+pub struct Call {
+    /// The id by which its result names it. Letters and digits are shown to the template as they are, since some look at
+    /// the length; anything else is text like any other.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments: a map.
+    pub arguments: Json,
+}
+
+impl fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Conversation({} messages, {} tools)", self.messages.len(), self.tools.len())
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Message({:?}, {} bytes, {} calls)", self.role, self.text.len(), self.calls.len())
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({:?})", self.arguments)
+    }
+}
+
+/// A JSON value whose maps keep the order in which their keys came: models were trained on definitions as people wrote
+/// them.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Json {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number.
+    Number(Number),
+    /// A text.
+    Text(Zeroizing<String>),
+    /// A list.
+    List(Vec<Json>),
+    /// A map, in order.
+    Map(Vec<(Zeroizing<String>, Json)>),
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Self {
+        use serde_json::Value;
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(value),
+            Value::Number(number) => Self::Number(number),
+            Value::String(text) => Self::Text(text.into()),
+            Value::Array(values) => Self::List(values.into_iter().map(Self::from).collect()),
+            Value::Object(entries) => {
+                Self::Map(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Json {
+    /// Without the words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(_) => f.write_str("bool"),
+            Self::Number(_) => f.write_str("number"),
+            Self::Text(text) => write!(f, "text of {} bytes", text.len()),
+            Self::List(values) => write!(f, "list of {}", values.len()),
+            Self::Map(entries) => write!(f, "map of {}", entries.len()),
+        }
+    }
+}
+
+/// Appends a text as it stands between the quotes of a JSON string.
+pub(super) fn escape(text: &str, out: &mut String) {
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            control if control < ' ' => drop(write!(out, "\\u{:04x}", u32::from(control))),
+            other => out.push(other),
+        }
+    }
+}

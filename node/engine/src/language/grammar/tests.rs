@@ -1,0 +1,172 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{gguf::Gguf, language::tests::vocabulary};
+
+/// A vocabulary of single bytes, some longer tokens, and an end.
+fn tokenizer() -> Tokenizer {
+    let mut tokens = vec![("<|im_end|>".to_owned(), 3, 0.0)];
+    tokens.extend((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
+    let longer = ["{\"", "\": ", ", \"", "true", "fal", "name", "}]", "\"}", "12"];
+    tokens.extend(longer.map(|text| (text.to_owned(), 1, 0.0)));
+    let tokens: Vec<(&str, i32, f32)> =
+        tokens.iter().map(|(text, kind, score)| (text.as_str(), *kind, *score)).collect();
+    let file = vocabulary("llama", "default", &tokens).u32("tokenizer.ggml.eos_token_id", 0).finish();
+    Tokenizer::load(&Gguf::parse(&file).unwrap(), &file).unwrap()
+}
+
+fn grammars() -> &'static (Tokenizer, Grammars) {
+    static MADE: std::sync::OnceLock<(Tokenizer, Grammars)> = std::sync::OnceLock::new();
+    MADE.get_or_init(|| {
+        let tokenizer = tokenizer();
+        let grammars = Grammars::new(&tokenizer).unwrap();
+        (tokenizer, grammars)
+    })
+}
+
+fn compile(schema: &Value) -> Result<Grammar, LanguageError> {
+    grammars().1.compile(&schema.to_string())
+}
+
+/// The tokens that may come next.
+fn allowed(grammar: &mut Grammar) -> Vec<u32> {
+    let mut logits = vec![0.0; grammars().0.vocabulary()];
+    grammar.mask(&mut logits, |id| grammars().0.is_stop(id)).unwrap();
+    (0u32..).zip(&logits).filter(|(_, logit)| logit.is_finite()).map(|(id, _)| id).collect()
+}
+
+/// An answer of a model that chooses among what is allowed by a list of numbers; none if it gets too long.
+fn answer(grammar: &mut Grammar, choices: &[u16]) -> Option<(Vec<u32>, Vec<u8>)> {
+    let (mut ids, mut bytes) = (Vec::new(), Vec::new());
+    for choice in choices {
+        let next = allowed(grammar);
+        let id = next[usize::from(*choice) % next.len()];
+        if grammars().0.is_stop(id) {
+            return Some((ids, bytes));
+        }
+        grammar.push(id).unwrap();
+        ids.push(id);
+        bytes.extend_from_slice(grammars().0.token_bytes(id));
+        if grammar.is_complete() {
+            return Some((ids, bytes));
+        }
+    }
+    None
+}
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "maxLength": 4 },
+            "kind": { "enum": ["a", "bc", 7] },
+            "tags": { "type": "array", "items": { "type": "boolean" }, "maxItems": 3 },
+            "age": { "type": "integer", "minimum": 0, "maximum": 120 },
+            "more": { "$ref": "#/$defs/node" },
+        },
+        "required": ["name", "kind", "tags", "age"],
+        "additionalProperties": false,
+        "$defs": { "node": { "type": "object", "properties": { "in": { "$ref": "#/$defs/node" } },
+            "additionalProperties": false } },
+    })
+}
+
+fn node_fits(value: &Value) -> bool {
+    value.as_object().is_some_and(|map| map.iter().all(|(key, value)| key == "in" && node_fits(value)))
+}
+
+/// Whether a value satisfies [`person`], by hand.
+fn fits(value: &Value) -> bool {
+    let Some(map) = value.as_object() else { return false };
+    let known = ["name", "kind", "tags", "age", "more"];
+    map.keys().all(|key| known.contains(&key.as_str()))
+        && value["name"].as_str().is_some_and(|name| name.chars().count() <= 4)
+        && [json!("a"), json!("bc"), json!(7)].contains(&value["kind"])
+        && value["tags"].as_array().is_some_and(|tags| tags.len() <= 3 && tags.iter().all(Value::is_boolean))
+        && value["age"].as_u64().is_some_and(|age| age <= 120)
+        && map.get("more").is_none_or(node_fits)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+    #[test]
+    fn whatever_a_model_chooses_the_answer_satisfies_the_schema_and_resumes_anywhere(
+        choices in prop::collection::vec(any::<u16>(), 400),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut grammar = compile(&person()).unwrap();
+        if let Some((ids, text)) = answer(&mut grammar, &choices) {
+            let value: Value = serde_json::from_slice(&text).unwrap();
+            prop_assert!(fits(&value), "{}", value);
+            let cut = cut.index(ids.len() + 1);
+            let mut resumed = compile(&person()).unwrap();
+            resumed.resume(&ids[..cut]).unwrap();
+            if cut < ids.len() {
+                let rest = answer(&mut resumed, &choices[cut..]).unwrap();
+                prop_assert_eq!(&rest.0[..], &ids[cut..]);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_ends_where_the_value_is_whole_and_no_sooner() {
+    let mut grammar = compile(&json!({ "const": [true] })).unwrap();
+    assert!(!allowed(&mut grammar).contains(&0));
+    let bytes = |text: &str| text.bytes().map(|byte| u32::from(byte) + 1).collect::<Vec<_>>();
+    grammar.resume(&bytes("[true")).unwrap();
+    assert!(!grammar.is_complete() && !allowed(&mut grammar).contains(&0));
+    grammar.resume(&bytes("]")).unwrap();
+    assert!(grammar.is_complete());
+    let mut number = compile(&json!({ "type": "integer" })).unwrap();
+    number.resume(&bytes("4")).unwrap();
+    assert!(!number.is_complete() && allowed(&mut number).contains(&0), "more digits may follow");
+}
+
+#[test]
+fn a_prefix_that_the_schema_does_not_allow_is_refused() {
+    let bytes = |text: &str| text.bytes().map(|byte| u32::from(byte) + 1).collect::<Vec<_>>();
+    for wrong in ["[", "{\"x", "{ \"", "{}"] {
+        let refused = compile(&person()).unwrap().resume(&bytes(wrong));
+        assert_eq!(refused, Err(LanguageError::NoPrefix), "{wrong}");
+    }
+    assert_eq!(compile(&person()).unwrap().resume(&[u32::MAX]), Err(LanguageError::NoPrefix));
+    assert_eq!(compile(&person()).unwrap().resume(&[0]), Err(LanguageError::NoPrefix), "the end");
+}
+
+#[test]
+fn fields_come_in_the_order_of_the_schema() {
+    let schema = json!({ "type": "object", "properties": { "z": { "const": 1 }, "a": { "const": 2 } },
+        "required": ["a", "z"], "additionalProperties": false });
+    let (_, text) = answer(&mut compile(&schema).unwrap(), &[0; 100]).unwrap();
+    assert_eq!(text, b"{\"z\": 1, \"a\": 2}");
+}
+
+#[test]
+fn an_answer_matches_the_expression_it_is_held_to() {
+    let grammars = &grammars().1;
+    for first in [0, 7, 300] {
+        let mut grammar = grammars.compile_regex("[a-c]{3}-[0-9]+x").unwrap();
+        let (_, text) =
+            answer(&mut grammar, &[first, 1, 2, 0, 3, 4, 11, 0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
+                .unwrap_or_default();
+        let text = String::from_utf8(text).unwrap();
+        let fits = text.len() > 5 && text.as_bytes()[3] == b'-' && text.ends_with('x');
+        assert!(text.is_empty() || fits, "{text}");
+    }
+    let mut grammar = grammars.compile_regex("ab").unwrap();
+    assert_eq!(answer(&mut grammar, &[0; 4]).unwrap().1, b"ab");
+    let mut grammar = grammars.compile_regex("a/b|a/b").unwrap();
+    assert_eq!(answer(&mut grammar, &[0; 5]).unwrap().1, b"a/b");
+    let literal = "a/\nstart: /x";
+    assert_eq!(
+        answer(&mut grammars.compile_regex(literal).unwrap(), &[0; 20]).unwrap().1,
+        literal.as_bytes()
+    );
+    for wrong in ["(", "[^\\x00-\\u{10ffff}]"] {
+        assert!(matches!(grammars.compile_regex(wrong), Err(LanguageError::Schema { .. })), "{wrong}");
+    }
+    let long = "a".repeat(MAX_SCHEMA_BYTES + 1);
+    assert_eq!(grammars.compile_regex(&long).err(), Some(LanguageError::Schema { reason: "it is too long" }));
+}

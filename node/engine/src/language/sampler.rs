@@ -1,0 +1,321 @@
+//! Choosing a token from logits.
+//!
+//! Pure, and the same bits everywhere: the exponential is the engine's own (`kernels::math`), everything else additions,
+//! multiplications and divisions in a stated order, and equals go to the lower token id. The randomness of a position is
+//! a function of the seed and that position alone, so a continuation or a replay draws what the first run drew.
+//!
+//! The order of operations:
+//! 1. **Penalty.** The logit of each token among the last [`REPETITION_WINDOW`] of prompt and answer is multiplied, once,
+//!    with `1 / penalty` if it is positive, else with `penalty`. In single precision.
+//! 2. **Best.** The largest finite logit, the lowest id among equals. With temperature 0 that is the token.
+//! 3. **Weights.** Of each token `exp((logit - best) / temperature)` in single precision; 0 for what is not finite.
+//! 4. **Total** of all weights, in double precision as everything that follows, in order of ids.
+//! 5. **Candidates.** Tokens with a weight above 0. If top-k or top-p limits them, in order of weight, the largest first,
+//!    the lowest id first among equals: the first `top_k`; then the fewest first ones whose sum, in that order, is at
+//!    least `top_p` times the sum (in that order) of those that top-k left, or the total. For top-p alone, tokens below
+//!    `(1 - top_p) total / vocabulary` are left out before: together they weigh less than what top-p leaves out.
+//! 6. **Draw.** `u` times the candidates' sum, `u` the upper 53 bits of BLAKE3, keyed by the seed, of the position; each
+//!    candidate's weight is taken off in order, and the first that makes it negative is the token.
+
+use std::fmt;
+
+use super::LanguageError;
+use crate::kernels::{Isa, Kernel, LANES, Simd, math};
+
+/// Tokens at the end of prompt and answer that the repetition penalty looks at.
+pub const REPETITION_WINDOW: usize = 64;
+
+/// What a seed is made a key with.
+pub const RANDOMNESS_CONTEXT: &str = "baton 2026-11-21 sampler-randomness v1";
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy; otherwise logits are divided by it.
+    pub temperature: f32,
+    /// Nucleus: the smallest set of likeliest tokens with at least this probability; 1 is off.
+    pub top_p: f32,
+    /// Only the so many likeliest tokens; 0 is off.
+    pub top_k: u32,
+    /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
+    pub repetition_penalty: f32,
+    /// Seed of the randomness, which is a pure function of it and the token's position in the answer.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// Greedy.
+    fn default() -> Self {
+        Self { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
+    }
+}
+
+/// The sampler of one answer.
+pub struct Sampler {
+    temperature: f32,
+    top_p: f64,
+    top_k: usize,
+    repetition_penalty: f32,
+    key: [u8; 32],
+    isa: Isa,
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampler").field("temperature", &self.temperature).finish_non_exhaustive()
+    }
+}
+
+impl Sampler {
+    /// A sampler on this processor's fastest instruction set.
+    #[must_use]
+    pub fn new(sampling: &Sampling) -> Self {
+        Self::with_isa(sampling, Isa::best())
+    }
+
+    /// A sampler on a given one. The tokens are the same on all.
+    #[must_use]
+    pub fn with_isa(sampling: &Sampling, isa: Isa) -> Self {
+        let mut key = blake3::Hasher::new_derive_key(RANDOMNESS_CONTEXT);
+        key.update(&sampling.seed.to_le_bytes());
+        Self {
+            temperature: sampling.temperature,
+            top_p: f64::from(sampling.top_p),
+            top_k: sampling.top_k as usize,
+            repetition_penalty: sampling.repetition_penalty,
+            key: key.finalize().into(),
+            isa,
+        }
+    }
+
+    /// Chooses the token at `position` of the answer. `context` is prompt and answer so far (its last
+    /// [`REPETITION_WINDOW`] tokens matter). Equal logits go to the lower token id.
+    ///
+    /// # Errors
+    /// [`LanguageError::Numerics`] when no logit is finite.
+    pub fn sample(&self, logits: &mut [f32], context: &[u32], position: u32) -> Result<u32, LanguageError> {
+        self.penalise(logits, context);
+        let (best, largest) = greedy(logits).ok_or(LanguageError::Numerics)?;
+        if self.temperature == 0.0 {
+            return id_of(best);
+        }
+        let weights = weights(self.isa, logits, largest, self.temperature);
+        let candidates = self.candidates(&weights, best);
+        let total: f64 = candidates.iter().map(|&index| f64::from(weights[index])).sum();
+        let mut left = self.uniform(position) * total;
+        for &index in &candidates {
+            left -= f64::from(weights[index]);
+            if left < 0.0 {
+                return id_of(index);
+            }
+        }
+        id_of(best)
+    }
+
+    fn penalise(&self, logits: &mut [f32], context: &[u32]) {
+        if self.repetition_penalty == 1.0 {
+            return;
+        }
+        let mut recent = context[context.len().saturating_sub(REPETITION_WINDOW)..].to_vec();
+        recent.sort_unstable();
+        recent.dedup();
+        for id in recent {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                let down = if *logit > 0.0 { 1.0 / self.repetition_penalty } else { self.repetition_penalty };
+                *logit *= down;
+            }
+        }
+    }
+
+    /// The tokens that may be drawn, likeliest first where top-k or top-p needs an order.
+    fn candidates(&self, weights: &[f32], best: usize) -> Vec<usize> {
+        let limits_k = self.top_k > 0 && self.top_k < weights.len();
+        let limits_p = self.top_p < 1.0;
+        let sum = |indices: &[usize]| -> f64 { indices.iter().map(|&index| f64::from(weights[index])).sum() };
+        // All tokens below this together hold less than 1 - top_p, so none of them is in the nucleus.
+        let least = if limits_p && !limits_k {
+            let total: f64 = weights.iter().copied().map(f64::from).sum();
+            (1.0 - self.top_p) * total / weights.len() as f64
+        } else {
+            0.0
+        };
+        let may = |index: &usize| weights[*index] > 0.0 && f64::from(weights[*index]) >= least;
+        let mut indices: Vec<usize> = (0..weights.len()).filter(may).collect();
+        if !limits_k && !limits_p {
+            return indices;
+        }
+        let order = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
+        if limits_k && self.top_k < indices.len() {
+            indices.select_nth_unstable_by(self.top_k, order);
+            indices.truncate(self.top_k);
+        }
+        indices.sort_unstable_by(order);
+        if limits_p {
+            let kept = if limits_k { sum(&indices) } else { weights.iter().copied().map(f64::from).sum() };
+            let mut sum = 0.0;
+            let nucleus = indices.iter().position(|&index| {
+                sum += f64::from(weights[index]);
+                sum >= self.top_p * kept
+            });
+            indices.truncate(nucleus.map_or(indices.len(), |last| last + 1));
+        }
+        if indices.is_empty() {
+            indices.push(best);
+        }
+        indices
+    }
+
+    /// A number in [0, 1) with 53 random bits: BLAKE3 keyed by the seed, of the position.
+    fn uniform(&self, position: u32) -> f64 {
+        let hash = blake3::keyed_hash(&self.key, &u64::from(position).to_le_bytes());
+        let bytes: [u8; 8] = std::array::from_fn(|index| hash.as_bytes()[index]);
+        (u64::from_le_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Place and value of the largest finite logit, the first among equals.
+pub(super) fn greedy(logits: &[f32]) -> Option<(usize, f32)> {
+    let mut best: Option<(usize, f32)> = None;
+    for (index, &logit) in logits.iter().enumerate() {
+        if logit.is_finite() && best.is_none_or(|(_, value)| logit > value) {
+            best = Some((index, logit));
+        }
+    }
+    best
+}
+
+/// Unnormalised probabilities: `exp((logit - best) / temperature)`, 0 for what is not finite.
+pub(super) fn weights(isa: Isa, logits: &[f32], best: f32, temperature: f32) -> Vec<f32> {
+    let finite = |logit: &f32| if logit.is_finite() { *logit } else { f32::NEG_INFINITY };
+    let mut weights: Vec<f32> = logits.iter().map(finite).collect();
+    weights.resize(logits.len().next_multiple_of(LANES), f32::NEG_INFINITY);
+    isa.run(Exponentials { values: &mut weights, best, temperature });
+    weights.truncate(logits.len());
+    weights
+}
+
+/// Turns whole vectors of logits into weights.
+struct Exponentials<'a> {
+    values: &'a mut [f32],
+    best: f32,
+    temperature: f32,
+}
+
+impl Kernel for Exponentials<'_> {
+    type Output = ();
+
+    #[expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (best, temperature) = (s.splat(self.best), s.splat(self.temperature));
+        for lanes in self.values.as_chunks_mut::<LANES>().0 {
+            let value = s.div(s.sub(s.load(lanes), best), temperature);
+            s.store(math::exp(s, value), lanes);
+        }
+    }
+}
+
+fn id_of(index: usize) -> Result<u32, LanguageError> {
+    u32::try_from(index).map_err(|_| LanguageError::Numerics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(change: impl FnOnce(&mut Sampling)) -> Sampler {
+        let mut sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::default() };
+        change(&mut sampling);
+        Sampler::new(&sampling)
+    }
+
+    fn histogram(sampler: &Sampler, logits: &[f32]) -> Vec<u32> {
+        let mut counts = vec![0; logits.len()];
+        for position in 0..4000 {
+            let id = sampler.sample(&mut logits.to_vec(), &[], position).unwrap();
+            counts[id as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_best_and_the_lower_id_among_equals() {
+        let greedy = sampler(|s| s.temperature = 0.0);
+        assert_eq!(greedy.sample(&mut [0.0, 3.0, 3.0, 1.0], &[], 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_never_chosen() {
+        let (greedy, random) = (sampler(|s| s.temperature = 0.0), sampler(|_| {}));
+        let logits = [f32::NAN, f32::INFINITY, -2.0, f32::NEG_INFINITY];
+        for position in 0..50 {
+            assert_eq!(greedy.sample(&mut logits.clone(), &[], position).unwrap(), 2);
+            assert_eq!(random.sample(&mut logits.clone(), &[], position).unwrap(), 2);
+        }
+        let nothing = random.sample(&mut [f32::NAN, f32::NAN], &[], 0);
+        assert_eq!(nothing.unwrap_err(), LanguageError::Numerics);
+        assert_eq!(greedy.sample(&mut [], &[], 0).unwrap_err(), LanguageError::Numerics);
+    }
+
+    #[test]
+    fn draws_follow_the_distribution() {
+        let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
+        let counts = histogram(&sampler(|_| {}), &logits);
+        for (count, expected) in counts.iter().zip([2000u32, 1000, 500, 500]) {
+            assert!(count.abs_diff(expected) < 130, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn top_k_and_top_p_leave_out_the_rest() {
+        let logits: Vec<f32> = [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect();
+        let counts = histogram(&sampler(|s| s.top_k = 2), &logits);
+        assert!(counts[0] > 2400 && counts[1] > 1100 && counts[2] == 0 && counts[3] == 0, "{counts:?}");
+        let counts = histogram(&sampler(|s| s.top_p = 0.7), &logits);
+        assert!(counts[0] > 2400 && counts[1] > 1100 && counts[2] == 0 && counts[3] == 0, "{counts:?}");
+        assert_eq!(histogram(&sampler(|s| s.top_p = 1e-6), &logits)[0], 4000);
+        assert_eq!(histogram(&sampler(|s| s.temperature = 1e-6), &logits)[0], 4000);
+    }
+
+    #[test]
+    fn randomness_depends_on_seed_and_position_only() {
+        let logits = [0.0f32; 64];
+        let draw =
+            |seed, position| sampler(|s| s.seed = seed).sample(&mut logits.clone(), &[], position).unwrap();
+        let first: Vec<_> = (0..32).map(|position| draw(1, position)).collect();
+        let backwards: Vec<_> = (0..32).rev().map(|position| draw(1, position)).collect();
+        assert!(first.iter().eq(backwards.iter().rev()));
+        assert_ne!(first, (0..32).map(|position| draw(2, position)).collect::<Vec<_>>());
+        // Frozen: a replay years later draws the same.
+        assert_eq!(first[..8], FROZEN_DRAWS);
+    }
+
+    const FROZEN_DRAWS: [u32; 8] = [29, 21, 23, 59, 47, 24, 23, 14];
+
+    #[test]
+    fn repetition_penalty_lowers_recent_tokens_of_either_sign() {
+        let penal = sampler(|s| (s.temperature, s.repetition_penalty) = (0.0, 2.0));
+        assert_eq!(penal.sample(&mut [4.0, 3.0], &[0, 0], 0).unwrap(), 1);
+        assert_eq!(penal.sample(&mut [-1.0, -1.5], &[0], 0).unwrap(), 1);
+        let mut old = vec![0];
+        old.extend([9; REPETITION_WINDOW]);
+        assert_eq!(penal.sample(&mut [4.0, 3.0], &old, 0).unwrap(), 0);
+    }
+
+    #[test]
+    fn weights_and_draws_are_the_same_on_every_instruction_set() {
+        // 997 is no multiple of the lanes.
+        let logits: Vec<f32> =
+            (0..997_u32).map(|id| (id.wrapping_mul(2_654_435_761) >> 16) as f32 / 4096.0 - 8.0).collect();
+        let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 50, seed: 3, ..Sampling::default() };
+        let bits = |isa| weights(isa, &logits, 8.0, 0.7).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let draws = |isa| {
+            let sampler = Sampler::with_isa(&sampling, isa);
+            (0..64).map(|at| sampler.sample(&mut logits.clone(), &[], at).unwrap()).collect::<Vec<_>>()
+        };
+        for isa in Isa::all() {
+            assert_eq!(bits(isa), bits(Isa::SCALAR), "{isa:?}");
+            assert_eq!(draws(isa), draws(Isa::SCALAR), "{isa:?}");
+        }
+    }
+}

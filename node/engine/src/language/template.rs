@@ -1,0 +1,320 @@
+//! A model's chat template, rendered so that what the template says and what people say stay apart.
+//!
+//! The template never sees a message's text, only a slot in its place; tools and calls likewise (`slots.rs`). So no text
+//! can break out of its message, whatever the template does with it, and the tokenizer knows for every character whether
+//! the template's author wrote it.
+
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+};
+
+use minijinja::{Environment, Error, ErrorKind, Value, syntax::SyntaxConfig, value::Kwargs};
+use zeroize::Zeroizing;
+
+use self::slots::{Keys, Slots, ordered};
+use super::{
+    Date, LanguageError,
+    chat::{Call, Conversation, Json, Message, Role},
+};
+
+/// Bytes of a chat template. The largest in use have some tens of kilobytes.
+pub const MAX_TEMPLATE_BYTES: usize = 256 * 1024;
+
+/// Instructions of one rendering. A message takes some fifty, a tool some hundred.
+pub const TEMPLATE_FUEL: u64 = 2_000_000;
+
+/// Bytes that one rendering may write: what the template says itself, with slots in the place of texts.
+pub const MAX_RENDERED_BYTES: usize = 4 << 20;
+
+/// A call in an answer's text, as most models write it.
+const PROBE_CALL: &str = "<tool_call>\n{\"name\": \"probe\", \"arguments\": {}}\n</tool_call>";
+
+/// A part of a rendered prompt.
+pub enum Segment {
+    /// Written by the template's author: special tokens count.
+    Template(String),
+    /// Written by somebody in the conversation: text and nothing else.
+    Content(Zeroizing<String>),
+}
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+    /// Begins every slot's name; does not occur in the template itself.
+    slot_prefix: String,
+    /// Whether the template trims white space off contents; then we do, for it sees none.
+    trims: bool,
+    /// Whether it shows tools to the model.
+    takes_tools: bool,
+    /// Whether it shows calls that are apart from an answer's text. Where it does not, they stay in there.
+    takes_calls: bool,
+    hash: [u8; 32],
+}
+
+impl ChatTemplate {
+    /// Compiles `source` and renders a probe with it, so that a template that cannot work fails at load.
+    ///
+    /// # Errors
+    /// [`LanguageError::Template`].
+    pub fn new(source: &str, bos: &str, eos: &str, date: Date) -> Result<Self, LanguageError> {
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(LanguageError::Template { reason: "the template is too long".into() });
+        }
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(TEMPLATE_FUEL));
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true);
+        environment.set_syntax(syntax.build().map_err(|error| template_error(&error))?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", move |pattern: String| date.format(&pattern));
+        environment.add_template_owned("chat", source.to_owned()).map_err(|error| template_error(&error))?;
+
+        let hash = blake3::hash(source.as_bytes());
+        let mut template = Self {
+            environment,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+            slot_prefix: format!("slot{}x", &hash.to_hex()[..24]),
+            trims: false,
+            takes_tools: false,
+            takes_calls: false,
+            hash: hash.into(),
+        };
+        let probe = Value::from(BTreeMap::from([("role", "user"), ("content", " probe ")]));
+        let slots = Slots::new(&template.slot_prefix);
+        template.trims = !template.render_values(&[probe], Value::from(()), &slots)?.contains(" probe ");
+        template.probe_tools();
+        Ok(template)
+    }
+
+    /// Finds out by trying what the template makes of tools.
+    fn probe_tools(&mut self) {
+        let text = |text: &str| Json::Text(Zeroizing::new(text.to_owned()));
+        let map = |entries: Vec<(&str, Json)>| {
+            Json::Map(
+                entries.into_iter().map(|(key, value)| (Zeroizing::new(key.to_owned()), value)).collect(),
+            )
+        };
+        let parameters = map(vec![("type", text("object")), ("properties", map(Vec::new()))]);
+        let function =
+            map(vec![("name", text("probe")), ("description", text("A probe.")), ("parameters", parameters)]);
+        let tools = vec![map(vec![("type", text("function")), ("function", function)])];
+        let mut asked = Conversation { messages: vec![Message::new(Role::User, "probe")], tools };
+        self.takes_tools = self.render_as(&asked, &Form::default()).is_ok();
+        if !self.takes_tools {
+            asked.tools = Vec::new();
+        }
+        let id = "probe0000".to_owned();
+        let call = Call { id: id.clone(), name: "probe".to_owned(), arguments: map(Vec::new()) };
+        let answer = Message {
+            content: Zeroizing::default(),
+            calls: vec![call],
+            ..Message::new(Role::Assistant, PROBE_CALL)
+        };
+        let result = Message {
+            name: Some("probe".to_owned()),
+            call_id: Some(id),
+            ..Message::new(Role::Tool, "probed")
+        };
+        asked.messages.extend([answer, result]);
+        self.takes_calls = self.render_as(&asked, &Form { calls_apart: true, ..Form::default() }).is_ok();
+    }
+
+    /// BLAKE3 of the source text, for the manifest.
+    pub fn hash(&self) -> [u8; 32] {
+        self.hash
+    }
+
+    /// Whether prompts may have tools.
+    pub fn takes_tools(&self) -> bool {
+        self.takes_tools
+    }
+
+    /// Renders a prompt, ready for the model's answer. Refuses to leave a message, a call or a tool out.
+    ///
+    /// # Errors
+    /// [`LanguageError::Template`] and [`LanguageError::ToolsUnsupported`].
+    pub fn render(&self, prompt: &Conversation) -> Result<Vec<Segment>, LanguageError> {
+        if !prompt.tools.is_empty() && !self.takes_tools {
+            return Err(LanguageError::ToolsUnsupported);
+        }
+        // Some know of calls and not of several at once, or not of words beside them: in the answer's own text, all can
+        // stand. Others ask for what a definition need not have.
+        let whole = [false, true].map(|whole_tools| Form { calls_apart: self.takes_calls, whole_tools });
+        let in_text = whole.map(|form| Form { calls_apart: false, ..form });
+        let [first, rest @ ..] = [whole[0], in_text[0], whole[1], in_text[1]];
+        let rendered = self.render_as(prompt, &first);
+        if rendered.is_ok() {
+            return rendered;
+        }
+        rest.iter().find_map(|form| self.render_as(prompt, form).ok()).map_or(rendered, Ok)
+    }
+
+    fn render_as(&self, prompt: &Conversation, form: &Form) -> Result<Vec<Segment>, LanguageError> {
+        let ids = prompt.messages.iter().flat_map(|message| &message.calls).map(|call| call.id.as_str());
+        let mut filling = Filling {
+            ids: ids.filter(|id| is_plain(id)).collect(),
+            form: *form,
+            trims: self.trims,
+            slots: Slots::new(&self.slot_prefix),
+            required: Vec::new(),
+        };
+        let tools = if prompt.tools.is_empty() { Value::from(()) } else { filling.tools(&prompt.tools) };
+        let messages: Vec<Value> = prompt.messages.iter().map(|message| filling.message(message)).collect();
+        let rendered = self.render_values(&messages, tools, &filling.slots)?;
+        filling.slots.split(&rendered, &filling.required)
+    }
+
+    fn render_values(
+        &self,
+        messages: &[Value],
+        tools: Value,
+        slots: &Slots,
+    ) -> Result<String, LanguageError> {
+        let context = Value::from(BTreeMap::from([
+            ("messages", Value::from(messages.to_vec())),
+            ("tools", tools),
+            ("add_generation_prompt", Value::from(true)),
+            ("bos_token", Value::from(self.bos.as_str())),
+            ("eos_token", Value::from(self.eos.as_str())),
+        ]));
+        let mut environment = self.environment.clone();
+        let slots = slots.clone();
+        environment.add_filter("tojson", move |value: &Value, indent: Option<Value>, named: Kwargs| {
+            slots.tojson(value, indent.as_ref(), &named)
+        });
+        let template = environment.get_template("chat").map_err(|error| template_error(&error))?;
+        let mut out = Bounded(Vec::new());
+        template.render_captured_to(context, &mut out).map_err(|error| template_error(&error))?;
+        String::from_utf8(out.0).map_err(|_| LanguageError::Template { reason: "it writes no text".into() })
+    }
+}
+
+/// Takes what a template writes, up to a limit.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_RENDERED_BYTES - self.0.len() {
+            return Err(io::Error::other("the template writes too much"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether an id may stand in what the template says itself.
+fn is_plain(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn template_error(error: &Error) -> LanguageError {
+    LanguageError::Template { reason: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned) }
+}
+
+/// In which form a template gets what it may not be made for.
+#[derive(Clone, Copy, Default)]
+struct Form {
+    /// Calls apart from the text of their answers, or in there.
+    calls_apart: bool,
+    /// Definitions with a description and parameters even where they are empty.
+    whole_tools: bool,
+}
+
+/// A prompt on its way into a template.
+struct Filling<'a> {
+    form: Form,
+    /// Ids of calls that the template may see as they are.
+    ids: HashSet<&'a str>,
+    trims: bool,
+    slots: Slots,
+    /// Slots that must be rendered.
+    required: Vec<usize>,
+}
+
+impl Filling<'_> {
+    fn tools(&mut self, tools: &[Json]) -> Value {
+        tools.iter().map(|tool| self.tool(tool)).collect()
+    }
+
+    fn tool(&mut self, tool: &Json) -> Value {
+        let shown = if self.form.whole_tools {
+            self.slots.json(&whole(tool), Keys::Schema)
+        } else {
+            self.slots.json(tool, Keys::Schema)
+        };
+        let name = shown.get_attr("function").and_then(|function| function.get_attr("name"));
+        let number = name.ok().and_then(|name| self.slots.number(name.as_str()?));
+        self.required.extend(number);
+        shown
+    }
+
+    fn message(&mut self, message: &Message) -> Value {
+        let apart = self.form.calls_apart && !message.calls.is_empty();
+        let mut text = if apart { message.content.clone() } else { message.text.clone() };
+        if self.trims {
+            text = Zeroizing::new(text.trim().to_owned());
+        }
+        let (text, number) = self.slots.put(text);
+        self.required.push(number);
+        let mut fields = BTreeMap::from([("role", Value::from(message.role.name())), ("content", text)]);
+        if apart {
+            let calls: Vec<Value> = message.calls.iter().map(|call| self.call(call)).collect();
+            fields.insert("tool_calls", Value::from(calls));
+        }
+        if let Some(name) = &message.name {
+            fields.insert("name", self.slots.text(name));
+        }
+        if let Some(id) = &message.call_id {
+            fields.insert("tool_call_id", self.id(id));
+        }
+        Value::from(fields)
+    }
+
+    /// The id of a call of this conversation's as it is, another's as text: templates look at the length.
+    fn id(&self, id: &str) -> Value {
+        if self.ids.contains(id) { Value::from(id) } else { self.slots.text(id) }
+    }
+
+    fn call(&mut self, call: &Call) -> Value {
+        let (name, number) = self.slots.put(Zeroizing::new(call.name.clone()));
+        self.required.push(number);
+        let arguments = self.slots.json(&call.arguments, Keys::Free);
+        let function = ordered([("name", name), ("arguments", arguments)]);
+        let kind = Value::from("function");
+        ordered([("id", self.id(&call.id)), ("type", kind), ("function", function)])
+    }
+}
+
+/// A definition with all that a function can have.
+fn whole(tool: &Json) -> Json {
+    let mut whole = tool.clone();
+    if let Json::Map(entries) = &mut whole
+        && let Some((_, Json::Map(function))) = entries.iter_mut().find(|(key, _)| key.as_str() == "function")
+    {
+        let text = |text: &str| Zeroizing::new(text.to_owned());
+        let of = [(text("type"), Json::Text(text("object"))), (text("properties"), Json::Map(Vec::new()))];
+        let missing = [("description", Json::Text(text(""))), ("parameters", Json::Map(of.into()))];
+        for (key, empty) in missing {
+            if !function.iter().any(|(name, _)| name.as_str() == key) {
+                function.push((text(key), empty));
+            }
+        }
+    }
+    whole
+}

@@ -1,0 +1,401 @@
+//! What a template sees in the place of people's texts, and the cut of what it rendered at those places.
+//!
+//! Definitions and calls of tools are values here whose texts are slots too, and so are the keys that people chose.
+//! `tojson` writes such a value with the texts escaped, as one slot between its outermost brackets: those are all that
+//! the template itself gets to see of it, and some templates cut the last one off.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use minijinja::{
+    Error, ErrorKind, Value,
+    value::{Enumerator, Kwargs, Object, ValueKind},
+};
+use zeroize::Zeroizing;
+
+use super::Segment;
+use crate::language::{
+    LanguageError,
+    chat::{Json, escape},
+};
+
+/// Largest indentation of `tojson`.
+const MAX_INDENT: usize = 16;
+/// How deep values may lie in each other, for `tojson`: as deep as JSON that was read.
+const MAX_DEPTH: usize = 128;
+
+/// Bytes of all JSON of a prompt: some times the longest definitions, since indentation makes many bytes of a few.
+const MAX_JSON_BYTES: usize = 2 << 20;
+
+/// Keys of definitions that templates ask for by name; what people call their parameters is none of them.
+const KEYS: [&str; 40] = [
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "default",
+    "definitions",
+    "description",
+    "enum",
+    "examples",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "function",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "multipleOf",
+    "name",
+    "not",
+    "nullable",
+    "oneOf",
+    "parameters",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "propertyNames",
+    "required",
+    "return",
+    "response",
+    "strict",
+    "title",
+    "type",
+    "uniqueItems",
+];
+/// Keys under which people's names stand as keys.
+const NAMED: [&str; 4] = ["properties", "$defs", "definitions", "patternProperties"];
+/// Keys under which anything stands.
+const ANYTHING: [&str; 4] = ["default", "const", "enum", "examples"];
+/// Values of `type`.
+const TYPES: [&str; 8] = ["function", "object", "array", "string", "number", "integer", "boolean", "null"];
+
+/// Whose the keys of a map are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// A definition's.
+    Schema,
+    /// People's, with definitions under them.
+    Names,
+    /// People's, all the way down.
+    Free,
+}
+
+/// The texts that the template sees slots for. Clones share them.
+#[derive(Clone)]
+pub(super) struct Slots {
+    /// Begins every slot's name.
+    prefix: Arc<str>,
+    texts: Arc<Mutex<Vec<Slot>>>,
+    /// Bytes of JSON that were written.
+    written: Arc<AtomicUsize>,
+}
+
+struct Slot {
+    text: Zeroizing<String>,
+    /// Slots whose texts it holds.
+    parts: Vec<usize>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Slots")
+    }
+}
+
+fn broken() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "the template changes message texts")
+}
+
+impl Slots {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.into(), texts: Arc::default(), written: Arc::default() }
+    }
+
+    fn texts(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for a text, and its number. Templates test texts for emptiness, so an empty one is passed as it is.
+    pub(super) fn put(&self, text: Zeroizing<String>) -> (Value, usize) {
+        self.put_of(text, Vec::new())
+    }
+
+    fn put_of(&self, text: Zeroizing<String>, parts: Vec<usize>) -> (Value, usize) {
+        let mut texts = self.texts();
+        let number = texts.len();
+        let value = if text.is_empty() { String::new() } else { format!("{}{number}z", self.prefix) };
+        texts.push(Slot { text, parts });
+        (Value::from(value), number)
+    }
+
+    /// The same for whoever does not need its number.
+    pub(super) fn text(&self, text: &str) -> Value {
+        self.put(Zeroizing::new(text.to_owned())).0
+    }
+
+    /// The number of a slot that is all of a text.
+    pub(super) fn number(&self, text: &str) -> Option<usize> {
+        text.strip_prefix(&*self.prefix)?.strip_suffix('z')?.parse().ok()
+    }
+
+    /// JSON as a value.
+    pub(super) fn json(&self, json: &Json, keys: Keys) -> Value {
+        match json {
+            Json::Null => Value::from(()),
+            Json::Bool(value) => Value::from(*value),
+            Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+                (Some(number), ..) => Value::from(number),
+                (_, Some(number), _) => Value::from(number),
+                (.., number) => Value::from(number.unwrap_or_default()),
+            },
+            Json::Text(text) => self.text(text),
+            Json::List(values) => values.iter().map(|value| self.json(value, keys)).collect(),
+            Json::Map(entries) => {
+                let entries = entries.iter().map(|(key, value)| self.entry(key, value, keys));
+                Value::from_object(Ordered(entries.collect()))
+            }
+        }
+    }
+
+    fn entry(&self, key: &str, value: &Json, keys: Keys) -> (Value, Value) {
+        if keys != Keys::Schema || !KEYS.contains(&key) {
+            let under = if keys == Keys::Names { Keys::Schema } else { keys };
+            return (self.text(key), self.json(value, under));
+        }
+        let value = match value {
+            _ if key == "type" => self.kind(value),
+            _ if NAMED.contains(&key) => self.json(value, Keys::Names),
+            _ if ANYTHING.contains(&key) => self.json(value, Keys::Free),
+            _ => self.json(value, Keys::Schema),
+        };
+        (Value::from(key), value)
+    }
+
+    /// The value of `type`: templates compare it.
+    fn kind(&self, value: &Json) -> Value {
+        match value {
+            Json::Text(text) if TYPES.contains(&text.as_str()) => Value::from(text.as_str()),
+            Json::List(kinds) => kinds.iter().map(|kind| self.kind(kind)).collect(),
+            _ => self.json(value, Keys::Schema),
+        }
+    }
+
+    /// The filter: as `json.dumps`, without escaping what is not ASCII.
+    pub(super) fn tojson(
+        &self,
+        value: &Value,
+        indent: Option<&Value>,
+        named: &Kwargs,
+    ) -> Result<Value, Error> {
+        let style = Style::read(indent, named)?;
+        let mut writer = Writer { slots: self, style, out: Zeroizing::default(), parts: Vec::new() };
+        writer.value(value, 0)?;
+        let Writer { out, parts, .. } = writer;
+        self.written.fetch_add(out.len(), Ordering::Relaxed);
+        // Whatever holds a slot has brackets or quotes around it.
+        let (Some(first), Some(last)) = (out.chars().next(), out.chars().next_back()) else {
+            return Err(broken());
+        };
+        let Some(inner) = out.get(1..out.len() - 1).filter(|_| !parts.is_empty()) else {
+            return Ok(Value::from(out.as_str()));
+        };
+        let (slot, _) = self.put_of(Zeroizing::new(inner.to_owned()), parts);
+        Ok(Value::from(format!("{first}{slot}{last}")))
+    }
+
+    /// Cuts text at its slots.
+    fn cut<'t>(&self, text: &'t str) -> Result<Vec<(&'t str, Option<usize>)>, Error> {
+        let mut pieces = Vec::new();
+        let mut slot = None;
+        for (index, part) in text.split(&*self.prefix).enumerate() {
+            let mut after = part;
+            if index > 0 {
+                let (number, rest) = part.split_once('z').ok_or_else(broken)?;
+                slot = Some(number.parse().map_err(|_| broken())?);
+                after = rest;
+            }
+            pieces.push((after, slot));
+        }
+        Ok(pieces)
+    }
+
+    /// Cuts the rendered text at the slots. Each of `required` must be there, itself or in another, unless it is empty.
+    pub(super) fn split(&self, rendered: &str, required: &[usize]) -> Result<Vec<Segment>, LanguageError> {
+        let failed = |reason: &str| LanguageError::Template { reason: reason.into() };
+        let cut = self.cut(rendered).map_err(|_| failed("the template changes message texts"))?;
+        let texts = self.texts();
+        let mut seen = vec![false; texts.len()];
+        let mut segments = Vec::new();
+        for (after, slot) in cut {
+            if let Some(number) = slot {
+                let slot = texts.get(number).ok_or_else(|| failed("the template changes message texts"))?;
+                seen[number] = true;
+                segments.push(Segment::Content(slot.text.clone()));
+            }
+            segments.push(Segment::Template(after.to_owned()));
+        }
+        // A slot's parts were there before it.
+        for number in (0..texts.len()).rev().filter(|&number| !texts[number].parts.is_empty()) {
+            if seen[number] {
+                texts[number].parts.iter().for_each(|&part| seen[part] = true);
+            }
+        }
+        if required.iter().any(|&slot| !seen[slot] && !texts[slot].text.is_empty()) {
+            return Err(failed("the template leaves a message out"));
+        }
+        Ok(segments)
+    }
+}
+
+/// A map in this order.
+pub(super) fn ordered<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Value::from_object(Ordered(entries.into_iter().map(|(key, value)| (Value::from(key), value)).collect()))
+}
+
+/// A map in the order in which it was written.
+#[derive(Debug)]
+struct Ordered(Vec<(Value, Value)>);
+
+impl Object for Ordered {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(key, _)| key.clone()).collect())
+    }
+}
+
+/// How JSON is written.
+struct Style {
+    indent: Option<usize>,
+    after_item: String,
+    after_key: String,
+}
+
+impl Style {
+    fn read(indent: Option<&Value>, named: &Kwargs) -> Result<Self, Error> {
+        let unsupported =
+            |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson has no {what}"));
+        let indent = indent.cloned().map_or_else(|| named.get("indent"), |indent| Ok(Some(indent)))?;
+        let indent = match indent {
+            None => None,
+            Some(none) if none.is_none() => None,
+            Some(indent) => match indent.as_usize() {
+                Some(indent) if indent <= MAX_INDENT => Some(indent),
+                _ => return Err(unsupported("such indent")),
+            },
+        };
+        for option in ["ensure_ascii", "sort_keys"] {
+            if named.get::<Option<Value>>(option)?.is_some_and(|value| value.is_true()) {
+                return Err(unsupported(option));
+            }
+        }
+        let separators = named.get::<Option<Value>>("separators")?.filter(|value| !value.is_none());
+        let (after_item, after_key) = match separators {
+            None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+            Some(two) => {
+                let text = |index| two.get_item_by_index(index).map(|text| text.to_string());
+                (text(0)?, text(1)?)
+            }
+        };
+        named.assert_all_used()?;
+        Ok(Self { indent, after_item, after_key })
+    }
+}
+
+struct Writer<'a> {
+    slots: &'a Slots,
+    style: Style,
+    out: Zeroizing<String>,
+    parts: Vec<usize>,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        let written = self.slots.written.load(Ordering::Relaxed);
+        if depth > MAX_DEPTH || self.out.len() + written > MAX_JSON_BYTES {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: too deep or too long"));
+        }
+        match value.kind() {
+            ValueKind::None | ValueKind::Undefined => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.out.push_str(&value.to_string()),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default())?,
+            ValueKind::Map => {
+                self.out.push('{');
+                let mut any = false;
+                for key in value.try_iter()? {
+                    self.next_item(&mut any, depth + 1);
+                    self.text(&key.to_string())?;
+                    let after_key = self.style.after_key.clone();
+                    self.out.push_str(&after_key);
+                    self.value(&value.get_item(&key)?, depth + 1)?;
+                }
+                self.end('}', any, depth);
+            }
+            ValueKind::Seq | ValueKind::Iterable => {
+                self.out.push('[');
+                let mut any = false;
+                for item in value.try_iter()? {
+                    self.next_item(&mut any, depth + 1);
+                    self.value(&item, depth + 1)?;
+                }
+                self.end(']', any, depth);
+            }
+            _ => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: not a JSON value")),
+        }
+        Ok(())
+    }
+
+    /// A text of the template's, of people's, or of both.
+    fn text(&mut self, text: &str) -> Result<(), Error> {
+        self.out.push('"');
+        for (after, slot) in self.slots.cut(text)? {
+            if let Some(number) = slot {
+                let texts = self.slots.texts();
+                let slot = texts.get(number).ok_or_else(broken)?;
+                escape(&slot.text, &mut self.out);
+                self.parts.push(number);
+            }
+            escape(after, &mut self.out);
+        }
+        self.out.push('"');
+        Ok(())
+    }
+
+    fn next_item(&mut self, any: &mut bool, depth: usize) {
+        if std::mem::replace(any, true) {
+            let after_item = self.style.after_item.clone();
+            self.out.push_str(&after_item);
+        }
+        self.new_line(depth);
+    }
+
+    fn end(&mut self, bracket: char, any: bool, depth: usize) {
+        if any {
+            self.new_line(depth);
+        }
+        self.out.push(bracket);
+    }
+
+    fn new_line(&mut self, depth: usize) {
+        if let Some(indent) = self.style.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What several modules' tests share, and the language as a whole.
+
+#[path = "../../tests/support/writer.rs"]
+#[allow(dead_code, clippy::cast_possible_truncation, reason = "a part of it is used here, for what is small")]
+pub(super) mod writer;
+
+use writer::Writer;
+
+use super::*;
+
+/// A file with this vocabulary: texts, types and scores.
+pub(super) fn vocabulary(model: &str, pre: &str, tokens: &[(&str, i32, f32)]) -> Writer {
+    let texts: Vec<&str> = tokens.iter().map(|token| token.0).collect();
+    let mut file = Writer::default();
+    file.string("tokenizer.ggml.model", model).string("tokenizer.ggml.pre", pre);
+    file.strings("tokenizer.ggml.tokens", &texts);
+    numbers(&mut file, "tokenizer.ggml.token_type", 5, tokens.iter().map(|token| token.1.to_le_bytes()));
+    numbers(&mut file, "tokenizer.ggml.scores", 6, tokens.iter().map(|token| token.2.to_le_bytes()));
+    file
+}
+
+/// A list of numbers of four bytes, of this type.
+pub(super) fn numbers(file: &mut Writer, key: &str, kind: u32, values: impl Iterator<Item = [u8; 4]>) {
+    let values: Vec<[u8; 4]> = values.collect();
+    let mut bytes = kind.to_le_bytes().to_vec();
+    bytes.extend((values.len() as u64).to_le_bytes());
+    bytes.extend(values.concat());
+    file.raw_entry(key, 9, &bytes);
+}
+
+fn base_model() -> Writer {
+    let tokens: Vec<(String, i32, f32)> = ["<unk>", "<s>", "</s>"]
+        .into_iter()
+        .map(|text| (text.to_owned(), 3, 0.0))
+        .chain((0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)))
+        .chain([("\u{2581}".to_owned(), 1, 0.0)])
+        .collect();
+    let tokens: Vec<(&str, i32, f32)> =
+        tokens.iter().map(|(text, kind, score)| (text.as_str(), *kind, *score)).collect();
+    let mut file = vocabulary("llama", "default", &tokens);
+    file.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.eos_token_id", 2);
+    file.raw_entry("tokenizer.ggml.add_space_prefix", 7, &[0]);
+    file
+}
+
+fn load(file: &Writer) -> Result<Language, LanguageError> {
+    let bytes = file.finish();
+    Language::load(&Gguf::parse_metadata(&bytes)?, &bytes, Date::default())
+}
+
+#[test]
+fn a_base_model_is_asked_in_lines_and_stopped_where_the_user_would_speak() {
+    let language = load(&base_model()).unwrap();
+    let conversation = Conversation { messages: vec![Message::new(Role::User, "Hi")], tools: Vec::new() };
+    let ids = language.encode(&conversation).unwrap();
+    assert_eq!(ids.first(), Some(&1));
+    assert_eq!(language.tokenizer().decode(&ids).as_slice(), b"User: Hi\nAssistant:");
+    assert_eq!(language.stops(), ["\nUser:"]);
+    assert!(language.grammars().unwrap().compile(r#"{"type": "integer"}"#).is_ok());
+}
+
+#[test]
+fn the_files_template_is_taken_where_there_is_one() {
+    let mut file = base_model();
+    file.string(
+        "tokenizer.chat_template",
+        "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}",
+    );
+    let language = load(&file).unwrap();
+    let conversation = Conversation { messages: vec![Message::new(Role::User, "</s>")], tools: Vec::new() };
+    let ids = language.encode(&conversation).unwrap();
+    assert_eq!((ids[0], ids.len()), (1, 7), "the text of a token is text");
+    assert_eq!(language.tokenizer().decode(&ids).as_slice(), b"[</s>]");
+    assert!(language.stops().is_empty());
+    let mut broken = base_model();
+    assert!(matches!(load(broken.u32("tokenizer.chat_template", 1)), Err(LanguageError::Kind { .. })));
+}
+
+#[test]
+fn what_is_reported_is_spelled() {
+    let language = load(&base_model()).unwrap();
+    let mut logits = vec![0.0; 260];
+    logits[3 + usize::from(b'a')] = 9.0;
+    let reported = language.report(&Softmax::of(&logits), 4, 2);
+    assert_eq!(reported.tokens.iter().map(|one| one.token).collect::<Vec<_>>(), [4, 100, 0]);
+    assert_eq!(reported.spelled, [vec![1], b"a".to_vec(), Vec::new()]);
+}

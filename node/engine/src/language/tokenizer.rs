@@ -1,0 +1,273 @@
+//! A model's tokenizer, rebuilt from its file's metadata. Gives llama.cpp's ids.
+//!
+//! Special tokens are found only in text that the chat template itself wrote; what reads everything else does not know
+//! them, so no message can produce one. A byte-level model's user-defined tokens are kept from messages too, since they
+//! often mark structure: that is where this differs from llama.cpp.
+
+mod merge;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use zeroize::Zeroizing;
+
+use self::merge::{ByteLevel, SentencePiece};
+use super::{
+    LanguageError,
+    template::Segment,
+    vocabulary::{Family, Kind, Vocabulary},
+};
+use crate::gguf::Gguf;
+
+pub use super::vocabulary::{
+    MAX_MERGES, MAX_TOKEN_BYTES, MAX_VOCABULARY, MAX_WHOLE_TOKENS, TOKENIZER_CONTEXT,
+};
+
+/// Text to ids and back, for one model.
+pub struct Tokenizer {
+    merger: Merger,
+    /// Tokens that only the template can produce, longest text first.
+    special: Vec<(String, u32)>,
+    /// Tokens that any text may produce as a whole, longest first (SentencePiece style only: runs of spaces
+    /// and line ends).
+    user_defined: Vec<(String, u32)>,
+    bytes: TokenBytes,
+    begin: Option<u32>,
+    begin_text: String,
+    end_text: String,
+    stops: Vec<u32>,
+    hash: [u8; 32],
+}
+
+enum Merger {
+    ByteLevel(ByteLevel),
+    SentencePiece { merges: SentencePiece, add_space_prefix: bool },
+}
+
+impl Tokenizer {
+    /// Builds a tokenizer from a file's metadata; `bytes` is the file.
+    ///
+    /// # Errors
+    /// [`LanguageError`] on metadata that are not sound, do not go together, or describe what is not known here.
+    pub fn load(header: &Gguf, bytes: &[u8]) -> Result<Self, LanguageError> {
+        let vocabulary = Vocabulary::read(header, bytes)?;
+        let (merger, special, user_defined): (_, &[Kind], &[Kind]) = match vocabulary.family {
+            Family::ByteLevel(pre) => (
+                Merger::ByteLevel(ByteLevel::new(&vocabulary, pre)?),
+                &[Kind::Control, Kind::Unknown, Kind::UserDefined],
+                &[],
+            ),
+            Family::SentencePiece { add_space_prefix } => (
+                Merger::SentencePiece { merges: SentencePiece::new(&vocabulary), add_space_prefix },
+                &[Kind::Control, Kind::Unknown],
+                &[Kind::UserDefined],
+            ),
+        };
+        let by_kind = |kinds: &[Kind]| {
+            let mut found: Vec<(String, u32)> =
+                vocabulary.of_kind(kinds).map(|(id, text)| (text.to_owned(), id)).collect();
+            found.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.0.cmp(&b.0)));
+            found
+        };
+        let text_of = |id: Option<u32>| {
+            let text = id.and_then(|id| vocabulary.tokens.get(id as usize));
+            text.map_or(String::new(), |text| (*text).to_owned())
+        };
+        Ok(Self {
+            special: by_kind(special),
+            user_defined: by_kind(user_defined),
+            bytes: TokenBytes::of(&vocabulary),
+            begin: vocabulary.begin.filter(|_| vocabulary.add_begin),
+            begin_text: text_of(vocabulary.begin),
+            end_text: text_of(vocabulary.end),
+            stops: vocabulary.stops(),
+            hash: vocabulary.hash(),
+            merger,
+        })
+    }
+
+    /// Tokens in the vocabulary.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.bytes.ends.len()
+    }
+
+    /// The bytes that a token stands for; none for a control token or an unknown id.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.bytes.of_token(id)
+    }
+
+    /// The bytes that tokens stand for.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect())
+    }
+
+    /// Whether a token ends an answer.
+    #[must_use]
+    pub fn is_stop(&self, id: u32) -> bool {
+        self.stops.contains(&id)
+    }
+
+    /// The tokens that end an answer.
+    #[must_use]
+    pub fn stops(&self) -> &[u32] {
+        &self.stops
+    }
+
+    /// The text of the token that begins a text; empty if there is none.
+    #[must_use]
+    pub fn begin_text(&self) -> &str {
+        &self.begin_text
+    }
+
+    /// The text of the token that ends a text; empty if there is none.
+    #[must_use]
+    pub fn end_text(&self) -> &str {
+        &self.end_text
+    }
+
+    /// The token that is put before every prompt, if one is.
+    #[must_use]
+    pub fn begin(&self) -> Option<u32> {
+        self.begin
+    }
+
+    /// BLAKE3, keyed by [`TOKENIZER_CONTEXT`], over vocabulary, types, merges and settings.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        self.hash
+    }
+
+    /// Encodes a rendered prompt. Special tokens are recognised inside template segments only; between two
+    /// of them, template text and contents are one text, so words and merges fall as in training. The token that begins
+    /// a text is put first where the model asks for it and the template has not.
+    #[must_use]
+    pub fn encode(&self, segments: &[Segment]) -> Zeroizing<Vec<u32>> {
+        let mut ids = self.encode_bare(segments);
+        if let Some(begin) = self.begin
+            && ids.first() != Some(&begin)
+        {
+            ids.insert(0, begin);
+        }
+        ids
+    }
+
+    /// The ids of plain text, in which nothing is a special token and before which nothing is put.
+    #[must_use]
+    pub fn encode_text(&self, text: &str) -> Zeroizing<Vec<u32>> {
+        let mut ids = Zeroizing::new(Vec::new());
+        self.encode_plain(text, &mut ids);
+        ids
+    }
+
+    /// As [`Self::encode`], without a token put first.
+    #[must_use]
+    pub fn encode_bare(&self, segments: &[Segment]) -> Zeroizing<Vec<u32>> {
+        let mut ids = Zeroizing::new(Vec::new());
+        let mut plain = Zeroizing::new(String::new());
+        for segment in segments {
+            match segment {
+                Segment::Content(text) => plain.push_str(text),
+                Segment::Template(text) => {
+                    for piece in split_longest_first(text, &self.special) {
+                        match piece {
+                            Atom::Text(text) => plain.push_str(text),
+                            Atom::Token(id) => {
+                                self.encode_plain(&plain, &mut ids);
+                                plain = Zeroizing::new(String::new());
+                                ids.push(id);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.encode_plain(&plain, &mut ids);
+        ids
+    }
+
+    /// Encodes text that cannot hold special tokens. `text` begins the prompt or follows a special token.
+    fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
+        for piece in split_longest_first(text, &self.user_defined) {
+            match (piece, &self.merger) {
+                (Atom::Token(id), _) => ids.push(id),
+                (Atom::Text(text), Merger::ByteLevel(merges)) => merges.encode(text, ids),
+                // A piece begins the text or follows a token, and each such has the prefix.
+                (Atom::Text(text), Merger::SentencePiece { merges, add_space_prefix }) => {
+                    merges.encode(text, *add_space_prefix, ids);
+                }
+            }
+        }
+    }
+}
+
+enum Atom<'a> {
+    Text(&'a str),
+    Token(u32),
+}
+
+/// Cuts `text` at the given tokens, all places of the longest first, as llama.cpp does.
+fn split_longest_first<'a>(text: &'a str, tokens: &[(String, u32)]) -> Vec<Atom<'a>> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let mut atoms = vec![Atom::Text(text)];
+    for (token, id) in tokens {
+        if !text.contains(token.as_str()) {
+            continue;
+        }
+        let mut next = Vec::new();
+        for atom in atoms {
+            let Atom::Text(text) = atom else {
+                next.push(atom);
+                continue;
+            };
+            for (index, part) in text.split(token.as_str()).enumerate() {
+                if index > 0 {
+                    next.push(Atom::Token(*id));
+                }
+                if !part.is_empty() {
+                    next.push(Atom::Text(part));
+                }
+            }
+        }
+        atoms = next;
+    }
+    atoms
+}
+
+/// The bytes of all tokens, one after the other.
+struct TokenBytes {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl TokenBytes {
+    fn of(vocabulary: &Vocabulary<'_>) -> Self {
+        let mut all = Self { bytes: Vec::new(), ends: Vec::with_capacity(vocabulary.tokens.len()) };
+        for (text, kind) in vocabulary.tokens.iter().zip(&vocabulary.kinds) {
+            let sentence_piece = matches!(vocabulary.family, Family::SentencePiece { .. });
+            match kind {
+                Kind::Control => {}
+                Kind::Byte if sentence_piece => all.bytes.extend(merge::byte_token(text)),
+                _ if sentence_piece => all.bytes.extend_from_slice(text.replace('\u{2581}', " ").as_bytes()),
+                Kind::UserDefined => all.bytes.extend_from_slice(text.as_bytes()),
+                _ => all.bytes.extend(text.chars().filter_map(merge::byte_of)),
+            }
+            // Cannot be cut short: no more than the header's bytes, which have a limit far below.
+            all.ends.push(u32::try_from(all.bytes.len()).unwrap_or(u32::MAX));
+        }
+        all
+    }
+
+    fn of_token(&self, id: u32) -> &[u8] {
+        let index = id as usize;
+        let begin = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied());
+        let end = self.ends.get(index).copied();
+        let bytes = begin.zip(end).and_then(|(begin, end)| self.bytes.get(begin as usize..end as usize));
+        bytes.unwrap_or_default()
+    }
+}
