@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Fuzzes the decoders of what strangers send, guided by coverage, on the stable toolchain. The folders are cargo-fuzz's,
-# so `cargo fuzz run TARGET` works in walrus-client as well (with nightly it adds the address sanitizer).
+# so `cargo fuzz run TARGET` works in their parents as well (with nightly it adds the address sanitizer).
 #
 #   scripts/fuzz.sh [--seconds 10] [TARGET ...]     all targets, so long each
 #
-# A crash ends it with the input's file in walrus-client/fuzz/artifacts.
+# A crash ends it with the input's file in the folder's `artifacts`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -20,10 +20,22 @@ while [ $# -gt 0 ]; do
 done
 need_tools
 
-folder=walrus-client/fuzz
+folders=(walrus-client/fuzz node/engine/fuzz)
+
+# The folder that has a target.
+folder_of() {
+  local folder
+  for folder in "${folders[@]}"; do
+    [ -f "$folder/fuzz_targets/$1.rs" ] && echo "$folder" && return
+  done
+  fail "there is no fuzz target $1: the targets are in ${folders[*]/%//fuzz_targets}"
+}
+
 if [ ${#targets[@]} -eq 0 ]; then
-  for file in "$folder"/fuzz_targets/*.rs; do
-    targets+=("$(basename "$file" .rs)")
+  for folder in "${folders[@]}"; do
+    for file in "$folder"/fuzz_targets/*.rs; do
+      targets+=("$(basename "$file" .rs)")
+    done
   done
 fi
 
@@ -38,12 +50,11 @@ flags=(
 )
 host=$(rustc -vV | sed -n 's/^host: //p')
 built=${CARGO_TARGET_DIR:-target}/fuzz
-RUSTFLAGS="${flags[*]}" cargo build --locked --release --manifest-path "$folder/Cargo.toml" \
-  --target "$host" --target-dir "$built" --bins
-
 for target in "${targets[@]}"; do
+  folder=$(folder_of "$target")
+  RUSTFLAGS="${flags[*]}" cargo build --locked --release --manifest-path "$folder/Cargo.toml" \
+    --target "$host" --target-dir "$built" --bin "$target"
   program=$built/$host/release/$target
-  [ -x "$program" ] || fail "there is no fuzz target $target: the targets are in $folder/fuzz_targets"
   mkdir -p "$folder/corpus/$target" "$folder/artifacts/$target"
   printf 'fuzzing %s for %s s\n' "$target" "$seconds"
   log=$(mktemp)

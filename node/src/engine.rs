@@ -5,15 +5,10 @@
 //! put into an error any text of a conversation; it knows nothing of sessions, links or the network.
 
 pub mod echo;
-mod grammar;
-mod logprobs;
+mod language;
 pub mod manifest;
 pub mod native;
 pub mod proxied;
-mod sampler;
-mod template;
-mod text;
-mod tokenizer;
 mod worker;
 
 use std::fmt;
@@ -27,16 +22,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::prompt::Prompt;
-pub use grammar::Constraint;
-pub use logprobs::Reported;
+pub use language::{Constraint, Reported};
 pub use manifest::LoadedManifest;
 
 /// Events buffered between an engine and its reader. Small on purpose: a slow reader must slow the
 /// engine, yet a burst of a few tokens should not wake it each time. When full, the engine waits.
 pub const EVENT_CAPACITY: usize = 16;
-
-/// Tokens at the end of prompt and answer that the repetition penalty looks at.
-pub const REPETITION_WINDOW: usize = 64;
 
 /// What an engine is, fixed for its lifetime.
 #[derive(Debug, Clone)]

@@ -9,26 +9,24 @@ mod weights;
 
 use std::{path::PathBuf, sync::Arc};
 
-use baton_proto::{
-    limits::VERSION,
-    wire::{TokenBytes, TokenLogprob},
+pub use baton_engine::language::Date as TemplateDate;
+use baton_engine::{
+    gguf::Gguf,
+    language::{
+        Grammar, Language, LanguageError, Piece, Pushed, Sampler, Softmax, StreamText, text::shown_text,
+    },
 };
+use baton_proto::limits::VERSION;
 use zeroize::Zeroizing;
 
 use self::{
     llama::{KvCache, Llama},
     weights::ModelFile,
 };
-pub use super::template::TemplateDate;
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
     TokenCount,
-    grammar::{Constraint, Grammar, Grammars, Kind},
-    logprobs::{Reported, Softmax},
-    sampler::Sampler,
-    template::ChatTemplate,
-    text::{Piece, Pushed, StreamText, shown_text},
-    tokenizer::ModelTokenizer,
+    language::{Constraint, Kind, Reported, conversation, sampling},
     worker::{Backend, EventSink, Worker},
 };
 use crate::prompt::Prompt;
@@ -113,44 +111,16 @@ pub enum LoadError {
         /// What.
         what: String,
     },
-    /// The tokenizer cannot be built.
-    #[error("the model's tokenizer cannot be built: {reason}")]
-    Tokenizer {
-        /// The library's message.
-        reason: String,
-    },
-    /// The chat template cannot be used.
-    #[error("the model's chat template cannot be used")]
-    Template(#[source] EngineError),
+    /// Tokenizer or chat template cannot be used.
+    #[error("the model's language cannot be used")]
+    Language(#[source] LanguageError),
     /// The engine's thread cannot be started.
     #[error("cannot start the engine's thread")]
     Thread(#[source] std::io::Error),
 }
 
-/// Template and tokenizer: what turns a prompt into ids.
-struct Language {
-    tokenizer: ModelTokenizer,
-    template: ChatTemplate,
-    /// None that can be used where the model has no token to end an answer with.
-    grammars: Result<Grammars, EngineError>,
-}
-
-impl Language {
-    fn encode(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        self.tokenizer.encode(&self.template.render(prompt)?)
-    }
-
-    fn grammars(&self) -> Result<&Grammars, EngineError> {
-        self.grammars.as_ref().map_err(Clone::clone)
-    }
-
-    /// What is reported of a token that is chosen by these logits, untouched.
-    fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: u8) -> Reported {
-        let mut tokens = vec![softmax.of_token(id)];
-        tokens.extend(softmax.likeliest(usize::from(likeliest)));
-        let bytes = |one: &TokenLogprob| TokenBytes(self.tokenizer.token_bytes(one.token).to_vec());
-        Reported { spelled: tokens.iter().map(bytes).collect(), tokens }
-    }
+fn encode(language: &Language, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
+    Ok(language.encode(&conversation(prompt))?)
 }
 
 /// A loaded model and its thread.
@@ -167,18 +137,15 @@ impl NativeEngine {
     /// [`LoadError`] names what is wrong with the file or what this engine cannot do.
     pub fn load(config: &NativeConfig) -> Result<Self, LoadError> {
         let file = ModelFile::read(&config.model_path, MAX_MODEL_BYTES)?;
-        let tokenizer = ModelTokenizer::from_gguf(file.metadata())?;
-        let source = file.text("tokenizer.chat_template")?;
-        let template =
-            ChatTemplate::new(source, tokenizer.begin_text(), tokenizer.end_text(), config.template_date)
-                .map_err(LoadError::Template)?;
-        let model = Llama::load(&file, tokenizer.vocabulary())?;
+        let language = file
+            .with_bytes(|bytes| Language::load(&Gguf::parse_metadata(bytes)?, bytes, config.template_date))?;
+        let model = Llama::load(&file, language.tokenizer().vocabulary())?;
         let manifest = ModelManifest {
             version: VERSION,
             architecture: file.architecture()?.to_owned(),
             weights_sha256: file.sha256(),
-            tokenizer_hash: tokenizer.hash(),
-            template_hash: template.hash(),
+            tokenizer_hash: language.tokenizer().hash(),
+            template_hash: language.template().hash(),
         };
         let info = EngineInfo {
             name: config.name.clone(),
@@ -187,9 +154,9 @@ impl NativeEngine {
             context_tokens: model.context_tokens().min(config.max_context_tokens),
             manifest: manifest.into(),
         };
-        // Now, since the first turn with a schema would wait for it.
-        let grammars = Grammars::new(&tokenizer);
-        let language = Arc::new(Language { tokenizer, template, grammars });
+        // Now, since the first turn with a schema would wait for it. A model without an end token has none.
+        let _ = language.grammars();
+        let language = Arc::new(language);
         let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
         let worker = Worker::spawn(&info.name, config.queue_limit, runner).map_err(LoadError::Thread)?;
         Ok(Self { info, language, worker })
@@ -200,23 +167,20 @@ impl NativeEngine {
     /// # Errors
     /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        self.language.encode(prompt)
+        encode(&self.language, prompt)
     }
 
     /// The ids of plain text, in which nothing is a special token.
-    ///
-    /// # Errors
-    /// [`EngineError::Tokenizer`].
-    pub fn encode_text(&self, text: &str) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        let text = super::template::Segment::Content(Zeroizing::new(text.to_owned()));
-        self.language.tokenizer.encode(&[text])
+    #[must_use]
+    pub fn encode_text(&self, text: &str) -> Zeroizing<Vec<u32>> {
+        let text = baton_engine::language::Segment::Content(Zeroizing::new(text.to_owned()));
+        self.language.tokenizer().encode(&[text])
     }
 
     /// The bytes that tokens stand for; control tokens stand for none.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
-        let bytes = ids.iter().flat_map(|&id| self.language.tokenizer.token_bytes(id));
-        Zeroizing::new(bytes.copied().collect())
+        self.language.tokenizer().decode(ids)
     }
 }
 
@@ -226,11 +190,11 @@ impl Engine for NativeEngine {
     }
 
     fn takes_tools(&self) -> bool {
-        self.language.template.takes_tools()
+        self.language.template().takes_tools()
     }
 
     fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
-        let ids = self.language.encode(prompt)?;
+        let ids = encode(&self.language, prompt)?;
         Ok(TokenCount { tokens: u32::try_from(ids.len()).map_err(|_| EngineError::Tokenizer)?, exact: true })
     }
 
@@ -264,8 +228,8 @@ struct Runner {
 
 impl Backend for Runner {
     fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError> {
-        let tokenizer = &self.language.tokenizer;
-        let mut ids = self.language.encode(&job.prompt)?;
+        let tokenizer = self.language.tokenizer();
+        let mut ids = encode(&self.language, &job.prompt)?;
         let input = ids.len();
         let known = |&id: &u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
         if !job.resume_tokens.iter().all(known) {
@@ -280,10 +244,12 @@ impl Backend for Runner {
         }
         sink.started(small(input));
 
-        let mut text = StreamText::new(&job.sampling.stop);
+        let mut stops = job.sampling.stop.clone();
+        stops.extend(self.language.stops().iter().map(|stop| (*stop).to_owned()));
+        let mut text = StreamText::new(&stops);
         let prefix: Vec<u8> =
             job.resume_tokens.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
-        sink.resumed(shown_text(&job.sampling.stop, &Zeroizing::new(prefix)));
+        sink.resumed(shown_text(&stops, &Zeroizing::new(prefix)));
         let mut open = true;
         for &id in &job.resume_tokens {
             open = open && text.resume(id, tokenizer.token_bytes(id));
@@ -342,8 +308,8 @@ impl Runner {
         mut logits: Zeroizing<Vec<f32>>,
         mut answer: Answer,
     ) -> Result<FinishReason, EngineError> {
-        let tokenizer = &self.language.tokenizer;
-        let sampler = Sampler::new(&job.sampling);
+        let tokenizer = self.language.tokenizer();
+        let sampler = Sampler::new(&sampling(&job.sampling));
         // Position in the answer of the first token that is not emitted yet.
         let mut next_index = small(job.resume_tokens.len());
         // Of tokens that are not emitted yet.
@@ -371,8 +337,9 @@ impl Runner {
                 ids.push(id);
                 sink.generated();
                 if let Some(plain) = plain {
-                    let report = self.language.report(&Softmax::of(&plain), id, job.sampling.logprobs);
-                    reported.push(report);
+                    let likeliest = usize::from(job.sampling.logprobs);
+                    let report = self.language.report(&Softmax::of(&plain), id, likeliest);
+                    reported.push(Reported::from(report));
                 }
                 match answer.text.push(id, tokenizer.token_bytes(id)) {
                     Pushed::Held => {}

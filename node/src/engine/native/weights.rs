@@ -1,7 +1,6 @@
 //! Reading a GGUF file: its bytes are read once, and what is hashed is what is used.
 
 use std::{
-    collections::HashMap,
     io::{Cursor, Read as _},
     path::Path,
     sync::Mutex,
@@ -48,8 +47,9 @@ impl ModelFile {
         self.sha256
     }
 
-    pub(super) fn metadata(&self) -> &HashMap<String, Value> {
-        &self.content.metadata
+    /// Looks at the whole file.
+    pub(super) fn with_bytes<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(self.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_ref())
     }
 
     pub(super) fn text(&self, key: &str) -> Result<&str, LoadError> {
