@@ -14,6 +14,7 @@ use std::{
 use baton_node::{
     engine::{
         Engine, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats, Sampling,
+        SessionKey,
         native::{LoadError, NativeConfig, NativeEngine},
     },
     models::{Catalogue, DEFAULT_MODEL},
@@ -59,6 +60,7 @@ fn job(question: &str, sampling: &Sampling, resume_tokens: &[u32]) -> GenerateJo
         sampling: sampling.clone(),
         resume_tokens: resume_tokens.to_vec(),
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     }
 }
@@ -152,6 +154,50 @@ async fn runs_again_and_resumes_to_the_same_answer() {
         }
         let nothing = ask(question, &sampling, &whole.ids).await.unwrap();
         assert_eq!((nothing.ids.len(), nothing.finish), (0, FinishReason::Length));
+    }
+}
+
+#[tokio::test]
+async fn answers_at_once_are_those_of_one_after_the_other() {
+    let questions = ["What is the capital of France?", "Count to ten.", "Tell me a story.", "What is 2 + 2?"];
+    let sampled = Sampling { temperature: 0.9, seed: 3, max_tokens: 24, ..Sampling::default() };
+    let mut alone = Vec::new();
+    for question in questions {
+        alone.push(ask(question, &sampled, &[]).await.unwrap());
+    }
+    let ask = |question| ask(question, &sampled, &[]);
+    let [a, b, c, d] = questions.map(ask);
+    let (a, b, c, d) = tokio::join!(a, b, c, d);
+    for (together, alone) in [a, b, c, d].into_iter().zip(alone) {
+        let together = together.unwrap();
+        assert_eq!((together.ids, together.text), (alone.ids, alone.text));
+    }
+}
+
+#[tokio::test]
+async fn a_sessions_next_turn_computes_only_what_is_new() {
+    let (first, next) = ("Tell me a short story about a fox.", "And then?");
+    let answer = ask(first, &greedy(40), &[]).await.unwrap();
+    let mut messages = prompt(first).messages().to_vec();
+    messages.push(ChatMessage::new(Role::Assistant, &answer.text));
+    messages.push(ChatMessage::new(Role::User, next));
+    let turn = async |prompt: Prompt, key: Option<u8>| {
+        let cache_key = key.map(|key| SessionKey([key; 32]));
+        read(engine().generate(GenerateJob { prompt, cache_key, ..job(first, &greedy(20), &[]) }).unwrap(), 0)
+            .await
+    };
+    let second = Prompt::new(messages);
+    let plain = turn(second.clone(), None).await.unwrap();
+    assert_eq!(plain.stats.cached_tokens, 0);
+    let begun = turn(prompt(first), Some(1)).await.unwrap();
+    assert_eq!(begun.stats.cached_tokens, 0);
+    let kept = turn(second.clone(), Some(1)).await.unwrap();
+    // Whole blocks of 32.
+    assert!(kept.stats.cached_tokens >= 32 && kept.stats.cached_tokens < kept.stats.input_tokens, "{kept:?}");
+    let other = turn(second, Some(2)).await.unwrap();
+    assert_eq!(other.stats.cached_tokens, 0, "what is another session's is not found");
+    for same in [&kept, &other] {
+        assert_eq!((&same.ids, &same.text), (&plain.ids, &plain.text));
     }
 }
 

@@ -229,8 +229,14 @@ impl Scheduler {
     /// Lets go what is kept for a session. What is in use goes when its request is over.
     pub fn clear(&mut self, session: &SessionKey) {
         self.cache.clear(session);
-        self.running.iter_mut().filter(|one| one.session.as_ref() == Some(session)).for_each(|one| one.keeps = false);
-        self.waiting.iter_mut().filter(|one| one.session.as_ref() == Some(session)).for_each(|one| one.keeps = false);
+        self.running
+            .iter_mut()
+            .filter(|one| one.session.as_ref() == Some(session))
+            .for_each(|one| one.keeps = false);
+        self.waiting
+            .iter_mut()
+            .filter(|one| one.session.as_ref() == Some(session))
+            .for_each(|one| one.keeps = false);
     }
 
     /// Lets go all that is kept.

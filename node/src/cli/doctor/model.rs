@@ -1,8 +1,8 @@
 //! The engine and its model.
 
-use std::{fs, fs::File, io, io::BufReader, path::Path, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
-use candle_core::quantized::gguf_file;
+use baton_engine::gguf::GgufFile;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
@@ -19,10 +19,6 @@ const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LIST_BYTES: usize = 4 << 20;
 /// What a process takes beside model and cache: code, journal, connections.
 const OTHER_BYTES: u64 = 256 << 20;
-/// Bytes of a number as the engine holds it.
-const FLOAT_BYTES: u64 = 4;
-/// Weights in a file of four bits each grow so much in memory.
-const GROWTH: u64 = 7;
 
 pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
     let mut check = Check::new("model");
@@ -72,7 +68,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
                     bytes => format!("; {} MB of it are here, and are gone on with", bytes / 1_000_000),
                 };
                 check.found_with(codes::MODEL_MISSING, format!("{name}{partial}"), pull, false);
-                check_memory(check, subject, model.entry.size.saturating_mul(GROWTH), 0);
+                check_memory(check, subject, model.entry.size);
                 return;
             };
             if !model.is_installed() {
@@ -103,40 +99,26 @@ fn check_native(check: &mut Check, subject: &Subject) {
             model.path
         }
     };
-    match measure(&path, settings.context_tokens) {
-        Ok((weights, cache)) => check_memory(check, subject, weights, cache),
+    match measure(&path) {
+        Ok(weights) => check_memory(check, subject, weights),
         Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
     }
 }
 
-/// Bytes of the weights and of one conversation's cache in memory, from the file's header.
-fn measure(path: &Path, context_tokens: u32) -> Result<(u64, u64), String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let header = gguf_file::Content::read(&mut BufReader::new(file)).map_err(|error| error.to_string())?;
-    let weights = header.tensor_infos.values().map(|tensor| tensor.shape.elem_count() as u64).sum::<u64>();
-    let kind = header.metadata.get("general.architecture").and_then(|value| value.to_string().ok());
-    let kind = kind.map_or("llama", |kind| kind.as_str());
-    let number = |key: &str| {
-        let value = header.metadata.get(&format!("{kind}.{key}"))?;
-        value.to_u32().ok().map(u64::from)
-    };
-    let layers = number("block_count").unwrap_or(0);
-    let heads = number("attention.head_count").unwrap_or(1).max(1);
-    let width = number("embedding_length").unwrap_or(0) / heads;
-    let cached = number("attention.head_count_kv").unwrap_or(heads);
-    let context = number("context_length").unwrap_or(u64::MAX).min(context_tokens.into());
-    // Keys and values of each layer.
-    let per_token = [2, layers, cached, width, FLOAT_BYTES].into_iter().fold(1, u64::saturating_mul);
-    Ok((weights.saturating_mul(FLOAT_BYTES), per_token.saturating_mul(context)))
+/// Bytes of the weights, which take as much in memory as in the file.
+fn measure(path: &Path) -> Result<u64, String> {
+    let file = GgufFile::open(path).map_err(|error| error.to_string())?;
+    Ok(file.header().tensors().iter().map(|tensor| tensor.bytes).sum())
 }
 
-fn check_memory(check: &mut Check, subject: &Subject, weights: u64, cache: u64) {
+fn check_memory(check: &mut Check, subject: &Subject, weights: u64) {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     if let Some(resident) = subject.running.as_ref().and_then(|status| status.resident_bytes) {
         check.saw(format!("the running node takes {} MB", megabytes(resident)));
         return;
     }
     let blobs = subject.settings.resources.cache_bytes() as u64;
+    let cache = u64::from(subject.settings.kv_mb) << 20;
     let needed = weights.saturating_add(cache).saturating_add(blobs).saturating_add(OTHER_BYTES);
     let Some(available) = available_memory() else { return };
     let detail = format!("about {} MB are needed, {} MB are free", megabytes(needed), megabytes(available));
