@@ -17,13 +17,10 @@ pub const MAX_WHOLE_TOKENS: usize = 16_384;
 /// The key of hashes over vocabularies, which are part of a model's identity.
 pub const TOKENIZER_CONTEXT: &str = "baton 2026-11-21 tokenizer v1";
 
-/// Texts by which a token that ends a turn is known, where the metadata name none.
+/// Texts by which a token that ends a turn is known, where the metadata name none. They are control tokens whatever the file
+/// says, as in llama.cpp: nobody writes them with words.
 const END_OF_TURN_TEXTS: [&str; 6] =
     ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"];
-
-/// One of them that is an ordinary word in some vocabularies. The others are control tokens whatever the file says, as in
-/// llama.cpp.
-const ORDINARY: &str = "</s>";
 
 /// What a token is (`llama_token_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,7 +317,7 @@ fn sound_tokens(tokens: &[&str], numbers: &[u32]) -> Result<Vec<Kind>, LanguageE
             return refuse("is there twice");
         }
         let kind = Kind::of(i64::from(*number)).unwrap_or(Kind::Unused);
-        let control = *token != ORDINARY && END_OF_TURN_TEXTS.contains(token);
+        let control = END_OF_TURN_TEXTS.contains(token);
         kinds.push(if control { Kind::Control } else { kind });
     }
     let whole = [Kind::Control, Kind::Unknown, Kind::UserDefined];
