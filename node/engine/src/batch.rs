@@ -3,10 +3,10 @@
 //! A [`Scheduler`] owns a [`Model`] and is driven step by step by one thread; what it does depends on the requests and on
 //! the time that it is given, on nothing else. A [`Batcher`] owns that thread and a bounded queue in front of it.
 //!
-//! Each step has the next row of every sequence that is generating, rows that check guessed tokens ([`draft`]), and at most
+//! Each step has the next row of every sequence that is generating, rows that check guessed tokens (`draft`), and at most
 //! [`BatchOptions::chunk`] tokens of prompts: so a long prompt never delays another sequence's next token by more than a
 //! chunk. A request is admitted only when all blocks it may need fit into the budget, so nothing that runs is ever put
-//! aside for want of memory. Blocks of earlier requests of the same session are used again ([`prefix`]).
+//! aside for want of memory. Blocks of earlier requests of the same session are used again (`prefix`).
 //!
 //! None of it changes a bit of any logits: see [`Model::step`].
 //!

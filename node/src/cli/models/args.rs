@@ -62,7 +62,7 @@ pub(super) enum ModelsCommand {
     baton-node models pull hf:OWNER/REPO/FILE.gguf@REVISION --name mine"
 )]
 pub(super) struct PullArgs {
-    /// Name from `models list`, or hf:OWNER/REPO/FILE.gguf[@REVISION] for a file of the hub
+    /// Name from `models list`, or `hf:OWNER/REPO/FILE.gguf[@REVISION]` for a file of the hub
     pub(super) name: String,
     /// Accept the licence of the model where that is asked for; nobody is asked then
     #[arg(long)]
