@@ -1,7 +1,7 @@
 //! Walks a session's chain with its root: to verify it against the store, to recover it from its head alone, and
 //! to gather it for an export. The chain's own reader decides what is valid; this fetches.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
@@ -59,6 +59,9 @@ impl VerifyReport {
     }
 }
 
+/// How long a verification right after a turn waits for the turn's blob to be in the store.
+pub const STORING_GRACE: Duration = Duration::from_secs(5);
+
 /// Something that is not as it was signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Problem {
@@ -106,6 +109,16 @@ impl Client {
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
         session.read(|state| check_receipts(state, &mut report));
         Ok(report)
+    }
+
+    /// As [`Client::verify`], after a wait of [`STORING_GRACE`] at most for what a turn of a moment ago still has to store: a
+    /// blob on its way is not one that the store lost.
+    ///
+    /// # Errors
+    /// As [`Client::verify`].
+    pub async fn verify_when_stored(&self, id: SessionId, full: bool) -> Result<VerifyReport, ClientError> {
+        self.wait_settled(id, STORING_GRACE).await?;
+        self.verify(id, full).await
     }
 
     /// Brings a session back from its root alone: finds the head in the index, walks the chain in the store and verifies

@@ -182,7 +182,8 @@ impl Dialogue {
                 return self.move_to(session).await;
             }
             Line::Verify { full } => {
-                let report = cancellable_at(&self.out, self.client.verify(self.session, full)).await?;
+                let report =
+                    cancellable_at(&self.out, self.client.verify_when_stored(self.session, full)).await?;
                 show_report(&report, &self.out)?;
             }
         }

@@ -185,7 +185,7 @@ async fn verify(
     Query(input): Query<VerifyInput>,
 ) -> Result<Json<Value>, Fault> {
     let id = id_of(&id)?;
-    let report = gateway.client().verify(id, input.full).await?;
+    let report = gateway.client().verify_when_stored(id, input.full).await?;
     gateway.used(id);
     Ok(Json(json!({
         "good": report.is_good(),
