@@ -6,8 +6,8 @@ use baton_proto::{Signed, ids::NodeId, node_record::NodeRecord};
 use libp2p::{
     PeerId,
     kad::{
-        self, GetClosestPeersError, GetProvidersOk, GetRecordError, GetRecordOk, InboundRequest, QueryId,
-        QueryResult, Quorum, Record, RecordKey, store::RecordStore as _,
+        self, GetClosestPeersError, GetProvidersOk, GetRecordError, GetRecordOk, InboundRequest, K_VALUE,
+        QueryId, QueryResult, Quorum, Record, RecordKey, store::RecordStore as _,
     },
 };
 use tokio::{sync::oneshot, time::Instant};
@@ -114,7 +114,8 @@ pub(crate) struct Dht {
     puts: Puts,
     kept: Kept,
     own: Option<Arc<Signed<NodeRecord>>>,
-    own_put: Option<Instant>,
+    /// When the own record was last put, and how many members were known then.
+    own_put: Option<(Instant, usize)>,
     introduce_due: Instant,
 }
 
@@ -201,10 +202,15 @@ impl Actor {
         }
     }
 
-    /// Puts the own record where it is due and somebody is there to take it.
+    /// Puts the own record where it is due and somebody is there to take it: from time to time, and once more when twice
+    /// as many members are known as at the last time, since the first ones known are not those nearest to its key.
     pub(super) fn put_own(&mut self, now: Instant) {
-        let due = self.dht.own_put.is_none_or(|last| now.duration_since(last) >= DHT_PUT_OWN);
-        let Some(own) = self.dht.own.clone().filter(|_| due && !self.dht_is_empty()) else { return };
+        let members = self.dht_members().len();
+        let due = self.dht.own_put.is_none_or(|(last, known)| {
+            let more = known < K_VALUE.get() && members >= 2 * known;
+            more || now.duration_since(last) >= DHT_PUT_OWN
+        });
+        let Some(own) = self.dht.own.clone().filter(|_| due && members > 0) else { return };
         let value = own.encode();
         let expires = now + Duration::from_millis(own.expires_ms.saturating_sub(self.clock.now_ms()));
         let key = DhtKey::Node(own.node).to_record_key();
@@ -216,7 +222,7 @@ impl Actor {
             begun.push(dht.start_providing(DhtKey::Model(name).to_record_key()).ok());
         }
         self.dht.queries.extend(begun.into_iter().flatten().map(|id| (id, Query::Own)));
-        self.dht.own_put = Some(now);
+        self.dht.own_put = Some((now, members));
     }
 
     /// Asks for some nodes, where few are known: also those that can be reached through relays only, whom no routing table
