@@ -58,8 +58,12 @@ pub(crate) struct FloodArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Seconds of each part: quiet, four attacks, the attacker's processor time alone
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=90))]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) seconds: u64,
+    /// Only these attacks, with commas between; the quiet part is always there
+    #[arg(long, value_delimiter = ',', value_name = "PART",
+        value_parser = ["forged", "signed", "forged-many", "signed-many", "burner"])]
+    pub(crate) parts: Vec<String>,
     /// Requests a second that the attacker offers
     #[arg(long, default_value_t = 5000)]
     pub(crate) rate: u32,

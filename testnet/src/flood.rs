@@ -63,8 +63,8 @@ pub struct FloodOptions {
     pub clients: usize,
     /// Subnets of the attacks from many; 0 leaves them out.
     pub subnets: u16,
-    /// Whether to measure also what the attacker's mere processor time does.
-    pub burner: bool,
+    /// The parts beside the quiet one, by name; all if there are none.
+    pub parts: Vec<String>,
     /// Seed of the attacker's sessions.
     pub seed: u64,
 }
@@ -142,8 +142,14 @@ fn waves(options: &FloodOptions) -> Vec<Wave> {
         wave("forged-many", Attack::Forged, 3, many, u64::MAX),
         wave("signed-many", Attack::Signed, 4, many, EACH_OF_MANY),
     ];
-    waves.retain(|wave| wave.subnets > 0);
+    waves.retain(|wave| wave.subnets > 0 && options.has(wave.name));
     waves
+}
+
+impl FloodOptions {
+    fn has(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|name| name == part)
+    }
 }
 
 impl FloodReport {
@@ -207,7 +213,7 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
         defence: args.defence,
         clients: 5,
         subnets: args.subnets,
-        burner: true,
+        parts: args.parts,
         seed: args.seed,
     };
     let folder = tempfile::tempdir()?;
@@ -251,7 +257,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
     for wave in waves(options) {
         parts.insert(wave.name, bench.part(Some(wave), 0.0).await?);
     }
-    if options.burner {
+    if options.has("burner") {
         // The least that an attack took, so that none is compared with more than its own.
         let attacks = parts.iter().filter(|(name, _)| **name != "quiet");
         let duty = attacks.map(|(_, part)| part.attacker.cpus).fold(1.0, f64::min);

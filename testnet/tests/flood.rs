@@ -7,7 +7,8 @@
 use baton_testnet::flood::{FloodOptions, FloodReport, run};
 
 fn options() -> FloodOptions {
-    FloodOptions { seconds: 5, rate: 300, defence: true, clients: 3, subnets: 20, burner: false, seed: 1 }
+    let parts = ["forged", "signed", "forged-many", "signed-many"].map(str::to_owned).to_vec();
+    FloodOptions { seconds: 5, rate: 300, defence: true, clients: 3, subnets: 20, parts, seed: 1 }
 }
 
 async fn flood(options: &FloodOptions) -> FloodReport {
@@ -38,7 +39,7 @@ async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_defence_the_same_checks_fail() {
-    let options = FloodOptions { defence: false, subnets: 0, burner: false, ..options() };
+    let options = FloodOptions { defence: false, subnets: 0, ..options() };
     // The attacker has what other programs leave of the processors: where that is little, it takes longer to be too much.
     let mut missing = Vec::new();
     for seconds in [4, 12, 36] {
