@@ -71,6 +71,7 @@ async fn answer(engine: &NativeEngine, prompt: Prompt) -> Result<Option<String>>
         sampling,
         resume_tokens: Vec::new(),
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     };
     let mut handle = engine.generate(job)?;

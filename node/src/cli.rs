@@ -469,7 +469,7 @@ mod tests {
         let help = run.render_long_help().to_string();
         for part in [
             "[default: 127.0.0.1:9464]",
-            "[default: 2]",
+            "[default: 8]",
             "/ip4/0.0.0.0/udp/4001/quic-v1]",
             "BATON_NODE_SLOTS",
         ] {

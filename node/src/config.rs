@@ -111,6 +111,8 @@ pub struct Settings {
     pub max_output_tokens: u32,
     /// Threads that compute; `None` is one for each core.
     pub threads: Option<u32>,
+    /// Megabytes for keys and values of all turns at once, and of those kept for next turns.
+    pub kv_mb: u32,
     /// Turns served at once.
     pub slots: u32,
     /// Turns that may wait.
@@ -246,7 +248,8 @@ impl Settings {
             context_tokens: chosen.context_tokens.unwrap_or(4096),
             max_output_tokens: chosen.max_output_tokens.unwrap_or(2048),
             threads: chosen.threads,
-            slots: chosen.slots.unwrap_or(2),
+            kv_mb: chosen.kv_mb.unwrap_or(1024),
+            slots: chosen.slots.unwrap_or(8),
             queue: chosen.queue.unwrap_or(16),
             turns_per_minute: chosen.turns_per_minute.unwrap_or(120),
             subnet_turns_per_minute: chosen.subnet_turns_per_minute.unwrap_or(600),

@@ -198,7 +198,7 @@ impl Node {
             telemetry,
         };
         let service = NodeService::offering(deps, embeddings);
-        let running = Running::new(mesh, identity, store, journal, service.clone(), &offers);
+        let running = Running::new(mesh, identity, store, journal, service.clone(), engines.clone(), &offers);
         Ok(Self { running: Arc::new(running), service, incoming, engines })
     }
 

@@ -23,7 +23,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::service::BlobSource;
+use crate::{engine::EngineLoad, service::BlobSource};
 use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
@@ -55,6 +55,8 @@ pub struct Snapshot {
     pub store_up: bool,
     /// Whether the node takes turns.
     pub ready: bool,
+    /// What the engine has to do, and what it holds.
+    pub engine: EngineLoad,
 }
 
 /// Turns since the start, for the status page.
@@ -91,6 +93,8 @@ pub struct Metrics {
     queue_time: Histogram,
     running: Level,
     waiting: Level,
+    engine_jobs: Family<Labels, Level>,
+    engine_cache: Family<Labels, Level>,
     blobs: Family<Labels2, Count>,
     stored: Family<Labels, Count>,
     store_time: Histogram,
@@ -137,6 +141,8 @@ impl Metrics {
             queue_time: seconds(),
             running: Gauge::default(),
             waiting: Gauge::default(),
+            engine_jobs: Family::default(),
+            engine_cache: Family::default(),
             blobs: Family::default(),
             stored: Family::default(),
             store_time: seconds(),
@@ -221,6 +227,17 @@ impl Metrics {
         );
         registry.register("turns_running", "Turns being served now", self.running.clone());
         registry.register("turns_waiting", "Turns waiting for a slot now", self.waiting.clone());
+        registry.register(
+            "engine_jobs",
+            "Answers being computed (running) and waiting in the engine now",
+            self.engine_jobs.clone(),
+        );
+        registry.register_with_unit(
+            "engine_cache",
+            "Keys and values: all (used), those kept for next turns, and the limit",
+            Unit::Bytes,
+            self.engine_cache.clone(),
+        );
         for (name, help, value) in [
             ("slots", "Turns that may be served at once", slots),
             ("queue_limit", "Turns that may wait for a slot", queue),
@@ -314,6 +331,13 @@ impl Metrics {
         for (state, count) in [("known", now.peers_known), ("connected", now.peers_connected)] {
             self.peers.get_or_create(&[("state", state)]).set(level(count as u64));
         }
+        let EngineLoad { running, waiting, kv_bytes, kept_bytes, kv_budget } = now.engine;
+        for (state, count) in [("running", running), ("waiting", waiting)] {
+            self.engine_jobs.get_or_create(&[("state", state)]).set(level(count as u64));
+        }
+        for (what, bytes) in [("used", kv_bytes), ("kept", kept_bytes), ("limit", kv_budget)] {
+            self.engine_cache.get_or_create(&[("bytes", what)]).set(level(bytes as u64));
+        }
         self.mesh.set(&now.mesh);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a string does not fail");
@@ -383,7 +407,12 @@ mod tests {
 
     fn render(metrics: &Metrics) -> String {
         metrics.render(
-            &Snapshot { peers_connected: 3, ready: true, ..Snapshot::default() },
+            &Snapshot {
+                peers_connected: 3,
+                ready: true,
+                engine: EngineLoad { running: 4, kept_bytes: 5, ..EngineLoad::default() },
+                ..Snapshot::default()
+            },
             Duration::from_secs(5),
         )
     }
@@ -424,6 +453,8 @@ mod tests {
             "baton_turns_running 2",
             "baton_turns_waiting 7",
             "baton_slots 2",
+            "baton_engine_jobs{state=\"running\"} 4",
+            "baton_engine_cache_bytes{bytes=\"kept\"} 5",
             "baton_blobs_total{source=\"store\",content=\"right\"} 1",
             "baton_blobs_total{source=\"peer\",content=\"wrong\"} 1",
             "baton_blobs_total{source=\"store\",content=\"missing\"} 1",

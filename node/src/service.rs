@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    engine::Engine,
+    engine::{Engine, SessionKey},
     journal::Journal,
     telemetry::Telemetry,
     turn::{Refusal, blobs::BlobCache},
@@ -68,7 +68,8 @@ pub trait NodeIdentity: Send + Sync {
     fn record(&self) -> SignedBytes;
 }
 
-/// The key that shortens session ids in logs: without it nobody can match a log line to a session.
+/// The key of what sessions are called outside of turns, in logs and in the engine's cache: without it nobody can match
+/// such a name to a session.
 #[derive(Clone)]
 pub struct LogKey([u8; 32]);
 
@@ -83,6 +84,15 @@ impl LogKey {
     #[must_use]
     pub fn random() -> Self {
         Self::from_secret(&random_bytes())
+    }
+
+    /// What a session is called in the engine's cache: the engine does not learn its id, and a cache of another process
+    /// calls it otherwise.
+    pub(crate) fn cache_key(&self, session: &SessionId) -> SessionKey {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        // Longer than an id, so that it is the hash of no log line.
+        hasher.update(b"cache of session ").update(&session.0);
+        SessionKey(hasher.finalize().into())
     }
 
     /// Eight hex characters that stand for a session in this operator's logs.

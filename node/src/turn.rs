@@ -318,7 +318,8 @@ async fn answer_in_slot(
         phase.past("prefill", started, first);
         phase.past("decode", first, Instant::now());
     }
-    phase.end(&answer);
+    let cached = answer.as_ref().map_or(0, |answer| answer.stats.cached_tokens);
+    phase.count("baton.cached_tokens", cached.into()).end(&answer);
     let answer = answer?;
     Ok(commit::Answered {
         base: history.base,

@@ -109,11 +109,11 @@ fn a_watch_writes_a_line_each_time_and_says_when_the_node_has_gone() {
     let (mut child, mut lines) = watch(&["--json"]);
     for _ in 0..2 {
         let status: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
-        assert_eq!((&status["healthy"], &status["slots"]), (&true.into(), &2.into()));
+        assert_eq!((&status["healthy"], &status["slots"]), (&true.into(), &8.into()));
     }
     let (mut plain, mut plain_lines) = watch(&[]);
     let line = plain_lines.next().unwrap();
-    assert!(line.starts_with("20") && line.contains("not-ready running=0/2 waiting=0/16"), "{line}");
+    assert!(line.starts_with("20") && line.contains("not-ready running=0/8 waiting=0/16"), "{line}");
     assert!(!line.contains('\x1b'));
     node.stop();
     let gone = lines

@@ -154,11 +154,11 @@ fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start(
     assert!(output(home.path(), &["models", "add", file.to_str().unwrap()]).status.success());
     let run =
         ["run", "--admin", "none", "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--model", "tiny"];
-    // 2 turns of 4096 tokens of 23,040 bytes each.
+    // 1,024 megabytes of keys and values, and a file of less than one.
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "100"]].concat()));
     assert!(
-        code == 2 && said.contains("the model tiny takes about 181 MB, and model_memory_mb is 100"),
+        code == 2 && said.contains("the model tiny takes about 1025 MB, and model_memory_mb is 100"),
         "{said}"
     );
     let (code, said) =
@@ -166,6 +166,6 @@ fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start(
     assert!(code == 2 && said.contains("named twice"), "{said}");
     // It fits, and is no model that answers.
     let (code, said) =
-        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "200"]].concat()));
+        failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "2000"]].concat()));
     assert!(code == 5 && said.contains("cannot load the model tiny"), "{said}");
 }

@@ -86,7 +86,7 @@ fn tells_programs_when_it_is_ready_and_ends_with_code_0_at_sigterm() {
     let people = output(home.path(), &["status", "--admin", node.admin()]);
     let said = text(&people.stdout);
     assert!(
-        said.contains("not ready") && said.contains("0 of 2 slots busy") && !said.contains('\x1b'),
+        said.contains("not ready") && said.contains("0 of 8 slots busy") && !said.contains('\x1b'),
         "{said}"
     );
 
@@ -182,7 +182,7 @@ async fn serves_a_turn_counts_it_and_logs_neither_its_text_nor_any_secret() {
     let client = Client::of(&node.ready).await;
     let record = client.record().await;
     assert_eq!(record.node.to_string(), node.ready["node"].as_str().unwrap());
-    assert_eq!(record.limits.slots, 2);
+    assert_eq!(record.limits.slots, 8);
     assert!(record.addresses[0].starts_with("/ip4/127.0.0.1/tcp/"), "{:?}", record.addresses);
 
     let reply = client.ask("zanzibar quokka").await.finish().await;

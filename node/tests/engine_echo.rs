@@ -25,6 +25,7 @@ fn job(text: &str, sampling: Sampling, resume_tokens: Vec<u32>) -> GenerateJob {
         sampling,
         resume_tokens,
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     }
 }

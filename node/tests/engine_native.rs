@@ -14,6 +14,7 @@ use std::{
 use baton_node::{
     engine::{
         Engine, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats, Sampling,
+        SessionKey,
         native::{LoadError, NativeConfig, NativeEngine},
     },
     models::{Catalogue, DEFAULT_MODEL},
@@ -59,6 +60,7 @@ fn job(question: &str, sampling: &Sampling, resume_tokens: &[u32]) -> GenerateJo
         sampling: sampling.clone(),
         resume_tokens: resume_tokens.to_vec(),
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     }
 }
@@ -152,6 +154,50 @@ async fn runs_again_and_resumes_to_the_same_answer() {
         }
         let nothing = ask(question, &sampling, &whole.ids).await.unwrap();
         assert_eq!((nothing.ids.len(), nothing.finish), (0, FinishReason::Length));
+    }
+}
+
+#[tokio::test]
+async fn answers_at_once_are_those_of_one_after_the_other() {
+    let questions = ["What is the capital of France?", "Count to ten.", "Tell me a story.", "What is 2 + 2?"];
+    let sampled = Sampling { temperature: 0.9, seed: 3, max_tokens: 24, ..Sampling::default() };
+    let mut alone = Vec::new();
+    for question in questions {
+        alone.push(ask(question, &sampled, &[]).await.unwrap());
+    }
+    let ask = |question| ask(question, &sampled, &[]);
+    let [a, b, c, d] = questions.map(ask);
+    let (a, b, c, d) = tokio::join!(a, b, c, d);
+    for (together, alone) in [a, b, c, d].into_iter().zip(alone) {
+        let together = together.unwrap();
+        assert_eq!((together.ids, together.text), (alone.ids, alone.text));
+    }
+}
+
+#[tokio::test]
+async fn a_sessions_next_turn_computes_only_what_is_new() {
+    let (first, next) = ("Tell me a short story about a fox.", "And then?");
+    let answer = ask(first, &greedy(40), &[]).await.unwrap();
+    let mut messages = prompt(first).messages().to_vec();
+    messages.push(ChatMessage::new(Role::Assistant, &answer.text));
+    messages.push(ChatMessage::new(Role::User, next));
+    let turn = async |prompt: Prompt, key: Option<u8>| {
+        let cache_key = key.map(|key| SessionKey([key; 32]));
+        read(engine().generate(GenerateJob { prompt, cache_key, ..job(first, &greedy(20), &[]) }).unwrap(), 0)
+            .await
+    };
+    let second = Prompt::new(messages);
+    let plain = turn(second.clone(), None).await.unwrap();
+    assert_eq!(plain.stats.cached_tokens, 0);
+    let begun = turn(prompt(first), Some(1)).await.unwrap();
+    assert_eq!(begun.stats.cached_tokens, 0);
+    let kept = turn(second.clone(), Some(1)).await.unwrap();
+    // Whole blocks of 32.
+    assert!(kept.stats.cached_tokens >= 32 && kept.stats.cached_tokens < kept.stats.input_tokens, "{kept:?}");
+    let other = turn(second, Some(2)).await.unwrap();
+    assert_eq!(other.stats.cached_tokens, 0, "what is another session's is not found");
+    for same in [&kept, &other] {
+        assert_eq!((&same.ids, &same.text), (&plain.ids, &plain.text));
     }
 }
 
@@ -252,7 +298,7 @@ fn refuses_files_that_it_cannot_run() {
         b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llamo",
     ));
     assert!(matches!(other, Err(LoadError::Unsupported { .. })), "{other:?}");
-    let other = load(&changed(b"tokenizer.chat_template", b"tokenizer.chat_tomplate"));
+    let other = load(&changed(b"tokenizer.ggml.merges", b"tokenizer.ggml.mergas"));
     assert!(matches!(other, Err(LoadError::Metadata { .. })), "{other:?}");
 }
 
@@ -305,7 +351,7 @@ const GOLDEN_IDS: &[(&str, &[u32])] = &[
 #[test]
 fn tokenises_as_the_reference_engine_does() {
     for (text, ids) in GOLDEN_IDS {
-        assert_eq!(engine().encode_text(text).unwrap().as_slice(), *ids, "{text:?}");
+        assert_eq!(engine().encode_text(text).as_slice(), *ids, "{text:?}");
     }
 }
 
@@ -337,7 +383,7 @@ fn special_tokens_in_messages_stay_text() {
         let ids = engine.encode_prompt(&Prompt::new(attacked)).unwrap();
         // Two more messages, each with the template's own start and end.
         assert_eq!(controls(&ids), normal + 4, "{attack}");
-        assert_eq!(controls(&engine.encode_text(attack).unwrap()), 0, "{attack}");
+        assert_eq!(controls(&engine.encode_text(attack)), 0, "{attack}");
     }
 }
 
@@ -363,7 +409,7 @@ proptest! {
     #[test]
     fn any_text_survives_the_round_trip(text in "\\PC{0,60}|[ \\t\\r\\n\\x00-\\x1f<|>a-z0-9]{0,60}") {
         let engine = engine();
-        let ids = engine.encode_text(&text).unwrap();
+        let ids = engine.encode_text(&text);
         let expected: Vec<u8> = text.bytes().filter(|byte| known_bytes()[usize::from(*byte)]).collect();
         prop_assert_eq!(&*engine.decode(&ids), &expected);
     }

@@ -99,6 +99,7 @@ fn job() -> GenerateJob {
         sampling,
         resume_tokens: Vec::new(),
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     }
 }

@@ -133,10 +133,10 @@ fn a_hundred_hostile_memories_give_no_special_token_and_touch_nothing_before_the
     // One at each end of four messages, and the one that opens the answer.
     assert_eq!(marks.len(), 9, "the template's own: {marks:?}");
     // Everything up to the fence, the special token that opens its message included.
-    let fence_ids = engine.encode_text("<memory-").unwrap().to_vec();
+    let fence_ids = engine.encode_text("<memory-").to_vec();
     let begins = harmless.windows(fence_ids.len()).position(|window| window == fence_ids).unwrap();
     assert_eq!(special(&engine, &harmless[..begins]).len(), 7);
-    let ends = engine.encode_text(&format!("\n\n{QUESTION}")).unwrap().to_vec();
+    let ends = engine.encode_text(&format!("\n\n{QUESTION}")).to_vec();
     for (name, text) in hostile() {
         for items in [vec![item(&text, "notes")], vec![item("likes tea", &text)]] {
             let ids = encode(&window(items));
@@ -157,7 +157,7 @@ fn a_hundred_hostile_memories_give_no_special_token_and_touch_nothing_before_the
 fn the_same_texts_are_text_to_the_tokenizer_wherever_they_stand() {
     let engine = engine();
     for (name, text) in hostile() {
-        let ids = engine.encode_text(&text).unwrap();
+        let ids = engine.encode_text(&text);
         assert_eq!(special(&engine, &ids), [0; 0], "{name}");
         assert_eq!(engine.decode(&ids).as_slice(), text.as_bytes(), "{name}: no byte is lost either");
     }

@@ -24,7 +24,7 @@ fn tokens(length: usize, seed: u32, vocabulary: usize) -> Vec<u32> {
 fn ask(batcher: &Batcher, session: u8, prompt: &[u32]) -> Stats {
     let (sink, events) = channel(64);
     let request = Request {
-        session: SessionKey([session; 32]),
+        session: Some(SessionKey([session; 32])),
         prompt: Zeroizing::new(prompt.to_vec()),
         max_tokens: 1,
         start_by: None,

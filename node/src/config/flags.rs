@@ -165,6 +165,10 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_THREADS", value_name = "N", help_heading = "Model",
         value_parser = |text: &str| number::<u32>("threads", text))]
     pub threads: Option<u32>,
+    /// Megabytes for keys and values of all turns at once, and of those kept for next turns
+    #[arg(long, env = "BATON_NODE_KV_MB", value_name = "N", help_heading = "Model",
+        value_parser = |text: &str| number::<u32>("kv_mb", text))]
+    pub kv_mb: Option<u32>,
 
     /// Turns served at once
     #[arg(long, env = "BATON_NODE_SLOTS", value_name = "N", help_heading = "Limits and prices",
@@ -296,7 +300,7 @@ impl RunFlags {
         first_given!(self, other:
             config data_dir listen external bootstrap mdns discovery nat upnp relay relays publisher aggregator
             publisher_token_file publisher_secret_file heads shards model more_models model_memory_mb model_idle_minutes model_dir embedding_model engine
-            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads slots queue turns_per_minute max_epochs
+            proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads kv_mb slots queue turns_per_minute max_epochs
             max_memory_mb max_connections new_connections_per_second max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
             grant_issuers grants_required grants_revoked
@@ -341,6 +345,7 @@ impl RunFlags {
             "context_tokens" => self.context_tokens = Some(number(key, one())?),
             "max_output_tokens" => self.max_output_tokens = Some(number(key, one())?),
             "threads" => self.threads = Some(number(key, one())?),
+            "kv_mb" => self.kv_mb = Some(number(key, one())?),
             "slots" => self.slots = Some(number(key, one())?),
             "queue" => self.queue = Some(number(key, one())?),
             "max_epochs" => self.max_epochs = Some(number(key, one())?),

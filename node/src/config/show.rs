@@ -152,6 +152,7 @@ impl Settings {
             "context_tokens" => self.context_tokens.into(),
             "max_output_tokens" => self.max_output_tokens.into(),
             "threads" => self.threads?.into(),
+            "kv_mb" => self.kv_mb.into(),
             "slots" => self.slots.into(),
             "queue" => self.queue.into(),
             "turns_per_minute" => self.turns_per_minute.into(),

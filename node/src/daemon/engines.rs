@@ -26,7 +26,7 @@ use crate::{
     service::EmbeddingModel,
 };
 
-/// What the engine's libraries take their number of threads from, and nothing else.
+/// What the libraries behind embeddings take their number of threads from, and nothing else.
 const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
 /// Longest file with a bearer token.
 const MAX_KEY_BYTES: u64 = 4096;
@@ -36,14 +36,13 @@ const HASHING_TOKENS: u32 = 4096;
 /// Longest silence of a server behind a proxied engine.
 const PROXIED_SILENCE: Duration = Duration::from_secs(120);
 
-/// Makes the process compute on so many threads: the libraries read an environment variable at their first use, and
+/// Makes the process embed on so many threads: the libraries read an environment variable at their first use, and
 /// changing the environment of a process with threads is not sound, so the program starts itself once more with it.
 ///
 /// # Errors
 /// When it cannot be started again.
 pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
-    let computes = settings.engine == EngineChoice::Native || settings.embedding_model.is_some();
-    let Some(threads) = settings.threads.filter(|_| computes) else {
+    let Some(threads) = settings.threads.filter(|_| settings.embedding_model.is_some()) else {
         return Ok(());
     };
     let wanted = threads.to_string();
@@ -143,17 +142,13 @@ fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Fa
     })
 }
 
-/// Jobs that an engine takes: two for each slot, since a job that was stopped ends only after its current token while
-/// its slot is given to the next turn.
-pub(super) fn queue_limit(settings: &Settings) -> usize {
-    2 * settings.slots as usize
-}
-
 fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let config = EchoConfig {
         context_tokens: settings.context_tokens,
         token_delay: Duration::from_millis(settings.echo_delay_ms.into()),
-        queue_limit: queue_limit(settings),
+        // Two for each slot, since a job that was stopped ends only after its current token while its slot is given to
+        // the next turn.
+        queue_limit: 2 * settings.slots as usize,
     };
     let engine = EchoEngine::new(&config).map_err(|error| Failure::new(Exit::Model, error))?;
     tracing::warn!("the echo engine repeats what it is told: it is for tests, not for service");

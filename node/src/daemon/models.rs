@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::engines::{model_failure, queue_limit};
+use super::engines::model_failure;
 use crate::{
     cli::{Exit, Failure, progress::Progress},
     config::Settings,
@@ -75,7 +75,10 @@ fn load(settings: &Settings, model: &Found) -> Result<Arc<dyn Engine>, Failure> 
     let Found { name, path, sha256, .. } = model;
     let config = NativeConfig {
         max_context_tokens: settings.context_tokens,
-        queue_limit: queue_limit(settings),
+        slots: settings.slots as usize,
+        queue_limit: settings.slots as usize,
+        threads: settings.threads.map(|threads| threads as usize),
+        kv_bytes: (settings.kv_mb as usize).saturating_mul(1 << 20),
         ..NativeConfig::new(name.clone(), path.clone())
     };
     let engine = NativeEngine::load(&config).map_err(|error| {
@@ -108,7 +111,7 @@ fn find(settings: &Settings, name: &str) -> Result<Found, Failure> {
         );
         Failure::text(Exit::Model, text)
     })?;
-    let bytes = shape.footprint(settings.slots, settings.context_tokens);
+    let bytes = shape.footprint(settings.kv_mb);
     Ok(Found { name: name.to_owned(), path, sha256, bytes })
 }
 

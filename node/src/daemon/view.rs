@@ -19,7 +19,7 @@ use crate::{
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
     },
     config::Settings,
-    engine::EngineKind,
+    engine::{Engine, EngineKind},
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
@@ -37,6 +37,7 @@ pub(super) struct Running {
     pub(super) journal: Journal,
     pub(super) service: NodeService,
     pub(super) models: Vec<ModelInfo>,
+    pub(super) engines: Vec<Arc<dyn Engine>>,
     pub(super) peer_id: PeerId,
 }
 
@@ -47,11 +48,12 @@ impl Running {
         store: Arc<WatchedStore>,
         journal: Journal,
         service: NodeService,
+        engines: Vec<Arc<dyn Engine>>,
         offers: &[ModelOffer],
     ) -> Self {
         let models = offers.iter().map(model_info).collect();
         let peer_id = peer_id(identity.node_id());
-        Self { mesh, identity, store, journal, service, models, peer_id }
+        Self { mesh, identity, store, journal, service, models, engines, peer_id }
     }
 
     fn store_answers(&self) -> bool {
@@ -286,6 +288,9 @@ impl StatusSource for View {
             peers_connected: peers.connected,
             store_up: running.is_some_and(|node| node.store_answers()),
             ready: self.not_ready().is_empty(),
+            engine: running
+                .map(|node| node.engines.iter().map(|engine| engine.load()).sum())
+                .unwrap_or_default(),
         };
         self.metrics.render(&snapshot, self.started.elapsed())
     }

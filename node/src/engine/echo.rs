@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
+use baton_engine::language::text::{Pushed, StreamText, shown_text};
+
 use super::{
     Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, TokenCount,
     manifest::unseen,
     refuse_extras,
-    text::{Pushed, StreamText, shown_text},
     worker::{Backend, EventSink, Worker},
 };
 use crate::prompt::{Prompt, Role};

@@ -1,63 +1,77 @@
 //! The native engine: a GGUF model on this machine's CPU.
 //!
-//! Loading reads the file once, hashes exactly the bytes that it then uses, and refuses what it cannot run
-//! right. One thread evaluates jobs one after another; rendering and tokenising happen on it too, except
-//! for [`Engine::count`]. Conversation text leaves this module only as events.
+//! Loading maps the file, hashes it, and refuses what it cannot run right. Jobs are rendered and tokenised on a thread of
+//! their own ([`desk`]) and then share the model, step by step, on another (`baton_engine::batch`); each has its own
+//! text, grammar and sampler ([`answer`]). Conversation text leaves this module only as events.
 
-mod llama;
-mod weights;
+mod answer;
+mod desk;
 
-use std::{path::PathBuf, sync::Arc};
-
-use baton_proto::{
-    limits::VERSION,
-    wire::{TokenBytes, TokenLogprob},
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
+
+pub use baton_engine::language::Date as TemplateDate;
+use baton_engine::{
+    LoadError as ModelError, Model, Options,
+    batch::{BatchOptions, Batcher},
+    config::ConfigError,
+    gguf::{GgufError, GgufFile, Value},
+    kv::KV_BLOCK,
+    language::{Language, LanguageError},
+};
+use baton_proto::limits::VERSION;
+use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use self::{
-    llama::{KvCache, Llama},
-    weights::ModelFile,
-};
-pub use super::template::TemplateDate;
+use self::desk::Desk;
 use super::{
-    Engine, EngineError, EngineInfo, EngineKind, FinishReason, GenerateHandle, GenerateJob, ModelManifest,
+    Engine, EngineError, EngineInfo, EngineKind, EngineLoad, GenerateHandle, GenerateJob, ModelManifest,
     TokenCount,
-    grammar::{Constraint, Grammar, Grammars, Kind},
-    logprobs::{Reported, Softmax},
-    sampler::Sampler,
-    template::ChatTemplate,
-    text::{Piece, Pushed, StreamText, shown_text},
-    tokenizer::ModelTokenizer,
-    worker::{Backend, EventSink, Worker},
+    language::{Constraint, Kind, conversation},
 };
 use crate::prompt::Prompt;
 
-/// Largest model file. The weights are held as f32, up to seven times the file's size.
-const MAX_MODEL_BYTES: u64 = 2 << 30;
+/// Largest model file: the weights take as much memory. The largest that a machine without a graphics card is used for.
+const MAX_MODEL_BYTES: u64 = 256 << 30;
 
-/// Prompt tokens evaluated at once. Larger is faster, but a cancel waits for the running chunk.
-const PREFILL_CHUNK: usize = 128;
-
-/// Context that an engine offers unless configured otherwise; the key-value cache of one job grows with it
-/// (46 KB a token for SmolLM2-135M).
+/// Context that an engine offers unless configured otherwise.
 pub const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+
+/// Jobs that run at once unless configured otherwise: with more, a step takes as much longer as it has more rows.
+pub const DEFAULT_SLOTS: usize = 8;
 
 /// Jobs that wait in the queue unless configured otherwise. Each holds a window of text in memory, and the
 /// last one waits for all the others: better to refuse, so that the client asks another node.
 pub const DEFAULT_QUEUE_LIMIT: usize = 8;
 
+/// Bytes for keys and values unless configured otherwise: of SmolLM2-135M (23 KB a token), eight windows of 4,096 tokens
+/// and some that are kept.
+pub const DEFAULT_KV_BYTES: usize = 1 << 30;
+
+/// How long a job waits for its reader. The service has shorter limits of its own; this one is for those who have none.
+const READER_STALL: Duration = Duration::from_secs(600);
+
 /// What to load and how much it may take.
 #[derive(Debug, Clone)]
 pub struct NativeConfig {
-    /// The name for configuration, logs and the thread.
+    /// The name for configuration, logs and the threads.
     pub name: String,
     /// The GGUF file.
     pub model_path: PathBuf,
-    /// Upper limit of prompt and answer together; the model's own limit holds as well.
+    /// Upper limit of prompt and answer together; the model's own limit and `kv_bytes` hold as well.
     pub max_context_tokens: u32,
-    /// Jobs that may wait besides the running one.
+    /// Jobs that run at once.
+    pub slots: usize,
+    /// Jobs that may wait besides those that run.
     pub queue_limit: usize,
+    /// Threads that compute; `None`: one for each core.
+    pub threads: Option<usize>,
+    /// Bytes for the keys and values of all jobs, and of those that are kept for a session's next turn.
+    pub kv_bytes: usize,
     /// The date that the chat template may show.
     pub template_date: TemplateDate,
 }
@@ -69,7 +83,10 @@ impl NativeConfig {
             name: name.into(),
             model_path: model_path.into(),
             max_context_tokens: DEFAULT_CONTEXT_TOKENS,
+            slots: DEFAULT_SLOTS,
             queue_limit: DEFAULT_QUEUE_LIMIT,
+            threads: None,
+            kv_bytes: DEFAULT_KV_BYTES,
             template_date: TemplateDate::default(),
         }
     }
@@ -85,7 +102,7 @@ pub enum LoadError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The file is larger than this engine takes.
     #[error("the model file has {bytes} bytes, the limit is {limit}")]
@@ -113,51 +130,72 @@ pub enum LoadError {
         /// What.
         what: String,
     },
-    /// The tokenizer cannot be built.
-    #[error("the model's tokenizer cannot be built: {reason}")]
-    Tokenizer {
-        /// The library's message.
-        reason: String,
+    /// Tokenizer or chat template cannot be used.
+    #[error("the model's language cannot be used")]
+    Language(#[source] LanguageError),
+    /// The keys and values of a single block of tokens are more than there may be.
+    #[error("{bytes} bytes for keys and values are not enough for this model: a block of tokens has {block}")]
+    KvBudget {
+        /// What was configured.
+        bytes: usize,
+        /// What a block takes.
+        block: usize,
     },
-    /// The chat template cannot be used.
-    #[error("the model's chat template cannot be used")]
-    Template(#[source] EngineError),
-    /// The engine's thread cannot be started.
-    #[error("cannot start the engine's thread")]
-    Thread(#[source] std::io::Error),
+    /// The system gives no memory for the weights.
+    #[error("there is no memory for the model")]
+    Memory(#[source] io::Error),
+    /// The engine's threads cannot be started.
+    #[error("cannot start the engine's threads")]
+    Thread(#[source] io::Error),
 }
 
-/// Template and tokenizer: what turns a prompt into ids.
-struct Language {
-    tokenizer: ModelTokenizer,
-    template: ChatTemplate,
-    /// None that can be used where the model has no token to end an answer with.
-    grammars: Result<Grammars, EngineError>,
+impl LoadError {
+    fn of_gguf(path: &Path, error: GgufError) -> Self {
+        match error {
+            GgufError::Io(source) => Self::Read { path: path.to_owned(), source },
+            GgufError::Missing(key) => Self::Metadata { key },
+            GgufError::Kind { key, .. } => Self::Metadata { key },
+            error @ GgufError::TensorType { .. } => Self::Unsupported { what: error.to_string() },
+            error => Self::Format { reason: error.to_string() },
+        }
+    }
+
+    fn of_model(path: &Path, error: ModelError) -> Self {
+        match error {
+            ModelError::Gguf(error) | ModelError::Config(ConfigError::Gguf(error)) => {
+                Self::of_gguf(path, error)
+            }
+            ModelError::Config(ConfigError::Family(family)) => {
+                Self::Unsupported { what: format!("the {family} architecture") }
+            }
+            ModelError::Config(ConfigError::Unsupported(what)) => Self::Unsupported { what },
+            error @ ModelError::UnknownTensor(_) => Self::Unsupported { what: error.to_string() },
+            ModelError::Memory(source) => Self::Memory(source),
+            ModelError::Threads(source) => Self::Thread(source),
+            error => Self::Format { reason: error.to_string() },
+        }
+    }
 }
 
-impl Language {
-    fn encode(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        self.tokenizer.encode(&self.template.render(prompt)?)
+fn open(path: &Path) -> Result<GgufFile, LoadError> {
+    let failed = |source| LoadError::Read { path: path.to_owned(), source };
+    let bytes = fs::metadata(path).map_err(failed)?.len();
+    if bytes > MAX_MODEL_BYTES {
+        return Err(LoadError::TooLarge { bytes, limit: MAX_MODEL_BYTES });
     }
-
-    fn grammars(&self) -> Result<&Grammars, EngineError> {
-        self.grammars.as_ref().map_err(Clone::clone)
-    }
-
-    /// What is reported of a token that is chosen by these logits, untouched.
-    fn report(&self, softmax: &Softmax<'_>, id: u32, likeliest: u8) -> Reported {
-        let mut tokens = vec![softmax.of_token(id)];
-        tokens.extend(softmax.likeliest(usize::from(likeliest)));
-        let bytes = |one: &TokenLogprob| TokenBytes(self.tokenizer.token_bytes(one.token).to_vec());
-        Reported { spelled: tokens.iter().map(bytes).collect(), tokens }
-    }
+    GgufFile::open(path).map_err(|error| LoadError::of_gguf(path, error))
 }
 
-/// A loaded model and its thread.
+fn encode(language: &Language, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
+    Ok(language.encode(&conversation(prompt))?)
+}
+
+/// A loaded model and its threads.
 pub struct NativeEngine {
     info: EngineInfo,
     language: Arc<Language>,
-    worker: Worker,
+    batcher: Arc<Batcher>,
+    desk: Desk,
 }
 
 impl NativeEngine {
@@ -166,33 +204,53 @@ impl NativeEngine {
     /// # Errors
     /// [`LoadError`] names what is wrong with the file or what this engine cannot do.
     pub fn load(config: &NativeConfig) -> Result<Self, LoadError> {
-        let file = ModelFile::read(&config.model_path, MAX_MODEL_BYTES)?;
-        let tokenizer = ModelTokenizer::from_gguf(file.metadata())?;
-        let source = file.text("tokenizer.chat_template")?;
-        let template =
-            ChatTemplate::new(source, tokenizer.begin_text(), tokenizer.end_text(), config.template_date)
-                .map_err(LoadError::Template)?;
-        let model = Llama::load(&file, tokenizer.vocabulary())?;
+        let path = &config.model_path;
+        let file = open(path)?;
+        let architecture = match file.header().get("general.architecture") {
+            Some(Value::String(name)) => name.clone(),
+            _ => return Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
+        };
+        let language = Language::of_file(&file, config.template_date)?;
+        let mut options = Options { kv_budget: config.kv_bytes, ..Options::default() };
+        options.threads = config.threads.unwrap_or(options.threads);
+        let model = Model::from_file(&file, &options).map_err(|error| LoadError::of_model(path, error))?;
+        if model.vocabulary() != language.tokenizer().vocabulary() {
+            let reason = "the tokenizer has another vocabulary than the model".to_owned();
+            return Err(LoadError::Format { reason });
+        }
         let manifest = ModelManifest {
             version: VERSION,
-            architecture: file.architecture()?.to_owned(),
-            weights_sha256: file.sha256(),
-            tokenizer_hash: tokenizer.hash(),
-            template_hash: template.hash(),
+            architecture,
+            weights_sha256: Sha256::digest(file.bytes()).into(),
+            tokenizer_hash: language.tokenizer().hash(),
+            template_hash: language.template().hash(),
         };
+        drop(file);
         let info = EngineInfo {
             name: config.name.clone(),
             model_id: manifest.model_id(),
             kind: EngineKind::Native,
-            context_tokens: model.context_tokens().min(config.max_context_tokens),
+            context_tokens: context_tokens(&model, config)?,
             manifest: manifest.into(),
         };
-        // Now, since the first turn with a schema would wait for it.
-        let grammars = Grammars::new(&tokenizer);
-        let language = Arc::new(Language { tokenizer, template, grammars });
-        let runner = Runner { model, language: Arc::clone(&language), context: info.context_tokens as usize };
-        let worker = Worker::spawn(&info.name, config.queue_limit, runner).map_err(LoadError::Thread)?;
-        Ok(Self { info, language, worker })
+        // Now, since the first turn with a schema would wait for it. A model without an end token has none.
+        let _ = language.grammars();
+        let language = Arc::new(language);
+        let slots = config.slots.max(1);
+        let options = BatchOptions {
+            slots,
+            // The desk refuses what is too much, before it is rendered.
+            queue: slots + config.queue_limit,
+            stall: READER_STALL,
+            model_id: *info.model_id.as_bytes(),
+            ..BatchOptions::default()
+        };
+        let name = format!("engine-{}", info.name);
+        let batcher = Arc::new(Batcher::spawn(&name, model, options).map_err(LoadError::Thread)?);
+        let context = info.context_tokens as usize;
+        let limits = desk::Limits { present: slots + config.queue_limit, queue: config.queue_limit, context };
+        let desk = Desk::open(&info.name, limits, Arc::clone(&language), Arc::clone(&batcher));
+        Ok(Self { info, language, batcher, desk: desk.map_err(LoadError::Thread)? })
     }
 
     /// The ids of a prompt as this engine renders it, for tools and tests.
@@ -200,24 +258,31 @@ impl NativeEngine {
     /// # Errors
     /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        self.language.encode(prompt)
+        encode(&self.language, prompt)
     }
 
     /// The ids of plain text, in which nothing is a special token.
-    ///
-    /// # Errors
-    /// [`EngineError::Tokenizer`].
-    pub fn encode_text(&self, text: &str) -> Result<Zeroizing<Vec<u32>>, EngineError> {
-        let text = super::template::Segment::Content(Zeroizing::new(text.to_owned()));
-        self.language.tokenizer.encode(&[text])
+    #[must_use]
+    pub fn encode_text(&self, text: &str) -> Zeroizing<Vec<u32>> {
+        let text = baton_engine::language::Segment::Content(Zeroizing::new(text.to_owned()));
+        self.language.tokenizer().encode(&[text])
     }
 
     /// The bytes that tokens stand for; control tokens stand for none.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
-        let bytes = ids.iter().flat_map(|&id| self.language.tokenizer.token_bytes(id));
-        Zeroizing::new(bytes.copied().collect())
+        self.language.tokenizer().decode(ids)
     }
+}
+
+/// Tokens that a prompt and its answer may have: by the model, the operator and the memory.
+fn context_tokens(model: &Model, config: &NativeConfig) -> Result<u32, LoadError> {
+    let block = model.kv().shape().block_bytes();
+    let room = config.kv_bytes / block * KV_BLOCK;
+    if room == 0 {
+        return Err(LoadError::KvBudget { bytes: config.kv_bytes, block });
+    }
+    Ok(small(room.min(model.config().context)).min(config.max_context_tokens))
 }
 
 impl Engine for NativeEngine {
@@ -226,11 +291,11 @@ impl Engine for NativeEngine {
     }
 
     fn takes_tools(&self) -> bool {
-        self.language.template.takes_tools()
+        self.language.template().takes_tools()
     }
 
     fn count(&self, prompt: &Prompt) -> Result<TokenCount, EngineError> {
-        let ids = self.language.encode(prompt)?;
+        let ids = encode(&self.language, prompt)?;
         Ok(TokenCount { tokens: u32::try_from(ids.len()).map_err(|_| EngineError::Tokenizer)?, exact: true })
     }
 
@@ -242,170 +307,54 @@ impl Engine for NativeEngine {
         true
     }
 
+    fn load(&self) -> EngineLoad {
+        let load = self.batcher.load();
+        EngineLoad {
+            running: load.running,
+            waiting: load.waiting,
+            kv_bytes: load.kv_bytes,
+            kept_bytes: load.cached_bytes,
+            kv_budget: load.kv_budget,
+        }
+    }
+
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
         job.sampling.validate()?;
         if matches!(job.constraint, Some(Constraint(Kind::Passed(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
         }
-        self.worker.submit(job)
+        self.desk.submit(job)
     }
 
     fn shutdown(&self) {
-        self.worker.shutdown();
+        self.desk.shutdown();
+        self.batcher.shutdown();
     }
 }
 
-/// The engine's thread: evaluates one job at a time.
-struct Runner {
-    model: Llama,
-    language: Arc<Language>,
-    context: usize,
-}
-
-impl Backend for Runner {
-    fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError> {
-        let tokenizer = &self.language.tokenizer;
-        let mut ids = self.language.encode(&job.prompt)?;
-        let input = ids.len();
-        let known = |&id: &u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
-        if !job.resume_tokens.iter().all(known) {
-            return Err(EngineError::InvalidResume);
-        }
-        ids.extend_from_slice(&job.resume_tokens);
-        if ids.len() >= self.context || ids.is_empty() {
-            return Err(EngineError::ContextOverflow {
-                needed: small(ids.len() + 1),
-                limit: small(self.context),
-            });
-        }
-        sink.started(small(input));
-
-        let mut text = StreamText::new(&job.sampling.stop);
-        let prefix: Vec<u8> =
-            job.resume_tokens.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
-        sink.resumed(shown_text(&job.sampling.stop, &Zeroizing::new(prefix)));
-        let mut open = true;
-        for &id in &job.resume_tokens {
-            open = open && text.resume(id, tokenizer.token_bytes(id));
-        }
-        if !open {
-            return Ok(FinishReason::StopString);
-        }
-        let mut grammar = match &job.constraint {
-            Some(Constraint(Kind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
-            _ => None,
-        };
-        if let Some(grammar) = &mut grammar {
-            grammar.resume(&job.resume_tokens)?;
-            if grammar.is_complete() {
-                return Ok(FinishReason::Stop);
-            }
-        }
-        let longest = (self.context - input).min(job.sampling.max_tokens as usize);
-        if job.resume_tokens.len() >= longest {
-            return Ok(FinishReason::Length);
-        }
-
-        let mut cache = self.model.new_cache(input + longest)?;
-        let mut logits = None;
-        for chunk in ids.chunks(PREFILL_CHUNK) {
-            if let Some(interruption) = sink.interruption() {
-                return interruption;
-            }
-            let last = cache.length() + chunk.len() == ids.len();
-            logits = self.model.forward(chunk, &mut cache, last)?;
-        }
-        let logits = logits.ok_or(EngineError::Numerics)?;
-        sink.prefilled();
-        let answer = Answer { input, longest, text, grammar };
-        self.decode(job, sink, ids, &mut cache, logits, answer)
-    }
-}
-
-/// Where an answer stands when decoding begins.
-struct Answer {
-    input: usize,
-    /// Tokens it may have, the resumed ones included.
-    longest: usize,
-    text: StreamText,
-    /// What it may go on with, where a schema says.
-    grammar: Option<Grammar>,
-}
-
-impl Runner {
-    fn decode(
-        &self,
-        job: &GenerateJob,
-        sink: &mut EventSink,
-        mut ids: Zeroizing<Vec<u32>>,
-        cache: &mut KvCache,
-        mut logits: Zeroizing<Vec<f32>>,
-        mut answer: Answer,
-    ) -> Result<FinishReason, EngineError> {
-        let tokenizer = &self.language.tokenizer;
-        let sampler = Sampler::new(&job.sampling);
-        // Position in the answer of the first token that is not emitted yet.
-        let mut next_index = small(job.resume_tokens.len());
-        // Of tokens that are not emitted yet.
-        let mut reported = Zeroizing::new(Vec::new());
-        let mut emit = |sink: &mut EventSink, piece: Piece, reported: &mut Vec<Reported>| {
-            let count = piece.ids.len();
-            let logprobs = reported.drain(..count.min(reported.len())).collect();
-            sink.token(next_index, piece.ids, piece.text, logprobs);
-            next_index += small(count);
-        };
-        loop {
-            if let Some(interruption) = sink.interruption() {
-                return interruption;
-            }
-            let position = ids.len() - answer.input;
-            // Grammar and penalties change the logits; what is reported is the model's own word.
-            let plain = (job.sampling.logprobs > 0).then(|| logits.clone());
-            if let Some(grammar) = &mut answer.grammar {
-                grammar.mask(&mut logits, |id| tokenizer.is_stop(id))?;
-            }
-            let id = sampler.sample(&mut logits, &ids, small(position))?;
-            let ended = if tokenizer.is_stop(id) {
-                Some(FinishReason::Stop)
-            } else {
-                ids.push(id);
-                sink.generated();
-                if let Some(plain) = plain {
-                    let report = self.language.report(&Softmax::of(&plain), id, job.sampling.logprobs);
-                    reported.push(report);
-                }
-                match answer.text.push(id, tokenizer.token_bytes(id)) {
-                    Pushed::Held => {}
-                    Pushed::Emit(piece) => emit(sink, piece, &mut reported),
-                    Pushed::Stopped(piece) => {
-                        emit(sink, piece, &mut reported);
-                        return Ok(FinishReason::StopString);
-                    }
-                }
-                let complete = match &mut answer.grammar {
-                    Some(grammar) => {
-                        grammar.push(id)?;
-                        grammar.is_complete()
-                    }
-                    None => false,
-                };
-                let full = position + 1 >= answer.longest;
-                // A whole value is whole also where it fills all the room.
-                if complete { Some(FinishReason::Stop) } else { full.then_some(FinishReason::Length) }
-            };
-            if let Some(finish) = ended {
-                emit(sink, answer.text.finish(), &mut reported);
-                return Ok(finish);
-            }
-            if let Some(interruption) = sink.interruption() {
-                return interruption;
-            }
-            logits = self.model.forward(&[id], cache, true)?.ok_or(EngineError::Numerics)?;
-        }
+impl Drop for NativeEngine {
+    fn drop(&mut self) {
+        self.shutdown();
     }
 }
 
 /// A count of tokens, all of which are bounded by the context, as u32.
 fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_no_gguf_file_and_names_one_that_is_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("m.gguf");
+        assert!(matches!(open(&path), Err(LoadError::Read { path: p, .. }) if p == path));
+        for bytes in [&b"GGUF"[..], b"not a model at all", &[0x47, 0x47, 0x55, 0x46, 3, 0, 0, 0, 255, 255]] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(matches!(open(&path), Err(LoadError::Format { .. })), "{bytes:?}");
+        }
+    }
 }

@@ -30,7 +30,7 @@ use self::{
 use super::{
     EVENT_CAPACITY, Engine, EngineError, EngineEvent, EngineInfo, EngineKind, FinishReason, GenerateHandle,
     GenerateJob, GenerateStats, TokenCount,
-    grammar::{self, Constraint, Kind},
+    language::{Constraint, Kind},
     manifest::unseen,
     refuse_logprobs,
     worker::millis,
@@ -191,7 +191,7 @@ impl Engine for ProxiedEngine {
     }
 
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
-        grammar::read(schema)?;
+        baton_engine::language::grammar::check(schema)?;
         Ok(Constraint(Kind::Passed(Zeroizing::new(schema.to_owned()))))
     }
 

@@ -1,7 +1,7 @@
 //! The thread of an in-process engine: a bounded queue in front, one job at a time behind, every job
 //! answered exactly once whatever happens in it.
 //!
-//! Used by the native and the echo engine. It must never hang: a job ends on cancel, on a dropped
+//! Used by the echo engine. It must never hang: a job ends on cancel, on a dropped
 //! receiver, on shutdown and on a panic, also while it waits for a slow reader.
 
 use std::{
@@ -214,6 +214,7 @@ impl EventSink {
         let prefilled_at = self.prefilled_at.unwrap_or(now);
         GenerateStats {
             input_tokens: self.input_tokens,
+            cached_tokens: 0,
             output_tokens: self.output_tokens,
             queue_ms: millis(self.started_at - self.queued_at),
             prefill_ms: millis(prefilled_at - self.started_at),
@@ -256,6 +257,7 @@ mod tests {
             sampling: Sampling { seed, max_tokens, ..Sampling::default() },
             resume_tokens: Vec::new(),
             constraint: None,
+            cache_key: None,
             cancel: CancellationToken::new(),
         }
     }

@@ -5,20 +5,11 @@ use std::path::Path;
 
 use baton_engine::gguf::{Gguf, GgufError, GgufFile};
 
-/// Bytes of a number in the cache of keys and values: half precision.
-const CACHE_NUMBER_BYTES: u64 = 2;
-
 /// What serving a model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the file; its weights are held in about as many.
     pub file_bytes: u64,
-    /// Numbers in the weights.
-    pub weights: u64,
-    /// Bytes of keys and values of one token.
-    pub token_bytes: u64,
-    /// Tokens that the model can have in its context.
-    pub context_tokens: u64,
 }
 
 impl Shape {
@@ -38,32 +29,14 @@ impl Shape {
 
     fn of(header: &Gguf, file_bytes: u64) -> Result<Self, GgufError> {
         const FAMILY: &str = "general.architecture";
-        let family = header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
-        let number = |key: &str| header.optional_u64(&format!("{family}.{key}"));
-        let heads = number("attention.head_count")?.unwrap_or(1).max(1);
-        let cached = number("attention.head_count_kv")?.unwrap_or(heads);
-        let width = number("embedding_length")?.unwrap_or(0) / heads;
-        let (keys, values) = (
-            number("attention.key_length")?.unwrap_or(width),
-            number("attention.value_length")?.unwrap_or(width),
-        );
-        let layers = number("block_count")?.unwrap_or(0);
-        let each = keys.saturating_add(values).saturating_mul(CACHE_NUMBER_BYTES);
-        Ok(Self {
-            file_bytes,
-            weights: header.tensors().iter().fold(0, |sum, tensor| {
-                sum.saturating_add((tensor.rows as u64).saturating_mul(tensor.columns as u64))
-            }),
-            token_bytes: [layers, cached, each].into_iter().fold(1, u64::saturating_mul),
-            context_tokens: number("context_length")?.unwrap_or(0),
-        })
+        header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
+        Ok(Self { file_bytes })
     }
 
-    /// Bytes that the model takes with so many turns at once, each of so many tokens at the most.
+    /// Bytes that the model takes with so many megabytes of keys and values.
     #[must_use]
-    pub fn footprint(&self, slots: u32, context_tokens: u32) -> u64 {
-        let tokens = self.context_tokens.min(context_tokens.into()).saturating_mul(slots.into());
-        self.file_bytes.saturating_add(self.token_bytes.saturating_mul(tokens))
+    pub fn footprint(&self, kv_mb: u32) -> u64 {
+        self.file_bytes.saturating_add(u64::from(kv_mb) << 20)
     }
 }
 
@@ -119,17 +92,7 @@ mod tests {
     fn memory_is_the_file_and_the_cache_of_every_slot() {
         let bytes = header("llama", &SMOLLM2);
         let shape = read(&bytes).unwrap();
-        // 2 (keys and values) x 30 layers x 3 heads x 64 numbers x 2 bytes.
-        assert_eq!(shape.token_bytes, 23_040);
-        let file = bytes.len() as u64;
-        assert_eq!(shape.footprint(2, 4096), file + 2 * 4096 * 23_040);
-        assert_eq!(shape.footprint(1, 1_000_000), file + 8192 * 23_040);
-        // Heads that are not as wide as the model divided by them, as in Gemma and Qwen 3.
-        let wide = [&SMOLLM2[..], &[("attention.key_length", 256), ("attention.value_length", 256)]].concat();
-        assert_eq!(read(&header("gemma3", &wide)).unwrap().token_bytes, 4 * 23_040);
-        // Absurd numbers end in a footprint that fits nowhere, not in a panic.
-        let absurd = SMOLLM2.map(|(key, _)| (key, u32::MAX));
-        assert_eq!(read(&header("llama", &absurd)).unwrap().footprint(256, 1 << 20), u64::MAX);
+        assert_eq!(shape.footprint(3), bytes.len() as u64 + 3 * 1024 * 1024);
     }
 
     #[test]

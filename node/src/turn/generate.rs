@@ -114,7 +114,7 @@ pub(crate) async fn generate(
         tally.step(*token);
     }
     let stop = StopOnDrop(CancellationToken::new());
-    let handle = start(ticket, opened, asked, stop.0.clone())?;
+    let handle = start(core, ticket, opened, asked, stop.0.clone())?;
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
     let mut answer = listener.listen(handle, &stop.0, events).await?;
@@ -147,6 +147,7 @@ fn answer_room(opened: &Opened) -> Result<usize, ErrorCode> {
 }
 
 fn start(
+    core: &Core,
     ticket: &Ticket,
     opened: &Opened,
     asked: &Asked,
@@ -167,6 +168,7 @@ fn start(
         },
         resume_tokens: opened.payload.resume_tokens.clone(),
         constraint: opened.constraint.clone(),
+        cache_key: Some(core.log_key.cache_key(&ticket.auth.session_id)),
         cancel,
     };
     ticket.engine.generate(job).map_err(|error| engine_code(&error))

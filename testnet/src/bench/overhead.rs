@@ -146,6 +146,7 @@ async fn bare_first_token(
         sampling: Sampling { max_tokens: ANSWER_TOKENS, ..Sampling::default() },
         resume_tokens: Vec::new(),
         constraint: None,
+        cache_key: None,
         cancel: CancellationToken::new(),
     };
     let begun = Instant::now();

@@ -115,8 +115,8 @@ pub trait Sink: Send {
 
 /// An answer to compute.
 pub struct Request {
-    /// Whose it is.
-    pub session: SessionKey,
+    /// Whose it is; `None` finds nothing that is kept, and keeps nothing.
+    pub session: Option<SessionKey>,
     /// The prompt, with what there is of the answer already.
     pub prompt: Zeroizing<Vec<u32>>,
     /// Tokens of the answer, at most.

@@ -23,7 +23,7 @@ pub(super) enum Work {
 
 pub(super) struct Running {
     pub id: RequestId,
-    pub session: SessionKey,
+    pub session: Option<SessionKey>,
     /// The prompt and the answer so far.
     pub tokens: Zeroizing<Vec<u32>>,
     /// How many of them are the prompt.

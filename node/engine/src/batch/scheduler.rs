@@ -73,7 +73,7 @@ impl Bounds {
 /// A request that has not been admitted.
 struct Waiting {
     id: RequestId,
-    session: SessionKey,
+    session: Option<SessionKey>,
     prompt: Zeroizing<Vec<u32>>,
     max_tokens: usize,
     start_by: Option<Instant>,
@@ -229,8 +229,14 @@ impl Scheduler {
     /// Lets go what is kept for a session. What is in use goes when its request is over.
     pub fn clear(&mut self, session: &SessionKey) {
         self.cache.clear(session);
-        self.running.iter_mut().filter(|one| one.session == *session).for_each(|one| one.keeps = false);
-        self.waiting.iter_mut().filter(|one| one.session == *session).for_each(|one| one.keeps = false);
+        self.running
+            .iter_mut()
+            .filter(|one| one.session.as_ref() == Some(session))
+            .for_each(|one| one.keeps = false);
+        self.waiting
+            .iter_mut()
+            .filter(|one| one.session.as_ref() == Some(session))
+            .for_each(|one| one.keeps = false);
     }
 
     /// Lets go all that is kept.
@@ -290,7 +296,8 @@ impl Scheduler {
         while self.running.len() < self.options.slots
             && let Some(first) = self.waiting.front()
         {
-            let found = self.cache.find(&first.session, &first.prompt, now);
+            let session = first.session.as_ref();
+            let found = session.map_or_else(Vec::new, |session| self.cache.find(session, &first.prompt, now));
             let limit = first.prompt.len() + first.max_tokens;
             let blocks = Bounds::blocks(limit);
             if !self.make_room(blocks - found.len()) {
@@ -397,9 +404,11 @@ impl Scheduler {
             let finish = one.take(work, &mut rows, clock);
             let is_read = matches!(work, Work::Prefill(_)) && one.remaining() == 0;
             let is_whole = matches!(finish, Some(Finish::End | Finish::Length));
-            if one.keeps && (is_read && finish.is_none() || is_whole) {
+            if let Some(session) = one.session.as_ref().filter(|_| one.keeps)
+                && (is_read && finish.is_none() || is_whole)
+            {
                 let seen = &one.tokens[..one.sequence.len()];
-                cache.keep(&one.session, seen, one.sequence.full_blocks(), clock());
+                cache.keep(session, seen, one.sequence.full_blocks(), clock());
             }
             end_if(finish, &mut one.answer, clock())
         });

@@ -130,7 +130,7 @@ pub fn session(number: u8) -> SessionKey {
 /// A greedy request of session 0.
 pub fn request(prompt: &[u32], max_tokens: usize, record: &Record) -> Request {
     Request {
-        session: session(0),
+        session: Some(session(0)),
         prompt: Zeroizing::new(prompt.to_vec()),
         max_tokens,
         start_by: None,

@@ -51,7 +51,7 @@ fn run(scheduler: &mut Scheduler, prompts: &[Vec<u32>], length: usize, way: Way)
         let ask = |(number, prompt): (usize, &Vec<u32>)| {
             let record = Record::new();
             let mut request = request(prompt, length, &record);
-            request.session = session(number as u8);
+            request.session = Some(session(number as u8));
             // Every other one by its largest logits, the others with chance.
             request.chooser =
                 if number % 2 == 0 { Box::new(Noisy(number as u64)) } else { Box::new(Greedy::default()) };

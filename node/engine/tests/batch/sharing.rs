@@ -294,9 +294,9 @@ fn a_second_turn_computes_only_what_is_new_and_no_other_session_gains() {
     let mut history = prompt(1, 100);
     history.extend(first.told().tokens);
     history.extend(prompt(2, 10));
-    let mut ask = |number: u8| {
+    let mut ask = |number: Option<u8>| {
         let record = Record::new();
-        bench.submit(Request { session: session(number), ..request(&history, 10, &record) }).unwrap();
+        bench.submit(Request { session: number.map(session), ..request(&history, 10, &record) }).unwrap();
         let mut prefilled = 0;
         while let Progress::Stepped(rows) = bench.step() {
             prefilled += rows.prefilled;
@@ -304,11 +304,13 @@ fn a_second_turn_computes_only_what_is_new_and_no_other_session_gains() {
         (record.told(), prefilled)
     };
     // Of 139 positions that were computed, 4 blocks were full.
-    let (second, prefilled) = ask(0);
+    let (second, prefilled) = ask(Some(0));
     assert_eq!((second.started[0], second.stats.cached_tokens, prefilled), ((150, 128), 128, 22));
-    let (other, prefilled) = ask(1);
-    assert_eq!((other.stats.cached_tokens, prefilled), (0, 150));
-    assert_eq!((&other.tokens, &other.hashes), (&second.tokens, &second.hashes));
+    for number in [Some(1), None] {
+        let (other, prefilled) = ask(number);
+        assert_eq!((other.stats.cached_tokens, prefilled), (0, 150), "{number:?}");
+        assert_eq!((&other.tokens, &other.hashes), (&second.tokens, &second.hashes));
+    }
     bench.scheduler.clear(&session(0));
     let load = bench.scheduler.load();
     assert!(load.cached_bytes > 0 && load.cached_bytes == load.kv_bytes);
@@ -375,7 +377,7 @@ proptest! {
                 let (length, tokens) = (random_length(&mut random), 1 + random.below(47) as usize);
                 let tokens = random.tokens(length, tokens);
                 let mut request = request(&tokens, 1 + random.below(40) as usize, &record);
-                request.session = session(random.below(3) as u8);
+                request.session = Some(session(random.below(3) as u8));
                 if random.below(4) == 0 {
                     request.start_by = Some(bench.now + Duration::from_millis(random.below(30)));
                 }

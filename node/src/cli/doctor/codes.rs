@@ -64,13 +64,13 @@ codes! {
     MODEL_UNKNOWN = problem("D401", "the configured model is neither in the catalogue nor in the model folder", "choose one from `baton-node models list`, or take a file of your own in with `baton-node models add`");
     MODEL_MISSING = warning("D402", "the configured model is not fetched yet", "run `baton-node models pull NAME`; the next start would do it as well");
     MODEL_WRONG = problem("D403", "the model file is damaged or another model", "run `baton-node models pull NAME`, which replaces it");
-    MODEL_LARGE = problem("D404", "the model does not fit into the memory", "choose a smaller model or context_tokens, or add memory");
+    MODEL_LARGE = problem("D404", "the model does not fit into the memory", "choose a smaller model or kv_mb, or add memory");
     MODEL_BROKEN = problem("D405", "the model file is none that the native engine reads", "choose another model, or serve this one through --engine proxied");
     PROXY_SILENT = problem("D406", "the server behind the proxied engine does not answer", "start it, or correct proxied_url");
     PROXY_REFUSES = problem("D407", "the server behind the proxied engine refuses", "correct proxied_key_file");
     PROXY_LACKS_MODEL = warning("D408", "the server behind the proxied engine does not list the model", "load it there, or correct proxied_model");
     ECHO_ENGINE = warning("D409", "the echo engine repeats what it is told", "set engine = \"native\" or \"proxied\" for service");
-    MODEL_OVER_BUDGET = problem("D410", "a configured model does not fit into model_memory_mb", "raise model_memory_mb, choose a smaller model, or lower slots or context_tokens");
+    MODEL_OVER_BUDGET = problem("D410", "a configured model does not fit into model_memory_mb", "raise model_memory_mb, choose a smaller model, or lower kv_mb");
 
     PORT_TAKEN = problem("D501", "a listen address is taken by another process", "stop that process, or choose another port in listen");
     PORT_REFUSED = problem("D502", "a listen address cannot be used", "choose an address of this machine, and a port above 1023, in listen");

@@ -22,10 +22,6 @@ const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LIST_BYTES: usize = 4 << 20;
 /// What a process takes beside model and cache: code, journal, connections.
 const OTHER_BYTES: u64 = 256 << 20;
-/// Bytes of a number as the engine holds it.
-const FLOAT_BYTES: u64 = 4;
-/// Weights in a file of four bits each grow so much in memory.
-const GROWTH: u64 = 7;
 
 pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
     let mut check = Check::new("model");
@@ -69,7 +65,7 @@ fn check_native(check: &mut Check, subject: &Subject) {
         }
     }
     let budget = u64::from(settings.model_memory_mb) << 20;
-    let sizes = shapes.iter().map(|(name, shape)| (*name, footprint(shape, settings)));
+    let sizes = shapes.iter().map(|(name, shape)| (*name, shape.footprint(settings.kv_mb)));
     for (name, bytes) in sizes.clone().filter(|(_, bytes)| budget > 0 && *bytes > budget) {
         let detail = format!(
             "{name} takes about {} MB of model_memory_mb = {}",
@@ -84,10 +80,8 @@ fn check_native(check: &mut Check, subject: &Subject) {
         check.saw(format!("{} models {beside}", shapes.len()));
     }
     if missing > 0 || !shapes.is_empty() {
-        let taken = shapes.iter().fold(missing.saturating_mul(GROWTH), |sum, (_, shape)| {
-            sum.saturating_add(in_memory(shape, settings))
-        });
-        let largest = shapes.iter().map(|(_, shape)| in_memory(shape, settings)).max().unwrap_or(0);
+        let taken = sizes.clone().fold(missing, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let largest = sizes.map(|(_, bytes)| bytes).max().unwrap_or(0);
         // Under a budget the largest alone is what there must be memory for.
         check_memory(check, subject, if budget > 0 { largest } else { taken });
     }
@@ -146,17 +140,6 @@ fn find(check: &mut Check, settings: &Settings, name: &str) -> Found {
     };
     check.found_with(codes::MODEL_WRONG, detail, pull, false);
     Found::Wrong
-}
-
-/// Bytes that count to the budget.
-fn footprint(shape: &Shape, settings: &Settings) -> u64 {
-    shape.footprint(settings.slots, settings.context_tokens)
-}
-
-/// Bytes that the engine of today takes: weights as numbers of four bytes, and the cache of one turn at a time.
-fn in_memory(shape: &Shape, settings: &Settings) -> u64 {
-    let cache = shape.footprint(1, settings.context_tokens).saturating_sub(shape.file_bytes);
-    shape.weights.saturating_mul(FLOAT_BYTES).saturating_add(cache.saturating_mul(2))
 }
 
 fn check_memory(check: &mut Check, subject: &Subject, models: u64) {

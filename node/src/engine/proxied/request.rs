@@ -8,9 +8,11 @@ use bytes::Bytes;
 use serde::{Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::grammar::{Constraint, Kind};
 use crate::{
-    engine::Sampling,
+    engine::{
+        Sampling,
+        language::{Constraint, Kind},
+    },
     prompt::{Prompt, Spoken, SpokenCall, role_name},
 };
 

@@ -7,7 +7,9 @@ use futures::future::BoxFuture;
 
 use super::{Hold, Shared};
 use crate::{
-    engine::{Constraint, Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount},
+    engine::{
+        Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateHandle, GenerateJob, TokenCount,
+    },
     prompt::Prompt,
 };
 
@@ -70,6 +72,11 @@ impl Engine for SetEngine {
     fn constrain(&self, schema: &str) -> Result<Constraint, EngineError> {
         let (engine, _hold) = self.shared.pinned(self.model)?;
         engine.constrain(schema)
+    }
+
+    fn load(&self) -> EngineLoad {
+        let engine = self.shared.lock().engines[self.model].clone();
+        engine.map(|engine| engine.load()).unwrap_or_default()
     }
 
     fn generate(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {

@@ -21,7 +21,7 @@ pub enum SetError {
     /// A model that no unloading makes room for.
     #[error(
         "the model {name} takes about {needed_mb} MB, and model_memory_mb is {budget_mb}: raise it, choose a smaller model, or \
-         lower slots or context_tokens"
+         lower kv_mb"
     )]
     NeverFits {
         /// Its name.

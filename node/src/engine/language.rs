@@ -1,0 +1,161 @@
+//! Between the node and the engine's language layer: prompts as conversations, errors, and what goes out on the wire.
+
+use baton_engine::language::{
+    Call, Conversation, Grammar, Json, LanguageError, Logprob, Message, Role as Speaker, grammar, sampler,
+};
+use baton_keys::contexts::{SAMPLER_RANDOMNESS, TOKENIZER};
+use baton_proto::{
+    limits::MAX_SCHEMA_BYTES,
+    tools::Json as ProtoJson,
+    wire::{TokenBytes, TokenLogprob},
+};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::{EngineError, Sampling, native::LoadError};
+use crate::prompt::{Prompt, Role, Spoken};
+
+// The engine crate knows nothing of the protocol; what both say must be the same.
+const _: () = assert!(MAX_SCHEMA_BYTES == grammar::MAX_SCHEMA_BYTES);
+const _: () = assert!(same(SAMPLER_RANDOMNESS.as_str(), sampler::RANDOMNESS_CONTEXT));
+const _: () = assert!(same(TOKENIZER.as_str(), baton_engine::language::tokenizer::TOKENIZER_CONTEXT));
+
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut index = 0;
+    while index < a.len() && index < b.len() && a[index] == b[index] {
+        index += 1;
+    }
+    index == a.len() && index == b.len()
+}
+
+impl From<LanguageError> for EngineError {
+    fn from(error: LanguageError) -> Self {
+        match error {
+            LanguageError::Template { reason } => Self::Template { reason },
+            LanguageError::ToolsUnsupported => Self::ToolsUnsupported,
+            LanguageError::NoEndToken => Self::Unsupported { what: "a schema without an end token" },
+            LanguageError::Schema { reason } => Self::Schema { reason },
+            LanguageError::NoPrefix => Self::InvalidResume,
+            LanguageError::Numerics => Self::Numerics,
+            LanguageError::Library => Self::Panicked,
+            // Of files, which are read before there is an engine.
+            _ => Self::Tokenizer,
+        }
+    }
+}
+
+impl From<LanguageError> for LoadError {
+    fn from(error: LanguageError) -> Self {
+        match error {
+            LanguageError::Unknown { model, pre } => {
+                Self::Unsupported { what: format!("tokenizer {model} / {pre}") }
+            }
+            LanguageError::Missing(key) => Self::Metadata { key: key.to_owned() },
+            error => Self::Language(error),
+        }
+    }
+}
+
+/// A prompt as the engine's templates see it.
+pub(super) fn conversation(prompt: &Prompt) -> Conversation {
+    let tools = prompt.tools().map_or(Vec::new(), |tools| tools.tools().iter().map(json).collect());
+    Conversation { messages: prompt.spoken().into_iter().map(message).collect(), tools }
+}
+
+fn message(spoken: Spoken<'_>) -> Message {
+    let Spoken { message, content, text, calls, answers } = spoken;
+    let role = match message.role {
+        Role::System => Speaker::System,
+        Role::User => Speaker::User,
+        Role::Assistant => Speaker::Assistant,
+        Role::Tool => Speaker::Tool,
+    };
+    let (id, tool) = answers.unzip();
+    let call = |spoken: crate::prompt::SpokenCall| Call {
+        id: spoken.id,
+        arguments: json(&spoken.call.arguments),
+        name: spoken.call.name,
+    };
+    Message {
+        role,
+        text,
+        content,
+        calls: calls.into_iter().map(call).collect(),
+        name: message.name.clone().or(tool),
+        call_id: id.or_else(|| message.call_id.clone()),
+    }
+}
+
+fn json(value: &ProtoJson) -> Json {
+    match value {
+        ProtoJson::Null => Json::Null,
+        ProtoJson::Bool(value) => Json::Bool(*value),
+        ProtoJson::Number(number) => Json::Number(number.clone()),
+        ProtoJson::Text(text) => Json::Text(text.clone()),
+        ProtoJson::List(values) => Json::List(values.iter().map(json).collect()),
+        ProtoJson::Map(entries) => {
+            Json::Map(entries.iter().map(|(key, value)| (key.clone(), json(value))).collect())
+        }
+    }
+}
+
+/// The part of a job's settings that chooses tokens.
+pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
+    baton_engine::language::Sampling {
+        temperature: job.temperature,
+        top_p: job.top_p,
+        top_k: job.top_k,
+        repetition_penalty: job.repetition_penalty,
+        seed: job.seed,
+    }
+}
+
+/// What an answer must satisfy, ready for a job. For one job of the engine that made it.
+#[derive(Clone)]
+pub struct Constraint(pub(super) Kind);
+
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// For an engine that chooses tokens itself.
+    Grammar(Box<Grammar>),
+    /// For a server that is asked for it: the schema as it was sent, within its limits.
+    Passed(Zeroizing<String>),
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Constraint(..)")
+    }
+}
+
+/// What is reported of one token: itself, then the likeliest of all, each with its bytes. Part of a conversation.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// The token itself, then as many of the likeliest as were asked for, the likeliest first.
+    pub tokens: Vec<TokenLogprob>,
+    /// The bytes of each.
+    pub spelled: Vec<TokenBytes>,
+}
+
+impl From<baton_engine::language::Reported> for Reported {
+    fn from(reported: baton_engine::language::Reported) -> Self {
+        let token = |one: Logprob| TokenLogprob { token: one.token, millinats: one.millinats };
+        Self {
+            tokens: reported.tokens.into_iter().map(token).collect(),
+            spelled: reported.spelled.into_iter().map(TokenBytes).collect(),
+        }
+    }
+}
+
+impl Zeroize for Reported {
+    fn zeroize(&mut self) {
+        for one in &mut self.tokens {
+            (one.token, one.millinats) = (0, 0);
+        }
+        self.tokens.clear();
+        for one in &mut self.spelled {
+            one.0.zeroize();
+        }
+        self.spelled.clear();
+    }
+}

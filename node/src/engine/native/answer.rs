@@ -1,0 +1,211 @@
+//! One job on its way through the batch: chooses its tokens, makes them text, and sends its events.
+//!
+//! The batch asks for a token and says how it ended; both come to the same [`Answer`].
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use baton_engine::{
+    batch::{BatchError, Choice, Chooser, Finish, Sink, Stats},
+    language::{Grammar, Language, Piece, Pushed, Sampler, Softmax, StreamText},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::{desk::Place, small};
+use crate::engine::{
+    EngineError, EngineEvent, FinishReason, GenerateStats, language::Reported, worker::millis,
+};
+
+/// Events that the end of an answer may still need room for: text that was held back.
+const KEPT_ROOM: usize = 1;
+
+/// A job's way out: events to the reader, the question whether to stop, and the clock.
+pub(super) struct Outlet {
+    pub events: mpsc::Sender<EngineEvent>,
+    /// A reserved place for the last event, so that it can always be delivered without waiting.
+    pub last: Option<mpsc::OwnedPermit<EngineEvent>>,
+    pub cancel: CancellationToken,
+    pub queued_at: Instant,
+    /// Counted against the engine's limit as long as the job is there.
+    pub place: Place,
+}
+
+impl Outlet {
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.events.is_closed()
+    }
+
+    /// Sends an event for which there is room.
+    pub fn send(&self, event: EngineEvent) {
+        // Closed: nobody is left to be told. Full: does not happen, since the batch asks for room first.
+        let _ = self.events.try_send(event);
+    }
+
+    /// The end; only the first one counts.
+    pub fn end(&mut self, outcome: Result<FinishReason, EngineError>, stats: GenerateStats) {
+        if let Some(last) = self.last.take() {
+            last.send(match outcome {
+                Ok(finish) => EngineEvent::Done { finish, stats },
+                Err(error) => EngineEvent::Failed(error),
+            });
+        }
+    }
+}
+
+/// An answer in the making.
+pub(super) struct Answer {
+    pub outlet: Outlet,
+    pub language: Arc<Language>,
+    pub sampler: Sampler,
+    pub text: StreamText,
+    /// What it may go on with, where a schema says.
+    pub grammar: Option<Grammar>,
+    /// Tokens of the prompt, without a resumed prefix.
+    pub input: usize,
+    /// Position in the answer of the first token that is not emitted yet.
+    pub next_index: u32,
+    /// So many of the likeliest are reported with each token.
+    pub logprobs: u8,
+    /// Of tokens that are not emitted yet.
+    pub reported: Zeroizing<Vec<Reported>>,
+    /// Logits that grammar and penalties have changed.
+    pub scratch: Zeroizing<Vec<f32>>,
+    pub submitted_at: Instant,
+    pub first_text_at: Option<Instant>,
+    pub output_tokens: u32,
+    /// How it ended, if it ended itself.
+    pub ended: Option<Result<FinishReason, EngineError>>,
+}
+
+impl Answer {
+    fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Result<Choice, EngineError> {
+        if self.outlet.is_cancelled() {
+            self.ended = Some(Ok(FinishReason::Cancelled));
+            return Ok(Choice::End);
+        }
+        let language = Arc::clone(&self.language);
+        let tokenizer = language.tokenizer();
+        self.scratch.clear();
+        self.scratch.extend_from_slice(logits);
+        if let Some(grammar) = &mut self.grammar {
+            grammar.mask(&mut self.scratch, |id| tokenizer.is_stop(id))?;
+        }
+        let position = small(tokens.len() - self.input);
+        let id = self.sampler.sample(&mut self.scratch, tokens, position)?;
+        if tokenizer.is_stop(id) {
+            self.ended = Some(Ok(FinishReason::Stop));
+            return Ok(Choice::End);
+        }
+        self.output_tokens += 1;
+        if self.logprobs > 0 {
+            // Grammar and penalties change the logits; what is reported is the model's own word.
+            let report = language.report(&Softmax::of(logits), id, usize::from(self.logprobs));
+            self.reported.push(Reported::from(report));
+        }
+        match self.text.push(id, tokenizer.token_bytes(id)) {
+            Pushed::Held => {}
+            Pushed::Emit(piece) => self.emit(piece),
+            Pushed::Stopped(piece) => {
+                self.emit(piece);
+                self.ended = Some(Ok(FinishReason::StopString));
+                return Ok(Choice::Last(id));
+            }
+        }
+        if let Some(grammar) = &mut self.grammar {
+            grammar.push(id)?;
+            // A whole value is whole also where it fills all the room.
+            if grammar.is_complete() {
+                self.ended = Some(Ok(FinishReason::Stop));
+                return Ok(Choice::Last(id));
+            }
+        }
+        Ok(Choice::Token(id))
+    }
+
+    fn emit(&mut self, piece: Piece) {
+        let Piece { ids, text } = piece;
+        if ids.is_empty() && text.is_empty() {
+            return;
+        }
+        if !text.is_empty() {
+            self.first_text_at.get_or_insert_with(Instant::now);
+        }
+        let (index, count) = (self.next_index, ids.len());
+        self.next_index += small(count);
+        let reported = count.min(self.reported.len());
+        let logprobs = self.reported.drain(..reported).collect();
+        self.outlet.send(EngineEvent::Token { index, ids, text, logprobs });
+    }
+
+    fn finish(&mut self, finish: Finish, stats: &Stats) {
+        let outcome = match (finish, self.ended.take()) {
+            (Finish::End, ended) => ended.unwrap_or(Ok(FinishReason::Stop)),
+            (Finish::Length, _) => Ok(FinishReason::Length),
+            (Finish::Cancelled, _) => Ok(FinishReason::Cancelled),
+            (Finish::Failed(BatchError::NoChoice), Some(Err(error))) => Err(error),
+            (Finish::Failed(error), _) => Err(self.outlet.place.error(&error)),
+        };
+        if matches!(outcome, Ok(FinishReason::Stop | FinishReason::Length)) {
+            let held = self.text.finish();
+            self.emit(held);
+        }
+        let stats = self.stats(stats);
+        self.outlet.end(outcome, stats);
+    }
+
+    fn stats(&self, stats: &Stats) -> GenerateStats {
+        let began = self.outlet.queued_at;
+        let queued = self.submitted_at.saturating_duration_since(began) + stats.queued;
+        let has_token = !stats.first_token.is_zero();
+        let prefill = if has_token { stats.first_token.saturating_sub(stats.queued) } else { Duration::ZERO };
+        GenerateStats {
+            input_tokens: small(self.input),
+            cached_tokens: small(stats.cached_tokens),
+            output_tokens: self.output_tokens,
+            queue_ms: millis(queued),
+            prefill_ms: millis(prefill),
+            decode_ms: millis(stats.decode),
+            first_token_ms: self.first_text_at.map_or(0, |at| millis(at.saturating_duration_since(began))),
+        }
+    }
+}
+
+/// An answer as the batch holds it: once as what chooses, once as what is told.
+#[derive(Clone)]
+pub(super) struct Shared(pub Arc<Mutex<Answer>>);
+
+impl Shared {
+    pub fn answer(&self) -> MutexGuard<'_, Answer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chooser for Shared {
+    fn choose(&mut self, tokens: &[u32], logits: &[f32]) -> Choice {
+        let mut answer = self.answer();
+        answer.choose(tokens, logits).unwrap_or_else(|error| {
+            answer.ended = Some(Err(error));
+            Choice::Nothing
+        })
+    }
+}
+
+impl Sink for Shared {
+    fn room(&mut self) -> Option<usize> {
+        let answer = self.answer();
+        let room = answer.outlet.events.capacity().saturating_sub(KEPT_ROOM);
+        (!answer.outlet.is_cancelled()).then_some(room)
+    }
+
+    fn token(&mut self, _token: u32, _logits: &[f32]) {
+        // Its text was sent when it was chosen.
+    }
+
+    fn finished(self: Box<Self>, finish: Finish, stats: Stats) {
+        self.answer().finish(finish, &stats);
+    }
+}

@@ -1,0 +1,287 @@
+//! Where jobs come in: a bounded number of them, rendered and tokenised one after the other on a thread of its own, so
+//! that neither the caller nor the batch waits for it.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use baton_engine::{
+    batch::{BatchError, Batcher, Cancel, Request},
+    language::{Grammar, Language, Sampler, StreamText, text::shown_text},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::{
+    answer::{Answer, Outlet, Shared},
+    encode, small,
+};
+use crate::engine::{
+    EVENT_CAPACITY, EngineError, EngineEvent, FinishReason, GenerateHandle, GenerateJob, GenerateStats,
+    language::{Constraint, Kind, sampling},
+};
+
+/// How many jobs there may be, and how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Jobs, those that run among them.
+    pub present: usize,
+    /// Those that may wait; what a refusal says.
+    pub queue: usize,
+    /// Tokens of prompt and answer.
+    pub context: usize,
+}
+
+/// A job's place among those that there may be.
+pub(super) struct Place {
+    present: Arc<AtomicUsize>,
+    limits: Limits,
+}
+
+impl Place {
+    fn take(present: &Arc<AtomicUsize>, limits: Limits) -> Option<Self> {
+        let more = |count: usize| (count < limits.present).then_some(count + 1);
+        present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { present: Arc::clone(present), limits })
+    }
+
+    /// What a job is told that the batch refused or failed.
+    pub fn error(&self, error: &BatchError) -> EngineError {
+        match error {
+            BatchError::Busy { .. } | BatchError::Waited | BatchError::Deadline | BatchError::Stalled => {
+                EngineError::Busy { limit: self.limits.queue }
+            }
+            BatchError::TooLong { tokens, context } => {
+                EngineError::ContextOverflow { needed: small(*tokens), limit: small(*context) }
+            }
+            BatchError::Token { .. } => EngineError::InvalidResume,
+            BatchError::Panicked => EngineError::Panicked,
+            BatchError::ShutDown => EngineError::ShutDown,
+            BatchError::NoChoice => EngineError::Numerics,
+            BatchError::Empty | BatchError::NeverFits { .. } | BatchError::Step(_) => {
+                EngineError::Compute { reason: error.to_string() }
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.present.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Queued {
+    job: GenerateJob,
+    outlet: Outlet,
+}
+
+/// The thread that prepares jobs, and the queue before it.
+pub(super) struct Desk {
+    /// Bounded by the places.
+    queue: Mutex<Option<Sender<Queued>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: CancellationToken,
+    present: Arc<AtomicUsize>,
+    limits: Limits,
+}
+
+impl Desk {
+    pub fn open(
+        name: &str,
+        limits: Limits,
+        language: Arc<Language>,
+        batcher: Arc<Batcher>,
+    ) -> std::io::Result<Self> {
+        let (queue, jobs) = channel();
+        let stop = CancellationToken::new();
+        let clerk = Clerk { language, batcher, limits, stop: stop.clone() };
+        let thread =
+            std::thread::Builder::new().name(format!("desk-{name}")).spawn(move || clerk.work(&jobs))?;
+        Ok(Self {
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+            stop,
+            present: Arc::default(),
+            limits,
+        })
+    }
+
+    /// Queues a job; never blocks.
+    pub fn submit(&self, job: GenerateJob) -> Result<GenerateHandle, EngineError> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.as_ref().ok_or(EngineError::ShutDown)?;
+        let place = Place::take(&self.present, self.limits);
+        let place = place.ok_or(EngineError::Busy { limit: self.limits.queue })?;
+        let (events, receiver) = mpsc::channel(EVENT_CAPACITY + 1);
+        let last = events.clone().try_reserve_owned().expect("a new channel has room");
+        let cancel = job.cancel.clone();
+        let outlet = Outlet { events, last: Some(last), cancel, queued_at: Instant::now(), place };
+        queue.send(Queued { job, outlet }).map_err(|_| EngineError::ShutDown)?;
+        Ok(GenerateHandle { events: receiver })
+    }
+
+    /// Fails the jobs that were not handed on, and joins the thread. Idempotent.
+    pub fn shutdown(&self) {
+        self.stop.cancel();
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("an engine thread ended by a panic");
+        }
+    }
+}
+
+/// What the thread works with.
+struct Clerk {
+    language: Arc<Language>,
+    batcher: Arc<Batcher>,
+    limits: Limits,
+    stop: CancellationToken,
+}
+
+impl Clerk {
+    fn work(&self, jobs: &Receiver<Queued>) {
+        while let Ok(Queued { job, mut outlet }) = jobs.recv() {
+            let none = GenerateStats::default();
+            if self.stop.is_cancelled() {
+                outlet.end(Err(EngineError::ShutDown), none);
+            } else if outlet.is_cancelled() {
+                outlet.end(Ok(FinishReason::Cancelled), none);
+            } else {
+                self.serve(&job, outlet);
+            }
+        }
+    }
+
+    fn serve(&self, job: &GenerateJob, mut outlet: Outlet) {
+        // A job leaves nothing behind that a later job reads, so going on is sound.
+        let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare(job, &outlet)));
+        let prepared = prepared.unwrap_or_else(|_| {
+            tracing::error!("an engine job panicked");
+            Err(EngineError::Panicked)
+        });
+        match prepared {
+            Err(error) => outlet.end(Err(error), GenerateStats::default()),
+            Ok(Prepared::Over { input, finish }) => {
+                let stats = GenerateStats { input_tokens: small(input), ..GenerateStats::default() };
+                outlet.end(Ok(finish), stats);
+            }
+            Ok(Prepared::Goes(begun)) => self.hand_on(job, begun, outlet),
+        }
+    }
+
+    /// Everything up to the first token that is computed.
+    fn prepare(&self, job: &GenerateJob, outlet: &Outlet) -> Result<Prepared, EngineError> {
+        let tokenizer = self.language.tokenizer();
+        let mut ids = encode(&self.language, &job.prompt)?;
+        let input = ids.len();
+        let known = |&id: &u32| (id as usize) < tokenizer.vocabulary() && !tokenizer.is_stop(id);
+        if !job.resume_tokens.iter().all(known) {
+            return Err(EngineError::InvalidResume);
+        }
+        ids.extend_from_slice(&job.resume_tokens);
+        let context = self.limits.context;
+        if ids.len() >= context || ids.is_empty() {
+            return Err(EngineError::ContextOverflow { needed: small(ids.len() + 1), limit: small(context) });
+        }
+        outlet.send(EngineEvent::Started { input_tokens: small(input) });
+
+        let mut stops = job.sampling.stop.clone();
+        stops.extend(self.language.stops().iter().map(|stop| (*stop).to_owned()));
+        let mut text = StreamText::new(&stops);
+        let resumed = shown_text(&stops, &tokenizer.decode(&job.resume_tokens));
+        if !resumed.is_empty() {
+            outlet.send(EngineEvent::Resumed { text: resumed });
+        }
+        let over = |finish| Ok(Prepared::Over { input, finish });
+        for &id in &job.resume_tokens {
+            if !text.resume(id, tokenizer.token_bytes(id)) {
+                return over(FinishReason::StopString);
+            }
+        }
+        let mut grammar = match &job.constraint {
+            Some(Constraint(Kind::Grammar(grammar))) => Some(Grammar::clone(grammar)),
+            _ => None,
+        };
+        if let Some(grammar) = &mut grammar {
+            grammar.resume(&job.resume_tokens)?;
+            if grammar.is_complete() {
+                return over(FinishReason::Stop);
+            }
+        }
+        let longest = (context - input).min(job.sampling.max_tokens as usize);
+        if job.resume_tokens.len() >= longest {
+            return over(FinishReason::Length);
+        }
+        let max_tokens = longest - job.resume_tokens.len();
+        Ok(Prepared::Goes(Begun { ids, input, max_tokens, text, grammar }))
+    }
+
+    fn hand_on(&self, job: &GenerateJob, begun: Begun, outlet: Outlet) {
+        let Begun { ids, input, max_tokens, text, grammar } = begun;
+        let answer = Answer {
+            outlet,
+            language: Arc::clone(&self.language),
+            sampler: Sampler::new(&sampling(&job.sampling)),
+            text,
+            grammar,
+            input,
+            next_index: small(job.resume_tokens.len()),
+            logprobs: job.sampling.logprobs,
+            reported: Zeroizing::default(),
+            scratch: Zeroizing::default(),
+            submitted_at: Instant::now(),
+            first_text_at: None,
+            output_tokens: 0,
+            ended: None,
+        };
+        let shared = Shared(Arc::new(Mutex::new(answer)));
+        let submitted = self.batcher.submit(Request {
+            session: job.cache_key.clone(),
+            prompt: ids,
+            max_tokens,
+            start_by: None,
+            end_by: None,
+            // The sink says when nobody wants the answer any more.
+            cancel: Cancel::default(),
+            chooser: Box::new(shared.clone()),
+            sink: Box::new(shared.clone()),
+        });
+        if let Err(error) = submitted {
+            let mut answer = shared.answer();
+            let error = answer.outlet.place.error(&error);
+            answer.outlet.end(Err(error), GenerateStats::default());
+        }
+    }
+}
+
+/// What became of a job before anything was computed.
+enum Prepared {
+    /// It is over already: the resumed prefix says all.
+    Over { input: usize, finish: FinishReason },
+    /// It goes on.
+    Goes(Begun),
+}
+
+/// A job whose prompt is rendered.
+struct Begun {
+    /// Prompt and resumed prefix.
+    ids: Zeroizing<Vec<u32>>,
+    /// Tokens of the prompt.
+    input: usize,
+    /// Tokens to generate.
+    max_tokens: usize,
+    text: StreamText,
+    grammar: Option<Grammar>,
+}
