@@ -3,11 +3,13 @@
 # llama.cpp's flash-attention settings the better one counts, for prompts and for generation each.
 #
 #   scripts/bench-engine.sh [--quick] [--own-time] [--json] [--model NAME] [--isa avx2]
+#   scripts/bench-engine.sh --quality [--json]
 #
 # A ratio above 1 is ours. `--quick` measures a part of it. `--own-time` compares the processor time of the calling
 # thread, which with one thread says how fast the code is also where other programs hold the cores (two threads wait for
 # one another: their ratios are by the clock). `--json` adds a last line of JSON with all ratios. `--isa` sets our instruction set;
-# llama.cpp's is what it was built for: CMAKE_ARGS, and another BATON_LLAMA_VENV, make another build of it.
+# llama.cpp's is what it was built for: CMAKE_ARGS, and another BATON_LLAMA_VENV, make another build of it. `--quality`
+# compares how well both predict a text instead of how fast.
 #
 # llama.cpp is the one in llama-cpp-python, built from source for this processor into BATON_LLAMA_VENV (default: in the
 # target folder), which takes some ten minutes the first time. Models are those in the node's model folder
@@ -17,11 +19,13 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 arguments=()
+quality=
 while [ $# -gt 0 ]; do
   case $1 in
+    --quality) quality=1 && shift ;;
     --quick | --own-time | --json) arguments+=("$1") && shift ;;
     --model | --isa) [ $# -gt 1 ] || fail "$1 needs a value" && arguments+=("$1" "$2") && shift 2 ;;
-    *) fail "unknown argument $1: known are --quick, --own-time, --json, --model NAME and --isa NAME" ;;
+    *) fail "unknown argument $1: known are --quick, --own-time, --json, --quality, --model NAME and --isa NAME" ;;
   esac
 done
 
@@ -39,7 +43,12 @@ if [ "$("$llama/bin/python" -c 'import llama_cpp; print(llama_cpp.__version__)' 
   "$llama/bin/python" -m pip install --quiet --disable-pip-version-check --no-binary llama-cpp-python "llama-cpp-python==$version" >&2
 fi
 
-cargo build --quiet --release --locked -p baton-engine --example bench
+cargo build --quiet --release --locked -p baton-engine --example bench --example perplexity
 models=${BATON_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/baton/models}
+if [ -n "$quality" ]; then
+  "$llama/bin/python" scripts/bench_engine/quality.py --ours "$target/release/examples/perplexity" --models "$models" \
+    --text node/engine/tests/data/prose.txt "${arguments[@]}"
+  exit
+fi
 "$llama/bin/python" scripts/bench_engine/compare.py --ours "$target/release/examples/bench" --models "$models" \
   --scratch "$target/bench-engine" "${arguments[@]}"
