@@ -51,7 +51,7 @@ verify_vectors() {
 flood() {
   cargo build --locked --release -p baton-testnet -p baton-node --bins
   sync
-  "$(dirname "$bin")/release/baton-testnet" flood --seconds 60 --json | tail -n 1
+  "$(dirname "$bin")/release/baton-testnet" flood --seconds 90 --json | tail -n 1
 }
 
 step "install what is missing" need_tools

@@ -47,8 +47,9 @@ const EACH_OF_MANY: u64 = 20;
 /// Parts whose latency is reported and not judged: whoever is served from hundreds of subnets, within the share of each, is
 /// no stranger any more, and the honest subnet is one of so many.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
-/// What the node's memory may grow by during a part, in MiB: its tables fill once and its allocator keeps what it had.
-pub const MOST_GROWTH_MIB: f64 = 24.0;
+/// What the node's memory may still grow by during a part, in MiB: tables and caches fill once, and the allocator keeps what it
+/// had.
+pub const MOST_GROWTH_MIB: f64 = 12.0;
 
 /// What to do.
 #[derive(Debug, Clone)]
