@@ -2,12 +2,13 @@
 //! other continues it to what it would have been. And how likely its tokens were, over both.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
 use baton_proto::{ErrorCode, ids::NodeId, receipt::EngineKind, turn::Sampling};
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
 use serde_json::Value;
+use tokio::{sync::Notify, time::timeout};
 
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Draws until the second node is asked first; each is about even.
@@ -39,6 +40,7 @@ async fn ask(
     client: &Client,
     node: Option<NodeId>,
     schema: &str,
+    first_words: &Notify,
 ) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
     let session = client.new_session(NewSession::default()).await.unwrap();
     let input = TurnInput {
@@ -49,7 +51,13 @@ async fn ask(
         ..TurnInput::user("Name a city with its rivers, as JSON.")
     };
     let mut events = Vec::new();
-    let result = client.turn(session, input, |event| events.push(event)).await;
+    let on_event = |event| {
+        if matches!(event, TurnEvent::Text(_)) {
+            first_words.notify_one();
+        }
+        events.push(event);
+    };
+    let result = client.turn(session, input, on_event).await;
     (result, events)
 }
 
@@ -69,14 +77,14 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
     let mut network = Network::start(folder.path(), 1, options()).await.unwrap();
     let steady = network.running().next().unwrap().node;
     let client = open_client(&network, &folder.path().join("steady")).await;
-    let (whole, events) = ask(&client, Some(steady), SCHEMA).await;
+    let (whole, events) = ask(&client, Some(steady), SCHEMA, &Notify::new()).await;
     let whole = whole.unwrap();
     assert_eq!(whole.receipt.engine, EngineKind::Native);
     let value: Value = serde_json::from_str(&whole.text).unwrap();
     let rivers = value["rivers"].as_array().unwrap();
     assert!(value["city"].is_string() && (2..=3).contains(&rivers.len()), "{}", whole.text);
     assert_eq!(reported(&events), (whole.text.clone(), whole.receipt.tokens.output as usize));
-    let (refused, _) = ask(&client, Some(steady), r#"{"type":"object","not":{}}"#).await;
+    let (refused, _) = ask(&client, Some(steady), r#"{"type":"object","not":{}}"#, &Notify::new()).await;
     assert_eq!(refused.unwrap_err().code(), Some(ErrorCode::PayloadRejected));
     client.shutdown(Duration::from_secs(2)).await;
 
@@ -86,8 +94,9 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
     for round in 0..MAX_ROUNDS {
         let client = open_client(&network, &folder.path().join(format!("home-{round}"))).await;
         client.nodes().await;
-        let asking = client.clone();
-        let mut turn = tokio::spawn(async move { ask(&asking, None, SCHEMA).await });
+        let (asking, first_words) = (client.clone(), Arc::new(Notify::new()));
+        let heard = first_words.clone();
+        let mut turn = tokio::spawn(async move { ask(&asking, None, SCHEMA, &heard).await });
         let process = &mut network.nodes[index].as_mut().unwrap().process;
         let paused = tokio::select! {
             paused = process.wait_event("paused", PAUSE_TIMEOUT) => paused.is_ok(),
@@ -97,6 +106,8 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
             }
         };
         if paused {
+            // What it sent before it stopped may still be on its way, and would be lost with its connection.
+            timeout(PAUSE_TIMEOUT, first_words.notified()).await.unwrap();
             network.kill_node(victim).await.unwrap();
             let (outcome, events) = turn.await.unwrap();
             let outcome = outcome.unwrap();
