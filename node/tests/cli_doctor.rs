@@ -53,6 +53,11 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     let same = [&same[..], &["--publisher", &store.url, "--bootstrap", &bootstrap]].concat();
     let run = [&["run", "--json", "--admin", "127.0.0.1:0"], &same[..]].concat();
     let mut node = Node::spawn(&mut baton_node(home.path(), &run));
+    // Its first look at the store may not be over.
+    let began = std::time::Instant::now();
+    while !output(home.path(), &["status", "--admin", node.admin()]).status.success() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the node does not get ready");
+    }
     let ask = [&same[..], &["--admin", node.admin()]].concat();
     let (code, codes, all) = doctor(home.path(), &ask);
     assert_eq!(code, 0, "{all}");
