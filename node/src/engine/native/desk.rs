@@ -177,7 +177,7 @@ impl Clerk {
                 let stats = GenerateStats { input_tokens: small(input), ..GenerateStats::default() };
                 outlet.end(Ok(finish), stats);
             }
-            Ok(Prepared::Goes(begun)) => self.hand_on(job, begun, outlet),
+            Ok(Prepared::Goes(begun)) => self.hand_on(job, *begun, outlet),
         }
     }
 
@@ -225,7 +225,7 @@ impl Clerk {
             return over(FinishReason::Length);
         }
         let max_tokens = longest - job.resume_tokens.len();
-        Ok(Prepared::Goes(Begun { ids, input, max_tokens, text, grammar }))
+        Ok(Prepared::Goes(Box::new(Begun { ids, input, max_tokens, text, grammar })))
     }
 
     fn hand_on(&self, job: &GenerateJob, begun: Begun, outlet: Outlet) {
@@ -271,7 +271,7 @@ enum Prepared {
     /// It is over already: the resumed prefix says all.
     Over { input: usize, finish: FinishReason },
     /// It goes on.
-    Goes(Begun),
+    Goes(Box<Begun>),
 }
 
 /// A job whose prompt is rendered.
