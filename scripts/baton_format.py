@@ -286,6 +286,8 @@ GRANT = Struct(
 SAMPLING = Struct(
     ("temperature", "f32"), ("top_p", "f32"), ("top_k", "u32"), ("repetition_penalty", "f32"), ("seed", "u64"),
     ("stop", List("string")), ("json_schema", Option(ID)), ("logprobs", "u8"))
+# Their numbers, and stop strings with their lengths.
+MAX_SAMPLING = 128 + 16 * (256 + 8)
 STORAGE = Struct(("open_epochs", "u32"), ("closed_epochs", "u32"), ("send_object_to", Option(ID)))
 PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
@@ -538,6 +540,18 @@ def commit_input(record_key, system, window_from, new):
 
 def commit_output(record_key, answer, finish):
     return keyed(commitment_key(record_key), b"\x02" + encode("string", answer) + encode(FINISH, finish))
+
+
+def sampling_digest(record_key, sampling):
+    return kdf("sampling-digest", commitment_key(record_key), encode(SAMPLING, sampling))
+
+
+def check_sampling(sampling):
+    """Section 6, Sampling: numbers within their ranges."""
+    numbers = 0 <= sampling["temperature"] <= 5 and 0 < sampling["top_p"] <= 1
+    numbers = numbers and 0 < sampling["repetition_penalty"] <= 10 and sampling["logprobs"] <= 20
+    stops = len(sampling["stop"]) <= 16 and all(0 < len(stop.encode("utf-8")) <= 256 for stop in sampling["stop"])
+    need(numbers and stops, "PayloadRejected", "sampling settings out of range")
 
 
 def commit_memory(record_key, items):

@@ -156,6 +156,8 @@ class Refuses(unittest.TestCase):
             ("receipt signature", signature("receipt"), "BadNodeSignature"),
             ("ack signature", signature("ack"), "BadSignature"),
             ("system text", lambda e: e["turns"][3].update(system=[]), "ReceiptMismatch"),
+            ("sampling of another turn", lambda e: e["turns"][2].update(sampling=e["turns"][6]["sampling"]), "ReceiptMismatch"),
+            ("sampling that is null", lambda e: e["turns"][2].update(sampling=None), "Malformed"),
             ("unknown field", lambda e: e.update(more=1), "Malformed"),
             ("missing field", lambda e: e.pop("root"), "Malformed"),
             ("fraction", lambda e: e["head"].update(seq=19.0), "Malformed"),

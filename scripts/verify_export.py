@@ -143,6 +143,12 @@ def parse_system(value, what):
     return messages
 
 
+def parse_sampling(value):
+    sampling = fmt.decode(fmt.SAMPLING, base64_of(value, "sampling"), fmt.MAX_SAMPLING)
+    fmt.check_sampling(sampling)
+    return sampling
+
+
 def parse_export(data):
     """The export with bytes in place of text."""
     top = fields_of(load_json(data), "format session_id session_key n_shards branch head root segments turns",
@@ -165,11 +171,14 @@ def parse_export(data):
             "segment": integer(item["segment"], U64, "segment"), "blob": base64_of(item["blob"], "blob"),
             "blob_id": blob_id_of(item["blob_id"], "blob_id"), "blob_key": hex_of(item["blob_key"], "blob_key")})
     for item in list_of(top["turns"], "turns"):
-        item = fields_of(item, "seq record_key blob_key blob_id auth receipt ack system", "a turn")
+        names = "seq record_key blob_key blob_id auth receipt ack system"
+        given = isinstance(item, dict) and "sampling" in item
+        item = fields_of(item, names + " sampling" if given else names, "a turn")
         turn = {"seq": integer(item["seq"], U64, "seq"), "record_key": hex_of(item["record_key"], "record_key"),
                 "blob_key": hex_of(item["blob_key"], "blob_key"),
                 "blob_id": optional(blob_id_of, item["blob_id"], "blob_id"),
-                "system": optional(parse_system, item["system"], "system")}
+                "system": optional(parse_system, item["system"], "system"),
+                "sampling": parse_sampling(item["sampling"]) if given else None}
         for name in ("auth", "receipt", "ack"):
             turn[name] = optional(base64_of, item[name], name)
         export["turns"].append(turn)
@@ -239,6 +248,10 @@ def check_receipt(turn, link, record, report):
         given = fmt.commit_input(turn["record_key"], turn["system"], receipt["window_from"], messages[:-1])
         need(receipt["commitments"]["input"] == given, "ReceiptMismatch", what + " commits to another input")
         report["inputs_checked"] += 1
+    if turn["sampling"] is not None:
+        settings = turn["sampling"]
+        same = fmt.sampling_digest(turn["record_key"], settings) == receipt["sampling"]
+        need(same and settings["seed"] == receipt["seed"], "ReceiptMismatch", what + " names other sampling settings")
     report["memory_unchecked"] += memory is not None
     return receipt
 

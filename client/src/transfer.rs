@@ -118,6 +118,7 @@ fn proofs(state: &State) -> Proofs {
         receipt: meta.receipt.as_ref().map(|receipt| receipt.bytes().clone()),
         ack: meta.ack.as_ref().map(|ack| ack.bytes().clone()),
         system: meta.system.as_ref().map(|system| system.to_vec()),
+        sampling: meta.asked.as_ref().map(|(sampling, _)| sampling.into()),
     };
     turns.map(|(turn, meta)| (turn.link.seq, proof(meta))).collect()
 }
@@ -155,6 +156,7 @@ fn take(root: &SessionRoot, export: &Export, now_ms: u64) -> Result<(Opened, Vec
             receipt: decode(&turn.receipt)?,
             ack: decode(&turn.ack)?,
             system,
+            sampling: turn.sampling.clone(),
         };
         proofs.insert(turn.seq, proof);
     }

@@ -15,21 +15,28 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{BlobId, LinkHash, PublicKey, SessionId},
+    limits::{MAX_STOP_BYTES, MAX_STOP_STRINGS},
     link::{BranchPoint, Genesis},
+    memory::MemoryItem,
     record::{Message, Role},
     segment::{Segment, blob_salt},
     signed::SignedBytes,
+    turn::Sampling,
 };
 
 mod check;
 mod text;
 
-pub use check::{ExportReport, SeenBlob, verify, verify_each_blob};
+pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
+
+/// The most that sampling settings have: their numbers, and stop strings with their lengths.
+const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8);
 
 /// The `format` of an export of this version.
 pub const EXPORT_FORMAT: &str = "baton-export-v1";
 
-/// An exported session. Every field is present in JSON, `null` where there is nothing; unknown fields are refused.
+/// An exported session. Every field is present in JSON, `null` where there is nothing, but for [`ExportTurn::sampling`];
+/// unknown fields are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
@@ -122,6 +129,50 @@ pub struct ExportTurn {
     /// checked only with it. An empty list says that there was none; `null`, that it is not known.
     #[serde(deserialize_with = "text::present")]
     pub system: Option<Vec<ExportMessage>>,
+    /// The encoded [`Sampling`] of the turn (base64), where the client kept it: with it the turn can be computed
+    /// again. Absent where it is not known.
+    #[serde(default, deserialize_with = "text::given", skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<ExportSampling>,
+}
+
+/// Sampling settings as an export carries them. Their stop strings are the client's words.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct ExportSampling(Vec<u8>);
+
+impl ExportSampling {
+    /// The settings.
+    ///
+    /// # Errors
+    /// Those of decoding, and [`ErrorCode::PayloadRejected`] for numbers out of their range.
+    pub fn decode(&self) -> Result<Sampling, ErrorCode> {
+        let sampling: Sampling = codec::decode(&self.0, MAX_SAMPLING_BYTES)?;
+        sampling.check()?;
+        Ok(sampling)
+    }
+}
+
+impl From<&Sampling> for ExportSampling {
+    fn from(sampling: &Sampling) -> Self {
+        Self(codec::encode_secret(sampling).to_vec())
+    }
+}
+
+impl std::fmt::Debug for ExportSampling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ExportSampling({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for ExportSampling {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        text::base64::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ExportSampling {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text::base64::deserialize(deserializer).map(Self)
+    }
 }
 
 /// A pinned system message.
@@ -167,6 +218,17 @@ impl From<&ExportMessage> for Message {
             text: message.text.clone(),
         }
     }
+}
+
+/// The memory items that a turn was answered with. No export holds them, since they come from other conversations; a JSON list
+/// of these goes beside it, for whoever is to compute a turn again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportMemory {
+    /// The turn.
+    pub seq: u64,
+    /// What the node used, in its order.
+    pub items: Vec<MemoryItem>,
 }
 
 /// A secret key as an export carries it: 64 hex digits in JSON, redacted in `Debug`.
@@ -243,6 +305,8 @@ pub struct TurnProofs {
     pub ack: Option<SignedBytes>,
     /// The pinned system text that the turn was sent with; empty if there was none.
     pub system: Option<Vec<Message>>,
+    /// How its tokens were to be chosen.
+    pub sampling: Option<ExportSampling>,
 }
 
 /// Where a session starts and whether the root goes along.
@@ -325,5 +389,6 @@ fn export_turn(root: &SessionRoot, link: &crate::link::Link, proofs: Option<&Tur
         system: proofs
             .and_then(|proofs| proofs.system.as_ref())
             .map(|system| system.iter().map(ExportMessage::from).collect()),
+        sampling: proofs.and_then(|proofs| proofs.sampling.clone()),
     }
 }

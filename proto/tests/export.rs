@@ -17,7 +17,7 @@ use baton_proto::{
     receipt::Receipt,
     segment::Segment,
 };
-use generate::session::{N_SHARDS, Session, TURNS, node, root, stand_in_id, system};
+use generate::session::{N_SHARDS, Session, TURNS, node, root, sampling, stand_in_id, system};
 use serde_json::Value;
 
 fn json(export: &Export) -> Value {
@@ -134,9 +134,15 @@ fn refuses_unknown_missing_and_duplicate_fields() {
         let mut extra = original.clone();
         extra.pointer_mut(path).unwrap().as_object_mut().unwrap().insert("more".into(), Value::Null);
         assert_eq!(check(&extra), Err(None), "{path}");
-        for name in names {
+        // The one field that need not be there, and is never null.
+        let mut null = original.clone();
+        if let Some(sampling) = null.pointer_mut(&format!("{path}/sampling")) {
+            *sampling = Value::Null;
+            assert_eq!(check(&null), Err(None), "{path}");
+        }
+        for name in names.iter().filter(|name| *name != "sampling") {
             let mut missing = original.clone();
-            missing.pointer_mut(path).unwrap().as_object_mut().unwrap().remove(&name);
+            missing.pointer_mut(path).unwrap().as_object_mut().unwrap().remove(name);
             assert_eq!(check(&missing), Err(None), "{path} {name}");
         }
     }
@@ -162,6 +168,7 @@ fn names_what_is_wrong() {
     }
     let cases: &[(&str, Change, ErrorCode)] = &[
         ("format", |e| e.format = "baton-export-v2".into(), UnsupportedVersion),
+        ("sampling", |e| e.turns[0].sampling = Some((&sampling(9)).into()), ReceiptMismatch),
         ("session id", |e| e.session_id.0[0] ^= 1, SessionIdMismatch),
         ("session key", |e| e.session_key.0[0] ^= 1, SessionIdMismatch),
         ("root", |e| e.root = Some(ExportKey::from_bytes([1; 32])), SessionIdMismatch),
@@ -255,6 +262,7 @@ fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> 
         receipt: Some(made.receipt.bytes().clone()),
         ack: None,
         system: Some(system()),
+        sampling: None,
     };
     let scope = ExportScope { n_shards: N_SHARDS, branch, with_root: false };
     build(&root(), &scope, &reader.finish().unwrap(), &BTreeMap::from([(0, proofs)])).unwrap()

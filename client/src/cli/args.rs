@@ -374,6 +374,17 @@ pub enum SessionCommand {
         #[arg(long)]
         with_root: bool,
     },
+    /// Write the memory that a relayer added to turns, which no export holds, for `baton-node replay`.
+    Memory {
+        /// The session.
+        session: String,
+        /// Only that of this turn.
+        #[arg(long, value_name = "NUMBER")]
+        turn: Option<u64>,
+        /// The file (made with mode 0600); `-` is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
     /// Take a session from an export with its root.
     Import {
         /// The file.

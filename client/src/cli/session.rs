@@ -8,7 +8,7 @@ use std::{
 use baton_client::{
     Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
 };
-use baton_proto::record::Role;
+use baton_proto::{export::ExportMemory, record::Role};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -38,13 +38,13 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Export { session, out: file, with_root } => {
             with_client(settings, false, async |client| {
                 let id = find_session(client, &session).await?;
-                let text = client.export(id, with_root).await?;
-                if file == Path::new("-") {
-                    return Ok(out.line(&text)?);
-                }
-                write_private(&file, text.as_bytes())?;
-                out.note(&format!("written to {}; it is as secret as the conversation", file.display()));
-                Ok(())
+                write(&client.export(id, with_root).await?, &file, out)
+            })
+            .await
+        }
+        SessionCommand::Memory { session, turn, out: file } => {
+            with_client(settings, false, async |client| {
+                write(&memory(client, &session, turn).await?, &file, out)
             })
             .await
         }
@@ -204,6 +204,34 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     devices::show_displaced(&displaced, out)?;
     devices::show_devices(&info, out);
     Ok(())
+}
+
+/// Writes what is as secret as the conversation to a file, or to standard output.
+fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        return Ok(out.line(text)?);
+    }
+    write_private(file, text.as_bytes())?;
+    out.note(&format!("written to {}; it is as secret as the conversation", file.display()));
+    Ok(())
+}
+
+/// The memory that turns were answered with, as `baton-node replay` takes it.
+async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
+    let id = find_session(client, named).await?;
+    let turns = client.history(id).await?.into_iter();
+    let kept: Vec<ExportMemory> = turns
+        .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
+        .filter(|one| !one.items.is_empty() && turn.is_none_or(|seq| seq == one.seq))
+        .collect();
+    if kept.is_empty() {
+        return Err(Failure::Usage(match turn {
+            Some(seq) => format!("turn {seq} was answered without memory, or there is no such turn"),
+            None => "no turn of the session was answered with memory".to_owned(),
+        }));
+    }
+    let text = serde_json::to_string(&kept).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(Zeroizing::new(text))
 }
 
 pub fn role(role: Role) -> &'static str {

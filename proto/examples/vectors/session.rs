@@ -403,6 +403,7 @@ impl Session {
                     receipt: Some(turn.accepted.receipt.bytes().clone()),
                     ack: (seq != 19).then(|| turn.ack.bytes().clone()),
                     system: (seq != 4).then(system),
+                    sampling: (seq % 2 == 0).then(|| (&sampling(seq)).into()),
                 };
                 (seq, proofs)
             })

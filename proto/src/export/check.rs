@@ -14,10 +14,10 @@ use crate::{
     record::{Message, Record, SealedRecord},
     segment::{Segment, blob_salt},
     signed::{Signed, SignedBytes},
-    turn::TurnAuth,
+    turn::{Sampling, TurnAuth},
 };
 
-use super::{EXPORT_FORMAT, Export, ExportSegment, ExportTurn};
+use super::{EXPORT_FORMAT, Export, ExportSampling, ExportSegment, ExportTurn};
 
 /// What a verification covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,43 @@ pub fn verify_each_blob(
     export: &Export,
     see: &mut dyn FnMut(&SeenBlob<'_>) -> Result<(), ErrorCode>,
 ) -> Result<ExportReport, ErrorCode> {
+    walk(export, see, &mut |_| {})
+}
+
+/// As [`verify`], and gives what the turns say, oldest first.
+///
+/// # Errors
+/// As [`verify`].
+pub fn open(export: &Export) -> Result<Vec<OpenTurn>, ErrorCode> {
+    let mut turns = Vec::new();
+    walk(export, &mut |_| Ok(()), &mut |turn| turns.push(turn))?;
+    Ok(turns)
+}
+
+/// One turn of an export that was verified.
+#[derive(Clone, Debug)]
+pub struct OpenTurn {
+    /// Its link.
+    pub link: Signed<Link>,
+    /// Its text.
+    pub record: Record,
+    /// The key of its record and of all commitments about it.
+    pub record_key: RecordKey,
+    /// The authorisation, where the export has it.
+    pub auth: Option<Signed<TurnAuth>>,
+    /// The receipt, where the export has it.
+    pub receipt: Option<Signed<Receipt>>,
+    /// The pinned system text, where the export has it.
+    pub system: Option<Vec<Message>>,
+    /// How its tokens were to be chosen, where the export has it.
+    pub sampling: Option<Sampling>,
+}
+
+fn walk(
+    export: &Export,
+    see: &mut dyn FnMut(&SeenBlob<'_>) -> Result<(), ErrorCode>,
+    keep: &mut dyn FnMut(OpenTurn),
+) -> Result<ExportReport, ErrorCode> {
     if export.format != EXPORT_FORMAT {
         return Err(ErrorCode::UnsupportedVersion);
     }
@@ -122,7 +159,7 @@ pub fn verify_each_blob(
             checked.is_named_blob(&blob, named, is_last.then_some(exported))?;
             let closes_segment = is_last && segment.is_closed();
             see(&SeenBlob { seq: link.seq, blob_id: turn.blob_id, closes_segment, bytes: &blob })?;
-            checked.proofs(&blob, &mut report)?;
+            keep(checked.proofs(&blob, &mut report)?);
             report.turns += 1;
             report.blobs_rebuilt += 1;
         }
@@ -229,7 +266,7 @@ impl CheckedTurn<'_> {
         if known.is_some_and(|id| id != exported.blob_id) { Err(ErrorCode::BlobIdMismatch) } else { Ok(()) }
     }
 
-    fn proofs(&self, blob: &[u8], report: &mut ExportReport) -> Result<(), ErrorCode> {
+    fn proofs(self, blob: &[u8], report: &mut ExportReport) -> Result<OpenTurn, ErrorCode> {
         let auth = self.turn.auth.as_ref().map(|auth| self.check_auth(auth)).transpose()?;
         let receipt =
             self.turn.receipt.as_ref().map(|receipt| self.check_receipt(receipt, report)).transpose()?;
@@ -244,7 +281,22 @@ impl CheckedTurn<'_> {
         }
         report.auths_checked += u64::from(auth.is_some());
         report.receipts_checked += u64::from(receipt.is_some());
-        Ok(())
+        let sampling = self.turn.sampling.as_ref().map(ExportSampling::decode).transpose()?;
+        if let (Some(sampling), Some(receipt)) = (&sampling, &receipt)
+            && (receipt.sampling != sampling.digest(&self.record_key) || receipt.seed != sampling.seed)
+        {
+            return Err(ErrorCode::ReceiptMismatch);
+        }
+        let system = self.turn.system.as_ref();
+        Ok(OpenTurn {
+            system: system.map(|system| system.iter().map(Message::from).collect()),
+            link: self.link.clone(),
+            record: self.record,
+            record_key: self.record_key,
+            auth,
+            receipt,
+            sampling,
+        })
     }
 
     fn check_auth(&self, encoded: &[u8]) -> Result<Signed<TurnAuth>, ErrorCode> {

@@ -29,6 +29,13 @@ pub(super) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(deserializer)
 }
 
+/// An optional field that is absent where there is nothing, and never `null`.
+pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// An optional identifier.
 pub(super) mod option {
     use super::{Deserialize, Deserializer, Display, FromStr, Serializer, parse};
