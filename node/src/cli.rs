@@ -16,6 +16,7 @@ mod manual;
 mod models;
 mod passphrase;
 pub(crate) mod progress;
+mod replay;
 mod status;
 mod style;
 mod time;
@@ -54,6 +55,10 @@ pub enum Exit {
     Storage = 4,
     /// The model cannot be fetched or loaded.
     Model = 5,
+    /// `replay`: the model gives another answer.
+    Different = 6,
+    /// `replay`: the turn cannot be computed again.
+    NotReplayable = 7,
 }
 
 /// A failure of a command.
@@ -110,12 +115,13 @@ Examples:
   baton-node keys backup --out FILE        a copy of the node key, under a passphrase
   baton-node bench                         how fast this machine computes the model
   baton-node earnings                      what clients acknowledged
+  baton-node replay 4 --export FILE        compute a turn again that a client disclosed
 
 Exit codes:
   0  done                                  3  an address cannot be listened on
   1  failed; status: the node is not ready 4  the data directory or a key file cannot be used
      doctor: there is a problem            5  the model cannot be fetched or loaded, or is wrong
-  2  wrong usage or configuration";
+  2  wrong usage or configuration          6, 7  replay: another answer; the turn is not replayable";
 
 const RUN_AFTER_HELP: &str = "\
 Each option is also an environment variable, and a key of the configuration file. Flags go before the environment,
@@ -174,6 +180,9 @@ enum Command {
     /// Measure how fast this machine computes a model
     #[command(after_help = bench::AFTER_HELP)]
     Bench(bench::BenchArgs),
+    /// Compute a turn again that a client disclosed, and compare it token by token
+    #[command(after_help = replay::AFTER_HELP)]
+    Replay(Box<replay::ReplayArgs>),
     /// Ask the running node how it is
     #[command(after_help = "Exit code 0 when the node is ready, 1 when it is not or does not answer.\n\n\
         With --watch: a table in place on a terminal, a line each time elsewhere, with --json one object a line.\n\n\
@@ -411,6 +420,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(args),
         Command::Models(args) => models::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => ask::block_on(replay::run(*args)),
         Command::Status(args) => status::run(args),
         Command::Completions { shell } => manual::completions(command(), shell),
         Command::Man { out } => manual::man(command(), out.as_deref()),

@@ -9,16 +9,14 @@ mod language;
 pub mod manifest;
 pub mod native;
 pub mod proxied;
+mod sampling;
 pub mod set;
 mod worker;
 
 use std::{fmt, future, iter};
 
 pub use baton_engine::batch::SessionKey;
-use baton_proto::{
-    ids::ModelId,
-    limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS},
-};
+use baton_proto::ids::ModelId;
 pub use baton_proto::{node_record::ModelManifest, receipt::EngineKind};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -27,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::prompt::Prompt;
 pub use language::{Constraint, Reported};
 pub use manifest::LoadedManifest;
+pub use sampling::Sampling;
 pub use set::Hold;
 
 /// Events buffered between an engine and its reader. Small on purpose: a slow reader must slow the
@@ -55,89 +54,6 @@ pub struct TokenCount {
     pub tokens: u32,
     /// `true` when the engine rendered and tokenised; `false` for a proxied backend's estimate.
     pub exact: bool,
-}
-
-/// How tokens are chosen.
-#[derive(Clone, PartialEq)]
-pub struct Sampling {
-    /// 0 is greedy; otherwise logits are divided by it. Range 0 to 5.
-    pub temperature: f32,
-    /// Nucleus: the smallest set of likeliest tokens with at least this probability. Range (0, 1]; 1 is off.
-    pub top_p: f32,
-    /// Only the so many likeliest tokens; 0 is off.
-    pub top_k: u32,
-    /// Divides positive and multiplies negative logits of recent tokens. Range (0, 10]; 1 is off.
-    pub repetition_penalty: f32,
-    /// Seed of the randomness, which is a pure function of it and the token's position in the answer.
-    pub seed: u64,
-    /// Texts that end the answer; they are never emitted, not even in part.
-    pub stop: Vec<String>,
-    /// Length of the whole answer in tokens, a resumed prefix included. At least 1.
-    pub max_tokens: u32,
-    /// With each token, its own probability and those of so many of the likeliest; 0 reports none. At most
-    /// [`MAX_LOGPROBS`].
-    pub logprobs: u8,
-}
-
-impl Default for Sampling {
-    /// Greedy, 512 tokens at the most.
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            repetition_penalty: 1.0,
-            seed: 0,
-            stop: Vec::new(),
-            max_tokens: 512,
-            logprobs: 0,
-        }
-    }
-}
-
-impl fmt::Debug for Sampling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sampling")
-            .field("temperature", &self.temperature)
-            .field("top_p", &self.top_p)
-            .field("top_k", &self.top_k)
-            .field("repetition_penalty", &self.repetition_penalty)
-            .field("seed", &self.seed)
-            .field("stop", &format_args!("{} strings", self.stop.len()))
-            .field("max_tokens", &self.max_tokens)
-            .field("logprobs", &self.logprobs)
-            .finish()
-    }
-}
-
-impl Sampling {
-    /// Checks every field against its range, which is that of [`baton_proto::turn::Sampling::check`].
-    ///
-    /// # Errors
-    /// [`EngineError::InvalidSampling`] names the first field out of range.
-    pub fn validate(&self) -> Result<(), EngineError> {
-        let refuse = |field| Err(EngineError::InvalidSampling { field });
-        if !(0.0..=5.0).contains(&self.temperature) {
-            return refuse("temperature");
-        }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return refuse("top_p");
-        }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty <= 10.0) {
-            return refuse("repetition_penalty");
-        }
-        if self.max_tokens == 0 {
-            return refuse("max_tokens");
-        }
-        let too_long = |stop: &String| stop.is_empty() || stop.len() > MAX_STOP_BYTES;
-        if self.stop.len() > MAX_STOP_STRINGS || self.stop.iter().any(too_long) {
-            return refuse("stop");
-        }
-        if self.logprobs > MAX_LOGPROBS {
-            return refuse("logprobs");
-        }
-        Ok(())
-    }
 }
 
 /// One answer to generate.
@@ -486,68 +402,4 @@ pub trait Engine: Send + Sync {
     /// Refuses new jobs, stops running ones within a token (they report [`EngineError::ShutDown`]) and
     /// joins the engine's threads. Blocks meanwhile; idempotent; also done on drop.
     fn shutdown(&self);
-}
-
-#[cfg(test)]
-mod tests {
-    use baton_proto::turn::Sampling as Asked;
-
-    use super::*;
-
-    /// What the engine and the protocol say of the same settings.
-    fn verdicts(change: impl FnOnce(&mut Asked)) -> [bool; 2] {
-        let mut asked = Asked::default();
-        change(&mut asked);
-        let Asked { temperature, top_p, top_k, repetition_penalty, seed, ref stop, logprobs, .. } = asked;
-        let ours = Sampling {
-            temperature,
-            top_p,
-            top_k,
-            repetition_penalty,
-            seed,
-            stop: stop.clone(),
-            max_tokens: 1,
-            logprobs,
-        };
-        [ours.validate().is_ok(), asked.check().is_ok()]
-    }
-
-    #[test]
-    fn accepts_exactly_the_numbers_that_the_protocol_accepts() {
-        let edges = [-1.0, -0.0, 0.0, f32::MIN_POSITIVE, 1.0, 1.0f32.next_up(), 5.0, 5.0f32.next_up(), 10.0];
-        let edges = edges.into_iter().chain([10.0f32.next_up(), f32::INFINITY, f32::NAN]);
-        let mut accepted = 0;
-        for value in edges {
-            for [ours, protocol] in [
-                verdicts(|asked| asked.temperature = value),
-                verdicts(|asked| asked.top_p = value),
-                verdicts(|asked| asked.repetition_penalty = value),
-            ] {
-                assert_eq!(ours, protocol, "{value}");
-                accepted += u32::from(ours);
-            }
-        }
-        assert_eq!(accepted, 6 + 2 + 6);
-    }
-
-    #[test]
-    fn reports_as_many_alternatives_as_the_protocol_allows() {
-        for (count, expected) in [(0, true), (MAX_LOGPROBS, true), (MAX_LOGPROBS + 1, false)] {
-            assert_eq!(verdicts(|asked| asked.logprobs = count), [expected; 2]);
-        }
-    }
-
-    #[test]
-    fn accepts_exactly_the_stop_strings_that_the_protocol_accepts() {
-        let many = |count| vec!["x".to_owned(); count];
-        for (stop, expected) in [
-            (many(MAX_STOP_STRINGS), true),
-            (many(MAX_STOP_STRINGS + 1), false),
-            (vec!["x".repeat(MAX_STOP_BYTES)], true),
-            (vec!["x".repeat(MAX_STOP_BYTES + 1)], false),
-            (vec![String::new()], false),
-        ] {
-            assert_eq!(verdicts(|asked| asked.stop = stop), [expected; 2]);
-        }
-    }
 }

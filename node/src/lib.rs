@@ -12,6 +12,7 @@ pub mod logging;
 pub mod metrics;
 pub mod models;
 pub mod prompt;
+pub mod replay;
 pub mod service;
 pub mod telemetry;
 pub mod turn;

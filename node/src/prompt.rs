@@ -293,6 +293,21 @@ pub fn fit_window<E>(
     })
 }
 
+/// The prompt of a window that was cut before: all of `history`, and the best `items` items of memory.
+#[must_use]
+pub fn whole_window(
+    system: &[ChatMessage],
+    history: &[TurnText],
+    memory: Option<(&MemoryBlock, usize)>,
+    new: &[ChatMessage],
+) -> Prompt {
+    let tools = Definitions::pinned(system).flatten().map(Arc::new);
+    let (memory, items) = memory.unzip();
+    let usable = memory.map_or(Vec::new(), MemoryBlock::usable);
+    let items = items.unwrap_or(0).min(usable.len());
+    Parts { system, tools, history, memory, usable, new }.prompt(history.len(), items)
+}
+
 /// The largest number up to `limit` that `fits`, which holds for 0 and for everything below what it holds
 /// for. Tries `first`, doubles while it fits, then halves the gap, so that nothing much larger than the
 /// answer is ever tried. Its last call that said yes was with the returned number.

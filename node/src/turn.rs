@@ -9,10 +9,11 @@ pub(crate) mod charge;
 mod commit;
 mod constraint;
 mod events;
-mod generate;
+pub(crate) mod generate;
 mod history;
 mod model;
-mod window;
+pub(crate) mod tally;
+pub(crate) mod window;
 
 use std::{sync::Arc, time::Duration};
 

@@ -105,7 +105,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
 }
 
 /// The file of a model: a path, or a name of the catalogue or of the model folder.
-fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
     if name.contains(['/', '\\']) || Path::new(name).is_file() {
         return Ok(PathBuf::from(name));
     }

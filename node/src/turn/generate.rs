@@ -3,9 +3,8 @@
 
 use baton_proto::{
     ErrorCode, Signed, codec,
-    ids::{AuthHash, RunningHash},
-    limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, PROGRESS_TOKENS, VERSION},
-    receipt::{AuditLeaf, ProgressNote, running_hash_start, running_hash_step},
+    limits::{MAX_MESSAGE_BYTES, MAX_RECORD_BUCKET, VERSION},
+    receipt::{AuditLeaf, ProgressNote},
     record::{FinishReason, Record, RecordKind},
     tools::{Definitions, read_answer},
     wire::ReplyEvent,
@@ -18,10 +17,12 @@ use super::{
     Opened,
     admission::Ticket,
     events::Events,
+    tally::Tally,
     window::{Asked, engine_code},
 };
 use crate::{
     engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, Reported},
+    prompt::Prompt,
     service::{Core, Step},
 };
 
@@ -39,41 +40,6 @@ pub(crate) struct Answer {
     pub(crate) stats: GenerateStats,
     /// When the first token came.
     pub(crate) first_token_at: Option<Instant>,
-}
-
-/// Counts and hashes tokens as they come.
-struct Tally {
-    auth_hash: AuthHash,
-    hash: RunningHash,
-    count: u32,
-    leaf_from: u32,
-    leaves: Vec<AuditLeaf>,
-}
-
-impl Tally {
-    /// Takes one token; gives the hash to note where a leaf is full.
-    fn step(&mut self, token: u32) -> Option<(u32, RunningHash)> {
-        self.hash = running_hash_step(&self.hash, token);
-        self.count += 1;
-        if self.count - self.leaf_from < PROGRESS_TOKENS {
-            return None;
-        }
-        self.close_leaf();
-        Some((self.count, self.hash))
-    }
-
-    fn close_leaf(&mut self) {
-        if self.count > self.leaf_from {
-            self.leaves.push(AuditLeaf {
-                first_token: self.leaf_from,
-                count: self.count - self.leaf_from,
-                running_hash: self.hash,
-                // The engines here do not attest logits.
-                logits_hash: [0; 32],
-            });
-            self.leaf_from = self.count;
-        }
-    }
 }
 
 /// Stops an engine's job when the turn ends for whatever reason.
@@ -100,13 +66,7 @@ pub(crate) async fn generate(
     let payload = &opened.payload;
     let auth_hash = ticket.auth.auth_hash();
     let record_key = payload.grant.record_key.record_key();
-    let mut tally = Tally {
-        auth_hash,
-        hash: running_hash_start(&record_key, &auth_hash),
-        count: 0,
-        leaf_from: 0,
-        leaves: Vec::new(),
-    };
+    let mut tally = Tally::new(&record_key, auth_hash);
     if payload.kind == RecordKind::Tombstone || ticket.auth.max_output_tokens == 0 {
         return Ok(without_text(FinishReason::None));
     }
@@ -118,11 +78,18 @@ pub(crate) async fn generate(
     let mut listener = Listener { core, tally, text: Zeroizing::default(), room, first_token_at: None };
     listener.text.reserve_exact(room.min(MAX_MESSAGE_BYTES));
     let mut answer = listener.listen(handle, &stop.0, events).await?;
-    let calls = |tools: &Definitions| !read_answer(&answer.text, |name| tools.has(name)).calls.is_empty();
-    if answer.finish == FinishReason::Stop && asked.prompt.tools().is_some_and(calls) {
-        answer.finish = FinishReason::ToolCall;
-    }
+    answer.finish = with_calls(answer.finish, &answer.text, &asked.prompt);
     Ok(answer)
+}
+
+/// An answer that ends by itself and calls tools ends for that.
+pub(crate) fn with_calls(finish: FinishReason, text: &str, prompt: &Prompt) -> FinishReason {
+    let calls = |tools: &Definitions| !read_answer(text, |name| tools.has(name)).calls.is_empty();
+    if finish == FinishReason::Stop && prompt.tools().is_some_and(calls) {
+        FinishReason::ToolCall
+    } else {
+        finish
+    }
 }
 
 fn without_text(finish: FinishReason) -> Answer {
@@ -153,19 +120,9 @@ fn start(
     asked: &Asked,
     cancel: CancellationToken,
 ) -> Result<GenerateHandle, ErrorCode> {
-    let sampling = &opened.payload.sampling;
     let job = GenerateJob {
         prompt: asked.prompt.clone(),
-        sampling: engine::Sampling {
-            temperature: sampling.temperature,
-            top_p: sampling.top_p,
-            top_k: sampling.top_k,
-            repetition_penalty: sampling.repetition_penalty,
-            seed: sampling.seed,
-            stop: sampling.stop.clone(),
-            max_tokens: asked.max_tokens,
-            logprobs: sampling.logprobs,
-        },
+        sampling: engine::Sampling::asked(&opened.payload.sampling, asked.max_tokens),
         resume_tokens: opened.payload.resume_tokens.clone(),
         constraint: opened.constraint.clone(),
         cache_key: Some(core.log_key.cache_key(&ticket.auth.session_id)),
@@ -250,7 +207,7 @@ impl Listener<'_> {
             let note = ProgressNote {
                 version: VERSION,
                 node: self.core.node,
-                auth_hash: self.tally.auth_hash,
+                auth_hash: self.tally.auth_hash(),
                 token_count,
                 running_hash,
                 time_ms: self.core.now_ms(),
@@ -266,7 +223,7 @@ impl Listener<'_> {
     }
 
     fn finish(
-        mut self,
+        self,
         finish: engine::FinishReason,
         stats: GenerateStats,
         cut: bool,
@@ -279,14 +236,14 @@ impl Listener<'_> {
             // Only a turn that was stopped cancels its job, and then nobody reads this.
             engine::FinishReason::Cancelled => return Err(ErrorCode::Busy),
         };
-        self.tally.close_leaf();
+        let (count, leaves) = self.tally.finish();
         // A proxied engine reports a count and no ids.
-        let output_tokens = if self.tally.count > 0 { self.tally.count } else { stats.output_tokens };
+        let output_tokens = if count > 0 { count } else { stats.output_tokens };
         Ok(Answer {
             text: self.text,
             finish,
             output_tokens,
-            leaves: self.tally.leaves,
+            leaves,
             stats,
             first_token_at: self.first_token_at,
         })

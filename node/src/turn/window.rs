@@ -132,7 +132,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
 
 /// The history that counts: without what later turns supersede, this one included if it is an edit. A summary
 /// still reads what it will stand for.
-fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Option<u64>) -> Vec<TurnText> {
+pub(crate) fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Option<u64>) -> Vec<TurnText> {
     let end = match (kind, supersedes_from) {
         (RecordKind::Edit, Some(from)) => from,
         _ => u64::MAX,

@@ -1,0 +1,262 @@
+//! `baton-node replay`: a disclosed turn computed again, and compared token by token.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, IsTerminal as _, Read as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use baton_proto::{
+    export::{Export, ExportMemory, OpenTurn, open},
+    limits::MAX_SCHEMA_BYTES,
+    memory::MemoryItem,
+};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{Exit, Failure, Places, bench::model_file, say, style::Style};
+use crate::{
+    config::Settings,
+    engine::native::{NativeConfig, NativeEngine},
+    replay::{NotReplayable, Task, Verdict, replay},
+};
+
+pub(super) const AFTER_HELP: &str = "\
+The client that had the conversation makes the files: `baton session export SESSION --out FILE`, and for a turn that was
+answered with memory `baton session memory SESSION --turn TURN --out FILE`. All of the export is verified first. An answer of a server
+behind a node cannot be computed again, nor one whose settings the export does not have.
+
+Exit codes: 0 all the same, 6 one is different, 7 one is not replayable and none different.
+
+Examples:
+  baton-node replay --export conversation.json
+  baton-node replay 4 --export conversation.json
+  baton-node replay 4 --export conversation.json --memory memory.json --json
+  baton-node replay 9f86d081 --export conversation.json --model ./llama-3.2-1b.Q4_K_M.gguf";
+
+/// The largest export that is read.
+const MAX_EXPORT_BYTES: u64 = 1 << 30;
+/// The largest file of memory that is read: that of a thousand turns and more.
+const MAX_MEMORY_FILE_BYTES: u64 = 256 << 20;
+/// Bytes for keys and values: the window of one turn.
+const KV_BYTES: usize = 8 << 30;
+/// Fewest digits of a receipt's hash that name it.
+const MIN_DIGITS: usize = 6;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct ReplayArgs {
+    /// Turns, by their numbers from 0, or by their receipts' hashes or the beginnings of those [default: all]
+    #[arg(value_name = "RECEIPT")]
+    receipts: Vec<String>,
+    /// The exported conversation
+    #[arg(long, value_name = "FILE")]
+    export: PathBuf,
+    /// The memory that the turn was answered with, where it was
+    #[arg(long, value_name = "FILE")]
+    memory: Option<PathBuf>,
+    /// The JSON schema that the answer had to satisfy, as it was sent
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+    /// Folder of model files [default: baton/models in the user's cache folder]
+    #[arg(long, env = "BATON_NODE_MODEL_DIR", value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+    /// Name from `models list`, or the path of a GGUF file [default: the configured model]
+    #[arg(long, value_name = "NAME|FILE")]
+    model: Option<String>,
+    /// Threads that compute; the result is the same with any number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: ReplayArgs) -> Result<(), Failure> {
+    let turns = disclosed(&args.export)?;
+    let mut memory: BTreeMap<u64, Vec<MemoryItem>> = match &args.memory {
+        Some(path) => memory_of(path)?,
+        None => BTreeMap::new(),
+    };
+    let schema = args.schema.as_deref().map(|path| read(path, MAX_SCHEMA_BYTES as u64)).transpose()?;
+    let schema = schema.as_ref().map(|schema| schema.as_str());
+    let meant = match &args.receipts[..] {
+        [] => turns.iter().map(|turn| turn.link.seq).collect(),
+        named => named.iter().map(|named| turn_of(&turns, named)).collect::<Result<Vec<u64>, _>>()?,
+    };
+    let tasks: Vec<(u64, Result<Task, NotReplayable>)> = meant
+        .into_iter()
+        .map(|seq| (seq, Task::new(&turns, seq, &memory.remove(&seq).unwrap_or_default(), schema)))
+        .collect();
+    drop(turns);
+
+    let mut bench = None;
+    let (mut different, mut unsaid) = (0, 0);
+    for (seq, task) in tasks {
+        let began = Instant::now();
+        let verdict = match task {
+            Ok(task) => {
+                let bench = match &mut bench {
+                    Some(bench) => bench,
+                    none => none.insert(Bench::open(&args).await?),
+                };
+                bench.compute(seq, &task).await?
+            }
+            Err(why) => Verdict::NotReplayable(why),
+        };
+        different += usize::from(matches!(verdict, Verdict::Different { .. }));
+        unsaid += usize::from(matches!(verdict, Verdict::NotReplayable(_)));
+        tell(seq, &verdict, began.elapsed(), args.json);
+    }
+    match (different, unsaid) {
+        (0, 0) => Ok(()),
+        (0, turns) => {
+            Err(Failure::text(Exit::NotReplayable, format!("not replayable: {turns} of the turns")))
+        }
+        (turns, _) => Err(Failure::text(Exit::Different, format!("different: {turns} of the turns"))),
+    }
+}
+
+fn tell(seq: u64, verdict: &Verdict, took: Duration, json: bool) {
+    let seconds = took.as_secs_f64();
+    if json {
+        let (result, tokens, at, why) = match verdict {
+            Verdict::Same { tokens } => ("same", Some(*tokens), None, None),
+            Verdict::Different { token } => ("different", None, *token, None),
+            Verdict::NotReplayable(why) => ("not-replayable", None, None, Some(why.to_string())),
+        };
+        return say(json!({
+            "turn": seq, "result": result, "tokens": tokens, "different_at": at, "reason": why, "seconds": seconds,
+        }));
+    }
+    let style = Style::stdout();
+    say(match verdict {
+        Verdict::Same { tokens } => {
+            style.good(&format!("turn {seq}: the same {tokens} tokens ({seconds:.1} s)"))
+        }
+        Verdict::Different { token: Some(token) } => style.bad(&format!(
+            "turn {seq}: different at token {token}, where the model goes on with other words"
+        )),
+        Verdict::Different { token: None } => {
+            style.bad(&format!("turn {seq}: different, the model spells these words with other tokens"))
+        }
+        Verdict::NotReplayable(why) => format!("turn {seq}: not replayable, {why}"),
+    });
+}
+
+/// The verified turns of an export.
+fn disclosed(path: &Path) -> Result<Vec<OpenTurn>, Failure> {
+    let text = read(path, MAX_EXPORT_BYTES)?;
+    let wrong = |error: anyhow::Error| {
+        Failure::new(Exit::Failure, error.context(format!("{} does not verify", path.display())))
+    };
+    let export: Export = serde_json::from_str(&text).map_err(|error| wrong(error.into()))?;
+    open(&export).map_err(|error| wrong(error.into()))
+}
+
+/// The loaded model.
+struct Bench {
+    engine: NativeEngine,
+}
+
+impl Bench {
+    async fn open(args: &ReplayArgs) -> Result<Self, Failure> {
+        let mut flags = args.places.clone().flags();
+        flags.model_dir.clone_from(&args.model_dir);
+        let settings = Settings::load(flags)?;
+        let path = model_file(args.model.as_ref().unwrap_or(&settings.model), &settings.model_dir)?;
+        let spinner = spinner("loading the model");
+        let config = NativeConfig {
+            max_context_tokens: u32::MAX,
+            slots: 1,
+            threads: args.threads.map(usize::from),
+            kv_bytes: KV_BYTES,
+            ..NativeConfig::new("replay", path)
+        };
+        let loading = tokio::task::spawn_blocking(move || NativeEngine::load(&config));
+        let engine = loading.await.map_err(|error| Failure::new(Exit::Failure, error))?;
+        spinner.finish_and_clear();
+        Ok(Self { engine: engine.map_err(|error| Failure::new(Exit::Model, error))? })
+    }
+
+    async fn compute(&self, seq: u64, task: &Task) -> Result<Verdict, Failure> {
+        let spinner = spinner(&format!("computing turn {seq} again, of {} tokens", task.input_tokens()));
+        let verdict = replay(&self.engine, task).await.map_err(|error| Failure::new(Exit::Failure, error))?;
+        spinner.finish_and_clear();
+        match verdict {
+            Verdict::NotReplayable(NotReplayable::Model { wanted, here }) => Err(Failure::text(
+                Exit::Model,
+                format!(
+                    "turn {seq} was answered by model {wanted}, and this is {here}: name its file with --model"
+                ),
+            )),
+            verdict => Ok(verdict),
+        }
+    }
+}
+
+/// The memory items of turns.
+fn memory_of(path: &Path) -> Result<BTreeMap<u64, Vec<MemoryItem>>, Failure> {
+    let all: Result<Vec<ExportMemory>, _> = serde_json::from_str(&read(path, MAX_MEMORY_FILE_BYTES)?);
+    let all =
+        all.map_err(|error| Failure::text(Exit::Usage, format!("--memory {}: {error}", path.display())))?;
+    Ok(all.into_iter().map(|one| (one.seq, one.items)).collect())
+}
+
+/// The turn that is meant.
+fn turn_of(turns: &[OpenTurn], named: &str) -> Result<u64, Failure> {
+    if let Ok(seq) = named.parse::<u64>()
+        && turns.iter().any(|turn| turn.link.seq == seq)
+    {
+        return Ok(seq);
+    }
+    let digits = named.len() >= MIN_DIGITS && named.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let is_meant = |turn: &&OpenTurn| {
+        let hash = turn.receipt.as_ref().map(|receipt| hex::encode(receipt.receipt_hash().0));
+        digits && hash.is_some_and(|hash| hash.starts_with(&named.to_ascii_lowercase()))
+    };
+    match turns.iter().filter(is_meant).collect::<Vec<_>>()[..] {
+        [turn] => Ok(turn.link.seq),
+        [] => Err(Failure::text(
+            Exit::Usage,
+            format!(
+                "the export has no turn {named}: its turns are 0 to {}; a receipt's hash needs {MIN_DIGITS} digits at least",
+                turns.len().saturating_sub(1)
+            ),
+        )),
+        _ => Err(Failure::text(
+            Exit::Usage,
+            format!("{named} is the beginning of several receipts: give more digits"),
+        )),
+    }
+}
+
+/// A file of the conversation.
+fn read(path: &Path, limit: u64) -> Result<Zeroizing<String>, Failure> {
+    let failed =
+        |error: io::Error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display()));
+    let file = File::open(path).map_err(failed)?;
+    let mut text = Zeroizing::new(String::new());
+    // No buffer of a former size is left behind.
+    let expected = file.metadata().map_or(0, |data| data.len()).min(limit);
+    text.reserve_exact(usize::try_from(expected).unwrap_or(0) + 1);
+    file.take(limit + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > limit {
+        return Err(Failure::text(Exit::Usage, format!("{} is larger than {limit} bytes", path.display())));
+    }
+    Ok(text)
+}
+
+fn spinner(text: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let spinner = ProgressBar::new_spinner().with_message(text.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}

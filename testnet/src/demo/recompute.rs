@@ -1,0 +1,48 @@
+//! Every answer of the conversation, whichever nodes made it, computed again from what its client can disclose.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use baton_keys::files::write_private;
+use baton_proto::export::ExportMemory;
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::Demo;
+use crate::{network::EngineChoice, output, process::sibling};
+
+impl Demo {
+    /// The engine of another process has computed nothing before: other batches, no kept keys and values, no beginning of
+    /// another node.
+    pub(super) async fn recompute(&mut self, folder: &Path) -> anyhow::Result<()> {
+        output::note("every answer computed again by another process, from the export");
+        let history = self.client.history(self.session).await?.into_iter();
+        let memory: Vec<ExportMemory> =
+            history.map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory }).collect();
+        let items = folder.join("memory.json");
+        write_private(&items, &serde_json::to_vec(&memory)?)?;
+        let mut command = Command::new(sibling("baton-node")?);
+        command.args(["replay", "--json", "--export"]).arg(folder.join("export.json"));
+        command.arg("--memory").arg(&items).arg("--data-dir").arg(folder.join("replay"));
+        if let Some(models) = &self.network.options.model_dir {
+            command.arg("--model-dir").arg(models);
+        }
+        let done = command.kill_on_drop(true).output().await.context("cannot run baton-node replay")?;
+        let wanted = match self.engine {
+            EngineChoice::Native => "same",
+            EngineChoice::Echo => "not-replayable",
+        };
+        let said = String::from_utf8_lossy(&done.stdout);
+        let mut turns = 0;
+        for line in said.lines() {
+            let turn: Value = serde_json::from_str(line)?;
+            ensure!(turn["result"] == wanted, "a turn that is {wanted} was expected: {turn}");
+            turns += 1;
+        }
+        let errors = String::from_utf8_lossy(&done.stderr);
+        ensure!(turns == self.report.turns, "{turns} of {} turns: {errors}", self.report.turns);
+        output::note(&format!("  {turns} turns are {wanted}"));
+        self.report.recomputed = (self.engine == EngineChoice::Native).then_some(true);
+        Ok(())
+    }
+}
