@@ -21,7 +21,8 @@ use crate::{
     error::MeshError,
     ids::node_id_of,
     limits::{
-        GOSSIP_STRANGERS_PER_MINUTE, GOSSIP_STRANGERS_PER_SUBNET, MAX_GOSSIP_BYTES, MIN_GOSSIP_INTERVAL,
+        GOSSIP_SCORE_KEPT, GOSSIP_STRANGERS_PER_MINUTE, GOSSIP_STRANGERS_PER_SUBNET, MAX_GOSSIP_BYTES,
+        MIN_GOSSIP_INTERVAL,
     },
     origin::Subnet,
     rate::Rates,
@@ -71,6 +72,7 @@ fn scores() -> PeerScoreParams {
     PeerScoreParams {
         topics: HashMap::from([(topic().hash(), topic_scores)]),
         ip_colocation_factor_whitelist: loopback.collect(),
+        retain_score: GOSSIP_SCORE_KEPT,
         ..PeerScoreParams::default()
     }
 }

@@ -139,6 +139,10 @@ pub(crate) const EXPLORE_CONNECTIONS: usize = 8;
 /// Largest gossiped message: a signed node record and gossipsub's own fields.
 pub(crate) const MAX_GOSSIP_BYTES: usize = 20 * 1024;
 
+/// How long gossip remembers the score of a peer that has gone. Identities are free, so that nothing else bounds how many it
+/// remembers; libp2p's own hour would be hundreds of thousands of them.
+pub(crate) const GOSSIP_SCORE_KEPT: Duration = Duration::from_secs(30);
+
 /// A second record of one node within this is not passed on.
 pub(crate) const MIN_GOSSIP_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -1,8 +1,8 @@
 //! The native engine: a GGUF model on this machine's CPU.
 //!
 //! Loading maps the file, hashes it, and refuses what it cannot run right. Jobs are rendered and tokenised on a thread of
-//! their own ([`desk`]) and then share the model, step by step, on another (`baton_engine::batch`); each has its own
-//! text, grammar and sampler ([`answer`]). Conversation text leaves this module only as events.
+//! their own (`native/desk.rs`) and then share the model, step by step, on another (`baton_engine::batch`); each has its own
+//! text, grammar and sampler (`native/answer.rs`). Conversation text leaves this module only as events.
 
 mod answer;
 mod desk;
