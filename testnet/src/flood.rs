@@ -47,9 +47,10 @@ const EACH_OF_MANY: u64 = 20;
 /// Parts whose latency is reported and not judged: whoever is served from hundreds of subnets, within the share of each, is
 /// no stranger any more, and the honest subnet is one of so many.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
-/// What the node's memory may still grow by during a part, in MiB: tables and caches fill once, and the allocator keeps what it
-/// had.
-pub const MOST_GROWTH_MIB: f64 = 12.0;
+/// What the node's memory may grow by during a part, in MiB: its tables fill once and its allocator keeps what it had.
+pub const MOST_GROWTH_MIB: f64 = 24.0;
+/// What of that may come after the first third of a part.
+pub const MOST_LATE_GROWTH_MIB: f64 = 12.0;
 
 /// What to do.
 #[derive(Debug, Clone)]
@@ -165,8 +166,11 @@ impl FloodReport {
         for (name, part) in parts.iter() {
             let honest = &part.honest;
             breach(honest.failed == 0, format!("{name}: {} honest turns failed", honest.failed));
-            let grew = part.node_mib.grew;
+            let Memory { grew, grew_late, .. } = part.node_mib;
             breach(grew <= MOST_GROWTH_MIB, format!("{name}: the node's memory grew by {grew} MiB"));
+            let text =
+                format!("{name}: the node's memory still grew by {grew_late} MiB after a third of the time");
+            breach(grew_late <= MOST_LATE_GROWTH_MIB, text);
         }
         // A minute's worth at once, and what comes back meanwhile and in a few seconds more.
         let share = |a_minute: u64| a_minute + a_minute * (*seconds + 5) / 60;

@@ -100,9 +100,11 @@ pub struct Memory {
     pub each_second: Vec<f64>,
     /// The most.
     pub most: f64,
-    /// The middle of the last third less that of the one before: what it still grows by when tables and caches have had a third
-    /// of the time to fill, without single peaks.
+    /// The middle of the last third less that of the first: what it grew by, without single peaks.
     pub grew: f64,
+    /// The same less that of the second third: what it still grows by when tables and caches have had a third of the time to
+    /// fill.
+    pub grew_late: f64,
 }
 
 impl Memory {
@@ -113,11 +115,12 @@ impl Memory {
             sorted.sort_by(f64::total_cmp);
             sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
         };
-        let (_, last) = each_second.split_at(each_second.len() - third);
-        let before = &each_second[each_second.len().saturating_sub(2 * third)..each_second.len() - third];
-        let grew = ((middle(last) - middle(before)) * 10.0).round() / 10.0;
+        let later = each_second.len() - third;
+        let growth = |since: &[f64]| ((middle(&each_second[later..]) - middle(since)) * 10.0).round() / 10.0;
+        let grew = growth(&each_second[..third]);
+        let grew_late = growth(&each_second[later.saturating_sub(third)..later]);
         let most = each_second.iter().copied().fold(0.0, f64::max);
-        Self { each_second, most, grew }
+        Self { each_second, most, grew, grew_late }
     }
 }
 
@@ -196,6 +199,7 @@ mod tests {
     #[test]
     fn growth_is_of_the_middles_and_not_of_a_peak() {
         let memory = Memory::of(vec![1.0, 4.0, 7.0, 90.0, 12.0, 11.0, 13.0, 15.0, 80.0]);
-        assert!((memory.grew - 3.0).abs() < 0.01 && (memory.most - 90.0).abs() < 0.01, "{memory:?}");
+        assert!((memory.grew - 11.0).abs() < 0.01 && (memory.most - 90.0).abs() < 0.01, "{memory:?}");
+        assert!((memory.grew_late - 3.0).abs() < 0.01, "{memory:?}");
     }
 }
