@@ -38,8 +38,8 @@ Examples:
   baton-node replay 4 --export conversation.json --memory memory.json --json
   baton-node replay 9f86d081 --export conversation.json --model ./llama-3.2-1b.Q4_K_M.gguf";
 
-/// The largest export that is read.
-const MAX_EXPORT_BYTES: u64 = 1 << 30;
+/// The largest export that is read: the largest that a client writes.
+const MAX_EXPORT_BYTES: u64 = 256 << 20;
 /// The largest file of memory that is read: that of a thousand turns and more.
 const MAX_MEMORY_FILE_BYTES: u64 = 256 << 20;
 /// Bytes for keys and values: the window of one turn.
