@@ -59,7 +59,9 @@ pub enum NotReplayable {
     #[error("the answer came from {0}, of which nobody knows what it computed")]
     Engine(&'static str),
     /// The memory items are missing, or others.
-    #[error("the receipt is bound to {wanted} memory items, and {given} were given that are not these")]
+    #[error(
+        "the receipt is bound to the memory items used, {wanted} in number, and not to the {given} given: --memory names their file"
+    )]
     Memory {
         /// Items that the answer was made with.
         wanted: u16,
@@ -67,7 +69,7 @@ pub enum NotReplayable {
         given: usize,
     },
     /// The schema is missing, or another.
-    #[error("the answer follows a JSON schema, and the one given is not the same or none was")]
+    #[error("the answer follows a JSON schema that was not given, or another was: --schema names its file")]
     Schema,
     /// Another model than the engine's.
     #[error("the answer is of model {wanted}, and this is {here}")]
