@@ -23,6 +23,8 @@ use standing::Standing;
 
 /// Points at which a peer is refused for a while: at least four of the gravest offences within minutes.
 const BAN_POINTS: u32 = 1000;
+/// Points of one offence, at most.
+const MAX_POINTS: u32 = BAN_POINTS / 4;
 /// Points that a peer has left after a ban: the next one is nearer.
 const PROBATION_POINTS: u32 = BAN_POINTS / 2;
 /// Points that a turn which was served takes away: a relayer that passes on what some of its users make up is not shut out.
@@ -88,7 +90,7 @@ impl Offence {
 
     fn points(self) -> u32 {
         match self {
-            Self::Forged => 250,
+            Self::Forged => MAX_POINTS,
             Self::Garbage => 200,
             Self::Stalled | Self::Early => 50,
             Self::Replayed | Self::Rejected => 20,
@@ -192,6 +194,12 @@ impl Guard {
     /// Whether a peer is neither counted apart nor was served before.
     pub(crate) fn is_stranger(&self, who: &Caller, now_ms: u64) -> bool {
         who.subnet.is_some() && !self.standing.has(&who.peer, now_ms)
+    }
+
+    /// Whether a peer comes after others in the line: a stranger, or one that was none for a moment only. Identities are free,
+    /// so that each could be served once and be preferred with the next request.
+    pub(crate) fn is_newcomer(&self, who: &Caller, now_ms: u64) -> bool {
+        who.subnet.is_some() && !self.standing.has_settled(&who.peer, now_ms)
     }
 
     fn pool(&self, who: &Caller, now_ms: u64) -> Option<Pool> {
@@ -300,7 +308,10 @@ impl Guard {
     pub(crate) fn offence(&mut self, who: &Caller, offence: Offence, now_ms: u64) -> Option<u64> {
         let subnet = who.subnet?;
         let points = offence.points();
+        // Where strangers are held short, whoever does not wait takes what others wait for.
+        let tightness = tightness(self.subnets.points(&subnet, now_ms));
         self.subnets.add(subnet, points, MAX_SUBNET_POINTS, now_ms);
+        let points = if offence == Offence::Early { (points << tightness).min(MAX_POINTS) } else { points };
         let total = self.peers.add(who.peer, points, BAN_POINTS, now_ms);
         (total >= BAN_POINTS).then(|| self.peers.ban(&who.peer, PROBATION_POINTS, now_ms))
     }

@@ -42,7 +42,7 @@ pub(crate) struct Guest {
     pub(crate) peer: NodeId,
     /// Its group.
     pub(crate) group: Group,
-    /// Nobody whom the node served before, and without a grant.
+    /// Nobody whom the node served some time ago, and without a grant.
     pub(crate) stranger: bool,
 }
 

@@ -113,6 +113,6 @@ pub(crate) fn guest(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Gu
         (None, Some(subnet)) => Group::Subnet(subnet),
         (None, None) => Group::Peer(who.peer),
     };
-    let stranger = chain.is_none() && core.guard().is_stranger(who, core.now_ms());
+    let stranger = chain.is_none() && core.guard().is_newcomer(who, core.now_ms());
     Guest { peer: who.peer, group, stranger }
 }

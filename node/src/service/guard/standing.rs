@@ -7,6 +7,9 @@ use baton_proto::ids::NodeId;
 
 /// How long a served turn gives its peer standing.
 const STANDING_MS: u64 = 3_600_000;
+/// How long after its first served turn a peer is no newcomer in the line: longer than an identity lasts that is thrown
+/// away after some requests.
+pub(super) const NEWCOMER_MS: u64 = 30_000;
 /// Peers of one subnet with standing. Whoever has it keeps it while it comes back: a flood of newcomers that are served
 /// takes it from nobody.
 pub(super) const MAX_OF_SUBNET: usize = 16;
@@ -16,25 +19,46 @@ pub(super) const MAX_STANDING: usize = 4096;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    peers: HashMap<NodeId, (Subnet, u64)>,
+    peers: HashMap<NodeId, Known>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    subnet: Subnet,
+    first_ms: u64,
+    last_ms: u64,
+}
+
+impl Known {
+    fn holds(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.last_ms) < STANDING_MS
+    }
 }
 
 impl Standing {
     pub(super) fn has(&self, peer: &NodeId, now_ms: u64) -> bool {
-        self.peers.get(peer).is_some_and(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < STANDING_MS)
+        self.peers.get(peer).is_some_and(|known| known.holds(now_ms))
+    }
+
+    /// Whether a peer has had it for a while.
+    pub(super) fn has_settled(&self, peer: &NodeId, now_ms: u64) -> bool {
+        let settled = |known: &Known| now_ms.saturating_sub(known.first_ms) >= NEWCOMER_MS;
+        self.peers.get(peer).is_some_and(|known| known.holds(now_ms) && settled(known))
     }
 
     /// A turn of this peer was served.
     pub(super) fn note(&mut self, peer: NodeId, subnet: Subnet, now_ms: u64) {
-        if !self.has(&peer, now_ms) {
+        let before = self.peers.get(&peer).filter(|known| known.holds(now_ms)).map(|known| known.first_ms);
+        if before.is_none() {
             // Looked through only for a newcomer whose turn was served, which took far longer.
-            self.peers.retain(|_, (_, at_ms)| now_ms.saturating_sub(*at_ms) < STANDING_MS);
-            let of_subnet = self.peers.values().filter(|(other, _)| *other == subnet).count();
+            self.peers.retain(|_, known| known.holds(now_ms));
+            let of_subnet = self.peers.values().filter(|other| other.subnet == subnet).count();
             if self.peers.len() >= MAX_STANDING || of_subnet >= MAX_OF_SUBNET {
                 return;
             }
         }
-        self.peers.insert(peer, (subnet, now_ms));
+        let first_ms = before.unwrap_or(now_ms);
+        self.peers.insert(peer, Known { subnet, first_ms, last_ms: now_ms });
     }
 
     #[cfg(test)]

@@ -4,7 +4,7 @@ use baton_mesh::MAX_RATE_ENTRIES;
 
 use super::{
     scores::{FIRST_BAN_MS, HALF_LIFE_MS, LONGEST_BAN_MS, MAX_SCORES, faded},
-    standing::{MAX_OF_SUBNET, MAX_STANDING},
+    standing::{MAX_OF_SUBNET, MAX_STANDING, NEWCOMER_MS},
     *,
 };
 
@@ -101,6 +101,38 @@ fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
         // Another is faster.
         guard.turn(&caller(&guard, 50, HERE), false, now).unwrap();
     }
+}
+
+#[test]
+fn coming_too_early_counts_more_where_strangers_are_held_short() {
+    let mut guard = Guard::new(&limits());
+    let banned_after = |guard: &mut Guard, who| {
+        (1..).find(|_| guard.offence(&who, Offence::Early, 0).is_some()).unwrap_or(0)
+    };
+    let quiet = caller(&guard, 1, THERE);
+    // Its own twenty make its subnet a tight one: the second half counts double.
+    assert_eq!(banned_after(&mut guard, quiet), 15);
+    for number in 100..300 {
+        guard.offence(&caller(&guard, number, HERE), Offence::Forged, 0);
+    }
+    let hasty = caller(&guard, 2, HERE);
+    assert_eq!(banned_after(&mut guard, hasty), 4, "never fewer than of the gravest");
+}
+
+#[test]
+fn a_peer_is_a_newcomer_in_the_line_for_a_while_after_it_was_served_first() {
+    let mut guard = Guard::new(&limits());
+    let who = caller(&guard, 1, HERE);
+    let mut newcomer = |served, now| {
+        if served {
+            guard.served(&who, now);
+        }
+        guard.is_newcomer(&who, now)
+    };
+    assert!(newcomer(false, 0) && newcomer(true, 0) && newcomer(true, NEWCOMER_MS - 1));
+    assert!(!newcomer(false, NEWCOMER_MS) && !newcomer(true, HOUR_MS), "coming again does not begin it anew");
+    assert!(!newcomer(false, 2 * HOUR_MS - 1) && newcomer(false, 2 * HOUR_MS), "an hour without a turn does");
+    assert!(newcomer(true, 2 * HOUR_MS));
 }
 
 #[test]
@@ -223,7 +255,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         (0u32..40).prop_map(Step::Arrive),
         (0u32..40).prop_map(Step::Turn),
-        (0u32..40, 0usize..7).prop_map(|(who, what)| Step::Offence(who, what)),
+        (0u32..40, 0..OFFENCES.len()).prop_map(|(who, what)| Step::Offence(who, what)),
         (0u32..40).prop_map(Step::Served),
         (0u32..40, 0u64..5000).prop_map(|(who, tokens)| Step::Tokens(who, tokens)),
         (0u64..200_000).prop_map(Step::Wait),
