@@ -67,13 +67,14 @@ pub struct JournalLimits {
 }
 
 impl Default for JournalLimits {
-    /// 512 MiB of blobs, three days, a million entries (some hundred bytes to two kilobytes each), 32 MiB of cache.
+    /// 512 MiB of blobs, three days, a million entries (some hundred bytes to two kilobytes each), 8 MiB of cache: what is
+    /// read again is what was written just now.
     fn default() -> Self {
         Self {
             max_blob_bytes: 512 * 1024 * 1024,
             retention: Duration::from_secs(3 * 24 * 3600),
             max_entries: 1_000_000,
-            cache_bytes: 32 * 1024 * 1024,
+            cache_bytes: 8 * 1024 * 1024,
         }
     }
 }
