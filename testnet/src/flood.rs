@@ -47,6 +47,8 @@ const EACH_OF_MANY: u64 = 20;
 /// Parts whose latency is reported and not judged: whoever is served from hundreds of subnets, within the share of each, is
 /// no stranger any more, and the honest subnet is one of so many.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
+/// Megabytes of blobs that the node keeps in memory: few, so that it has them before its memory is looked at.
+const CACHE_MB: &str = "4";
 /// What the node's memory may grow by during a part, in MiB: its tables fill once and its allocator keeps what it had.
 pub const MOST_GROWTH_MIB: f64 = 24.0;
 /// What of that may come after the first third of a part.
@@ -78,6 +80,8 @@ pub struct Honest {
     pub turns: usize,
     /// Turns that were not.
     pub failed: usize,
+    /// Why not.
+    pub failures: Vec<String>,
     /// From sending to the accepted turn, in milliseconds; of failed turns, until they failed.
     pub turn_ms: Quantiles,
     /// Attempts that failed before a turn was answered, by error code or reason.
@@ -239,7 +243,12 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
 /// When a process does not start, or the warm-up fails.
 pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodReport> {
     let defence = if options.defence { "true" } else { "false" };
-    let extra = ["--count-private", "true", "--defence", defence, "--listen", "/ip6/::1/tcp/0"];
+    let extra = [
+        ("--count-private", "true"),
+        ("--defence", defence),
+        ("--listen", "/ip6/::1/tcp/0"),
+        ("--cache-mb", CACHE_MB),
+    ];
     let node_options = NodeOptions {
         engine: EngineChoice::Echo,
         shards: 10,
@@ -247,7 +256,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         context_tokens: None,
         echo_delay_ms: 2,
         model_dir: None,
-        extra: extra.map(str::to_owned).to_vec(),
+        extra: extra.into_iter().flat_map(<[&str; 2]>::from).map(str::to_owned).collect(),
     };
     let network = Network::start(folder, 1, node_options).await?;
     let mut clients = Vec::with_capacity(options.clients);
@@ -324,7 +333,7 @@ impl Bench<'_> {
             Some(wave) => Some(self.attacker(wave, duty).await?),
             None => None,
         };
-        let watch = Watch::begin(node.process.id().context("the node runs")?)?;
+        let watch = Watch::begin(node)?;
         let until = Until::Passed(Duration::from_secs(self.options.seconds));
         let seen = honest(self.clients, until).await?;
         let (node_mib, node_cpus) = watch.end().await?;
@@ -383,21 +392,22 @@ async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest>
         let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
         tasks.spawn(talk(client.clone(), offset, until));
     }
-    let (mut times, mut failed, mut again) = (Vec::new(), 0, BTreeMap::new());
+    let (mut times, mut failures, mut again) = (Vec::new(), Vec::new(), BTreeMap::new());
     while let Some(talked) = tasks.join_next().await {
         let (turns, reasons) = talked??;
         reasons.into_iter().for_each(|reason| *again.entry(reason).or_default() += 1);
         for (milliseconds, answered) in turns {
             times.push(milliseconds);
-            failed += usize::from(!answered);
+            failures.extend(answered.err());
         }
     }
     ensure!(!times.is_empty(), "no honest turn was begun");
-    Ok(Honest { turns: times.len() - failed, failed, turn_ms: Quantiles::of(&times), again })
+    let (turns, failed) = (times.len() - failures.len(), failures.len());
+    Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again })
 }
 
-/// How long each turn took and whether it was answered, and why attempts failed on the way.
-type Talked = (Vec<(f64, bool)>, Vec<String>);
+/// How long each turn took and why it was not answered, and why attempts failed on the way.
+type Talked = (Vec<(f64, Result<(), String>)>, Vec<String>);
 
 /// One honest client.
 async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<Talked> {
@@ -423,15 +433,13 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
             }
         });
         let answered = match tokio::time::timeout(TURN_TIMEOUT, turn).await {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "an honest turn failed");
-                false
-            }
-            Err(_) => false,
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", TURN_TIMEOUT.as_secs())),
         };
+        let failed = answered.is_err();
         times.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
-        if !answered {
+        if failed {
             // What is not finished there would be finished first.
             session = Some(client.new_session(NewSession::default()).await?);
         }

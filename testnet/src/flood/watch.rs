@@ -33,14 +33,19 @@ pub struct NodeCounts {
     pub refused: BTreeMap<String, u64>,
     /// Peers shut out for a while.
     pub bans: u64,
+    /// Connections open now, and not a count of what was added.
+    pub connections: u64,
+}
+
+async fn metrics(admin: &str) -> anyhow::Result<String> {
+    Ok(reqwest::get(format!("http://{admin}/metrics")).await?.error_for_status()?.text().await?)
 }
 
 impl NodeCounts {
     /// Asks a node.
     pub(super) async fn of(node: &NodeProcess) -> anyhow::Result<Self> {
         let admin = node.admin.as_deref().context("the node has an admin port")?;
-        let text = reqwest::get(format!("http://{admin}/metrics")).await?.error_for_status()?.text().await?;
-        Ok(Self::parse(&text))
+        Ok(Self::parse(&metrics(admin).await?))
     }
 
     fn parse(text: &str) -> Self {
@@ -55,6 +60,7 @@ impl NodeCounts {
                     counts.streams_reset += value;
                 }
                 _ if name.starts_with("baton_inbound_refused_total{") => counts.connections_refused += value,
+                _ if name.starts_with("baton_connections{") => counts.connections += value,
                 "baton_requests_total{kind=\"turn\"}" => counts.turns_read = value,
                 "baton_turns_total{outcome=\"committed\"}" => counts.turns_served = value,
                 "baton_bans_total" => counts.bans = value,
@@ -83,6 +89,7 @@ impl NodeCounts {
             turns_served: self.turns_served.saturating_sub(before.turns_served),
             refused: refused.filter(|(_, count)| *count > 0).collect(),
             bans: self.bans.saturating_sub(before.bans),
+            connections: self.connections,
         }
     }
 
@@ -98,6 +105,8 @@ impl NodeCounts {
 pub struct Memory {
     /// Every second.
     pub each_second: Vec<f64>,
+    /// Connections that were open then.
+    pub connections: Vec<u64>,
     /// The most.
     pub most: f64,
     /// The middle of the last third less that of the first: what it grew by, without single peaks.
@@ -108,7 +117,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn of(each_second: Vec<f64>) -> Self {
+    fn of(samples: &[(f64, u64)]) -> Self {
+        let (each_second, connections): (Vec<f64>, Vec<u64>) = samples.iter().copied().unzip();
         let third = each_second.len().div_ceil(3);
         let middle = |samples: &[f64]| {
             let mut sorted = samples.to_vec();
@@ -120,7 +130,7 @@ impl Memory {
         let grew = growth(&each_second[..third]);
         let grew_late = growth(&each_second[later.saturating_sub(third)..later]);
         let most = each_second.iter().copied().fold(0.0, f64::max);
-        Self { each_second, most, grew, grew_late }
+        Self { each_second, connections, most, grew, grew_late }
     }
 }
 
@@ -129,19 +139,24 @@ pub(super) struct Watch {
     pid: u32,
     began: (Instant, f64),
     stop: oneshot::Sender<()>,
-    samples: JoinHandle<Vec<f64>>,
+    samples: JoinHandle<Vec<(f64, u64)>>,
 }
 
 impl Watch {
-    pub(super) fn begin(pid: u32) -> anyhow::Result<Self> {
+    pub(super) fn begin(node: &NodeProcess) -> anyhow::Result<Self> {
+        let pid = node.process.id().context("the node runs")?;
+        let admin = node.admin.clone().context("the node has an admin port")?;
         let began = (Instant::now(), cpu_seconds(pid)?);
         let (stop, mut stopped) = oneshot::channel();
         let samples = tokio::spawn(async move {
             let (mut samples, mut ticks) = (Vec::new(), tokio::time::interval(SAMPLE_EVERY));
             loop {
                 tokio::select! {
-                    _ = ticks.tick() => samples.extend(resident_mib(pid).ok()),
+                    _ = ticks.tick() => {}
                     _ = &mut stopped => return samples,
+                }
+                if let (Ok(mib), Ok(text)) = (resident_mib(pid), metrics(&admin).await) {
+                    samples.push((mib, NodeCounts::parse(&text).connections));
                 }
             }
         });
@@ -152,10 +167,9 @@ impl Watch {
     pub(super) async fn end(self) -> anyhow::Result<(Memory, f64)> {
         let Self { pid, began, stop, samples } = self;
         let _ = stop.send(());
-        let mut samples = samples.await?;
-        samples.push(resident_mib(pid)?);
+        let samples = samples.await?;
         let cpus = (cpu_seconds(pid)? - began.1) / began.0.elapsed().as_secs_f64();
-        Ok((Memory::of(samples), (cpus * 100.0).round() / 100.0))
+        Ok((Memory::of(&samples), (cpus * 100.0).round() / 100.0))
     }
 }
 
@@ -198,7 +212,7 @@ mod tests {
 
     #[test]
     fn growth_is_of_the_middles_and_not_of_a_peak() {
-        let memory = Memory::of(vec![1.0, 4.0, 7.0, 90.0, 12.0, 11.0, 13.0, 15.0, 80.0]);
+        let memory = Memory::of(&[1.0, 4.0, 7.0, 90.0, 12.0, 11.0, 13.0, 15.0, 80.0].map(|mib| (mib, 0)));
         assert!((memory.grew - 11.0).abs() < 0.01 && (memory.most - 90.0).abs() < 0.01, "{memory:?}");
         assert!((memory.grew_late - 3.0).abs() < 0.01, "{memory:?}");
     }
