@@ -145,7 +145,8 @@ test("figures and plots move with the turns", async () => {
   });
   await until("another plot", async () => (await line()) !== earlier);
   assert.ok((await page.locator("#load path.line").count()) === 2);
-  await until("a history", async () => /the request[1-9]/.test(await page.locator("#sources").textContent()));
+  // From the request, or from the node's own journal where the blob was stored before the next turn began.
+  await until("a history", async () => /(the request|journal)[1-9]/.test(await page.locator("#sources").textContent()));
   const plot = await page.locator("#speed").boundingBox();
   await page.mouse.move(plot.x + plot.width - 60, plot.y + 60);
   await page.locator("#read", { hasText: /^\d\d?:\d\d:\d\d/ }).waitFor();
