@@ -6,7 +6,7 @@ import struct
 
 from baton_format import (
     CryptoError, blake3, nacl,
-    CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
+    AUDIT_ANSWER, AUDIT_FRAME, AUDIT_REQUEST, CLIENT_FRAME, EMBED_ANSWER, EMBED_FRAME, EMBED_TEXTS, GENESIS, GRANT, HEAD_INNER, HEAD_OUTER, ITEMS, KIND, LEAF, MANIFEST, MAX_RECORD, MESSAGE,
     MIN_RECORD, NODE_FRAME, PAYLOAD, RECORD, REPLY_EVENT, SAMPLING, SIGNED, SIGNED_TYPES, STORAGE, Enum, Fixed,
     List, Option, Refused, Struct, audit_root, blob_ad, blob_salt, chacha_open, commit_input, commit_memory,
     commit_output, commitment_key, decode, encode, encoded_length, genesis_hash, identity, is_closed, kdf,
@@ -22,6 +22,7 @@ PLAIN_TYPES = {
     "HeadOuter": HEAD_OUTER, "HeadInner": HEAD_INNER, "StoragePolicy": STORAGE, "AuditLeaf": LEAF,
     "MemoryItems": ITEMS, "RecordKind": KIND, "ClientFrame": CLIENT_FRAME, "NodeFrame": NODE_FRAME,
     "ReplyEvent": REPLY_EVENT, "EmbedTexts": EMBED_TEXTS, "EmbedFrame": EMBED_FRAME, "EmbedAnswer": EMBED_ANSWER,
+    "AuditRequest": AUDIT_REQUEST, "AuditFrame": AUDIT_FRAME, "AuditAnswer": AUDIT_ANSWER,
 }
 BLOCKS = {"payload": 1024, "reply event": 128, "head outer": 1024, "head inner": 512}
 HASHES = {"QuotaGrant": "quota-grant-hash", "Link": "link-hash", "TurnAuth": "auth-hash", "Receipt": "receipt-hash",
@@ -336,10 +337,28 @@ def check_embed(v):
     return len(v["objects"]) + len(v["frames"]) + 10
 
 
+def check_audit(v):
+    same(v["protocol"], "/baton/audit/1", "protocol")
+    request = next(item for item in v["objects"] if item["type"] == "AuditRequest")
+    same(kdf("audit-request-hash", unhex(request["body"])), request["hash"], "hash of the request")
+    for item in v["objects"]:
+        if item["type"] in SIGNED_TYPES:
+            check_signed_object(item)
+            report, _ = open_encoded(item["type"], unhex(item["encoded"]))
+            same(report["request"], request["hash"], "request of the report")
+            same(report["receipt"].hex(), request["fields"]["receipt"], "receipt of the report")
+        else:
+            check_form(PLAIN_TYPES[item["type"]], item)
+    for item in v["frames"]:
+        check_form(PLAIN_TYPES[item["type"]], item)
+        same(struct.pack("<I", len(unhex(item["body"]))) + unhex(item["body"]), item["framed"], "frame " + item["name"])
+    return len(v["objects"]) + len(v["frames"]) + 1
+
+
 VECTOR_FILES = {
     "kdf.json": check_kdf, "keys.json": check_keys, "sealing.json": check_sealing, "exchange.json": check_exchange,
     "hashes.json": check_hashes, "objects.json": check_objects, "frames.json": check_frames, "blobs.json": check_blobs,
-    "embed.json": check_embed,
+    "embed.json": check_embed, "audit.json": check_audit,
 }
 
 

@@ -116,6 +116,8 @@ contexts! {
     EMBED_TEXTS_HASH = "embed-texts-hash";
     /// Signed authorisation of embeddings to its hash.
     EMBED_AUTH_HASH = "embed-auth-hash";
+    /// Request for an audit to its hash.
+    AUDIT_REQUEST_HASH = "audit-request-hash";
 }
 
 contexts! {
@@ -199,6 +201,8 @@ labels! {
     EMBED_AUTH = "embed-auth";
     /// Embeddings, by the node that made them.
     EMBED_REPLY = "embed-reply";
+    /// What came of an audit, by the node that made it.
+    AUDIT_REPORT = "audit-report";
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! by itself.
 
 pub mod ack;
+pub mod audit;
 pub mod chain;
 pub mod codec;
 pub mod commit;

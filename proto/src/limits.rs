@@ -111,6 +111,11 @@ pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTE
 /// Largest frame of a request for embeddings: the texts, and a chain of grants beside them.
 pub const MAX_EMBED_FRAME_BYTES: usize =
     MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
+/// Largest frame of a request for an audit.
+pub const MAX_AUDIT_FRAME_BYTES: usize = MAX_OBJECT_BYTES;
+/// Largest encoded request for an audit: the frame, without a chain of grants.
+pub const MAX_AUDIT_REQUEST_BYTES: usize =
+    MAX_AUDIT_FRAME_BYTES - (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Most components of a vector.
 pub const MAX_EMBED_DIMENSIONS: usize = 4096;
 /// Largest encoded signed reply: as many of the longest vectors as there may be.

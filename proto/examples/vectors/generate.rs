@@ -29,6 +29,8 @@ use baton_proto::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+#[path = "audit.rs"]
+pub mod audit;
 #[path = "embed.rs"]
 pub mod embed;
 #[path = "objects.rs"]
@@ -53,6 +55,7 @@ pub fn files() -> Vec<(&'static str, String)> {
         ("frames.json", text(objects::frame_vectors(&made))),
         ("blobs.json", text(blob_vectors(&made))),
         ("embed.json", text(embed::vectors())),
+        ("audit.json", text(audit::vectors())),
         ("export-20.json", export),
     ]
 }

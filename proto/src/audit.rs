@@ -1,0 +1,364 @@
+//! Audits: another node computes a disclosed turn again and signs what came of it. One substream an audit, on which the client
+//! hands out the exported session; nothing of it is stored. The substream ends at the node itself, also through a circuit
+//! relay, so that the request is not sealed a second time.
+
+use baton_keys::{
+    contexts::{AUDIT_REPORT, AUDIT_REQUEST_HASH, SignatureLabel},
+    secret::kdf,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::{
+    codec,
+    error::ErrorCode,
+    ids::{AuthHash, ModelId, NodeId, PublicKey, ReceiptHash},
+    limits::{
+        MAX_AUDIT_REQUEST_BYTES, MAX_MEMORY_ITEM_BYTES, MAX_MEMORY_ITEMS, MAX_OUTPUT_TOKENS,
+        MAX_SCHEMA_BYTES, VERSION,
+    },
+    memory::MemoryItem,
+    quota::QuotaUse,
+    signed::{Signable, Signed, SignedBytes},
+};
+
+/// Name of the protocol; it carries the version.
+pub const AUDIT_PROTOCOL: &str = "/baton/audit/1";
+
+/// What a client asks, encoded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditRequest {
+    /// Format version, 1.
+    pub version: u8,
+    /// Drawn for this request: no report on it can be older.
+    pub nonce: [u8; 32],
+    /// The node that is asked: its report cannot be passed off as another's.
+    pub audience: NodeId,
+    /// The receipt of the turn.
+    pub receipt: ReceiptHash,
+    /// The model of the receipt.
+    pub model: ModelId,
+    /// Tokens of the answer, as the receipt has them.
+    pub tokens: u32,
+    /// What the turn is computed from.
+    pub disclosure: Disclosure,
+}
+
+/// All that is needed to compute a turn again. Wiped when dropped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disclosure {
+    /// The JSON of an [`Export`](crate::export::Export) of the session that holds the turn. It holds the keys of every turn in it.
+    pub export: String,
+    /// The memory items that the turn was answered with, in the node's order.
+    pub memory: Vec<MemoryItem>,
+    /// The JSON schema that the answer follows, if any.
+    pub schema: Option<String>,
+}
+
+impl Drop for Disclosure {
+    fn drop(&mut self) {
+        self.export.zeroize();
+        self.schema.zeroize();
+    }
+}
+
+impl std::fmt::Debug for Disclosure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disclosure({} bytes, {} memory items)", self.export.len(), self.memory.len())
+    }
+}
+
+/// An encoded [`AuditRequest`]. Wiped when dropped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct AuditBytes(#[serde(with = "serde_bytes")] Vec<u8>);
+
+impl std::fmt::Debug for AuditBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AuditBytes({} bytes)", self.0.len())
+    }
+}
+
+impl AuditBytes {
+    /// Encodes a request.
+    ///
+    /// # Errors
+    /// As [`AuditBytes::open`], so that nothing is sent which cannot be taken.
+    pub fn new(request: &AuditRequest) -> Result<Self, ErrorCode> {
+        request.check()?;
+        let bytes = Self(codec::encode_secret(request).to_vec());
+        if bytes.0.len() > MAX_AUDIT_REQUEST_BYTES { Err(ErrorCode::FrameTooLarge) } else { Ok(bytes) }
+    }
+
+    /// `KDF("audit-request-hash", encoded request)`. A quota's proof names it, and the report.
+    #[must_use]
+    pub fn hash(&self) -> AuthHash {
+        AuthHash(kdf(AUDIT_REQUEST_HASH, &[&self.0]))
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none; no request has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The request.
+    ///
+    /// # Errors
+    /// Those of decoding, [`ErrorCode::UnsupportedVersion`], and [`ErrorCode::FrameTooLarge`] for more or longer memory items, a
+    /// longer schema or more tokens than a turn may have.
+    pub fn open(&self) -> Result<AuditRequest, ErrorCode> {
+        let request: AuditRequest = codec::decode(&self.0, MAX_AUDIT_REQUEST_BYTES)?;
+        request.check()?;
+        Ok(request)
+    }
+}
+
+impl AuditRequest {
+    fn check(&self) -> Result<(), ErrorCode> {
+        if self.version != VERSION {
+            return Err(ErrorCode::UnsupportedVersion);
+        }
+        let Disclosure { memory, schema, .. } = &self.disclosure;
+        let items = memory.len() <= MAX_MEMORY_ITEMS
+            && memory.iter().all(|item| item.source.len().max(item.text.len()) <= MAX_MEMORY_ITEM_BYTES);
+        let schema = schema.as_ref().is_none_or(|schema| schema.len() <= MAX_SCHEMA_BYTES);
+        if items && schema && self.tokens <= MAX_OUTPUT_TOKENS {
+            Ok(())
+        } else {
+            Err(ErrorCode::FrameTooLarge)
+        }
+    }
+}
+
+/// What a client sends, one a substream. It keeps its side of the substream open until it has the report: ending it gives the
+/// audit up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuditFrame {
+    /// Compute this turn again.
+    Request {
+        /// The [`AuditRequest`].
+        request: AuditBytes,
+        /// The quota that it is served under, if any; its proof names the hash of `request`.
+        quota: Option<QuotaUse>,
+    },
+}
+
+/// What a node sends, one a substream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuditAnswer {
+    /// The signed [`AuditReport`].
+    Report(SignedBytes),
+    /// The request is refused, or failed.
+    Refused {
+        /// Why.
+        code: ErrorCode,
+        /// Wait at least so long before trying here again; 0 says nothing.
+        retry_after_ms: u32,
+    },
+}
+
+/// What came of an audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuditVerdict {
+    /// The model gives this very answer, token by token.
+    Same {
+        /// Tokens of the answer.
+        tokens: u32,
+    },
+    /// It gives another.
+    Different {
+        /// The first token whose text is another, counted from 0; none if only the tokens that spell the text differ.
+        token: Option<u32>,
+    },
+    /// It cannot be said.
+    NotReplayable(AuditGap),
+}
+
+/// Why a turn cannot be computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AuditGap {
+    /// The export lacks the turn's system text or sampling settings.
+    #[error(
+        "the export lacks the turn's system text or sampling settings: a client that began the turn itself has them"
+    )]
+    Undisclosed,
+    /// The turn has no answer of a model.
+    #[error("the turn has no answer of a model")]
+    NoAnswer,
+    /// Another engine than a node's own computed it.
+    #[error("the answer came from an engine of which nobody knows what it computes")]
+    Engine,
+    /// The memory items are missing, or others.
+    #[error("the memory items are not those of the receipt")]
+    Memory,
+    /// The JSON schema is missing, or another.
+    #[error("the answer follows a JSON schema, and this is not it")]
+    Schema,
+    /// The engine refuses what the receipt says was asked.
+    #[error("the engine refuses what the node was asked")]
+    Refused,
+}
+
+/// A node's word on an audit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditReport {
+    /// Format version, 1.
+    pub version: u8,
+    /// The node that made the audit, which signs.
+    pub node: NodeId,
+    /// Hash of the request.
+    pub request: AuthHash,
+    /// The receipt of the turn.
+    pub receipt: ReceiptHash,
+    /// The model that computed.
+    pub model: ModelId,
+    /// What came of it.
+    pub verdict: AuditVerdict,
+    /// When, in milliseconds since the Unix epoch, by the node's clock.
+    pub made_ms: u64,
+}
+
+impl Signable for AuditReport {
+    const LABEL: SignatureLabel = AUDIT_REPORT;
+    const BAD_SIGNATURE: ErrorCode = ErrorCode::BadNodeSignature;
+
+    fn version(&self) -> u8 {
+        self.version
+    }
+
+    fn signer(&self) -> PublicKey {
+        self.node.public_key()
+    }
+}
+
+impl AuditReport {
+    /// Verifies a report and that it answers this request.
+    ///
+    /// # Errors
+    /// [`ErrorCode::ReceiptMismatch`] when it is about something else, and those of [`Signed::verify`].
+    pub fn verify(
+        bytes: SignedBytes,
+        hash: &AuthHash,
+        request: &AuditRequest,
+    ) -> Result<Signed<Self>, ErrorCode> {
+        let report = Signed::<Self>::verify(bytes)?;
+        let fits = report.node == request.audience
+            && report.request == *hash
+            && report.receipt == request.receipt
+            && report.model == request.model;
+        if fits { Ok(report) } else { Err(ErrorCode::ReceiptMismatch) }
+    }
+}
+
+/// The hash of a request and its frame, under the quota that the holder shows for that hash, if any.
+///
+/// # Errors
+/// As [`AuditBytes::new`].
+pub fn frame(
+    request: &AuditRequest,
+    quota: impl FnOnce(AuthHash) -> Option<QuotaUse>,
+) -> Result<(AuthHash, Zeroizing<Vec<u8>>), ErrorCode> {
+    let request = AuditBytes::new(request)?;
+    let hash = request.hash();
+    Ok((hash, codec::encode_secret(&AuditFrame::Request { request, quota: quota(hash) })))
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::SecretSigningKey;
+
+    use super::*;
+
+    fn item(text: &str) -> MemoryItem {
+        MemoryItem { text: text.to_owned(), source: "notes".to_owned(), time_ms: 6 }
+    }
+
+    fn request() -> AuditRequest {
+        AuditRequest {
+            version: VERSION,
+            nonce: [1; 32],
+            audience: NodeId(SecretSigningKey::from_seed(&[2; 32]).public_key().0),
+            receipt: ReceiptHash([3; 32]),
+            model: ModelId([4; 32]),
+            tokens: 5,
+            disclosure: Disclosure {
+                export: "{}".to_owned(),
+                memory: vec![item("likes boats")],
+                schema: None,
+            },
+        }
+    }
+
+    fn report(request: &AuditRequest, hash: AuthHash) -> AuditReport {
+        let verdict = AuditVerdict::Different { token: Some(7) };
+        let AuditRequest { version, audience: node, receipt, model, .. } = *request;
+        AuditReport { version, node, request: hash, receipt, model, verdict, made_ms: 8 }
+    }
+
+    #[test]
+    fn a_request_round_trips_and_every_bound_holds() {
+        let good = request();
+        assert_eq!(AuditBytes::new(&good).unwrap().open().as_ref(), Ok(&good));
+        let refused = |change: fn(&mut AuditRequest)| {
+            let mut bad = request();
+            change(&mut bad);
+            let bytes = AuditBytes(codec::encode(&bad));
+            assert_eq!(AuditBytes::new(&bad), bytes.open().map(|_| bytes));
+            AuditBytes::new(&bad).err()
+        };
+        assert_eq!(refused(|bad| bad.version = 2), Some(ErrorCode::UnsupportedVersion));
+        assert_eq!(refused(|bad| bad.tokens = MAX_OUTPUT_TOKENS + 1), Some(ErrorCode::FrameTooLarge));
+        assert_eq!(
+            refused(|bad| bad.disclosure.schema = Some("x".repeat(MAX_SCHEMA_BYTES + 1))),
+            Some(ErrorCode::FrameTooLarge)
+        );
+        let mut long = request();
+        long.disclosure.memory = vec![item(&"x".repeat(MAX_MEMORY_ITEM_BYTES + 1))];
+        assert_eq!(AuditBytes::new(&long).err(), Some(ErrorCode::FrameTooLarge));
+        let mut many = request();
+        many.disclosure.memory = vec![item("likes boats"); MAX_MEMORY_ITEMS + 1];
+        assert_eq!(AuditBytes::new(&many).err(), Some(ErrorCode::FrameTooLarge));
+        let mut huge = request();
+        huge.disclosure.export = "x".repeat(MAX_AUDIT_REQUEST_BYTES);
+        assert_eq!(AuditBytes::new(&huge).err(), Some(ErrorCode::FrameTooLarge));
+    }
+
+    #[test]
+    fn a_report_is_for_one_request_of_one_node() {
+        let (key, request) = (SecretSigningKey::from_seed(&[2; 32]), request());
+        let hash = AuditBytes::new(&request).unwrap().hash();
+        let check = |report: AuditReport, key: &SecretSigningKey| {
+            AuditReport::verify(Signed::sign(report, key).bytes().clone(), &hash, &request).err()
+        };
+        assert_eq!(check(report(&request, hash), &key), None);
+        let other = SecretSigningKey::from_seed(&[9; 32]);
+        let by_other = AuditReport { node: NodeId(other.public_key().0), ..report(&request, hash) };
+        assert_eq!(check(by_other, &other), Some(ErrorCode::ReceiptMismatch));
+        for changed in [
+            AuditReport { request: AuthHash([0; 32]), ..report(&request, hash) },
+            AuditReport { receipt: ReceiptHash([0; 32]), ..report(&request, hash) },
+            AuditReport { model: ModelId([0; 32]), ..report(&request, hash) },
+        ] {
+            assert_eq!(check(changed, &key), Some(ErrorCode::ReceiptMismatch));
+        }
+        assert_eq!(
+            check(AuditReport { version: 2, ..report(&request, hash) }, &key),
+            Some(ErrorCode::UnsupportedVersion)
+        );
+        let mut forged = Signed::sign(report(&request, hash), &key).bytes().clone();
+        forged.signature.0[0] ^= 1;
+        assert_eq!(AuditReport::verify(forged, &hash, &request).err(), Some(ErrorCode::BadNodeSignature));
+    }
+
+    #[test]
+    fn nothing_of_a_disclosure_is_printed() {
+        let text = format!("{:?} {:?}", request(), AuditBytes::new(&request()));
+        assert!(!text.contains("boats") && !text.contains("{}"), "{text}");
+    }
+}
