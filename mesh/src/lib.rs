@@ -52,5 +52,5 @@ pub use rate::{MAX_RATE_ENTRIES, Rates};
 pub use reach::Reach;
 pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
-pub use turn_protocol::{EMBED_PROTOCOL, TURN_PROTOCOL};
+pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

@@ -45,6 +45,9 @@ pub const TURN_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/turn/1");
 /// The protocol of embeddings, which nodes speak that offer them.
 pub const EMBED_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/embed/1");
 
+/// The protocol of audits, which nodes speak that offer them.
+pub const AUDIT_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/audit/1");
+
 /// A stream and the protocol agreed for it.
 pub(crate) type Negotiated = (Stream, StreamProtocol);
 

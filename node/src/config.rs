@@ -129,6 +129,8 @@ pub struct Settings {
     pub defence: bool,
     /// Whether private addresses are counted too.
     pub count_private: bool,
+    /// Whether disclosed turns are computed again for their clients.
+    pub audits: bool,
     /// Keys whose grants are taken.
     pub grant_issuers: Vec<PublicKey>,
     /// Whether turns without a grant are refused.
@@ -257,6 +259,7 @@ impl Settings {
             subnet_tokens_per_hour: chosen.subnet_tokens_per_hour.unwrap_or(1_000_000),
             defence: chosen.defence.unwrap_or(true),
             count_private: chosen.count_private.unwrap_or(false),
+            audits: chosen.audits.unwrap_or(false),
             grant_issuers: chosen.grant_issuers.unwrap_or_default(),
             grants_required: chosen.grants_required.unwrap_or(false),
             grants_revoked: chosen.grants_revoked.unwrap_or_default(),

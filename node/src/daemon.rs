@@ -18,7 +18,10 @@ use std::{
 };
 
 use baton_keys::ids::NodeId;
-use baton_mesh::{EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits};
+use baton_mesh::{
+    AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits,
+    StreamProtocol,
+};
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits},
     store::{BlobStore, HeadIndex},
@@ -325,6 +328,7 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
         // Whoever allows a peer more turns means its sessions, and the other frames of each turn, as well.
         session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
         frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
+        audits: settings.audits,
         max_output_tokens: settings.max_output_tokens,
         subnet_turns_per_minute: settings.subnet_turns_per_minute.max(turns),
         tokens_per_hour: settings.tokens_per_hour,
@@ -365,6 +369,11 @@ pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     builder.build().map_err(|error| usage(error.into()))
 }
 
+fn side_protocols(embeds: bool, audits: bool) -> Vec<StreamProtocol> {
+    let offered = [(embeds, EMBED_PROTOCOL), (audits, AUDIT_PROTOCOL)];
+    offered.into_iter().filter(|(offers, _)| *offers).map(|(_, protocol)| protocol).collect()
+}
+
 async fn join_mesh(
     settings: &Settings,
     identity: &Identity,
@@ -387,7 +396,7 @@ async fn join_mesh(
         }
     };
     let config = MeshConfig {
-        side_protocols: if embeds { vec![EMBED_PROTOCOL] } else { Vec::new() },
+        side_protocols: side_protocols(embeds, settings.audits),
         limits,
         bootstrap: settings.bootstrap.clone(),
         external: settings.external.clone(),

@@ -5,6 +5,7 @@
 //! table of sessions: what it remembers is the journal, and any other node can serve the next turn. It must never
 //! write text of a conversation anywhere but into a sealed record or a sealed reply.
 
+mod audit;
 pub(crate) mod connection;
 pub mod embedding;
 pub(crate) mod guard;

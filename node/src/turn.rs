@@ -11,7 +11,7 @@ mod constraint;
 mod events;
 pub(crate) mod generate;
 mod history;
-mod model;
+pub(crate) mod model;
 pub(crate) mod tally;
 pub(crate) mod window;
 
@@ -287,7 +287,7 @@ async fn answer(
 ) -> Result<commit::Answered, ErrorCode> {
     let ready = async {
         wait_for_slot(core, place, events).await?;
-        let hold = model::hold(ticket, place).await?;
+        let hold = model::hold(&ticket.engine, place).await?;
         // Where the model had to be waited for, the slot was somebody else's meanwhile.
         wait_for_slot(core, place, events).await?;
         Ok::<_, ErrorCode>(hold)

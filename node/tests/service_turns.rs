@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+#[path = "service/audits.rs"]
+mod audits;
 #[path = "service/embeddings.rs"]
 mod embeddings;
 #[path = "service/fairness.rs"]

@@ -200,6 +200,9 @@ pub struct RunFlags {
     /// Whether private and loopback addresses are counted too, each by itself
     #[arg(long, env = "BATON_NODE_COUNT_PRIVATE", value_name = "BOOL", help_heading = "Limits and prices")]
     pub count_private: Option<bool>,
+    /// Whether turns of other nodes are computed again for clients who disclose them; each counts as a turn
+    #[arg(long, env = "BATON_NODE_AUDITS", value_name = "BOOL", help_heading = "Limits and prices")]
+    pub audits: Option<bool>,
     /// Public key whose quota grants are taken; repeat it, or separate several by commas
     #[arg(long, env = "BATON_NODE_GRANT_ISSUERS", value_name = "KEY", value_delimiter = ',', help_heading = "Limits and prices",
         value_parser = |text: &str| id::<PublicKey>("grant_issuers", text))]
@@ -302,7 +305,7 @@ impl RunFlags {
             publisher_token_file publisher_secret_file heads shards model more_models model_memory_mb model_idle_minutes model_dir embedding_model engine
             proxied_url proxied_model proxied_key_file context_tokens max_output_tokens threads kv_mb slots queue turns_per_minute max_epochs
             max_memory_mb max_connections new_connections_per_second max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
-            subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private
+            subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private audits
             grant_issuers grants_required grants_revoked
             input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at)
     }
@@ -363,6 +366,7 @@ impl RunFlags {
             "subnet_tokens_per_hour" => self.subnet_tokens_per_hour = Some(number(key, one())?),
             "defence" => self.defence = Some(one() == "true"),
             "count_private" => self.count_private = Some(one() == "true"),
+            "audits" => self.audits = Some(one() == "true"),
             "grant_issuers" => self.grant_issuers = Some(ids(key, values)?),
             "grants_required" => self.grants_required = Some(one() == "true"),
             "grants_revoked" => self.grants_revoked = Some(ids(key, values)?),

@@ -138,6 +138,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("subnet_tokens_per_hour", Kind::Number(0, 1_000_000_000_000), "1000000", "", ""),
     entry("defence", Kind::Switch, "true", "", ""),
     entry("count_private", Kind::Switch, "false", "", ""),
+    entry("audits", Kind::Switch, "false", "", ""),
     entry("grant_issuers", Kind::List(MAX_ISSUERS), "[]", "none", "public keys of issuers in hex"),
     entry("grants_required", Kind::Switch, "false", "", ""),
     entry("grants_revoked", Kind::List(MAX_REVOKED), "[]", "none", "serials of grants in hex"),

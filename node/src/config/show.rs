@@ -170,6 +170,7 @@ impl Settings {
             "subnet_tokens_per_hour" => number(self.subnet_tokens_per_hour),
             "defence" => self.defence.into(),
             "count_private" => self.count_private.into(),
+            "audits" => self.audits.into(),
             "grant_issuers" => list(&self.grant_issuers),
             "grants_required" => self.grants_required.into(),
             "grants_revoked" => list(&self.grants_revoked),

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use baton_mesh::{FrameError, FrameTooLarge, TurnStream};
 use baton_proto::{
-    ErrorCode, codec,
+    ErrorCode,
+    audit::{AUDIT_PROTOCOL, AuditAnswer},
+    codec,
     embed::{EMBED_PROTOCOL, EmbedAnswer},
     ids::{BlobDigest, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
@@ -14,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Core, RequestKind, embedding,
+    Core, RequestKind, audit, embedding,
     guard::{Caller, Offence, Turned},
     limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
     questions,
@@ -27,18 +29,17 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     let arrived = core.guard().arrive(&who, core.now_ms());
     let served = async {
         match arrived {
-            Ok(()) if is_for_embeddings(&stream) => embedding::serve(&core, stream, who).await,
-            Ok(()) => answer(&core, stream, who).await,
             Err(turned) => turn_away(&core, stream, who, turned).await,
+            Ok(()) => match stream.protocol() {
+                EMBED_PROTOCOL => embedding::serve(&core, stream, who).await,
+                AUDIT_PROTOCOL => audit::serve(&core, stream, who).await,
+                _ => answer(&core, stream, who).await,
+            },
         }
     };
     if let Some(Err(error)) = core.closing.run_until_cancelled(Box::pin(served)).await {
         tracing::debug!(%error, "a turn substream ended early");
     }
-}
-
-fn is_for_embeddings(stream: &TurnStream) -> bool {
-    stream.protocol() == EMBED_PROTOCOL
 }
 
 /// Refuses a stream unread: reading it costs more than whoever opened it is owed.
@@ -155,11 +156,12 @@ pub(crate) async fn refuse(
 ) -> Result<(), FrameError> {
     core.observer.refused(refusal.code);
     core.note_refusal(&who, refusal.code);
-    if is_for_embeddings(&stream) {
-        let Refusal { code, retry_after_ms } = refusal;
-        return send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await;
+    let Refusal { code, retry_after_ms } = refusal;
+    match stream.protocol() {
+        EMBED_PROTOCOL => send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await,
+        AUDIT_PROTOCOL => send_only(core, stream, &who, &AuditAnswer::Refused { code, retry_after_ms }).await,
+        _ => send_only(core, stream, &who, &refusal.frame()).await,
     }
-    send_only(core, stream, &who, &refusal.frame()).await
 }
 
 async fn send_only(

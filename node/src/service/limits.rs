@@ -88,6 +88,8 @@ pub struct ServiceLimits {
     pub quotas: QuotaPolicy,
     /// Turns a minute of one session.
     pub session_turns_per_minute: u32,
+    /// Whether turns that their clients open are computed again for them.
+    pub audits: bool,
     /// Most tokens of an answer.
     pub max_output_tokens: u32,
     /// Most epochs that a blob is stored for, which the operator's publisher pays; 0 counts as 1. A turn that asks for
@@ -138,6 +140,7 @@ impl Default for ServiceLimits {
             count_private: false,
             quotas: QuotaPolicy::default(),
             session_turns_per_minute: 60,
+            audits: false,
             max_output_tokens: 4096,
             // The most that Walrus takes.
             max_epochs: 53,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_proto::{ErrorCode, wire::StoreState};
+use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
 
 /// What a first frame asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +23,8 @@ pub enum RequestKind {
     Relay,
     /// Embeddings.
     Embed,
+    /// An audit.
+    Audit,
 }
 
 /// Where bytes of a blob came from.
@@ -77,6 +79,8 @@ pub trait ServiceObserver: Send + Sync {
     fn finished(&self, _turn: &TurnSummary) {}
     /// Texts were embedded: how many, their tokens, and how long it took from their slot on.
     fn embedded(&self, _texts: usize, _tokens: usize, _took: Duration) {}
+    /// A turn was computed again for somebody.
+    fn audited(&self, _verdict: &AuditVerdict) {}
     /// A turn ended because nobody read it any more.
     fn abandoned(&self) {}
     /// A blob came from this source and was the right one.

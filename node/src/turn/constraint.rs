@@ -45,7 +45,7 @@ pub(super) async fn prepare(
     }
     let Some(schema) = payload.json_schema.clone().map(Zeroizing::new) else { return Ok(None) };
     // A schema is compiled for the model's words.
-    let hold = model::hold(ticket, place).await?;
+    let hold = model::hold(&ticket.engine, place).await?;
     let deadline = Instant::now() + COMPILE_TIME;
     let turn = timeout_at(deadline, COMPILING.acquire()).await.map_err(|_| ErrorCode::Busy)?;
     let turn = turn.map_err(|_| ErrorCode::Internal)?;

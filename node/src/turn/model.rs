@@ -5,8 +5,11 @@ use std::sync::Arc;
 use baton_proto::ErrorCode;
 use futures::FutureExt as _;
 
-use super::{admission::Ticket, window::engine_code};
-use crate::{engine::Hold, service::slots::Place};
+use super::window::engine_code;
+use crate::{
+    engine::{Engine, Hold},
+    service::slots::Place,
+};
 
 /// Holds the turn's model. Where it has to be waited for, the turn steps aside meanwhile: its slot is for turns whose model is
 /// there. It may have no slot afterwards. Cancel safe.
@@ -14,8 +17,8 @@ use crate::{engine::Hold, service::slots::Place};
 /// # Errors
 /// [`ErrorCode::Busy`] for a model that there is no room or time for, [`ErrorCode::ModelUnavailable`] for one that cannot be
 /// loaded any more.
-pub(super) async fn hold(ticket: &Ticket, place: &Arc<Place>) -> Result<Hold, ErrorCode> {
-    let mut holding = ticket.engine.hold();
+pub(crate) async fn hold(engine: &Arc<dyn Engine>, place: &Place) -> Result<Hold, ErrorCode> {
+    let mut holding = engine.hold();
     let held = match (&mut holding).now_or_never() {
         Some(held) => held,
         None => {
@@ -26,7 +29,7 @@ pub(super) async fn hold(ticket: &Ticket, place: &Arc<Place>) -> Result<Hold, Er
         }
     };
     held.map_err(|error| {
-        tracing::info!(model = ticket.engine.info().name, %error, "a turn has no model");
+        tracing::info!(model = engine.info().name, %error, "a turn has no model");
         engine_code(&error)
     })
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use baton_keys::{SecretSigningKey, exchange::ExchangeSecret};
-use baton_mesh::{EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle};
+use baton_mesh::{AUDIT_PROTOCOL, EMBED_PROTOCOL, Mesh, MeshConfig, MeshHandle};
 use baton_node::{
     engine::{
         Engine, EngineError, EngineInfo, GenerateHandle, GenerateJob, TokenCount,
@@ -162,6 +162,8 @@ pub struct Setup {
     pub bootstrap: Vec<baton_mesh::Multiaddr>,
     /// Where acknowledged receipts are kept, if they are.
     pub ledger: Option<std::path::PathBuf>,
+    /// An engine beside the echo engine.
+    pub beside: Option<Arc<dyn Engine>>,
     /// What texts are embedded with, if they are.
     pub embeddings: Option<EmbeddingModel>,
 }
@@ -187,6 +189,7 @@ impl Default for Setup {
             journal_begins_later_ms: 0,
             bootstrap: Vec::new(),
             ledger: None,
+            beside: None,
             embeddings: None,
         }
     }
@@ -215,6 +218,7 @@ impl TestNode {
         let mut config = MeshConfig::server("baton/test (node)", listen);
         config.bootstrap = setup.bootstrap;
         config.side_protocols.extend(setup.embeddings.as_ref().map(|_| EMBED_PROTOCOL));
+        config.side_protocols.extend(setup.limits.audits.then_some(AUDIT_PROTOCOL));
         let (mesh, incoming) = Mesh::spawn(identity.signing.expose_seed(), config).await.unwrap();
         let engine = Arc::new(WatchedEngine {
             inner: EchoEngine::new(&setup.echo).unwrap(),
@@ -228,8 +232,10 @@ impl TestNode {
             None => journal,
         };
         let (sender, counts) = watch::channel(Counts::default());
+        let mut engines: Vec<Arc<dyn Engine>> = vec![engine.clone()];
+        engines.extend(setup.beside);
         let deps = ServiceDeps {
-            engines: vec![engine.clone()],
+            engines,
             store: store.clone(),
             heads: Some(store.clone()),
             identity: Arc::new(identity),

@@ -1,0 +1,205 @@
+//! An audit, from its frame to the signed report: a turn that its client opens is computed again here, in a slot of turns and
+//! under the rates of turns. Off unless the operator offers it. Nothing of the disclosed conversation is written anywhere.
+
+use std::sync::Arc;
+
+use baton_mesh::{FrameError, TurnReceiver, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed,
+    audit::{AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
+    codec,
+    export::{Export, OpenTurn, open},
+    ids::AuthHash,
+    limits::{MAX_AUDIT_FRAME_BYTES, VERSION},
+    quota::QuotaUse,
+    receipt::EngineKind,
+};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Core, RequestKind, connection,
+    guard::Caller,
+    limits::DRAIN_RETRY_MS,
+    lock,
+    slots::{Displaced, Place},
+};
+use crate::{
+    engine::Engine,
+    replay::{NotReplayable, Task, Verdict, replay},
+    turn::{
+        Refusal,
+        charge::{self, Charge},
+        model, window,
+    },
+};
+
+/// What a disclosure takes in memory while it is looked at, over its length on the wire: the text, what is parsed from it, and
+/// the opened turns.
+const MEMORY_FACTOR: usize = 3;
+/// Largest further frame of a client that waits: none is expected.
+const MAX_STRAY_FRAME_BYTES: usize = 64;
+
+/// An audit that may run. Dropping it gives up its place.
+struct Admitted {
+    engine: Arc<dyn Engine>,
+    request: AuditRequest,
+    hash: AuthHash,
+    charge: Charge,
+    place: Place,
+}
+
+/// Serves one request on its substream.
+pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
+    let frame = connection::next_frame::<AuditFrame>(core, &mut stream, &who, MAX_AUDIT_FRAME_BYTES).await?;
+    let AuditFrame::Request { request, quota } = match frame {
+        Ok(frame) => frame,
+        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
+    };
+    core.observer.requested(RequestKind::Audit);
+    let deadline = Instant::now() + core.limits.request_timeout;
+    let share = core.frame_shares.take(MEMORY_FACTOR * request.len(), who.subnet, deadline).await;
+    let admitted = share
+        .map_err(Refusal::from)
+        .and_then(|share| admit(core, who, &request, quota.as_ref()).map(|admitted| (admitted, share)));
+    // What was decoded from it is in the admitted request.
+    drop(request);
+    let (admitted, _share) = match admitted {
+        Ok(admitted) => admitted,
+        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
+    };
+    let (mut sender, mut receiver) = stream.split();
+    let answered = tokio::select! {
+        biased;
+        answered = Box::pin(answer(core, admitted)) => answered,
+        () = core.ending.cancelled() => Err(ErrorCode::Busy),
+        error = left(&mut receiver) => return Err(error),
+    };
+    let answer = match answered {
+        Ok(report) => {
+            core.observer.audited(&report.verdict);
+            AuditAnswer::Report(report.bytes().clone())
+        }
+        Err(code) => {
+            core.observer.refused(code);
+            core.note_refusal(&who, code);
+            tracing::debug!(code = code.name(), "an audit was refused");
+            let Refusal { code, retry_after_ms } = code.into();
+            AuditAnswer::Refused { code, retry_after_ms }
+        }
+    };
+    sender.send_by(&codec::encode(&answer), Instant::now() + core.limits.reader_stall).await?;
+    sender.close().await
+}
+
+/// Waits until the client gives the audit up: it has nothing more to send.
+async fn left(receiver: &mut TurnReceiver) -> FrameError {
+    receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
+}
+
+/// Checks a request, cheapest first. Nothing of the disclosure is looked at.
+fn admit(
+    core: &Arc<Core>,
+    who: Caller,
+    bytes: &AuditBytes,
+    quota: Option<&QuotaUse>,
+) -> Result<Admitted, Refusal> {
+    let now_ms = core.now_ms();
+    let granted = quota.is_some_and(|used| lock(&core.quotas).knows(used));
+    core.take_turn(&who, granted, now_ms)?;
+    if !core.limits.audits {
+        return Err(ErrorCode::UnsupportedVersion.into());
+    }
+    let request = bytes.open()?;
+    if request.audience != core.node {
+        return Err(ErrorCode::WrongAudience.into());
+    }
+    let engine = core.engine(&request.model)?;
+    if engine.info().kind != EngineKind::Native {
+        return Err(ErrorCode::ModelUnavailable.into());
+    }
+    if core.draining.is_cancelled() {
+        return Err(ErrorCode::Busy.into());
+    }
+    if core.is_held() {
+        return Err(Refusal { code: ErrorCode::Busy, retry_after_ms: DRAIN_RETRY_MS });
+    }
+    let hash = bytes.hash();
+    let chain = charge::check_quota(core, quota, request.model, &hash)?;
+    let guest = charge::guest(core, &who, chain.as_ref());
+    let charge = Charge::take(core, who, request.tokens, chain.as_ref())?;
+    let place = core.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
+    Ok(Admitted { engine, request, hash, charge, place })
+}
+
+/// Waits for the slot, verifies what was disclosed and computes the turn. Cancel safe in that a dropped call stops the work
+/// soon.
+async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, ErrorCode> {
+    let Admitted { engine, request, hash, charge, place } = admitted;
+    let slot = async {
+        wait_for_slot(&place).await?;
+        let hold = model::hold(&engine, &place).await?;
+        wait_for_slot(&place).await?;
+        Ok::<_, ErrorCode>(hold)
+    };
+    let _hold = slot.await?;
+    let AuditRequest { receipt, model, tokens, .. } = request;
+    let judged = async {
+        let prepared = tokio::task::spawn_blocking(move || prepare(request));
+        match prepared.await.map_err(|_| ErrorCode::Internal)?? {
+            Ok(task) => replay(engine.as_ref(), &task).await.map_err(|error| window::engine_code(&error)),
+            Err(why) => Ok(Verdict::NotReplayable(why)),
+        }
+    };
+    let judged = timeout(core.limits.max_turn_time, judged).await.map_err(|_| ErrorCode::QuotaExceeded)??;
+    charge.served(tokens);
+    let report = AuditReport {
+        version: VERSION,
+        node: core.node,
+        request: hash,
+        receipt,
+        model,
+        verdict: verdict(judged)?,
+        made_ms: core.now_ms(),
+    };
+    Ok(Signed::sign(report, core.identity.signing_key()))
+}
+
+/// Verifies a disclosure, and puts together what is computed. Takes as long as its signatures.
+fn prepare(request: AuditRequest) -> Result<Result<Task, NotReplayable>, ErrorCode> {
+    let AuditRequest { receipt, model, tokens, disclosure, .. } = request;
+    let export: Export = serde_json::from_str(&disclosure.export).map_err(|_| ErrorCode::PayloadRejected)?;
+    let turns = open(&export).map_err(|_| ErrorCode::PayloadRejected)?;
+    drop(export);
+    let of = |turn: &&OpenTurn| {
+        turn.receipt.as_ref().is_some_and(|known| {
+            (known.receipt_hash(), known.model, known.tokens.output) == (receipt, model, tokens)
+        })
+    };
+    let turn = turns.iter().find(of).ok_or(ErrorCode::PayloadRejected)?;
+    Ok(Task::new(&turns, turn.link.seq, &disclosure.memory, disclosure.schema.as_deref()))
+}
+
+fn verdict(judged: Verdict) -> Result<AuditVerdict, ErrorCode> {
+    Ok(match judged {
+        Verdict::Same { tokens } => AuditVerdict::Same { tokens },
+        Verdict::Different { token } => AuditVerdict::Different { token },
+        Verdict::NotReplayable(why) => AuditVerdict::NotReplayable(match why {
+            NotReplayable::Undisclosed(_) => AuditGap::Undisclosed,
+            NotReplayable::NoAnswer => AuditGap::NoAnswer,
+            NotReplayable::Engine(_) => AuditGap::Engine,
+            NotReplayable::Memory { .. } => AuditGap::Memory,
+            NotReplayable::Schema => AuditGap::Schema,
+            NotReplayable::Refused(_) => AuditGap::Refused,
+            // Both were checked before.
+            NotReplayable::NoTurn(_) | NotReplayable::Model { .. } => return Err(ErrorCode::Internal),
+        }),
+    })
+}
+
+async fn wait_for_slot(place: &Place) -> Result<(), ErrorCode> {
+    let mut ahead = place.ahead().map_err(|Displaced| ErrorCode::Busy)?;
+    while ahead > 0 {
+        ahead = place.moved(ahead).await.map_err(|Displaced| ErrorCode::Busy)?;
+    }
+    Ok(())
+}
