@@ -2,6 +2,7 @@
 
 mod account;
 pub mod args;
+mod audit;
 pub mod blob;
 mod chat;
 mod delegation;
@@ -47,6 +48,8 @@ pub enum Failure {
     Unverified,
     /// A verification that found nothing wrong, but blobs that the store does not have; they are shown already.
     NotStored,
+    /// An audit that could say nothing; why is shown already.
+    NotReplayable,
     /// A relayer refused, failed, or could not be asked.
     Relayer {
         /// A stable name.
@@ -92,6 +95,7 @@ impl Failure {
             }
             Self::Unverified => 5,
             Self::NotStored => 6,
+            Self::NotReplayable => 10,
             Self::Interrupted => 130,
             // Whoever reads our output has enough of it.
             Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
@@ -121,6 +125,7 @@ pub async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> 
         Command::Memory { command } => memory::run(&settings, &command, out).await,
         Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
         Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
+        Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
         Command::Grants { command } => grants::run(&settings, &command, out),
         Command::Blob { command } => blob::run(&settings, command, out).await,
         Command::Passphrase { new_file, remove } => {

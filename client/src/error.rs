@@ -107,6 +107,24 @@ pub enum ClientError {
         /// What happened.
         reason: String,
     },
+    /// No node that was asked computed a turn again.
+    #[error("no audit was made by {attempts} nodes, the last {node}: {reason}")]
+    AuditFailed {
+        /// Nodes asked.
+        attempts: u32,
+        /// The last one.
+        node: NodeId,
+        /// Its code, where the node or the client's checks named one.
+        code: Option<ErrorCode>,
+        /// What happened.
+        reason: String,
+    },
+    /// A turn that no node can be asked to compute again.
+    #[error("{reason}")]
+    NotAuditable {
+        /// Why.
+        reason: String,
+    },
     /// A check of the protocol failed.
     #[error("{0}")]
     Protocol(ErrorCode),
@@ -161,7 +179,9 @@ impl ClientError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Protocol(code) => Some(*code),
-            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => *code,
+            Self::TurnFailed { code, .. }
+            | Self::EmbedFailed { code, .. }
+            | Self::AuditFailed { code, .. } => *code,
             _ => None,
         }
     }
@@ -191,9 +211,10 @@ impl ClientError {
             Self::EmptyMessage => "EmptyMessage",
             Self::MessageTooLong { .. } => "MessageTooLong",
             Self::NoNode(_) => "NoNode",
-            Self::TurnFailed { code, .. } | Self::EmbedFailed { code, .. } => {
-                code.map_or("Unreachable", ErrorCode::name)
-            }
+            Self::TurnFailed { code, .. }
+            | Self::EmbedFailed { code, .. }
+            | Self::AuditFailed { code, .. } => code.map_or("Unreachable", ErrorCode::name),
+            Self::NotAuditable { .. } => "NotAuditable",
             Self::Protocol(code) => code.name(),
             Self::Store(_) => "Store",
             Self::HeadMissing => "HeadMissing",
@@ -210,6 +231,9 @@ impl ClientError {
     /// What to do next.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
+        if let Self::AuditFailed { code: Some(ErrorCode::UnsupportedVersion), .. } = self {
+            return Some("name a node that makes audits with --only; its operator sets audits = true");
+        }
         if let Some(code) = self.code() {
             return code_hint(code);
         }
@@ -246,7 +270,12 @@ impl ClientError {
             Self::TurnFailed { .. } => {
                 "the message is kept; check that the node runs and is reachable, then try again"
             }
-            Self::EmbedFailed { .. } => "check that the node runs and is reachable, then try again",
+            Self::EmbedFailed { .. } | Self::AuditFailed { .. } => {
+                "check that the node runs and is reachable, then try again"
+            }
+            Self::NotAuditable { .. } => {
+                "compute it here instead: baton session export SESSION, then baton-node replay --export FILE"
+            }
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
             Self::Behind { .. } => "take in its turns: baton session sync SESSION",
@@ -271,11 +300,12 @@ impl ClientError {
         match self {
             Self::EmptyMessage | Self::MessageTooLong { .. } | Self::Config(_) | Self::Words(_) => 2,
             Self::NoNode(_) => 3,
-            Self::TurnFailed { .. } | Self::EmbedFailed { .. } => 4,
+            Self::TurnFailed { .. } | Self::EmbedFailed { .. } | Self::AuditFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,
             Self::Store(StoreError::WrongContent) => 5,
             Self::Store(_) | Self::HeadMissing => 6,
             Self::ExportTooLarge { .. }
+            | Self::NotAuditable { .. }
             | Self::UnknownSession(_)
             | Self::SessionExists(_)
             | Self::Busy

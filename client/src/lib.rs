@@ -9,6 +9,7 @@
 //! that it did not rebuild, or forget a message that was journaled.
 
 mod attempt;
+mod audit;
 
 pub mod choose;
 mod client;
@@ -47,6 +48,7 @@ mod turn;
 mod wait;
 mod walk;
 
+pub use audit::{AuditWish, Audited};
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};
 pub use baton_mesh::Multiaddr;
 pub use client::{

@@ -80,6 +80,16 @@ impl QuotaHolder {
         self.show((auth.audience, auth.model), auth.issued_ms, auth.auth_hash())
     }
 
+    /// Shows the quota for an audit, where it counts.
+    pub(crate) fn for_audit(
+        &self,
+        place: (NodeId, ModelId),
+        now_ms: u64,
+        request: AuthHash,
+    ) -> Option<QuotaUse> {
+        self.show(place, now_ms, request)
+    }
+
     fn show(
         &self,
         (node, model): (NodeId, ModelId),

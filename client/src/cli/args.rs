@@ -31,6 +31,7 @@ Examples:
   baton nodes
   baton nodes --explain                            why each node would be chosen, or not
   baton receipts last --verify                     who served what, as both sides signed
+  baton audit last                                 another node computes the last answer again
   baton blob id --shards 1000 photo.jpg            the blob ID alone, without any network
   baton blob put photo.jpg --epochs 10 --publisher https://publisher.example
   baton blob get BLOB_ID -o photo.jpg --aggregator https://a.example --aggregator https://b.example
@@ -48,7 +49,8 @@ that before the file.
 
 Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
 not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
-home folder, its key or a damaged journal; 9 the relayer refused or failed; 130 interrupted.";
+home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit could
+say nothing; 130 interrupted.";
 
 /// Talk to language models over nodes that keep nothing: the conversation is yours, sealed and verifiable.
 #[derive(Debug, Parser)]
@@ -163,6 +165,11 @@ pub enum Command {
     Nodes(NodesArguments),
     /// List what nodes signed of your turns, and what you signed back; with totals. Works offline.
     Receipts(ReceiptsArguments),
+    /// Have another node compute a turn again, and sign what came of it.
+    ///
+    /// The node sees the whole session and the memory that the turn was answered with. Only nodes whose operators offer audits
+    /// make them; each counts as a turn there. To compute a turn on this machine instead: baton-node replay.
+    Audit(AuditArguments),
     /// Take, show and narrow the quota that an operator of nodes granted you.
     Grants {
         /// What to do with grants.
@@ -220,6 +227,25 @@ pub struct ReceiptsArguments {
     /// Write what shows that nodes signed two different links for one turn into a new file (JSON), for anybody to check.
     #[arg(long, value_name = "FILE")]
     pub evidence: Option<PathBuf>,
+}
+
+/// Which turn, and who computes it again.
+#[derive(Debug, Args)]
+pub struct AuditArguments {
+    /// The session: its id, the beginning of it, or `last`.
+    pub session: String,
+    /// The turn, from 0 [default: the last one].
+    #[arg(long, value_name = "NUMBER")]
+    pub turn: Option<u64>,
+    /// Ask this node (its id in hex, as `baton nodes` shows it) [default: any but the turn's own that serves its model].
+    #[arg(long, value_name = "ID")]
+    pub only: Option<String>,
+    /// File with the JSON schema that the answer had to satisfy, as it was sent.
+    #[arg(long, value_name = "FILE")]
+    pub schema: Option<PathBuf>,
+    /// Write the signed statement into a new file (JSON).
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 /// How to talk.

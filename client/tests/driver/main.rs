@@ -1,6 +1,7 @@
 //! The client against scripted nodes over a real mesh, and a store in memory.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
+mod audits;
 mod background;
 mod blobs;
 mod choosing;

@@ -1,0 +1,155 @@
+//! Audits: another node computes a turn again, from what its client discloses, and signs what came of it.
+
+use baton_keys::secret::random_bytes;
+use baton_mesh::{AUDIT_PROTOCOL, OpenError};
+use baton_proto::{
+    ErrorCode, Signed,
+    audit::{AuditAnswer, AuditBytes, AuditReport, AuditRequest, Disclosure, frame},
+    codec,
+    ids::{NodeId, SessionId},
+    limits::{MAX_SIGNED_BYTES, VERSION},
+};
+use tokio::time::Instant;
+
+use crate::{
+    choose::{Choice, Wish},
+    client::Client,
+    error::ClientError,
+    exchange::ExchangeError,
+    retry::AttemptFailure,
+};
+
+/// Nodes that are asked before it is given up: many make no audits.
+const MAX_NODES: usize = 16;
+/// Largest frame of an answer: a signed report, or a refusal.
+const MAX_ANSWER_BYTES: usize = MAX_SIGNED_BYTES + 256;
+
+/// What is to be audited, and by whom.
+#[derive(Clone, Debug, Default)]
+pub struct AuditWish {
+    /// The turn; the last one if none.
+    pub turn: Option<u64>,
+    /// The node that is asked, which may be the author itself; any other that serves the model if none.
+    pub node: Option<NodeId>,
+    /// The JSON schema that the answer follows, as it was sent.
+    pub schema: Option<String>,
+}
+
+/// What came of an audit.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// The turn.
+    pub turn: u64,
+    /// The node that answered it.
+    pub author: NodeId,
+    /// The signed statement, verified and about this very request.
+    pub report: Signed<AuditReport>,
+    /// Nodes that were asked before and made none, and why.
+    pub refused: Vec<(NodeId, String)>,
+}
+
+impl Client {
+    /// Has a turn computed again by a node that offers audits and serves the turn's model. That node sees the whole session
+    /// and the memory that the turn was answered with.
+    ///
+    /// # Errors
+    /// [`ClientError::NotAuditable`] for a turn that is not there, has no receipt here, or is too long;
+    /// [`ClientError::NoNode`] when nobody else serves the model, [`ClientError::AuditFailed`] when no node that was asked made
+    /// an audit; and as [`Client::export`].
+    pub async fn audit(&self, id: SessionId, wish: &AuditWish) -> Result<Audited, ClientError> {
+        let views = self.history(id).await?;
+        let not = |reason: String| ClientError::NotAuditable { reason };
+        let view = match wish.turn {
+            Some(seq) => views.into_iter().find(|view| view.turn.link.seq == seq),
+            None => views.into_iter().next_back(),
+        };
+        let view = view.ok_or_else(|| match wish.turn {
+            Some(seq) => not(format!("the session has no turn {seq}")),
+            None => not("the session has no turn".to_owned()),
+        })?;
+        let turn = view.turn.link.seq;
+        let receipt = view.receipt.ok_or_else(|| not(format!("there is no receipt of turn {turn} here")))?;
+        let mut request = AuditRequest {
+            version: VERSION,
+            nonce: random_bytes(),
+            audience: receipt.node,
+            receipt: receipt.receipt_hash(),
+            model: receipt.model,
+            tokens: receipt.tokens.output,
+            disclosure: Disclosure {
+                export: self.export(id, false).await?.to_string(),
+                memory: view.memory,
+                schema: wish.schema.clone(),
+            },
+        };
+        AuditBytes::new(&request)
+            .map_err(|_| not("the session is too long to be handed to a node".to_owned()))?;
+        let mut refused: Vec<(NodeId, String)> = Vec::new();
+        let mut last = None;
+        // Whoever answered the turn says of itself what it likes.
+        let mut tried: Vec<NodeId> = if wish.node.is_none() { vec![receipt.node] } else { Vec::new() };
+        let model = receipt.model.to_string();
+        while refused.len() < MAX_NODES {
+            let wanted = Wish {
+                model: Some(&model),
+                node: wish.node,
+                tried: &tried,
+                now_ms: self.now_ms(),
+                ..Wish::default()
+            };
+            let chosen = self.inner.directory.choose(&wanted).await;
+            let Some((choice, _in_flight)) = chosen.ok().filter(|(choice, _)| !tried.contains(&choice.node))
+            else {
+                break;
+            };
+            request.audience = choice.node;
+            request.nonce = random_bytes();
+            match self.ask_for_audit(&choice, &request).await {
+                Ok(report) => return Ok(Audited { turn, author: receipt.node, report, refused }),
+                Err(failure) => {
+                    tracing::debug!(node = %choice.node, reason = failure.reason, "a node made no audit");
+                    refused.push((choice.node, failure.reason.clone()));
+                    last = Some(failure);
+                    tried.push(choice.node);
+                }
+            }
+        }
+        let (Some(failure), Some((node, _))) = (last, refused.last()) else {
+            return Err(not("no other node that serves the model was found".to_owned()));
+        };
+        let (attempts, node, code) = (u32::try_from(refused.len()).unwrap_or(u32::MAX), *node, failure.code);
+        Err(ClientError::AuditFailed { attempts, node, code, reason: failure.reason })
+    }
+
+    /// One request, to one node.
+    async fn ask_for_audit(
+        &self,
+        choice: &Choice,
+        request: &AuditRequest,
+    ) -> Result<Signed<AuditReport>, AttemptFailure> {
+        let (directory, config) = (&self.inner.directory, &self.inner.config);
+        let quota = |hash| {
+            let holder = config.quota.as_deref()?;
+            holder.for_audit((choice.node, request.model), self.now_ms(), hash)
+        };
+        let (hash, frame) = frame(request, quota).map_err(|code| AttemptFailure::check(code).unclear())?;
+        let (open, answer) = (config.timeouts.open, config.timeouts.reply + config.timeouts.idle);
+        let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
+        let opened = mesh.open_side(choice.node, &addrs, &AUDIT_PROTOCOL, Instant::now() + open).await;
+        let mut stream = opened.map_err(|error| match error {
+            OpenError::ProtocolUnsupported => AttemptFailure::node(ErrorCode::UnsupportedVersion, 0),
+            error => ExchangeError::Open(error).into(),
+        })?;
+        let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));
+        stream.send_by(&frame, Instant::now() + answer).await.map_err(failed)?;
+        // The own side stays open: ending it would give the audit up.
+        let received = stream.recv_by(MAX_ANSWER_BYTES, Instant::now() + answer).await;
+        let bytes = received.map_err(failed)?.ok_or(ExchangeError::Ended)?;
+        match codec::decode(&bytes, MAX_ANSWER_BYTES).map_err(AttemptFailure::check)? {
+            AuditAnswer::Refused { code, retry_after_ms } => Err(AttemptFailure::node(code, retry_after_ms)),
+            AuditAnswer::Report(bytes) => {
+                AuditReport::verify(bytes, &hash, request).map_err(AttemptFailure::check)
+            }
+        }
+    }
+}
