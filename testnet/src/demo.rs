@@ -52,6 +52,8 @@ pub(crate) struct Report {
     export_verified: bool,
     /// None with the test engine, whose answers no model gives.
     recomputed: Option<bool>,
+    /// Likewise.
+    audited: Option<bool>,
     seconds: f64,
 }
 
@@ -92,7 +94,7 @@ impl Demo {
             context_tokens: None,
             echo_delay_ms: 20,
             model_dir: args.model_dir.clone(),
-            extra: Vec::new(),
+            extra: ["--audits", "true"].map(str::to_owned).to_vec(),
         };
         let network = Network::start(folder, 3, options).await?;
         let client = open_client(&network, &folder.join("client")).await?;
@@ -135,6 +137,8 @@ impl Demo {
         self.lap("export");
         self.recompute(folder).await?;
         self.lap("recompute");
+        self.audit().await?;
+        self.lap("audit");
         Ok(())
     }
 
@@ -243,6 +247,9 @@ fn summarise(report: &Report, json: bool) -> anyhow::Result<()> {
     ];
     flags.extend(
         report.recomputed.map(|held| ("every answer computed again from the export: the same tokens", held)),
+    );
+    flags.extend(
+        report.audited.map(|held| ("the last answer audited by another node, which signs: the same", held)),
     );
     if json {
         output::line(&serde_json::to_string(report)?);

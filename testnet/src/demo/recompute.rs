@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
+use baton_client::{AuditWish, Audited};
 use baton_keys::files::write_private;
-use baton_proto::export::ExportMemory;
+use baton_proto::{audit::AuditVerdict, export::ExportMemory};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -43,6 +44,23 @@ impl Demo {
         ensure!(turns == self.report.turns, "{turns} of {} turns: {errors}", self.report.turns);
         output::note(&format!("  {turns} turns are {wanted}"));
         self.report.recomputed = (self.engine == EngineChoice::Native).then_some(true);
+        Ok(())
+    }
+
+    /// Another node of the network than the one that gave the last answer computes it again.
+    pub(super) async fn audit(&mut self) -> anyhow::Result<()> {
+        if self.engine == EngineChoice::Echo {
+            return Ok(());
+        }
+        output::note("the last answer computed again by another node, which signs what came of it");
+        let Audited { turn, author, report, .. } =
+            self.client.audit(self.session, &AuditWish::default()).await?;
+        let AuditVerdict::Same { tokens } = report.verdict else {
+            bail!("turn {turn} was expected to be the same: {:?}", report.verdict)
+        };
+        ensure!(report.node != author, "the node audited itself");
+        output::note(&format!("  turn {turn}: the same {tokens} tokens"));
+        self.report.audited = Some(true);
         Ok(())
     }
 }
