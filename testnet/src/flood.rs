@@ -44,8 +44,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests of one identity in the signed attack from many subnets: what a peer has in a second. From one subnet each
 /// has an identity of its own; forged ones come under one until it is shut out.
 const EACH_OF_MANY: u64 = 20;
-/// Parts whose latency is reported and not judged: whoever is served from hundreds of subnets, within the share of each, is
-/// no stranger any more, and the honest subnet is one of so many.
+/// Parts whose latency is reported and not judged. Under signed requests of hundreds of subnets, each within its share, the
+/// node serves as many turns as it can, ten times the honest ones: it is busy, as anybody may make it.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
 /// Megabytes of blobs that the node keeps in memory: few, so that it has them before its memory is looked at.
 const CACHE_MB: &str = "4";
