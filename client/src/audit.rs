@@ -1,5 +1,7 @@
 //! Audits: another node computes a turn again, from what its client discloses, and signs what came of it.
 
+use std::time::Duration;
+
 use baton_keys::secret::random_bytes;
 use baton_mesh::{AUDIT_PROTOCOL, OpenError};
 use baton_proto::{
@@ -21,6 +23,8 @@ use crate::{
 
 /// Nodes that are asked before it is given up: many make no audits.
 const MAX_NODES: usize = 16;
+/// Pause before another look for nodes.
+const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Largest frame of an answer: a signed report, or a refusal.
 const MAX_ANSWER_BYTES: usize = MAX_SIGNED_BYTES + 256;
 
@@ -89,6 +93,7 @@ impl Client {
         // Whoever answered the turn says of itself what it likes.
         let mut tried: Vec<NodeId> = if wish.node.is_none() { vec![receipt.node] } else { Vec::new() };
         let model = receipt.model.to_string();
+        let until = Instant::now() + self.inner.config.timeouts.discovery;
         while refused.len() < MAX_NODES {
             let wanted = Wish {
                 model: Some(&model),
@@ -100,7 +105,13 @@ impl Client {
             let chosen = self.inner.directory.choose(&wanted).await;
             let Some((choice, _in_flight)) = chosen.ok().filter(|(choice, _)| !tried.contains(&choice.node))
             else {
-                break;
+                // Just after the start it is told of others; a node that was named has been asked.
+                if wish.node.is_some_and(|node| tried.contains(&node)) || Instant::now() >= until {
+                    break;
+                }
+                tokio::time::sleep(SEARCH_PAUSE).await;
+                self.nodes().await;
+                continue;
             };
             request.audience = choice.node;
             request.nonce = random_bytes();
@@ -137,7 +148,10 @@ impl Client {
         let (mesh, addrs) = (directory.mesh(), directory.addrs(choice.node));
         let opened = mesh.open_side(choice.node, &addrs, &AUDIT_PROTOCOL, Instant::now() + open).await;
         let mut stream = opened.map_err(|error| match error {
-            OpenError::ProtocolUnsupported => AttemptFailure::node(ErrorCode::UnsupportedVersion, 0),
+            OpenError::ProtocolUnsupported => AttemptFailure {
+                reason: "it makes none".to_owned(),
+                ..AttemptFailure::node(ErrorCode::UnsupportedVersion, 0)
+            },
             error => ExchangeError::Open(error).into(),
         })?;
         let failed = |error| AttemptFailure::from(ExchangeError::Frame(error));

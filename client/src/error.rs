@@ -108,7 +108,7 @@ pub enum ClientError {
         reason: String,
     },
     /// No node that was asked computed a turn again.
-    #[error("no audit was made by {attempts} nodes, the last {node}: {reason}")]
+    #[error("no node made an audit ({attempts} asked), the last {node}: {reason}")]
     AuditFailed {
         /// Nodes asked.
         attempts: u32,
@@ -274,7 +274,7 @@ impl ClientError {
                 "check that the node runs and is reachable, then try again"
             }
             Self::NotAuditable { .. } => {
-                "compute it here instead: baton session export SESSION, then baton-node replay --export FILE"
+                "baton receipts SESSION lists its turns; baton session export and baton-node replay compute them here"
             }
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
