@@ -189,6 +189,8 @@ pub(crate) struct Core {
     pub(crate) puts: Arc<tokio::sync::Semaphore>,
     /// Of [`ServiceLimits::frame_bytes`].
     pub(crate) frame_shares: FrameShares,
+    /// Of [`limits::MAX_AUDITS_BYTES`].
+    pub(crate) audit_shares: FrameShares,
     connections: TaskTracker,
     turns: TaskTracker,
     storing: TaskTracker,
@@ -335,6 +337,7 @@ impl NodeService {
             cache: BlobCache::new(limits.cache_bytes),
             puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
             frame_shares: FrameShares::new(limits.frame_bytes),
+            audit_shares: FrameShares::new(limits::MAX_AUDITS_BYTES),
             connections: TaskTracker::new(),
             turns: TaskTracker::new(),
             storing: TaskTracker::new(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use baton_mesh::{FrameError, TurnReceiver, TurnStream};
+use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, Signed,
     audit::{AuditAnswer, AuditBytes, AuditFrame, AuditGap, AuditReport, AuditRequest, AuditVerdict},
@@ -21,6 +21,7 @@ use super::{
     guard::Caller,
     limits::DRAIN_RETRY_MS,
     lock,
+    shares::FrameShare,
     slots::{Displaced, Place},
 };
 use crate::{
@@ -36,8 +37,6 @@ use crate::{
 /// What a disclosure takes in memory while it is looked at, over its length on the wire: the text, what is parsed from it, and
 /// the opened turns.
 const MEMORY_FACTOR: usize = 3;
-/// Largest further frame of a client that waits: none is expected.
-const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// An audit that may run. Dropping it gives up its place.
 struct Admitted {
@@ -46,6 +45,8 @@ struct Admitted {
     hash: AuthHash,
     charge: Charge,
     place: Place,
+    /// Of the memory for disclosures.
+    share: FrameShare,
 }
 
 /// Serves one request on its substream.
@@ -56,14 +57,13 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
         Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
     };
     core.observer.requested(RequestKind::Audit);
-    let deadline = Instant::now() + core.limits.request_timeout;
-    let share = core.frame_shares.take(MEMORY_FACTOR * request.len(), who.subnet, deadline).await;
-    let admitted = share
-        .map_err(Refusal::from)
-        .and_then(|share| admit(core, who, &request, quota.as_ref()).map(|admitted| (admitted, share)));
+    // Apart from the memory of other requests, since it is kept while the audit waits and runs; and not waited for, since
+    // what was read is held by nothing meanwhile.
+    let share = core.audit_shares.take(MEMORY_FACTOR * request.len(), who.subnet, Instant::now()).await;
+    let admitted = admit(core, who, &request, quota.as_ref(), share);
     // What was decoded from it is in the admitted request.
     drop(request);
-    let (admitted, _share) = match admitted {
+    let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
     };
@@ -72,7 +72,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
         biased;
         answered = Box::pin(answer(core, admitted)) => answered,
         () = core.ending.cancelled() => Err(ErrorCode::Busy),
-        error = left(&mut receiver) => return Err(error),
+        error = connection::left(&mut receiver) => return Err(error),
     };
     let answer = match answered {
         Ok(report) => {
@@ -91,21 +91,17 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     sender.close().await
 }
 
-/// Waits until the client gives the audit up: it has nothing more to send.
-async fn left(receiver: &mut TurnReceiver) -> FrameError {
-    receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
-}
-
 /// Checks a request, cheapest first. Nothing of the disclosure is looked at.
 fn admit(
     core: &Arc<Core>,
     who: Caller,
     bytes: &AuditBytes,
     quota: Option<&QuotaUse>,
+    share: Result<FrameShare, ErrorCode>,
 ) -> Result<Admitted, Refusal> {
-    let now_ms = core.now_ms();
     let granted = quota.is_some_and(|used| lock(&core.quotas).knows(used));
-    core.take_turn(&who, granted, now_ms)?;
+    core.take_turn(&who, granted, core.now_ms())?;
+    let share = share?;
     if !core.limits.audits {
         return Err(ErrorCode::UnsupportedVersion.into());
     }
@@ -128,20 +124,17 @@ fn admit(
     let guest = charge::guest(core, &who, chain.as_ref());
     let charge = Charge::take(core, who, request.tokens, chain.as_ref())?;
     let place = core.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
-    Ok(Admitted { engine, request, hash, charge, place })
+    Ok(Admitted { engine, request, hash, charge, place, share })
 }
 
 /// Waits for the slot, verifies what was disclosed and computes the turn. Cancel safe in that a dropped call stops the work
 /// soon.
 async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, ErrorCode> {
-    let Admitted { engine, request, hash, charge, place } = admitted;
-    let slot = async {
-        wait_for_slot(&place).await?;
-        let hold = model::hold(&engine, &place).await?;
-        wait_for_slot(&place).await?;
-        Ok::<_, ErrorCode>(hold)
-    };
-    let _hold = slot.await?;
+    let Admitted { engine, request, hash, charge, place, share: _share } = admitted;
+    place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
+    let _hold = model::hold(&engine, &place).await?;
+    // Where the model had to be waited for, the slot was somebody else's meanwhile.
+    place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
     let AuditRequest { receipt, model, tokens, .. } = request;
     let judged = async {
         let prepared = tokio::task::spawn_blocking(move || prepare(request));
@@ -194,12 +187,4 @@ fn verdict(judged: Verdict) -> Result<AuditVerdict, ErrorCode> {
             NotReplayable::NoTurn(_) | NotReplayable::Model { .. } => return Err(ErrorCode::Internal),
         }),
     })
-}
-
-async fn wait_for_slot(place: &Place) -> Result<(), ErrorCode> {
-    let mut ahead = place.ahead().map_err(|Displaced| ErrorCode::Busy)?;
-    while ahead > 0 {
-        ahead = place.moved(ahead).await.map_err(|Displaced| ErrorCode::Busy)?;
-    }
-    Ok(())
 }

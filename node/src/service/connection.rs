@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_mesh::{FrameError, FrameTooLarge, TurnStream};
+use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
 use baton_proto::{
     ErrorCode,
     audit::{AUDIT_PROTOCOL, AuditAnswer},
@@ -22,6 +22,9 @@ use super::{
     questions,
 };
 use crate::turn::{self, Refusal};
+
+/// Largest further frame of a client that waits: none is expected.
+const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// Serves a substream to its end, or until the service ends.
 pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
@@ -145,6 +148,11 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
         }
     };
     Ok(codec::decode(&bytes, limit).map_err(Refusal::from))
+}
+
+/// Waits until a client that has nothing more to send gives its request up.
+pub(crate) async fn left(receiver: &mut TurnReceiver) -> FrameError {
+    receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
 }
 
 /// Sends the one frame that refuses a request.

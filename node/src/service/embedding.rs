@@ -12,7 +12,7 @@ use baton_keys::{
     exchange::{EmbedSecret, ExchangeSecret},
     secret::random_bytes,
 };
-use baton_mesh::{FrameError, TurnReceiver, TurnStream};
+use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode, Signable as _, Signed, codec,
     embed::{
@@ -46,8 +46,6 @@ const SWEEP_FROM: usize = 1024;
 const SWEEP_EVERY_MS: u64 = 1000;
 /// Tokens of texts that count as one token of an answer: reading is cheaper than writing.
 const TOKENS_PER_CHARGED: usize = 16;
-/// Largest further frame of a client that waits: none is expected.
-const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// A model that texts are embedded with here.
 #[derive(Clone)]
@@ -157,7 +155,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
         biased;
         answered = answer(core, admitted) => answered,
         () = core.ending.cancelled() => Err(ErrorCode::Busy),
-        error = left(&mut receiver) => return Err(error),
+        error = connection::left(&mut receiver) => return Err(error),
     };
     let answer = answered.unwrap_or_else(|code| {
         core.observer.refused(code);
@@ -168,11 +166,6 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     });
     sender.send_by(&codec::encode(&answer), Instant::now() + core.limits.reader_stall).await?;
     sender.close().await
-}
-
-/// Waits until the client gives the request up: it has nothing more to send.
-async fn left(receiver: &mut TurnReceiver) -> FrameError {
-    receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
 }
 
 /// Checks a request, cheapest first. Nothing is opened, and nothing computed but hashes and signatures.
@@ -229,7 +222,7 @@ fn charged(tokens: usize) -> u32 {
 /// Waits for the slot, opens the texts and embeds them. Cancel safe in that a dropped call stops the work soon.
 async fn answer(core: &Core, admitted: Admitted<'_>) -> Result<EmbedAnswer, ErrorCode> {
     let Admitted { embedding, auth, texts, exchange, charge, place } = admitted;
-    let waited = timeout(core.limits.embed_wait, wait_for_slot(&place)).await;
+    let waited = timeout(core.limits.embed_wait, place.granted()).await;
     waited.unwrap_or(Err(Displaced)).map_err(|Displaced| ErrorCode::Busy)?;
     let began = Instant::now();
     let (texts, secret) = texts.open(&exchange, &auth)?;
@@ -278,14 +271,6 @@ fn seal(
     let nonce = random_bytes();
     let sealed = SealedReply::seal(reply, core.identity.signing_key(), secret, &nonce);
     Ok(EmbedAnswer::Embedded { nonce, sealed })
-}
-
-async fn wait_for_slot(place: &Place) -> Result<(), Displaced> {
-    let mut ahead = place.ahead()?;
-    while ahead > 0 {
-        ahead = place.moved(ahead).await?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

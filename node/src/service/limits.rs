@@ -53,6 +53,10 @@ pub(crate) const STORE_RETRIES: [Duration; 4] = [
     Duration::from_millis(1400),
 ];
 
+/// Bytes that disclosures of audits which wait or run may take together; a quarter for one subnet: the largest one, and more of
+/// usual size.
+pub(crate) const MAX_AUDITS_BYTES: usize = 128 * 1024 * 1024;
+
 /// Price of a model's tokens, in millionths of the node's unit for a thousand of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Price {

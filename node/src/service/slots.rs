@@ -256,6 +256,18 @@ impl Place {
         Ok(u32::try_from(before + 1).unwrap_or(u32::MAX))
     }
 
+    /// Waits for a slot. Cancel safe.
+    ///
+    /// # Errors
+    /// [`Displaced`].
+    pub(crate) async fn granted(&self) -> Result<(), Displaced> {
+        let mut ahead = self.ahead()?;
+        while ahead > 0 {
+            ahead = self.moved(ahead).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until [`Place::ahead`] is no longer `known`, and returns it. Cancel safe.
     ///
     /// # Errors
