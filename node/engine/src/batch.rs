@@ -10,6 +10,8 @@
 //!
 //! None of it changes a bit of any logits: see [`Model::step`].
 //!
+//! A model of another library, which computes one sequence at a time, has the same door ([`Solo`]).
+//!
 //! [`Model`]: crate::Model
 //! [`Model::step`]: crate::Model::step
 
@@ -17,10 +19,13 @@ mod answer;
 mod batcher;
 mod channel;
 mod draft;
+mod generation;
 mod prefix;
 mod request;
 mod running;
 mod scheduler;
+mod solo;
+mod waiting;
 
 use std::time::Duration;
 
@@ -30,6 +35,7 @@ pub use request::{
     BatchError, Cancel, Choice, Chooser, Finish, Greedy, Request, RequestId, SessionKey, Sink, Stats,
 };
 pub use scheduler::{Load, Progress, Scheduler, StepRows};
+pub use solo::Solo;
 
 /// Requests that run at once, at most: the decode rows of a step, and the logits that it holds.
 pub const MAX_SLOTS: usize = 64;

@@ -11,5 +11,7 @@ mod bench;
 mod bits;
 #[path = "batch/sharing.rs"]
 mod sharing;
+#[path = "batch/solo.rs"]
+mod solo;
 #[path = "batch/threads.rs"]
 mod threads;

@@ -11,10 +11,32 @@ use std::{
 use super::{
     BatchOptions,
     answer::Answer,
-    request::{BatchError, Finish, Request, SessionKey},
+    request::{BatchError, Finish, Request, RequestId, SessionKey},
     scheduler::{Bounds, Load, Progress, Scheduler},
+    solo::{Solo, SoloScheduler},
 };
 use crate::Model;
+
+/// What the thread drives: requests on a model, step by step.
+pub(super) trait Steps: Send {
+    /// Takes a request; one that is refused is given back.
+    fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)>;
+
+    /// Lets go what is kept for a session.
+    fn clear(&mut self, session: &SessionKey);
+
+    /// Lets go all that is kept.
+    fn clear_all(&mut self);
+
+    /// Ends all requests with this error.
+    fn fail_all(&mut self, error: &BatchError, now: Instant);
+
+    /// Requests, and what they hold.
+    fn load(&self) -> Load;
+
+    /// Makes one step of what can go on.
+    fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress;
+}
 
 /// How often it is looked whether readers have taken something, when all requests wait for theirs.
 const PAUSED_LOOK: Duration = Duration::from_millis(2);
@@ -67,9 +89,35 @@ impl Batcher {
     pub fn spawn(name: &str, model: Model, options: BatchOptions) -> std::io::Result<Self> {
         let options = options.bounded();
         let scheduler = Scheduler::new(model, options.clone());
+        let bounds = scheduler.bounds();
+        Self::drive(name, Box::new(scheduler), bounds, options)
+    }
+
+    /// Starts a thread of this name that owns a model which computes one sequence at a time, whose keys and values may take
+    /// so many bytes. Of the options, `queue` and `stall` count.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn spawn_solo(
+        name: &str,
+        model: Box<dyn Solo>,
+        options: BatchOptions,
+        kv_budget: usize,
+    ) -> std::io::Result<Self> {
+        let options = BatchOptions { slots: 1, ..options.bounded() };
+        let scheduler = SoloScheduler::new(model, options.clone(), kv_budget);
+        let bounds = scheduler.bounds();
+        Self::drive(name, Box::new(scheduler), bounds, options)
+    }
+
+    fn drive(
+        name: &str,
+        scheduler: Box<dyn Steps>,
+        bounds: Bounds,
+        options: BatchOptions,
+    ) -> std::io::Result<Self> {
         let desk = Desk { load: scheduler.load(), ..Desk::default() };
         let shared = Arc::new(Shared { desk: Mutex::new(desk), news: Condvar::new() });
-        let bounds = scheduler.bounds();
         let own = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name(name.to_owned()).spawn(move || keep_going(scheduler, &own))?;
@@ -134,8 +182,8 @@ impl Drop for Batcher {
 }
 
 /// The thread: whatever happens in it, all requests are answered at its end.
-fn keep_going(mut scheduler: Scheduler, shared: &Shared) {
-    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut scheduler, shared)));
+fn keep_going(mut scheduler: Box<dyn Steps>, shared: &Shared) {
+    let result = catch_unwind(AssertUnwindSafe(|| drive(scheduler.as_mut(), shared)));
     let error = if result.is_ok() { BatchError::ShutDown } else { BatchError::Panicked };
     let mut desk = shared.desk();
     desk.closed = true;
@@ -152,7 +200,7 @@ fn refuse(request: Request, submitted: Instant, error: BatchError) {
     Answer::new(request.sink, request.prompt.len(), submitted).finish(Finish::Failed(error), Instant::now());
 }
 
-fn drive(scheduler: &mut Scheduler, shared: &Shared) {
+fn drive(scheduler: &mut dyn Steps, shared: &Shared) {
     loop {
         let mut desk = shared.desk();
         desk.load = scheduler.load();

@@ -198,6 +198,12 @@ pub enum BatchError {
     /// The step was refused. It is a mistake of the scheduler's.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// A model of another library failed.
+    #[error("the model failed: {reason}")]
+    Model {
+        /// Its message.
+        reason: String,
+    },
     /// The batcher is shut down.
     #[error("the batcher is shut down")]
     ShutDown,

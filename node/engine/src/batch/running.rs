@@ -1,13 +1,13 @@
 //! A request that has been admitted: what it puts into a step, and what it makes of the logits.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zeroize::Zeroizing;
 
 use super::{
-    answer::{Answer, guarded},
     draft::Drafter,
-    request::{BatchError, Cancel, Choice, Chooser, Finish, RequestId, SessionKey},
+    generation::Generation,
+    request::{Finish, SessionKey},
 };
 use crate::{Chunk, Sequence, Want};
 
@@ -22,25 +22,12 @@ pub(super) enum Work {
 }
 
 pub(super) struct Running {
-    pub id: RequestId,
+    pub generation: Generation,
     pub session: Option<SessionKey>,
-    /// The prompt and the answer so far.
-    pub tokens: Zeroizing<Vec<u32>>,
-    /// How many of them are the prompt.
-    pub prompt: usize,
-    /// How many there may be.
-    pub limit: usize,
     pub sequence: Sequence,
     /// Blocks that are set aside for it, those that it has among them.
     pub blocks: usize,
-    pub chooser: Box<dyn Chooser>,
-    pub answer: Answer,
-    pub cancel: Cancel,
-    pub end_by: Option<Instant>,
     pub draft: Drafter,
-    /// Tokens that its sink takes.
-    pub room: usize,
-    pub paused_since: Option<Instant>,
     /// Steps in which others' prompts came before its own.
     pub passed_over: usize,
     /// Whether its blocks may be kept for the session's next request.
@@ -53,45 +40,29 @@ impl Running {
         self.blocks.saturating_sub(self.sequence.blocks().len())
     }
 
-    pub fn is_prefilling(&self) -> bool {
-        self.tokens.len() == self.prompt
+    /// Whether its prompt is to be computed, and its sink takes what follows.
+    pub fn prefills(&self) -> bool {
+        self.generation.is_prefilling() && self.generation.room > 0
+    }
+
+    /// Whether it generates, and its sink takes more.
+    pub fn decodes(&self) -> bool {
+        !self.generation.is_prefilling() && self.generation.room > 0
     }
 
     /// Tokens of the prompt still to compute.
     pub fn remaining(&self) -> usize {
-        self.prompt.saturating_sub(self.sequence.len())
-    }
-
-    /// Asks the sink for room. Says how the request must end now, if it must.
-    pub fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
-        if self.cancel.is_cancelled() {
-            return Some(Finish::Cancelled);
-        }
-        if self.end_by.is_some_and(|end| end <= now) {
-            return Some(Finish::Failed(BatchError::Deadline));
-        }
-        match self.answer.room() {
-            Err(error) => return Some(Finish::Failed(error)),
-            Ok(None) => return Some(Finish::Cancelled),
-            Ok(Some(room)) => self.room = room,
-        }
-        if self.room > 0 {
-            self.paused_since = None;
-            return None;
-        }
-        let since = *self.paused_since.get_or_insert(now);
-        let stalled = now.saturating_duration_since(since) >= stall;
-        stalled.then_some(Finish::Failed(BatchError::Stalled))
+        self.generation.prompt.saturating_sub(self.sequence.len())
     }
 
     /// Its last token and guesses, at most `most` of them.
     pub fn decode(&mut self, most: usize) -> Work {
-        let last = self.tokens.len() - 1;
+        let Generation { tokens: all, limit, room, .. } = &self.generation;
         // A guess needs room in the answer and in the sink, for itself and for what is chosen after it.
-        let most = most.min(self.limit - self.tokens.len() - 1).min(self.room - 1);
+        let most = most.min(limit - all.len() - 1).min(room - 1);
         let mut tokens = Zeroizing::new(Vec::with_capacity(1 + most));
-        tokens.push(self.tokens[last]);
-        tokens.extend_from_slice(self.draft.guess(&self.tokens, most));
+        tokens.push(all[all.len() - 1]);
+        tokens.extend_from_slice(self.draft.guess(all, most));
         Work::Decode(tokens)
     }
 
@@ -101,8 +72,8 @@ impl Running {
             Work::Rest => return None,
             Work::Prefill(count) => {
                 let from = self.sequence.len();
-                let want = if from + count == self.prompt { Want::Last } else { Want::Nothing };
-                (&self.tokens[from..from + count], want)
+                let want = if from + count == self.generation.prompt { Want::Last } else { Want::Nothing };
+                (&self.generation.tokens[from..from + count], want)
             }
             Work::Decode(tokens) => (tokens.as_slice(), Want::All),
         };
@@ -130,42 +101,19 @@ impl Running {
             if finish.is_some() || right < at {
                 continue;
             }
-            let before = self.tokens.len();
-            finish = self.choose(row, clock);
-            if self.tokens.len() > before && guesses.get(at) == self.tokens.last() {
+            let before = self.generation.tokens.len();
+            finish = self.generation.choose(row, clock);
+            let tokens = &self.generation.tokens;
+            if tokens.len() > before && guesses.get(at) == tokens.last() {
                 right += 1;
             }
         }
-        self.answer.stats.drafted_tokens += guesses.len();
-        self.answer.stats.accepted_tokens += right;
+        self.generation.answer.stats.drafted_tokens += guesses.len();
+        self.generation.answer.stats.accepted_tokens += right;
         if finish.is_none() {
             self.draft.learn(guesses.len(), right);
         }
         self.sequence.truncate(known + right);
         finish
-    }
-
-    fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
-        if self.cancel.is_cancelled() {
-            return Some(Finish::Cancelled);
-        }
-        let (token, is_last) = match guarded(|| self.chooser.choose(&self.tokens, logits)) {
-            Ok(Choice::Token(token)) => (token, false),
-            Ok(Choice::Last(token)) => (token, true),
-            Ok(Choice::End) => return Some(Finish::End),
-            Ok(Choice::Nothing) => return Some(Finish::Failed(BatchError::NoChoice)),
-            Err(error) => return Some(Finish::Failed(error)),
-        };
-        if token as usize >= logits.len() {
-            return Some(Finish::Failed(BatchError::NoChoice));
-        }
-        self.tokens.push(token);
-        if let Err(error) = self.answer.token(token, logits, clock()) {
-            return Some(Finish::Failed(error));
-        }
-        if is_last {
-            return Some(Finish::End);
-        }
-        (self.tokens.len() == self.limit).then_some(Finish::Length)
     }
 }

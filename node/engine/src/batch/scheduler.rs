@@ -2,15 +2,18 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize as _;
 
 use super::{
     BatchOptions,
-    answer::{Answer, guarded},
+    answer::guarded,
+    batcher::Steps,
     draft::Drafter,
     prefix::PrefixCache,
-    request::{BatchError, Cancel, Chooser, Finish, Request, RequestId, SessionKey},
+    request::{BatchError, Finish, Request, RequestId, SessionKey},
     running::{Running, Work},
+    solo::Solo,
+    waiting::{Waiting, end_if, fail},
 };
 use crate::{Chunk, Model, Sequence, StepError, kv::KV_BLOCK, model::Logits};
 
@@ -40,6 +43,21 @@ impl Bounds {
         }
     }
 
+    /// Of a model that computes one sequence at a time, whose keys and values are not in blocks.
+    pub fn of_solo(model: &dyn Solo, budget: usize) -> Self {
+        Self {
+            vocabulary: model.vocabulary(),
+            context: model.context(),
+            block_bytes: model.token_bytes().saturating_mul(KV_BLOCK),
+            budget,
+        }
+    }
+
+    /// Bytes that keys and values may take.
+    pub fn budget(&self) -> usize {
+        self.budget
+    }
+
     /// Blocks of so many tokens.
     fn blocks(tokens: usize) -> usize {
         tokens.div_ceil(KV_BLOCK)
@@ -67,37 +85,6 @@ impl Bounds {
             return Err(BatchError::NeverFits { wanted, budget: self.budget });
         }
         Ok(())
-    }
-}
-
-/// A request that has not been admitted.
-struct Waiting {
-    id: RequestId,
-    session: Option<SessionKey>,
-    prompt: Zeroizing<Vec<u32>>,
-    max_tokens: usize,
-    start_by: Option<Instant>,
-    end_by: Option<Instant>,
-    cancel: Cancel,
-    chooser: Box<dyn Chooser>,
-    answer: Answer,
-    keeps: bool,
-}
-
-impl Waiting {
-    /// How it must end now, if it must.
-    fn look(&mut self, now: Instant) -> Option<Finish> {
-        if self.cancel.is_cancelled() {
-            return Some(Finish::Cancelled);
-        }
-        if [self.start_by, self.end_by].into_iter().flatten().any(|by| by <= now) {
-            return Some(Finish::Failed(BatchError::Waited));
-        }
-        match self.answer.room() {
-            Err(error) => Some(Finish::Failed(error)),
-            Ok(None) => Some(Finish::Cancelled),
-            Ok(Some(_)) => None,
-        }
     }
 }
 
@@ -209,20 +196,7 @@ impl Scheduler {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
-        let answer = Answer::new(sink, prompt.len(), now);
-        self.waiting.push_back(Waiting {
-            id,
-            session,
-            prompt,
-            max_tokens,
-            start_by,
-            end_by,
-            cancel,
-            chooser,
-            answer,
-            keeps: true,
-        });
+        self.waiting.push_back(Waiting::new(id, request, now));
         Ok(id)
     }
 
@@ -249,11 +223,9 @@ impl Scheduler {
     /// Ends all requests with this error.
     pub fn fail_all(&mut self, error: &BatchError, now: Instant) {
         for mut one in self.running.drain(..) {
-            one.answer.finish(Finish::Failed(error.clone()), now);
+            one.generation.answer.finish(Finish::Failed(error.clone()), now);
         }
-        for mut one in self.waiting.drain(..) {
-            one.answer.finish(Finish::Failed(error.clone()), now);
-        }
+        self.waiting.drain(..).for_each(|one| fail(one, error, now));
     }
 
     /// Lets go what is over, admits what fits, and makes one step of all that can go on. `clock` is asked for the time
@@ -276,7 +248,7 @@ impl Scheduler {
                     if matches!(work, Work::Rest) {
                         self.running.push(one);
                     } else {
-                        one.answer.finish(Finish::Failed(error.clone()), clock());
+                        one.generation.answer.finish(Finish::Failed(error.clone()), clock());
                     }
                 }
             }
@@ -287,7 +259,8 @@ impl Scheduler {
     /// Ends what must end; frees what it held.
     fn reap(&mut self, now: Instant) {
         let stall = self.options.stall;
-        self.running.retain_mut(|one| end_if(one.look(stall, now), &mut one.answer, now));
+        self.running
+            .retain_mut(|Running { generation: one, .. }| end_if(one.look(stall, now), &mut one.answer, now));
         self.waiting.retain_mut(|one| end_if(one.look(now), &mut one.answer, now));
     }
 
@@ -303,35 +276,22 @@ impl Scheduler {
             if !self.make_room(blocks - found.len()) {
                 return;
             }
-            let Some(waiting) = self.waiting.pop_front() else { return };
-            let Waiting { id, session, mut prompt, end_by, cancel, chooser, mut answer, keeps, .. } = waiting;
-            let mut tokens = Zeroizing::new(Vec::with_capacity(limit));
-            tokens.append(&mut prompt);
+            let Some(mut waiting) = self.waiting.pop_front() else { return };
+            let (session, keeps) = (waiting.session.take(), waiting.keeps);
             let sequence = Sequence::from_blocks(self.model.kv(), found);
-            if let Err(error) = answer.started(sequence.len(), now) {
-                answer.finish(Finish::Failed(error), now);
-                continue;
-            }
-            let mut one = Running {
-                id,
-                session,
-                prompt: tokens.len(),
-                tokens,
-                limit,
-                sequence,
-                blocks,
-                chooser,
-                answer,
-                cancel,
-                end_by,
-                draft: Drafter::default(),
-                room: 0,
-                paused_since: None,
-                passed_over: 0,
-                keeps,
-            };
-            if end_if(one.look(self.options.stall, now), &mut one.answer, now) {
-                self.running.push(one);
+            let Some(mut generation) = waiting.begin(sequence.len(), now) else { continue };
+            let finish = generation.look(self.options.stall, now);
+            if end_if(finish, &mut generation.answer, now) {
+                let draft = Drafter::default();
+                self.running.push(Running {
+                    generation,
+                    session,
+                    sequence,
+                    blocks,
+                    draft,
+                    passed_over: 0,
+                    keeps,
+                });
             }
         }
     }
@@ -351,12 +311,11 @@ impl Scheduler {
     /// What each running request does in the next step.
     fn plan(&mut self) -> (Vec<Work>, StepRows) {
         let mut works: Vec<Work> = self.running.iter().map(|_| Work::Rest).collect();
-        let mut rows = StepRows::default();
-        let decodes = |one: &Running| one.room > 0 && !one.is_prefilling();
-        rows.decoded = self.running.iter().filter(|one| decodes(one)).count();
+        let decoded = self.running.iter().filter(|one| one.decodes()).count();
+        let mut rows = StepRows { decoded, ..StepRows::default() };
         let mut spare =
             if self.options.speculate { MOST_GUESSING_ROWS.saturating_sub(rows.decoded) } else { 0 };
-        for (work, one) in works.iter_mut().zip(&mut self.running).filter(|(_, one)| decodes(one)) {
+        for (work, one) in works.iter_mut().zip(&mut self.running).filter(|(_, one)| one.decodes()) {
             *work = one.decode(spare);
             if let Work::Decode(tokens) = work {
                 spare -= tokens.len() - 1;
@@ -366,13 +325,12 @@ impl Scheduler {
 
         // The shortest first, but whoever was passed over comes nearer with each step, so that all have their turn.
         let chunk = self.options.chunk;
-        let mut prefilling: Vec<usize> = (0..self.running.len())
-            .filter(|at| self.running[*at].is_prefilling() && self.running[*at].room > 0)
-            .collect();
+        let mut prefilling: Vec<usize> =
+            (0..self.running.len()).filter(|at| self.running[*at].prefills()).collect();
         prefilling.sort_by_key(|at| {
             let one = &self.running[*at];
             let after = one.remaining().div_ceil(chunk).saturating_add(MAX_PASSED);
-            (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.id)
+            (after.saturating_sub(one.passed_over.min(MAX_PASSED)), one.generation.id)
         });
         for at in prefilling {
             let one = &mut self.running[at];
@@ -407,21 +365,40 @@ impl Scheduler {
             if let Some(session) = one.session.as_ref().filter(|_| one.keeps)
                 && (is_read && finish.is_none() || is_whole)
             {
-                let seen = &one.tokens[..one.sequence.len()];
+                let seen = &one.generation.tokens[..one.sequence.len()];
                 cache.keep(session, seen, one.sequence.full_blocks(), clock());
             }
-            end_if(finish, &mut one.answer, clock())
+            end_if(finish, &mut one.generation.answer, clock())
         });
         drop(rows);
         logits.zeroize();
     }
 }
 
-/// Ends an answer if it is over; whether it is not.
-fn end_if(finish: Option<Finish>, answer: &mut Answer, now: Instant) -> bool {
-    let Some(finish) = finish else { return true };
-    answer.finish(finish, now);
-    false
+impl Steps for Scheduler {
+    fn accept(&mut self, request: Request, now: Instant) -> Result<RequestId, (Box<Request>, BatchError)> {
+        Self::accept(self, request, now)
+    }
+
+    fn clear(&mut self, session: &SessionKey) {
+        Self::clear(self, session);
+    }
+
+    fn clear_all(&mut self) {
+        Self::clear_all(self);
+    }
+
+    fn fail_all(&mut self, error: &BatchError, now: Instant) {
+        Self::fail_all(self, error, now);
+    }
+
+    fn load(&self) -> Load {
+        Self::load(self)
+    }
+
+    fn step(&mut self, clock: &dyn Fn() -> Instant) -> Progress {
+        Self::step(self, clock)
+    }
 }
 
 impl Logits {

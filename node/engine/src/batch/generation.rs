@@ -1,0 +1,80 @@
+//! An answer in the making, whatever computes it: its tokens so far, who chooses the next one, and when it must end.
+
+use std::time::{Duration, Instant};
+
+use zeroize::Zeroizing;
+
+use super::{
+    answer::{Answer, guarded},
+    request::{BatchError, Cancel, Choice, Chooser, Finish, RequestId},
+};
+
+pub(super) struct Generation {
+    pub id: RequestId,
+    /// The prompt and the answer so far.
+    pub tokens: Zeroizing<Vec<u32>>,
+    /// How many of them are the prompt.
+    pub prompt: usize,
+    /// How many there may be.
+    pub limit: usize,
+    pub chooser: Box<dyn Chooser>,
+    pub answer: Answer,
+    pub cancel: Cancel,
+    pub end_by: Option<Instant>,
+    /// Tokens that its sink takes.
+    pub room: usize,
+    pub paused_since: Option<Instant>,
+}
+
+impl Generation {
+    pub fn is_prefilling(&self) -> bool {
+        self.tokens.len() == self.prompt
+    }
+
+    /// Asks the sink for room. Says how the request must end now, if it must.
+    pub fn look(&mut self, stall: Duration, now: Instant) -> Option<Finish> {
+        if self.cancel.is_cancelled() {
+            return Some(Finish::Cancelled);
+        }
+        if self.end_by.is_some_and(|end| end <= now) {
+            return Some(Finish::Failed(BatchError::Deadline));
+        }
+        match self.answer.room() {
+            Err(error) => return Some(Finish::Failed(error)),
+            Ok(None) => return Some(Finish::Cancelled),
+            Ok(Some(room)) => self.room = room,
+        }
+        if self.room > 0 {
+            self.paused_since = None;
+            return None;
+        }
+        let since = *self.paused_since.get_or_insert(now);
+        let stalled = now.saturating_duration_since(since) >= stall;
+        stalled.then_some(Finish::Failed(BatchError::Stalled))
+    }
+
+    /// Lets the chooser choose by these logits. Says how the request ended, if it did.
+    pub fn choose(&mut self, logits: &[f32], clock: &dyn Fn() -> Instant) -> Option<Finish> {
+        if self.cancel.is_cancelled() {
+            return Some(Finish::Cancelled);
+        }
+        let (token, is_last) = match guarded(|| self.chooser.choose(&self.tokens, logits)) {
+            Ok(Choice::Token(token)) => (token, false),
+            Ok(Choice::Last(token)) => (token, true),
+            Ok(Choice::End) => return Some(Finish::End),
+            Ok(Choice::Nothing) => return Some(Finish::Failed(BatchError::NoChoice)),
+            Err(error) => return Some(Finish::Failed(error)),
+        };
+        if token as usize >= logits.len() {
+            return Some(Finish::Failed(BatchError::NoChoice));
+        }
+        self.tokens.push(token);
+        if let Err(error) = self.answer.token(token, logits, clock()) {
+            return Some(Finish::Failed(error));
+        }
+        if is_last {
+            return Some(Finish::End);
+        }
+        (self.tokens.len() == self.limit).then_some(Finish::Length)
+    }
+}

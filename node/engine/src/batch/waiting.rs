@@ -1,0 +1,85 @@
+//! A request that has not been admitted.
+
+use std::time::Instant;
+
+use zeroize::Zeroizing;
+
+use super::{
+    answer::Answer,
+    generation::Generation,
+    request::{BatchError, Cancel, Chooser, Finish, Request, RequestId, SessionKey},
+};
+
+pub(super) struct Waiting {
+    pub id: RequestId,
+    pub session: Option<SessionKey>,
+    pub prompt: Zeroizing<Vec<u32>>,
+    pub max_tokens: usize,
+    pub start_by: Option<Instant>,
+    pub end_by: Option<Instant>,
+    pub cancel: Cancel,
+    pub chooser: Box<dyn Chooser>,
+    pub answer: Answer,
+    /// Whether its blocks may be kept for the session's next request.
+    pub keeps: bool,
+}
+
+impl Waiting {
+    pub fn new(id: RequestId, request: Request, now: Instant) -> Self {
+        let Request { session, prompt, max_tokens, start_by, end_by, cancel, chooser, sink } = request;
+        let answer = Answer::new(sink, prompt.len(), now);
+        Self { id, session, prompt, max_tokens, start_by, end_by, cancel, chooser, answer, keeps: true }
+    }
+
+    /// How it must end now, if it must.
+    pub fn look(&mut self, now: Instant) -> Option<Finish> {
+        if self.cancel.is_cancelled() {
+            return Some(Finish::Cancelled);
+        }
+        if [self.start_by, self.end_by].into_iter().flatten().any(|by| by <= now) {
+            return Some(Finish::Failed(BatchError::Waited));
+        }
+        match self.answer.room() {
+            Err(error) => Some(Finish::Failed(error)),
+            Ok(None) => Some(Finish::Cancelled),
+            Ok(Some(_)) => None,
+        }
+    }
+
+    /// Admits it, with so many tokens of its prompt computed already; `None` if its sink failed, which has ended it.
+    pub fn begin(self, cached: usize, now: Instant) -> Option<Generation> {
+        let Self { id, mut prompt, max_tokens, end_by, cancel, chooser, mut answer, .. } = self;
+        let limit = prompt.len() + max_tokens;
+        let mut tokens = Zeroizing::new(Vec::with_capacity(limit));
+        tokens.append(&mut prompt);
+        if let Err(error) = answer.started(cached, now) {
+            answer.finish(Finish::Failed(error), now);
+            return None;
+        }
+        let prompt = tokens.len();
+        Some(Generation {
+            id,
+            tokens,
+            prompt,
+            limit,
+            chooser,
+            answer,
+            cancel,
+            end_by,
+            room: 0,
+            paused_since: None,
+        })
+    }
+}
+
+/// Ends an answer if it is over; whether it is not.
+pub(super) fn end_if(finish: Option<Finish>, answer: &mut Answer, now: Instant) -> bool {
+    let Some(finish) = finish else { return true };
+    answer.finish(finish, now);
+    false
+}
+
+/// Ends a request that waits, with this error.
+pub(super) fn fail(mut waiting: Waiting, error: &BatchError, now: Instant) {
+    waiting.answer.finish(Finish::Failed(error.clone()), now);
+}

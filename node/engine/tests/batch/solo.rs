@@ -1,0 +1,187 @@
+//! A model that computes one sequence at a time: who has his turn when, and what ends a request.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use baton_engine::batch::{
+    BatchError, BatchOptions, Batcher, Cancel, Choice, Chooser, Event, Events, Finish, Request, Solo, channel,
+};
+use zeroize::Zeroizing;
+
+use super::bench::{Record, request};
+
+const CONTEXT: usize = 64;
+const TOKENS: usize = 10;
+const TOKEN_BYTES: usize = 100;
+
+/// Says the sum of all tokens so far, by the last digit; 9 breaks it.
+struct Sum {
+    sum: u32,
+    computed: usize,
+    /// What it was asked: position and number of tokens; nothing for what it was to forget.
+    asked: Arc<Mutex<Vec<(usize, usize)>>>,
+}
+
+impl Solo for Sum {
+    fn vocabulary(&self) -> usize {
+        TOKENS
+    }
+
+    fn context(&self) -> usize {
+        CONTEXT
+    }
+
+    fn token_bytes(&self) -> usize {
+        TOKEN_BYTES
+    }
+
+    fn chunk(&self, _position: usize, remaining: usize) -> usize {
+        remaining.min(4)
+    }
+
+    fn append(&mut self, tokens: &[u32], position: usize) -> Result<Zeroizing<Vec<f32>>, String> {
+        self.asked.lock().unwrap().push((position, tokens.len()));
+        if position == 0 {
+            (self.sum, self.computed) = (0, 0);
+        }
+        assert_eq!(self.computed, position, "a sequence is appended to in order");
+        if tokens.contains(&9) {
+            return Err("nine".to_owned());
+        }
+        assert!(!tokens.contains(&8), "eight");
+        self.computed += tokens.len();
+        self.sum += tokens.iter().sum::<u32>();
+        let mut logits = vec![0.0; if tokens.contains(&7) { 3 } else { TOKENS }];
+        let digits = logits.len() as u32;
+        logits[(self.sum % digits) as usize] = 1.0;
+        Ok(Zeroizing::new(logits))
+    }
+
+    fn forget(&mut self) {
+        self.asked.lock().unwrap().push((0, 0));
+    }
+}
+
+type Asked = Arc<Mutex<Vec<(usize, usize)>>>;
+
+fn batcher(queue: usize, kv_budget: usize) -> (Batcher, Asked) {
+    let asked = Asked::default();
+    let model = Sum { sum: 0, computed: 0, asked: Arc::clone(&asked) };
+    let options =
+        BatchOptions { queue, slots: 5, stall: Duration::from_millis(50), ..BatchOptions::default() };
+    (Batcher::spawn_solo("solo", Box::new(model), options, kv_budget).unwrap(), asked)
+}
+
+fn ask(batcher: &Batcher, prompt: &[u32], max_tokens: usize, capacity: usize) -> Result<Events, BatchError> {
+    let (sink, events) = channel(capacity);
+    let request = Request { sink: Box::new(sink), ..request(prompt, max_tokens, &Record::new()) };
+    batcher.submit(request).map(|()| events)
+}
+
+fn read(events: &Events) -> (Vec<u32>, Finish) {
+    let mut tokens = Vec::new();
+    loop {
+        match events.wait().expect("an end comes") {
+            Event::Started { cached, .. } => assert_eq!(cached, 0),
+            Event::Token(token) => tokens.push(token),
+            Event::Finished { finish, .. } => return (tokens, finish),
+        }
+    }
+}
+
+fn model_error(reason: &str) -> Finish {
+    Finish::Failed(BatchError::Model { reason: reason.to_owned() })
+}
+
+#[test]
+fn requests_are_computed_one_after_the_other_and_nothing_is_left_of_one_for_the_next() {
+    let (batcher, asked) = batcher(8, 1 << 20);
+    let all: Vec<Events> = (0..4).map(|_| ask(&batcher, &[1, 1, 1, 1, 1], 4, 64).unwrap()).collect();
+    for events in &all {
+        // 5, 5 + 5, 10 + 0, and so on.
+        assert_eq!(read(events), (vec![5, 0, 0, 0], Finish::Length));
+    }
+    batcher.shutdown();
+    let one = [(0, 4), (4, 1), (5, 1), (6, 1), (7, 1), (0, 0)];
+    assert_eq!(*asked.lock().unwrap(), one.repeat(4));
+    assert_eq!(batcher.load().running, 0);
+}
+
+#[test]
+fn what_fails_ends_alone() {
+    let (batcher, _) = batcher(8, 1 << 20);
+    for (prompt, finish) in [
+        (vec![1, 9], model_error("nine")),
+        (vec![1, 8], Finish::Failed(BatchError::Panicked)),
+        (vec![1, 7], model_error("3 logits for a vocabulary of 10")),
+    ] {
+        assert_eq!(read(&ask(&batcher, &prompt, 3, 8).unwrap()), (Vec::new(), finish));
+        assert_eq!(read(&ask(&batcher, &[2, 1], 1, 8).unwrap()), (vec![3], Finish::Length));
+    }
+}
+
+#[test]
+fn what_can_never_be_computed_is_refused_and_so_is_one_too_many() {
+    let (batcher, _) = batcher(1, 32 * TOKEN_BYTES);
+    let refused = |prompt: &[u32], most| ask(&batcher, prompt, most, 8).err().unwrap();
+    assert_eq!(refused(&[], 1), BatchError::Empty);
+    assert_eq!(refused(&[1; 60], 5), BatchError::TooLong { tokens: 65, context: CONTEXT });
+    assert_eq!(refused(&[10], 1), BatchError::Token { token: 10, vocabulary: TOKENS });
+    assert_eq!(refused(&[1; 30], 3), BatchError::NeverFits { wanted: 6_400, budget: 3_200 });
+    // One runs and one waits.
+    let first = ask(&batcher, &[1], 20, 1).unwrap();
+    assert_eq!(first.wait(), Some(Event::Started { prompt: 1, cached: 0 }));
+    let second = ask(&batcher, &[1], 2, 8).unwrap();
+    assert_eq!(refused(&[1], 2), BatchError::Busy { limit: 1 });
+    // The first one's reader takes nothing more.
+    assert_eq!(read(&second), (vec![1, 2], Finish::Length));
+    drop(first);
+}
+
+/// Cancels its own request once it has chosen three tokens.
+struct Stops(Cancel);
+
+impl Chooser for Stops {
+    fn choose(&mut self, tokens: &[u32], _logits: &[f32]) -> Choice {
+        if tokens.len() == 4 {
+            self.0.cancel();
+        }
+        Choice::Token(1)
+    }
+}
+
+#[test]
+fn cancel_deadline_stall_and_shutdown_end_requests() {
+    let (batcher, asked) = batcher(8, 1 << 20);
+    let cancel = Cancel::default();
+    let with = |chooser: Box<dyn Chooser>, capacity, start_by, end_by| {
+        let (sink, events) = channel(capacity);
+        let cancel = cancel.clone();
+        let sink = Box::new(sink);
+        let request = request(&[1, 2], 40, &Record::new());
+        batcher.submit(Request { chooser, sink, cancel, start_by, end_by, ..request }).unwrap();
+        events
+    };
+    assert_eq!(read(&with(Box::new(Stops(cancel.clone())), 64, None, None)), (vec![1; 3], Finish::Cancelled));
+    assert!(asked.lock().unwrap().len() <= 5, "nothing is computed after a cancel");
+    let cancel = Cancel::default();
+    let (sink, events) = channel(64);
+    let late = Some(Instant::now());
+    let late = Request { start_by: late, sink: Box::new(sink), cancel, ..request(&[1], 1, &Record::new()) };
+    batcher.submit(late).unwrap();
+    assert_eq!(read(&events), (Vec::new(), Finish::Failed(BatchError::Waited)));
+    // Nobody reads on: it gives way to the next one.
+    let unread = ask(&batcher, &[1], 40, 2).unwrap();
+    assert_eq!(read(&ask(&batcher, &[1], 1, 8).unwrap()).1, Finish::Length);
+    assert_eq!(read(&unread), (vec![1, 2], Finish::Failed(BatchError::Stalled)));
+    let running = ask(&batcher, &[1], 40, 1).unwrap();
+    let waiting = ask(&batcher, &[1], 40, 1).unwrap();
+    assert!(matches!(running.wait(), Some(Event::Started { .. })));
+    batcher.shutdown();
+    for events in [running, waiting] {
+        assert_eq!(read(&events).1, Finish::Failed(BatchError::ShutDown));
+    }
+    assert_eq!(ask(&batcher, &[1], 1, 1).err(), Some(BatchError::ShutDown));
+}
