@@ -16,7 +16,7 @@ use self::merge::{ByteLevel, SentencePiece};
 use super::{
     LanguageError,
     template::Segment,
-    vocabulary::{Family, Kind, Vocabulary},
+    vocabulary::{Family, KEEPS_SPACE, Kind, Vocabulary},
 };
 use crate::gguf::Gguf;
 
@@ -36,8 +36,15 @@ pub struct Tokenizer {
     begin: Option<u32>,
     begin_text: String,
     end_text: String,
+    strips_after: Vec<u32>,
     stops: Vec<u32>,
     hash: [u8; 32],
+}
+
+/// The tokens after which white space is left out.
+fn strips_after(vocabulary: &Vocabulary<'_>, special: &[Kind]) -> Vec<u32> {
+    let strips = |(_, text): &(u32, &str)| vocabulary.strips && !KEEPS_SPACE.contains(text);
+    vocabulary.of_kind(special).filter(strips).map(|(id, _)| id).collect()
 }
 
 enum Merger {
@@ -81,6 +88,7 @@ impl Tokenizer {
             begin: vocabulary.begin.filter(|_| vocabulary.add_begin),
             begin_text: text_of(vocabulary.begin),
             end_text: text_of(vocabulary.end),
+            strips_after: strips_after(&vocabulary, special),
             stops: vocabulary.stops(),
             hash: vocabulary.hash(),
             merger,
@@ -176,7 +184,7 @@ impl Tokenizer {
                         match piece {
                             Atom::Text(text) => plain.push_str(text),
                             Atom::Token(id) => {
-                                self.encode_plain(&plain, &mut ids);
+                                self.encode_after(&plain, &mut ids);
                                 plain = Zeroizing::new(String::new());
                                 ids.push(id);
                             }
@@ -185,8 +193,15 @@ impl Tokenizer {
                 }
             }
         }
-        self.encode_plain(&plain, &mut ids);
+        self.encode_after(&plain, &mut ids);
         ids
+    }
+
+    /// Encodes text that cannot hold special tokens, after what there is.
+    fn encode_after(&self, text: &str, ids: &mut Vec<u32>) {
+        let strips = ids.last().is_some_and(|id| self.strips_after.contains(id));
+        let space = |one: char| one.is_ascii_whitespace() || one == '\u{b}';
+        self.encode_plain(if strips { text.trim_start_matches(space) } else { text }, ids);
     }
 
     /// Encodes text that cannot hold special tokens. `text` begins the prompt or follows a special token.

@@ -67,6 +67,8 @@ pub(super) enum Pre {
     SmolLm,
     /// Llama 3's: up to three digits, line ends with what is before them.
     Llama3,
+    /// GLM 4's: cut and merged as Llama 3's, with no token put first.
+    Glm4,
     /// Qwen 2's: as Llama 3's, with single digits.
     Qwen2,
     /// llama.cpp's for a file that does not say.
@@ -97,8 +99,13 @@ pub(super) struct Vocabulary<'a> {
     pub(super) end: Option<u32>,
     pub(super) unknown: Option<u32>,
     pub(super) add_begin: bool,
+    /// Whether white space after a special token is left out, as Phi 3 was trained.
+    pub(super) strips: bool,
     stops: Vec<u32>,
 }
+
+/// Special tokens after which white space stays also where it is left out after others.
+pub(super) const KEEPS_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -112,9 +119,10 @@ impl<'a> Vocabulary<'a> {
         let model = text(header, MODEL)?.ok_or(LanguageError::Missing(MODEL))?;
         let pre = text(header, PRE)?.unwrap_or("default");
         let family = match (model, pre) {
-            ("gpt2", "gpt-2") => Family::ByteLevel(Pre::Gpt2),
+            ("gpt2", "gpt-2" | "phi-2") => Family::ByteLevel(Pre::Gpt2),
             ("gpt2", "smollm") => Family::ByteLevel(Pre::SmolLm),
-            ("gpt2", "llama-bpe" | "llama3" | "llama-v3") => Family::ByteLevel(Pre::Llama3),
+            ("gpt2", "llama-bpe" | "llama3" | "llama-v3" | "lfm2") => Family::ByteLevel(Pre::Llama3),
+            ("gpt2", "glm4") => Family::ByteLevel(Pre::Glm4),
             ("gpt2", "qwen2" | "deepseek-r1-qwen") => Family::ByteLevel(Pre::Qwen2),
             ("gpt2", "default") => Family::ByteLevel(Pre::Default),
             ("llama", _) => Family::SentencePiece {
@@ -141,6 +149,7 @@ impl<'a> Vocabulary<'a> {
             end: id("tokenizer.ggml.eos_token_id")?,
             unknown: id("tokenizer.ggml.unknown_token_id")?,
             add_begin: flag(header, "tokenizer.ggml.add_bos_token")?.unwrap_or(add_begin),
+            strips: model == "llama" && header.optional_str("general.architecture")? == Some("phi3"),
             stops: Vec::new(),
             family,
             model,
@@ -191,6 +200,9 @@ impl<'a> Vocabulary<'a> {
         }
         let prefix = matches!(self.family, Family::SentencePiece { add_space_prefix: true });
         update_field(&mut hasher, &[u8::from(self.add_begin), u8::from(prefix)]);
+        if self.strips {
+            update_field(&mut hasher, b"strips");
+        }
         for (token, number) in self.tokens.iter().zip(&self.numbers) {
             update_field(&mut hasher, token.as_bytes());
             update_field(&mut hasher, &number.to_le_bytes());

@@ -142,7 +142,7 @@ impl ByteLevel {
             if let [byte] = bytes[..] {
                 of_byte[usize::from(byte)] = id;
             }
-            if pre == Pre::Llama3 {
+            if matches!(pre, Pre::Llama3 | Pre::Glm4) {
                 whole.insert(bytes, id);
             }
         }

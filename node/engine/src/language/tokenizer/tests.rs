@@ -89,6 +89,25 @@ fn a_space_prefix_is_put_where_the_model_was_trained_with_one() {
 }
 
 #[test]
+fn phi_3_leaves_out_white_space_after_its_special_tokens() {
+    let tokens = [&SENTENCE_PIECE[..], &[("<u>", 3, 0.0)]].concat();
+    let mut file = ends(vocabulary("llama", "default", &tokens));
+    file.raw_entry("tokenizer.ggml.add_space_prefix", 7, &[0]);
+    let said = [Segment::Template("<u>\u{b}\n ".into()), content("  ab "), Segment::Template("<u> ".into())];
+    let other = load(&file).unwrap();
+    assert_eq!(encode(&other, &said), [1, 15, 14, 13, 5, 15, 5], "no other model does");
+    file.string("general.architecture", "phi3");
+    let phi = load(&file).unwrap();
+    assert_eq!(encode(&phi, &said), [1, 15, 11, 5, 15]);
+    assert_eq!(
+        encode(&phi, &[Segment::Template("<s> ".into()), content("ab")]),
+        [1, 13],
+        "not after this one"
+    );
+    assert_ne!(phi.hash(), other.hash());
+}
+
+#[test]
 fn byte_level_special_tokens_come_from_the_template_only() {
     let tokenizer = load(&byte_level(&["\u{120} x", "x x"])).unwrap();
     assert_eq!(encode(&tokenizer, &[content("<x><t>")]), [0, 3, 4, 0, 8, 4]);

@@ -51,7 +51,7 @@ impl Words {
         let steps: &[fn(&Part<'_>, usize) -> usize] = match self.pre {
             Pre::Gpt2 => &[gpt2],
             Pre::SmolLm => &[|part, at| part.run(at, 1, |class, _| class & NUMBER != 0), gpt2],
-            Pre::Llama3 => &[|part, at| llama(part, at, 3)],
+            Pre::Llama3 | Pre::Glm4 => &[|part, at| llama(part, at, 3)],
             Pre::Qwen2 => &[|part, at| llama(part, at, 1)],
             Pre::Default => &[
                 |part, at| {
@@ -231,12 +231,13 @@ mod tests {
 
     #[test]
     fn words_are_those_of_the_expressions() {
-        let cases: [(Pre, &str, &[&str]); 9] = [
+        let cases: [(Pre, &str, &[&str]); 10] = [
             (Pre::Gpt2, "it's  1234 ok!", &["it", "'s", " ", " 1234", " ok", "!"]),
             (Pre::Gpt2, "a \n b\n", &["a", " \n", " b", "\n"]),
             (Pre::SmolLm, "in 2024.", &["in", " ", "2", "0", "2", "4", "."]),
             (Pre::Llama3, "It'S 12345\r\n\n  x", &["It", "'S", " ", "123", "45", "\r\n\n", " ", " x"]),
             (Pre::Llama3, "a(b) !!\n\nc", &["a", "(b", ")", " !!\n\n", "c"]),
+            (Pre::Glm4, "It'S 12345", &["It", "'S", " ", "123", "45"]),
             (Pre::Qwen2, "v12", &["v", "1", "2"]),
             (Pre::Default, "a==b 1234", &["a", "==", "b", " ", "123", "4"]),
             (Pre::Llama3, "", &[]),
