@@ -293,7 +293,7 @@ PAYLOAD = Struct(
     ("version", "u8"), ("grant", GRANT), ("kind", KIND), ("supersedes_from", Option("u64")), ("system", List(MESSAGE)),
     ("messages", List(MESSAGE)), ("sampling", SAMPLING), ("json_schema", Option("string")), ("storage", STORAGE),
     ("resume_tokens", List("u32")))
-ENGINE = Enum("Native", "Proxied", "Echo", "Embedding")
+ENGINE = Enum("Native", "Proxied", "Echo", "Embedding", "Library")
 RECEIPT = Struct(
     ("version", "u8"), ("session_id", ID), ("seq", "u64"), ("turn_id", ID16), ("attempt", "u32"), ("auth_hash", ID),
     ("node", ID), ("model", ID), ("engine", ENGINE), ("sampling", ID), ("seed", "u64"), ("window_from", "u64"),

@@ -112,6 +112,7 @@ impl Task {
         let receipt = turn.receipt.as_ref().ok_or(missing("receipt"))?;
         match receipt.engine {
             EngineKind::Native => {}
+            EngineKind::Library => return Err(NotReplayable::Engine("a general library")),
             EngineKind::Proxied => return Err(NotReplayable::Engine("a server behind the node")),
             EngineKind::Echo | EngineKind::Embedding => return Err(NotReplayable::Engine("a test engine")),
         }

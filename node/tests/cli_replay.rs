@@ -181,10 +181,11 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
         verdict(&other, DRAWN).await,
         Verdict::NotReplayable(NotReplayable::Model { wanted, .. }) if wanted == model
     ));
-    let proxied = |turn: &mut OpenTurn| {
-        *turn = with_receipt(turn.clone(), |receipt| receipt.engine = EngineKind::Proxied)
-    };
-    assert!(matches!(verdict(&proxied, DRAWN).await, Verdict::NotReplayable(NotReplayable::Engine(_))));
+    for engine in [EngineKind::Proxied, EngineKind::Library] {
+        let others =
+            |turn: &mut OpenTurn| *turn = with_receipt(turn.clone(), |receipt| receipt.engine = engine);
+        assert!(matches!(verdict(&others, DRAWN).await, Verdict::NotReplayable(NotReplayable::Engine(_))));
+    }
     let undisclosed = |turn: &mut OpenTurn| turn.sampling = None;
     assert!(matches!(
         verdict(&undisclosed, DRAWN).await,

@@ -35,6 +35,9 @@ pub enum EngineKind {
     /// No engine of turns: the model turns texts into vectors ([`crate::embed`]). In node records only; a receipt of it is
     /// refused.
     Embedding,
+    /// A general library on the weights that the manifest names: exact counts and windows, but not the same bits elsewhere,
+    /// so not replayable.
+    Library,
 }
 
 /// Token counts of a turn.

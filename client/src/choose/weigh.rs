@@ -212,8 +212,9 @@ fn class(candidate: &Candidate<'_>, offer: &ModelOffer, wish: &Wish<'_>) -> Clas
         paused_until_ms: if paused_until_ms > wish.now_ms { paused_until_ms } else { 0 },
         engine: match offer.engine {
             EngineKind::Native => 0,
-            EngineKind::Proxied => 1,
-            EngineKind::Echo => 2,
+            EngineKind::Library => 1,
+            EngineKind::Proxied => 2,
+            EngineKind::Echo => 3,
             // Among themselves only.
             EngineKind::Embedding => 0,
         },

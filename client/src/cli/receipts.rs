@@ -250,6 +250,7 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
                 EngineKind::Proxied => "proxied",
                 EngineKind::Echo => "echo",
                 EngineKind::Embedding => "embedding",
+                EngineKind::Library => "library",
             },
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,

@@ -67,6 +67,7 @@ pub(super) fn engine_name(kind: EngineKind) -> &'static str {
         EngineKind::Proxied => "proxied",
         EngineKind::Echo => "echo",
         EngineKind::Embedding => "embedding",
+        EngineKind::Library => "library",
     }
 }
 

@@ -10,7 +10,7 @@ use baton_proto::{
     ack::{Abort, StatusRequest},
     codec,
     head::{DeviceLease, HeadInner, HeadRecord},
-    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, QuotaSerial, SessionId, SuiAddress},
+    ids::{BlobDigest, BlobId, DeviceId, FetchProof, LinkHash, ModelId, QuotaSerial, SessionId, SuiAddress},
     limits::VERSION,
     link::BranchPoint,
     memory::{RecallHint, RecallScope},
@@ -151,14 +151,20 @@ pub fn node_record() -> Signed<NodeRecord> {
             from_ms: START_MS,
             until_ms: START_MS + 86_400_000,
         }],
-        models: vec![ModelOffer {
-            model: manifest().model_id(),
-            name: "small".to_owned(),
-            engine: EngineKind::Proxied,
-            context_tokens: 4_096,
-            input_price: 10,
-            output_price: 30,
-        }],
+        models: [(EngineKind::Proxied, "small"), (EngineKind::Library, "mixed")]
+            .map(|(engine, name)| ModelOffer {
+                model: if engine == EngineKind::Proxied {
+                    manifest().model_id()
+                } else {
+                    ModelId([0xee; 32])
+                },
+                name: name.to_owned(),
+                engine,
+                context_tokens: 4_096,
+                input_price: 10,
+                output_price: 30,
+            })
+            .to_vec(),
         limits: NodeLimits { slots: 4, queue: 16, turns_per_minute: 60, max_output_tokens: 2_048 },
         versions: vec![1],
         software: "baton/0.1.0".to_owned(),

@@ -102,7 +102,7 @@ drawn_choices! {
     RecordKind: [Turn, Edit, Summary, Tombstone];
     RecallScope: [Full, NeutralAndRelationship, RelationshipOnly, NeutralOnly, InsightsOnly, None];
     FinishReason: [Stop, StopString, Length, ToolCall, None];
-    EngineKind: [Native, Proxied, Echo];
+    EngineKind: [Native, Proxied, Echo, Library];
 }
 
 macro_rules! drawn_structs {
