@@ -26,7 +26,8 @@ use crate::{
     service::EmbeddingModel,
 };
 
-/// What the libraries behind embeddings take their number of threads from, and nothing else.
+/// What the libraries behind embeddings, and behind models that the engine does not compute, take their number of threads
+/// from, and nothing else.
 const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
 /// Longest file with a bearer token.
 const MAX_KEY_BYTES: u64 = 4096;
@@ -36,15 +37,14 @@ const HASHING_TOKENS: u32 = 4096;
 /// Longest silence of a server behind a proxied engine.
 const PROXIED_SILENCE: Duration = Duration::from_secs(120);
 
-/// Makes the process embed on so many threads: the libraries read an environment variable at their first use, and
+/// Makes the process compute by libraries on so many threads: the libraries read an environment variable at their first use, and
 /// changing the environment of a process with threads is not sound, so the program starts itself once more with it.
 ///
 /// # Errors
 /// When it cannot be started again.
 pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
-    let Some(threads) = settings.threads.filter(|_| settings.embedding_model.is_some()) else {
-        return Ok(());
-    };
+    let takes_it = settings.embedding_model.is_some() || matches!(settings.engine, EngineChoice::Native);
+    let Some(threads) = settings.threads.filter(|_| takes_it) else { return Ok(()) };
     let wanted = threads.to_string();
     if env::var(THREADS_VARIABLE).is_ok_and(|set| set == wanted) {
         return Ok(());

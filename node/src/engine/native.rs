@@ -1,8 +1,10 @@
 //! The native engine: a GGUF model on this machine's CPU.
 //!
-//! Loading maps the file, hashes it, and refuses what it cannot run right. Jobs are rendered and tokenised on a thread of
-//! their own (`native/desk.rs`) and then share the model, step by step, on another (`baton_engine::batch`); each has its own
-//! text, grammar and sampler (`native/answer.rs`). Conversation text leaves this module only as events.
+//! Loading maps the file, hashes it, and refuses what it cannot run right. What our own engine does not compute goes to
+//! a general library if that does (`baton_candle`): its answers are of [`EngineKind::Library`], which nobody can check.
+//! Jobs are rendered and tokenised on a thread of their own (`native/desk.rs`) and then share the model, step by step,
+//! on another (`baton_engine::batch`); each has its own text, grammar and sampler (`native/answer.rs`). Conversation
+//! text leaves this module only as events.
 
 mod answer;
 mod desk;
@@ -14,10 +16,11 @@ use std::{
     time::Duration,
 };
 
+use baton_candle::{CandleModel, Family};
 pub use baton_engine::language::Date as TemplateDate;
 use baton_engine::{
     LoadError as ModelError, Model, Options,
-    batch::{BatchOptions, Batcher},
+    batch::{BatchOptions, Batcher, Solo as _},
     config::ConfigError,
     gguf::{GgufError, GgufFile, Value},
     kv::KV_BLOCK,
@@ -68,7 +71,7 @@ pub struct NativeConfig {
     pub slots: usize,
     /// Jobs that may wait besides those that run.
     pub queue_limit: usize,
-    /// Threads that compute; `None`: one for each core.
+    /// Threads that compute; `None`: one for each core. A general library has its own ([`baton_candle`]).
     pub threads: Option<usize>,
     /// Bytes for the keys and values of all jobs, and of those that are kept for a session's next turn.
     pub kv_bytes: usize,
@@ -141,6 +144,17 @@ pub enum LoadError {
         /// What a block takes.
         block: usize,
     },
+    /// Neither this engine nor the library that it falls back to computes the model.
+    #[error(
+        "this engine does not support {what}, and the library for such models cannot take it over: {reason}; run the model \
+             behind a proxied backend"
+    )]
+    Refused {
+        /// What the engine lacks.
+        what: String,
+        /// What the library says.
+        reason: String,
+    },
     /// The system gives no memory for the weights.
     #[error("there is no memory for the model")]
     Memory(#[source] io::Error),
@@ -173,6 +187,84 @@ impl LoadError {
             ModelError::Memory(source) => Self::Memory(source),
             ModelError::Threads(source) => Self::Thread(source),
             error => Self::Format { reason: error.to_string() },
+        }
+    }
+}
+
+/// Who computes.
+enum Computed {
+    /// The engine: the same bits everywhere.
+    Exact(Box<Model>),
+    /// A general library.
+    Library(Box<CandleModel>),
+}
+
+impl Computed {
+    fn load(file: &GgufFile, config: &NativeConfig) -> Result<Self, LoadError> {
+        let mut options = Options { kv_budget: config.kv_bytes, ..Options::default() };
+        options.threads = config.threads.unwrap_or(options.threads);
+        let error = match Model::from_file(file, &options) {
+            Ok(model) => return Ok(Self::Exact(Box::new(model))),
+            Err(error) => LoadError::of_model(&config.model_path, error),
+        };
+        let what = match error {
+            LoadError::Unsupported { what } if Family::of(file.header()).is_some() => what,
+            error => return Err(error),
+        };
+        let options = baton_candle::Options { context: config.max_context_tokens as usize };
+        match CandleModel::open(file, &options) {
+            Ok(model) => {
+                let (model_name, family) = (&config.name, model.shape().family.name());
+                tracing::warn!(
+                    model = model_name,
+                    family,
+                    "a general library computes this model, one request at a time: no other node can check its answers"
+                );
+                Ok(Self::Library(Box::new(model)))
+            }
+            Err(error) => Err(LoadError::Refused { what, reason: error.to_string() }),
+        }
+    }
+
+    fn kind(&self) -> EngineKind {
+        match self {
+            Self::Exact(_) => EngineKind::Native,
+            Self::Library(_) => EngineKind::Library,
+        }
+    }
+
+    fn vocabulary(&self) -> usize {
+        match self {
+            Self::Exact(model) => model.vocabulary(),
+            Self::Library(model) => model.vocabulary(),
+        }
+    }
+
+    /// Tokens of prompt and answer: what configuration, model and the budget for keys and values allow.
+    fn context_tokens(&self, config: &NativeConfig) -> Result<u32, LoadError> {
+        let (most, block) = match self {
+            Self::Exact(model) => (model.config().context, model.kv().shape().block_bytes()),
+            Self::Library(model) => (model.context(), model.token_bytes() * KV_BLOCK),
+        };
+        let room = config.kv_bytes / block * KV_BLOCK;
+        if room == 0 {
+            return Err(LoadError::KvBudget { bytes: config.kv_bytes, block });
+        }
+        Ok(small(room.min(most)).min(config.max_context_tokens))
+    }
+
+    /// Jobs that run at once.
+    fn slots(&self, config: &NativeConfig) -> usize {
+        match self {
+            Self::Exact(_) => config.slots.max(1),
+            Self::Library(_) => 1,
+        }
+    }
+
+    fn spawn(self, name: &str, options: BatchOptions, kv_bytes: usize) -> io::Result<Batcher> {
+        match self {
+            Self::Exact(model) => Batcher::spawn(name, *model, options),
+            Self::Library(model) => Batcher::spawn_solo(name, model, options, kv_bytes),
         }
     }
 }
@@ -211,9 +303,7 @@ impl NativeEngine {
             _ => return Err(LoadError::Metadata { key: "general.architecture".to_owned() }),
         };
         let language = Language::of_file(&file, config.template_date)?;
-        let mut options = Options { kv_budget: config.kv_bytes, ..Options::default() };
-        options.threads = config.threads.unwrap_or(options.threads);
-        let model = Model::from_file(&file, &options).map_err(|error| LoadError::of_model(path, error))?;
+        let model = Computed::load(&file, config)?;
         if model.vocabulary() != language.tokenizer().vocabulary() {
             let reason = "the tokenizer has another vocabulary than the model".to_owned();
             return Err(LoadError::Format { reason });
@@ -229,14 +319,14 @@ impl NativeEngine {
         let info = EngineInfo {
             name: config.name.clone(),
             model_id: manifest.model_id(),
-            kind: EngineKind::Native,
-            context_tokens: context_tokens(&model, config)?,
+            kind: model.kind(),
+            context_tokens: model.context_tokens(config)?,
             manifest: manifest.into(),
         };
         // Now, since the first turn with a schema would wait for it. A model without an end token has none.
         let _ = language.grammars();
         let language = Arc::new(language);
-        let slots = config.slots.max(1);
+        let slots = model.slots(config);
         let options = BatchOptions {
             slots,
             // The desk refuses what is too much, before it is rendered.
@@ -246,7 +336,7 @@ impl NativeEngine {
             ..BatchOptions::default()
         };
         let name = format!("engine-{}", info.name);
-        let batcher = Arc::new(Batcher::spawn(&name, model, options).map_err(LoadError::Thread)?);
+        let batcher = Arc::new(model.spawn(&name, options, config.kv_bytes).map_err(LoadError::Thread)?);
         let context = info.context_tokens as usize;
         let limits = desk::Limits { present: slots + config.queue_limit, queue: config.queue_limit, context };
         let desk = Desk::open(&info.name, limits, Arc::clone(&language), Arc::clone(&batcher));
@@ -273,16 +363,6 @@ impl NativeEngine {
     pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
         self.language.tokenizer().decode(ids)
     }
-}
-
-/// Tokens that a prompt and its answer may have: by the model, the operator and the memory.
-fn context_tokens(model: &Model, config: &NativeConfig) -> Result<u32, LoadError> {
-    let block = model.kv().shape().block_bytes();
-    let room = config.kv_bytes / block * KV_BLOCK;
-    if room == 0 {
-        return Err(LoadError::KvBudget { bytes: config.kv_bytes, block });
-    }
-    Ok(small(room.min(model.config().context)).min(config.max_context_tokens))
 }
 
 impl Engine for NativeEngine {

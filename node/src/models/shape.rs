@@ -3,13 +3,18 @@
 
 use std::path::Path;
 
-use baton_engine::gguf::{Gguf, GgufError, GgufFile};
+use baton_engine::{
+    config::Config,
+    gguf::{Gguf, GgufError, GgufFile},
+};
 
 /// What serving a model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the file; its weights are held in about as many.
     pub file_bytes: u64,
+    /// Bytes that a general library takes beside them, if it has to compute the model.
+    pub library_bytes: u64,
 }
 
 impl Shape {
@@ -30,13 +35,17 @@ impl Shape {
     fn of(header: &Gguf, file_bytes: u64) -> Result<Self, GgufError> {
         const FAMILY: &str = "general.architecture";
         header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
-        Ok(Self { file_bytes })
+        let library = match Config::read(header) {
+            Ok(_) => None,
+            Err(_) => baton_candle::family::Shape::read(header).ok(),
+        };
+        Ok(Self { file_bytes, library_bytes: library.map_or(0, |shape| shape.extra_bytes()) })
     }
 
     /// Bytes that the model takes with so many megabytes of keys and values.
     #[must_use]
     pub fn footprint(&self, kv_mb: u32) -> u64 {
-        self.file_bytes.saturating_add(u64::from(kv_mb) << 20)
+        self.file_bytes.saturating_add(self.library_bytes).saturating_add(u64::from(kv_mb) << 20)
     }
 }
 

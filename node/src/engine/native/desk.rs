@@ -66,9 +66,10 @@ impl Place {
             BatchError::Panicked => EngineError::Panicked,
             BatchError::ShutDown => EngineError::ShutDown,
             BatchError::NoChoice => EngineError::Numerics,
-            BatchError::Empty | BatchError::NeverFits { .. } | BatchError::Step(_) => {
-                EngineError::Compute { reason: error.to_string() }
-            }
+            BatchError::Empty
+            | BatchError::NeverFits { .. }
+            | BatchError::Step(_)
+            | BatchError::Model { .. } => EngineError::Compute { reason: error.to_string() },
         }
     }
 }

@@ -1,0 +1,318 @@
+//! The architectures that candle-transformers computes and the engine does not, and what must hold of a file so that its
+//! code computes what the file says: it takes no notice of what it does not know.
+
+use baton_engine::{
+    config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS},
+    gguf::{Gguf, Value},
+};
+
+use crate::OpenError;
+
+/// Tokens of a sequence, at most: what candle's tables for Llama and Phi 2 hold.
+pub const MAX_CONTEXT: usize = 4_096;
+/// Experts of a layer; open models have up to 512.
+pub const MAX_EXPERTS: u64 = 1_024;
+/// Positions that a short convolution looks back; LFM2 has 3.
+pub const MAX_CONVOLUTION: u64 = 16;
+
+/// An architecture, by candle's module for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Family {
+    /// Llama, with mixtures of experts (Mixtral) or without.
+    Llama,
+    Phi2,
+    Phi3,
+    Glm4,
+    Lfm2,
+}
+
+impl Family {
+    /// The architecture of a file, if it is one of these.
+    #[must_use]
+    pub fn of(header: &Gguf) -> Option<Self> {
+        let Some(Value::String(name)) = header.get("general.architecture") else { return None };
+        Some(match name.as_str() {
+            "llama" => Self::Llama,
+            "phi2" => Self::Phi2,
+            "phi3" => Self::Phi3,
+            "glm4" => Self::Glm4,
+            "lfm2" => Self::Lfm2,
+            _ => return None,
+        })
+    }
+
+    /// As files have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Phi2 => "phi2",
+            Self::Phi3 => "phi3",
+            Self::Glm4 => "glm4",
+            Self::Lfm2 => "lfm2",
+        }
+    }
+
+    /// Tensors of a layer that candle reads, without the layer's number; `*` stands for an expert's.
+    const fn of_layer(self) -> &'static [&'static str] {
+        match self {
+            Self::Llama => &[
+                "attn_norm.weight",
+                "attn_q.weight",
+                "attn_k.weight",
+                "attn_v.weight",
+                "attn_output.weight",
+                "ffn_norm.weight",
+                "ffn_gate.weight",
+                "ffn_up.weight",
+                "ffn_down.weight",
+                "ffn_gate_inp.weight",
+                "ffn_gate.*.weight",
+                "ffn_up.*.weight",
+                "ffn_down.*.weight",
+                "ffn_gate_exps.weight",
+                "ffn_up_exps.weight",
+                "ffn_down_exps.weight",
+            ],
+            Self::Phi2 => &[
+                "attn_norm.weight",
+                "attn_norm.bias",
+                "attn_qkv.weight",
+                "attn_qkv.bias",
+                "attn_output.weight",
+                "attn_output.bias",
+                "ffn_up.weight",
+                "ffn_up.bias",
+                "ffn_down.weight",
+                "ffn_down.bias",
+            ],
+            Self::Phi3 => &[
+                "attn_norm.weight",
+                "attn_qkv.weight",
+                "attn_output.weight",
+                "ffn_norm.weight",
+                "ffn_up.weight",
+                "ffn_down.weight",
+            ],
+            Self::Glm4 => &[
+                "attn_norm.weight",
+                "attn_q.weight",
+                "attn_q.bias",
+                "attn_k.weight",
+                "attn_k.bias",
+                "attn_v.weight",
+                "attn_v.bias",
+                "attn_output.weight",
+                "post_attention_norm.weight",
+                "ffn_norm.weight",
+                "ffn_up.weight",
+                "ffn_down.weight",
+                "post_ffw_norm.weight",
+            ],
+            Self::Lfm2 => &[
+                "attn_norm.weight",
+                "attn_q.weight",
+                "attn_k.weight",
+                "attn_v.weight",
+                "attn_q_norm.weight",
+                "attn_k_norm.weight",
+                "attn_output.weight",
+                "shortconv.conv.weight",
+                "shortconv.in_proj.weight",
+                "shortconv.out_proj.weight",
+                "ffn_norm.weight",
+                "ffn_gate.weight",
+                "ffn_up.weight",
+                "ffn_down.weight",
+            ],
+        }
+    }
+
+    /// Tensors beside the layers that candle reads.
+    const fn beside_layers(self) -> &'static [&'static str] {
+        match self {
+            Self::Phi2 => &[
+                "token_embd.weight",
+                "output_norm.weight",
+                "output_norm.bias",
+                "output.weight",
+                "output.bias",
+            ],
+            Self::Lfm2 => {
+                &["token_embd.weight", "token_embd_norm.weight", "output_norm.weight", "output.weight"]
+            }
+            Self::Llama | Self::Phi3 | Self::Glm4 => {
+                &["token_embd.weight", "output_norm.weight", "output.weight"]
+            }
+        }
+    }
+
+    /// Whether candle reads this tensor.
+    fn reads(self, name: &str) -> bool {
+        let Some(rest) = name.strip_prefix("blk.") else { return self.beside_layers().contains(&name) };
+        let Some((layer, rest)) = rest.split_once('.') else { return false };
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is = |pattern: &&str| match pattern.split_once('*') {
+            None => *pattern == rest,
+            Some((before, after)) => {
+                rest.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).is_some_and(number)
+            }
+        };
+        number(layer) && self.of_layer().iter().any(is)
+    }
+}
+
+/// What is known of a model once its file has been looked through.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// The architecture.
+    pub family: Family,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Numbers of a position between layers.
+    pub hidden: usize,
+    /// Tokens that a sequence may have.
+    pub context: usize,
+    /// Bytes of the keys and values of one token: candle keeps them in single precision.
+    pub token_bytes: usize,
+    /// Experts of a layer; 0 for a model without.
+    pub experts: usize,
+}
+
+/// Reads numbers of one architecture, which begin with its name.
+struct Reader<'a> {
+    header: &'a Gguf,
+    family: Family,
+}
+
+impl Reader<'_> {
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.family.name())
+    }
+
+    fn optional(&self, key: &str) -> Result<Option<u64>, OpenError> {
+        Ok(self.header.optional_u64(&self.key(key))?)
+    }
+
+    /// A number from 1 to `most`.
+    fn bounded(&self, key: &str, default: Option<u64>, most: u64) -> Result<u64, OpenError> {
+        match self.optional(key)?.or(default) {
+            Some(found) if (1..=most).contains(&found) => Ok(found),
+            Some(found) => {
+                Err(OpenError::Shape(format!("{} of {found} is not between 1 and {most}", self.key(key))))
+            }
+            None => Err(OpenError::Shape(format!("{} is missing", self.key(key)))),
+        }
+    }
+
+    /// Refuses a file that says something else than what candle takes for granted.
+    fn granted(&self, key: &str, granted: u64) -> Result<(), OpenError> {
+        match self.optional(key)? {
+            Some(found) if found != granted => Err(self.ignored(key)),
+            _ => Ok(()),
+        }
+    }
+
+    fn ignored(&self, key: &str) -> OpenError {
+        OpenError::Ignored(self.key(key))
+    }
+}
+
+impl Shape {
+    /// Looks through a file's header.
+    ///
+    /// # Errors
+    /// [`OpenError`] if it is none of these architectures, is not sound, or has something that candle would pass over.
+    pub fn read(header: &Gguf) -> Result<Self, OpenError> {
+        let family = Family::of(header).ok_or(OpenError::Family)?;
+        if let Some(unread) = header.tensors().iter().find(|tensor| !family.reads(&tensor.name)) {
+            return Err(OpenError::Ignored(format!("the tensor {}", unread.name)));
+        }
+        let read = Reader { header, family };
+        let layers = read.bounded("block_count", None, MAX_LAYERS)?;
+        let hidden = read.bounded("embedding_length", None, MAX_HIDDEN)?;
+        let heads = read.bounded("attention.head_count", None, MAX_HEADS)?;
+        // LFM2 has a list of them, one for each layer: those of its convolutions are 0.
+        let kv_heads = match family {
+            Family::Lfm2 => heads,
+            _ => read.bounded("attention.head_count_kv", Some(heads), heads)?,
+        };
+        read.bounded("feed_forward_length", None, MAX_FEED_FORWARD)?;
+        if heads % kv_heads != 0 || hidden % heads != 0 {
+            let text = format!("a width of {hidden} with {heads} heads of queries and {kv_heads} of keys");
+            return Err(OpenError::Shape(text));
+        }
+        let head_dim = match family {
+            Family::Glm4 => read.bounded("attention.key_length", None, MAX_HEAD_DIM)?,
+            _ => hidden / heads,
+        };
+        read.granted("attention.key_length", head_dim)?;
+        read.granted("attention.value_length", head_dim)?;
+        let mut context = read.bounded("context_length", None, u64::MAX)?.min(MAX_CONTEXT as u64);
+        if let Some(window) = read.optional("attention.sliding_window")?.filter(|window| *window > 0) {
+            // Within the window there is no difference.
+            context = context.min(window);
+        }
+        read.rotation(head_dim)?;
+        let experts = read.experts()?;
+        read.convolution()?;
+        let vocabulary = header.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows);
+        let size = |value: u64| usize::try_from(value).map_err(|_| OpenError::Family);
+        Ok(Self {
+            family,
+            vocabulary,
+            hidden: size(hidden)?,
+            context: size(context)?,
+            token_bytes: size(2 * layers * kv_heads * head_dim * 4)?,
+            experts: size(experts)?,
+        })
+    }
+
+    /// Bytes that candle takes beside those of the file: embeddings as numbers.
+    #[must_use]
+    pub fn extra_bytes(&self) -> u64 {
+        4 * self.vocabulary as u64 * self.hidden as u64
+    }
+}
+
+impl Reader<'_> {
+    /// What candle has no table for: scaled angles, other bases, parts of a head.
+    fn rotation(&self, head_dim: u64) -> Result<(), OpenError> {
+        let header = self.header;
+        let kind = header.optional_str(&self.key("rope.scaling.type"))?;
+        if kind.is_some_and(|kind| kind != "none") {
+            return Err(self.ignored("rope.scaling.type"));
+        }
+        if matches!(self.family, Family::Phi2 | Family::Phi3)
+            && header.optional_f32(&self.key("rope.freq_base"))?.is_some_and(|base| base != 10_000.0)
+        {
+            return Err(self.ignored("rope.freq_base"));
+        }
+        match self.family {
+            Family::Llama | Family::Phi3 | Family::Lfm2 => self.granted("rope.dimension_count", head_dim),
+            Family::Glm4 => self.granted("rope.dimension_count", head_dim / 2),
+            Family::Phi2 => self.bounded("rope.dimension_count", None, head_dim).map(|_| ()),
+        }
+    }
+
+    fn experts(&self) -> Result<u64, OpenError> {
+        let experts = self.optional("expert_count")?.unwrap_or(0);
+        if experts == 0 {
+            return Ok(0);
+        }
+        if self.family != Family::Llama {
+            return Err(self.ignored("expert_count"));
+        }
+        let experts = self.bounded("expert_count", None, MAX_EXPERTS)?;
+        self.bounded("expert_used_count", None, experts)?;
+        Ok(experts)
+    }
+
+    fn convolution(&self) -> Result<(), OpenError> {
+        if self.family == Family::Lfm2 {
+            self.bounded("shortconv.l_cache", None, MAX_CONVOLUTION)?;
+        }
+        Ok(())
+    }
+}

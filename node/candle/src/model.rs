@@ -1,0 +1,265 @@
+//! An open model: candle's, whichever it is, behind the engine's trait for models that compute one sequence at a time.
+
+use std::{
+    any::Any,
+    io::Cursor,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use baton_engine::{batch::Solo, gguf::GgufFile};
+use candle_core::{
+    DType, Device, Tensor,
+    quantized::gguf_file::{Content, TensorInfo, Value},
+};
+use candle_transformers::models::{
+    quantized_glm4 as glm4, quantized_lfm2 as lfm2, quantized_llama as llama, quantized_phi as phi2,
+    quantized_phi3 as phi3,
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    OpenError,
+    family::{Family, Shape},
+};
+
+/// Tokens of a prompt that are computed in one go: what a cancelled request still costs.
+const CHUNK: usize = 64;
+
+/// How a model is to be computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Tokens that a sequence may have; the model's own limit and [`crate::family::MAX_CONTEXT`] hold as well.
+    pub context: usize,
+}
+
+/// One of candle's models. All but LFM2 can be copied, which copies no weights.
+enum Weights {
+    Llama(Copied<llama::ModelWeights>),
+    Phi2(Copied<phi2::ModelWeights>),
+    Phi3(Copied<phi3::ModelWeights>),
+    Glm4(Copied<glm4::ModelWeights>),
+    Lfm2(Box<lfm2::ModelWeights>),
+}
+
+/// A model without a conversation, and the copy that has one: its keys, values and masks go with it.
+struct Copied<M> {
+    clean: Box<M>,
+    used: Box<M>,
+}
+
+impl<M: Clone> Copied<M> {
+    fn new(model: M) -> Self {
+        Self { used: Box::new(model.clone()), clean: Box::new(model) }
+    }
+
+    fn forget(&mut self) {
+        self.used = self.clean.clone();
+    }
+}
+
+impl Weights {
+    fn forward(&mut self, tokens: &Tensor, position: usize) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Llama(model) => model.used.forward(tokens, position),
+            Self::Phi2(model) => model.used.forward(tokens, position),
+            Self::Phi3(model) => model.used.forward(tokens, position),
+            Self::Glm4(model) => model.used.forward(tokens, position),
+            Self::Lfm2(model) => model.forward(tokens, position),
+        }
+    }
+}
+
+/// An open model.
+pub struct CandleModel {
+    weights: Weights,
+    shape: Shape,
+    device: Device,
+}
+
+impl CandleModel {
+    /// Reads a model out of an open file, which is not needed any more afterwards, and computes a few tokens with it: what
+    /// does not fit together is refused here. Blocks for seconds.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(file: &GgufFile, options: &Options) -> Result<Self, OpenError> {
+        let mut shape = Shape::read(file.header())?;
+        shape.context = shape.context.min(options.context).max(1);
+        let opened = catch_unwind(AssertUnwindSafe(|| read(file, &shape)));
+        let (weights, device) = opened.map_err(|panic| panicked(panic.as_ref()))?.map_err(refused)?;
+        let mut model = Self { weights, shape, device };
+        let tried = catch_unwind(AssertUnwindSafe(|| model.try_out()));
+        tried.map_err(|panic| panicked(panic.as_ref()))?.map_err(OpenError::Candle)?;
+        Ok(model)
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Two tokens in one go and one more, as far as the context allows.
+    fn try_out(&mut self) -> Result<(), String> {
+        for (tokens, position) in [(&[0, 0][..], 0), (&[0], 2)] {
+            if position + tokens.len() <= self.shape.context {
+                let logits = self.append(tokens, position)?;
+                if logits.len() != self.shape.vocabulary {
+                    return Err(format!("{} logits for {} tokens", logits.len(), self.shape.vocabulary));
+                }
+            }
+        }
+        self.forget();
+        Ok(())
+    }
+}
+
+impl Solo for CandleModel {
+    fn vocabulary(&self) -> usize {
+        self.shape.vocabulary
+    }
+
+    fn context(&self) -> usize {
+        self.shape.context
+    }
+
+    fn token_bytes(&self) -> usize {
+        self.shape.token_bytes
+    }
+
+    fn chunk(&self, position: usize, remaining: usize) -> usize {
+        // LFM2's convolutions begin anew with each chunk of more than one token.
+        if position > 0 && matches!(self.weights, Weights::Lfm2(_)) {
+            return 1;
+        }
+        // Powers of two: candle keeps a mask for each size at each place.
+        1 << remaining.clamp(1, CHUNK).ilog2()
+    }
+
+    fn append(&mut self, tokens: &[u32], position: usize) -> Result<Zeroizing<Vec<f32>>, String> {
+        if position == 0 && tokens.len() == 1 && matches!(self.weights, Weights::Lfm2(_)) {
+            return Err("LFM2 begins with at least two tokens".to_owned());
+        }
+        let Self { weights, device, .. } = self;
+        let logits = device.with_context(|| {
+            let tokens = Tensor::new(tokens, device)?.unsqueeze(0)?;
+            weights.forward(&tokens, position)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1()
+        });
+        logits.map(Zeroizing::new).map_err(|error| message(&error))
+    }
+
+    fn forget(&mut self) {
+        match &mut self.weights {
+            Weights::Llama(model) => model.forget(),
+            Weights::Phi2(model) => model.forget(),
+            Weights::Phi3(model) => model.forget(),
+            Weights::Glm4(model) => model.forget(),
+            // What follows two other tokens at the beginning is all that it then has.
+            Weights::Lfm2(_) => drop(self.append(&[0, 0], 0)),
+        }
+    }
+}
+
+/// The first graphics card, if this was built for one and there is one, or the processor.
+fn device() -> candle_core::Result<Device> {
+    if cfg!(feature = "cuda") {
+        Device::cuda_if_available(0)
+    } else if cfg!(feature = "metal") {
+        Device::metal_if_available(0)
+    } else {
+        Ok(Device::Cpu)
+    }
+}
+
+fn read(file: &GgufFile, shape: &Shape) -> candle_core::Result<(Weights, Device)> {
+    let device = device()?;
+    let mut reader = Cursor::new(file.bytes());
+    let mut content = Content::read(&mut reader)?;
+    for tensor in file.header().tensors() {
+        let found = content.tensor_infos.get(&tensor.name);
+        if found.is_none_or(|info| content.tensor_data_offset + info.offset != tensor.offset) {
+            candle_core::bail!("{} is elsewhere for candle", tensor.name);
+        }
+    }
+    let name = shape.family.name();
+    // Tables are made for the whole context, whatever the file says.
+    let context = u32::try_from(shape.context).unwrap_or(u32::MAX);
+    content.metadata.insert(format!("{name}.context_length"), Value::U32(context));
+    complete(&mut content, shape)?;
+    let weights = match shape.family {
+        Family::Llama => {
+            Weights::Llama(Copied::new(llama::ModelWeights::from_gguf(content, &mut reader, &device)?))
+        }
+        Family::Phi2 => {
+            Weights::Phi2(Copied::new(phi2::ModelWeights::from_gguf(content, &mut reader, &device)?))
+        }
+        Family::Phi3 => {
+            Weights::Phi3(Copied::new(phi3::ModelWeights::from_gguf(false, content, &mut reader, &device)?))
+        }
+        Family::Glm4 => {
+            let model = glm4::ModelWeights::from_gguf(content, &mut reader, &device, DType::F32)?;
+            Weights::Glm4(Copied::new(model))
+        }
+        Family::Lfm2 => {
+            Weights::Lfm2(Box::new(lfm2::ModelWeights::from_gguf(content, &mut reader, &device)?))
+        }
+    };
+    Ok((weights, device))
+}
+
+/// Adds what files may leave out and candle does not do without, and gives experts that lie in one tensor the names of
+/// single ones.
+fn complete(content: &mut Content, shape: &Shape) -> candle_core::Result<()> {
+    if shape.family == Family::Llama {
+        let heads = content.metadata.get("llama.attention.head_count").map(Value::to_u32).transpose()?;
+        let heads = heads.unwrap_or(1).max(1);
+        let head_dim = u32::try_from(shape.hidden).unwrap_or(u32::MAX) / heads;
+        let mut missing = |key: &str, value| {
+            content.metadata.entry(format!("llama.{key}")).or_insert(Value::U32(value));
+        };
+        missing("attention.head_count_kv", heads);
+        missing("rope.dimension_count", head_dim);
+    }
+    if shape.family == Family::Phi3
+        && !content.tensor_infos.contains_key("output.weight")
+        && let Some(TensorInfo { ggml_dtype, shape, offset }) = content.tensor_infos.get("token_embd.weight")
+    {
+        let tied = TensorInfo { ggml_dtype: *ggml_dtype, shape: shape.clone(), offset: *offset };
+        content.tensor_infos.insert("output.weight".to_owned(), tied);
+    }
+    let merged: Vec<String> =
+        content.tensor_infos.keys().filter(|name| name.ends_with("_exps.weight")).cloned().collect();
+    for name in merged {
+        let Some(TensorInfo { ggml_dtype, shape: all, offset }) = content.tensor_infos.remove(&name) else {
+            continue;
+        };
+        let (experts, rows, columns) = all.dims3()?;
+        if experts != shape.experts {
+            candle_core::bail!("{name} has {experts} experts");
+        }
+        let bytes = rows * columns / ggml_dtype.block_size() * ggml_dtype.type_size();
+        for expert in 0..experts {
+            let one = name.replace("_exps.weight", &format!(".{expert}.weight"));
+            let offset = offset + (expert * bytes) as u64;
+            let info = TensorInfo { ggml_dtype, shape: (rows, columns).into(), offset };
+            content.tensor_infos.insert(one, info);
+        }
+    }
+    Ok(())
+}
+
+/// What candle's code says where it does not return an error.
+fn panicked(panic: &(dyn Any + Send)) -> OpenError {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    OpenError::Candle(text.and_then(|text| text.lines().next()).unwrap_or("it failed").to_owned())
+}
+
+fn refused(error: candle_core::Error) -> OpenError {
+    OpenError::Candle(message(&error))
+}
+
+/// Candle's message without its backtrace: shapes, types and names.
+fn message(error: &candle_core::Error) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}

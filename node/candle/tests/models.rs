@@ -1,0 +1,13 @@
+//! Models of other architectures by candle: what they say, and which files are refused.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+
+#[path = "models/families.rs"]
+mod families;
+#[path = "models/refused.rs"]
+mod refused;
+#[path = "models/small.rs"]
+mod small;
+#[path = "../../engine/tests/support/mod.rs"]
+mod support;
