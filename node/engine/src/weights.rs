@@ -11,7 +11,10 @@ use crate::{
     config::{Activation, Config, ConfigError},
     gguf::{DType, GgufError, GgufFile, Tensor},
     half::{bf16_to_f32, f16_to_f32},
-    kernels::dot::{Finish, TileRef},
+    kernels::{
+        LANES,
+        dot::{Finish, TileRef},
+    },
     tiles::{TileShape, Tiles},
 };
 
@@ -223,24 +226,51 @@ impl Pending<'_> {
     }
 }
 
+/// Bytes of a matrix that a thread repacks at a time, about: as many are in memory twice, for each thread.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Rows of a matrix to be repacked.
+struct Piece<'a, 't> {
+    shape: TileShape,
+    bytes: &'a [u8],
+    /// Where the bytes begin in the file.
+    start: usize,
+    tiles: &'t mut [u8],
+}
+
+impl<'a> Pending<'a> {
+    /// Cuts the matrix, and the room for its tiles, into whole panels.
+    fn pieces<'t>(&self, mut tiles: &'t mut [u8]) -> Vec<Piece<'a, 't>> {
+        let Tensor { dtype, rows, columns, offset, .. } = *self.tensor;
+        let row_bytes = self.bytes.len() / rows.max(1);
+        let at_once = (PIECE_BYTES / row_bytes.max(1)).max(1).next_multiple_of(2 * LANES);
+        let pieces = (0..rows).step_by(at_once).map(|first| {
+            let count = at_once.min(rows - first);
+            let shape = TileShape::new(dtype, count, columns);
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(first * row_bytes);
+            let tiles = tiles.split_off_mut(..shape.bytes()).unwrap_or_default();
+            Piece { shape, bytes: &self.bytes[first * row_bytes..][..count * row_bytes], start, tiles }
+        });
+        pieces.collect()
+    }
+}
+
 /// Repacks all matrices on some threads, into one arena. What has been repacked is not kept in memory twice.
 fn repack(file: &GgufFile, matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
     let shapes: Vec<TileShape> = matrices.iter().map(Pending::shape).collect();
     let mut arena = Arena::new(shapes.iter().map(TileShape::bytes).sum())?;
     let mut rest = arena.bytes_mut();
-    let mut jobs = Vec::with_capacity(matrices.len());
+    let mut pieces = Vec::new();
     for (matrix, shape) in matrices.iter().zip(&shapes) {
-        let tiles = rest.split_off_mut(..shape.bytes()).unwrap_or_default();
-        jobs.push((shape, matrix, tiles));
+        pieces.extend(matrix.pieces(rest.split_off_mut(..shape.bytes()).unwrap_or_default()));
     }
-    // Taken from the end, where the caller puts the largest, the embeddings: so that no thread is left alone with them.
-    let jobs = Mutex::new(jobs);
+    let pieces = Mutex::new(pieces.into_iter());
     let work = || {
         loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some((shape, matrix, tiles)) = job else { return };
-            shape.repack(matrix.bytes, tiles);
-            file.release(matrix.tensor);
+            let piece = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(Piece { shape, bytes, start, tiles }) = piece else { return };
+            shape.repack(bytes, tiles);
+            file.release(start..start + bytes.len());
         }
     };
     thread::scope(|scope| {
@@ -249,7 +279,7 @@ fn repack(file: &GgufFile, matrices: &[Pending<'_>], threads: usize) -> std::io:
         }
         work();
     });
-    drop(jobs);
+    drop(pieces);
     let arena = arena.share();
     let mut start = 0;
     let place = |shape: TileShape| {
@@ -420,5 +450,39 @@ impl Weights {
         layers.map(Linear::bytes).sum::<usize>()
             + self.head.bytes()
             + self.embedding.as_ref().map_or(0, Tiles::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_repacked_in_pieces_is_the_matrix_repacked_at_once() {
+        // Some pieces and a rest that is no whole panel.
+        let (rows, columns) = (PIECE_BYTES / 68 * 2 + 100, 64);
+        let bytes: Vec<u8> = (0..rows * 68).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect();
+        let tensor = Tensor {
+            name: "m".to_owned(),
+            dtype: DType::Q8_0,
+            columns,
+            rows,
+            dimensions: 2,
+            offset: 96,
+            bytes: bytes.len() as u64,
+        };
+        let matrix = Pending { tensor: &tensor, bytes: &bytes };
+        let mut whole = vec![0; matrix.shape().bytes()];
+        matrix.shape().repack(&bytes, &mut whole);
+        let mut tiles = vec![0; whole.len()];
+        let (mut end, mut count) = (96, 0);
+        for Piece { shape, bytes, start, tiles } in matrix.pieces(&mut tiles) {
+            assert_eq!(start, end, "one after the other");
+            assert!(bytes.len() <= PIECE_BYTES + 32 * 68);
+            shape.repack(bytes, tiles);
+            (end, count) = (start + bytes.len(), count + 1);
+        }
+        assert_eq!((end, count), (96 + bytes.len(), 3));
+        assert!(tiles == whole);
     }
 }

@@ -1,6 +1,6 @@
 //! A model file, mapped into memory.
 
-use std::{fs::File, path::Path};
+use std::{fs::File, ops::Range, path::Path};
 
 use memmap2::Mmap;
 
@@ -50,21 +50,21 @@ impl GgufFile {
         self.map.get(start..start.saturating_add(bytes)).unwrap_or_default()
     }
 
-    /// Gives back the memory that a tensor's bytes are in. They can be read again, from the file.
+    /// Gives back the memory that some of the file's bytes are in. They can be read again, from the file.
     #[cfg_attr(unix, expect(unsafe_code, reason = "giving a map's pages back"))]
-    pub fn release(&self, tensor: &Tensor) {
-        let length = self.data(tensor).len();
-        let Ok(start) = usize::try_from(tensor.offset) else { return };
+    pub fn release(&self, range: Range<usize>) {
+        let Range { start, end } = range;
         #[cfg(unix)]
-        if length > 0 {
+        if self.map.get(start..end).is_some_and(|bytes| !bytes.is_empty()) {
             // It is a request: where it is refused, the pages stay until the system wants them.
-            // SAFETY: the range is within the map, as `data` has checked. The map is a shared one of a file and never
-            // written to: what is read of it afterwards is the file's bytes again, the same as before.
-            let _ =
-                unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length) };
+            // SAFETY: the range is within the map. The map is a shared one of a file and never written to: what is read
+            // of it afterwards is the file's bytes again, the same as before.
+            let _ = unsafe {
+                self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
         }
         #[cfg(not(unix))]
-        let _ = (start, length);
+        let _ = (start, end);
     }
 
     /// The strings of an array in the metadata; none if there is no such array.
