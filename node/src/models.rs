@@ -9,7 +9,7 @@ pub use baton_fetch::{
     Added, CatalogueEntry, HubFile, ModelError, ModelStatus, Origin, Part, PullProgress, Terms, Verified,
     WeightsHash, add as add_file, hash_of, name_of, origin, partial_bytes, remove as remove_own,
 };
-pub use shape::Shape;
+pub use shape::{Shape, ShapeError};
 
 /// The catalogue that comes with the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");

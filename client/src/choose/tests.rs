@@ -92,6 +92,14 @@ fn prefers_native_then_the_last_model_and_spreads_over_equals() {
     assert_eq!(chosen(&all, &Wish { last_model, model: Some("small"), ..wish() }), [1, 2]);
     assert_eq!(chosen(&all[3..], &wish()), [4]);
     assert_eq!(chosen(&all[4..], &Wish { allow_echo: true, ..wish() }), [5]);
+    let library = record(6, &[("small", EngineKind::Library)]);
+    let before_proxied = [&library, &proxied, &echo].map(candidate);
+    assert_eq!(chosen(&before_proxied, &wish()), [6]);
+    assert_eq!(
+        chosen(&[&first, &library].map(candidate), &wish()),
+        [1],
+        "what can be computed again comes first"
+    );
     assert_eq!(chosen(&all, &Wish { allow_echo: true, node: Some(NodeId([5; 32])), ..wish() }), [5]);
 }
 
@@ -310,7 +318,12 @@ fn evidence() -> impl Strategy<Value = Evidence> {
 
 /// A node of any kind: record, turns in flight, presence, evidence.
 fn any_node() -> impl Strategy<Value = (NodeRecord, u32, bool, Evidence)> {
-    let engine = prop_oneof![Just(EngineKind::Native), Just(EngineKind::Proxied), Just(EngineKind::Echo)];
+    let engine = prop_oneof![
+        Just(EngineKind::Native),
+        Just(EngineKind::Library),
+        Just(EngineKind::Proxied),
+        Just(EngineKind::Echo)
+    ];
     let offers = (prop_oneof![Just("small"), Just("larger")], engine, 0..5000u64, 0..5000u64);
     (
         1..40u8,

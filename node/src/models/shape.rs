@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use baton_engine::{
-    config::Config,
+    config::{Config, ConfigError},
     gguf::{Gguf, GgufError, GgufFile},
 };
 
@@ -17,26 +17,45 @@ pub struct Shape {
     pub library_bytes: u64,
 }
 
+/// Why a file is no model that can be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ShapeError {
+    /// Its header is not sound.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// Nothing here computes such a model.
+    #[error(
+        "models of the architecture {0:?} are computed neither by the engine nor by the library that it falls back to; serve \
+         it through --engine proxied"
+    )]
+    Architecture(String),
+}
+
 impl Shape {
     /// Reads a file's header.
     ///
     /// # Errors
-    /// [`GgufError`] for whatever is not sound in it; nothing is allocated for what the file cannot hold.
-    pub fn read(path: &Path) -> Result<Self, GgufError> {
+    /// [`ShapeError`] for whatever is not sound in it, and for an architecture that is not known; nothing is allocated for
+    /// what the file cannot hold.
+    pub fn read(path: &Path) -> Result<Self, ShapeError> {
         let file = GgufFile::open(path)?;
         let shape = Self::of(file.header(), file.bytes().len() as u64)?;
         // A file of metadata alone is sound, and is no model.
         if file.header().tensors().is_empty() {
-            return Err(GgufError::Missing("tensors".to_owned()));
+            return Err(GgufError::Missing("tensors".to_owned()).into());
         }
         Ok(shape)
     }
 
-    fn of(header: &Gguf, file_bytes: u64) -> Result<Self, GgufError> {
+    fn of(header: &Gguf, file_bytes: u64) -> Result<Self, ShapeError> {
         const FAMILY: &str = "general.architecture";
         header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
         let library = match Config::read(header) {
             Ok(_) => None,
+            Err(ConfigError::Family(name)) if baton_candle::Family::of(header).is_none() => {
+                return Err(ShapeError::Architecture(name));
+            }
+            // What else is wrong is said when the model is loaded.
             Err(_) => baton_candle::family::Shape::read(header).ok(),
         };
         Ok(Self { file_bytes, library_bytes: library.map_or(0, |shape| shape.extra_bytes()) })
@@ -90,7 +109,7 @@ mod tests {
         ("context_length", 8192),
     ];
 
-    fn read(bytes: &[u8]) -> Result<Shape, GgufError> {
+    fn read(bytes: &[u8]) -> Result<Shape, ShapeError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.gguf");
         fs::write(&path, bytes).unwrap();
@@ -131,6 +150,8 @@ mod tests {
             let refused = read(&bytes).unwrap_err().to_string();
             assert!(refused.contains(said), "{said}: {refused}");
         }
+        let refused = read(&header("mamba", &[])).unwrap_err().to_string();
+        assert!(refused.contains("\"mamba\"") && refused.contains("--engine proxied"), "{refused}");
         let mut empty = header("llama", &SMOLLM2);
         empty[8..16].fill(0);
         assert!(read(&empty).is_err());
