@@ -100,7 +100,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 32 integers of -128 to 127 as bytes, four to a word, the first the lowest.
     fn pack(self, low: Self::I, high: Self::I) -> [i32; 8];
 
-    /// Asks for the line of memory that is `ahead` bytes after the first of `from`, which may be beyond them: a hint.
+    /// Asks for the line of memory that is `ahead` bytes after the first of `from`, which may be beyond them, into the
+    /// second level of the caches: a hint. The first level has room for few lines that are on their way.
     fn prefetch<T>(self, from: &[T], ahead: usize);
 
     /// 64 bytes from memory.

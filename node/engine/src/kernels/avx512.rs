@@ -228,7 +228,7 @@ impl Simd for Avx512 {
     fn prefetch<T>(self, from: &[T], ahead: usize) {
         // SAFETY: as above; a prefetch reads nothing that the program could see, and of an address that is not there
         // nothing at all.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_byte_add(ahead).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.as_ptr().wrapping_byte_add(ahead).cast()) }
     }
 
     #[inline(always)]
