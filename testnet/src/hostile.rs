@@ -137,7 +137,14 @@ struct Liar {
     script: Mutex<Script>,
     ledger: Ledger,
     /// Attempts that were lied about, with what is said of them when asked.
-    asked_later: Mutex<HashMap<(TurnId, u32), Option<SealedTurn>>>,
+    asked_later: Mutex<HashMap<(TurnId, u32), Option<OtherTurn>>>,
+}
+
+/// What a node says that it sealed, when it is asked about an attempt.
+#[derive(Clone)]
+struct OtherTurn {
+    attempt: AttemptKey,
+    sealed: SealedTurn,
 }
 
 impl HostileNode {
@@ -291,7 +298,7 @@ impl Liar {
         let asked = Signed::<StatusRequest>::verify(asked).ok()?;
         let sealed = lock(&self.asked_later).get(&(asked.turn_id, asked.attempt)).cloned()?;
         Some(match sealed {
-            Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {
+            Some(OtherTurn { sealed, .. }) => NodeFrame::Status(TurnStatus::Sealed {
                 committed: Box::new(sealed.committed()),
                 store: StoreState::Pending,
             }),
@@ -299,10 +306,12 @@ impl Liar {
         })
     }
 
+    /// The blob of another turn. Only who has that can tell that it is another: what comes before is an answer cut short.
     fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
         let later = lock(&self.asked_later);
-        let sealed = later.values().flatten().find(|sealed| sealed.blob_digest == digest);
-        sealed.map(|sealed| sealed.blob.clone())
+        let other = later.values().flatten().find(|other| other.sealed.blob_digest == digest)?;
+        self.ledger.tell(other.attempt, Lie::OtherOnStatus, None);
+        Some(other.sealed.blob.clone())
     }
 }
 

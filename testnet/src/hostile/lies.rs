@@ -80,7 +80,7 @@ lies! {
 
     /// Streams one answer, and signs another.
     SignOtherText: Equivocate, [ReceiptMismatch];
-    /// Streams one answer, breaks off, and says when asked that it sealed another.
+    /// Streams one answer, breaks off, says when asked that it sealed another, and hands that over.
     OtherOnStatus: Equivocate, [BlobMismatch];
     /// Commits the turn twice, with two links. The first one counts.
     TwoLinks: Equivocate, [];

@@ -17,7 +17,7 @@ use baton_proto::{
 };
 use tokio::time::timeout;
 
-use super::{AttemptKey, HOLD, Liar, Lie, forging, lock};
+use super::{AttemptKey, HOLD, Liar, Lie, OtherTurn, forging, lock};
 
 /// What goes out in place of one event.
 enum Out {
@@ -238,8 +238,11 @@ impl Telling<'_> {
                 let Some(sealed) = self.reseal(&committed, client).await? else { return Ok(vec![honest]) };
                 if self.lie == Lie::OtherOnStatus {
                     let key = (self.auth.turn_id, self.auth.attempt);
-                    lock(&self.liar.asked_later).insert(key, Some(sealed));
-                    vec![Out::End]
+                    let other = OtherTurn { attempt: AttemptKey::of(&self.auth), sealed };
+                    lock(&self.liar.asked_later).insert(key, Some(other));
+                    // It is told when the other turn is handed over.
+                    self.told = true;
+                    return Ok(vec![Out::End]);
                 } else {
                     vec![Out::Event(ReplyEvent::Committed(Box::new(sealed.committed())), false)]
                 }
