@@ -3,7 +3,7 @@
 
 use baton_engine::{
     config::{MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS},
-    gguf::{Gguf, Value},
+    gguf::{DType, Gguf, Tensor, Value},
 };
 
 use crate::OpenError;
@@ -178,6 +178,9 @@ pub struct Shape {
     pub token_bytes: usize,
     /// Experts of a layer; 0 for a model without.
     pub experts: usize,
+    /// Bytes that candle takes beside those of the file: embeddings, and weights in half precision, become numbers of four
+    /// bytes.
+    pub extra_bytes: u64,
 }
 
 /// Reads numbers of one architecture, which begin with its name.
@@ -266,14 +269,16 @@ impl Shape {
             context: size(context)?,
             token_bytes: size(2 * layers * kv_heads * head_dim * 4)?,
             experts: size(experts)?,
+            extra_bytes: extra_bytes(header),
         })
     }
+}
 
-    /// Bytes that candle takes beside those of the file: embeddings as numbers.
-    #[must_use]
-    pub fn extra_bytes(&self) -> u64 {
-        4 * self.vocabulary as u64 * self.hidden as u64
-    }
+fn extra_bytes(header: &Gguf) -> u64 {
+    let elements = |tensor: &Tensor| tensor.rows as u64 * tensor.columns as u64;
+    let halves = header.tensors().iter().filter(|tensor| matches!(tensor.dtype, DType::F16 | DType::Bf16));
+    4 * header.tensor("token_embd.weight").map_or(0, elements)
+        + halves.map(|tensor| 2 * elements(tensor)).sum::<u64>()
 }
 
 impl Reader<'_> {

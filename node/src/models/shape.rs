@@ -58,7 +58,7 @@ impl Shape {
             // What else is wrong is said when the model is loaded.
             Err(_) => baton_candle::family::Shape::read(header).ok(),
         };
-        Ok(Self { file_bytes, library_bytes: library.map_or(0, |shape| shape.extra_bytes()) })
+        Ok(Self { file_bytes, library_bytes: library.map_or(0, |shape| shape.extra_bytes) })
     }
 
     /// Bytes that the model takes with so many megabytes of keys and values.
