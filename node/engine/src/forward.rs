@@ -128,6 +128,20 @@ impl Context<'_> {
         });
     }
 
+    /// Runs `work` on each part, each thread beginning with its own: see [`Threads::each_near`].
+    pub fn each_near<P: Send>(
+        &mut self,
+        parts: &mut [P],
+        starts: &[usize],
+        work: impl Fn(&mut Own, &mut P) + Sync,
+    ) {
+        let own = self.own;
+        self.threads.each_near(parts, starts, |thread, part| {
+            let mut own = own[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut own, part);
+        });
+    }
+
     /// How many rows a part of a phase gets that goes row by row.
     pub fn rows_at_once(&self, rows: usize) -> usize {
         if rows <= ALONE { rows.max(1) } else { rows.div_ceil(4 * self.threads.count()).max(2) }
@@ -373,18 +387,28 @@ fn head(
     rows: usize,
 ) -> Logits {
     let (hidden, vocabulary) = (config.hidden, weights.vocabulary);
-    let mut logits = Logits { vocabulary, numbers: vec![0.0; rows * vocabulary] };
     let Scratch { stream, blocks, floats, added, .. } = scratch;
+    let mut product = |context: &mut Context<'_>, stream: &mut [f32], rows, out: &mut Vec<f32>| {
+        let next = (ActBuffers { blocks, floats }, &weights.head, weights.output_norm.as_slice());
+        add_and_norm(context, rows, (stream, hidden), None, Some(next), config.epsilon);
+        Product { linear: &weights.head, rows }.run(context, Acts { blocks, floats }, out);
+    };
+    if rows == 1 {
+        // A product of one row is the row.
+        let mut numbers = vec![0.0; weights.head.width()];
+        product(context, &mut stream[..hidden], 1, &mut numbers);
+        numbers.truncate(vocabulary);
+        return Logits { vocabulary, numbers };
+    }
+    let mut logits = Logits { vocabulary, numbers: vec![0.0; rows * vocabulary] };
     let streams = stream[..rows * hidden].chunks_mut(HEAD_ROWS * hidden);
     for (stream, numbers) in streams.zip(logits.numbers.chunks_mut(HEAD_ROWS * vocabulary)) {
         let rows = stream.len() / hidden;
-        let next = (ActBuffers { blocks, floats }, &weights.head, weights.output_norm.as_slice());
-        add_and_norm(context, rows, (stream, hidden), None, Some(next), config.epsilon);
-        let product = Product { linear: &weights.head, rows };
-        product.run(context, Acts { blocks, floats }, added);
-        for (row, numbers) in numbers.chunks_exact_mut(vocabulary).enumerate() {
-            gather(added, rows, 2 * crate::kernels::LANES, row, numbers);
-        }
+        product(context, stream, rows, added);
+        let mut parts: Vec<_> = numbers.chunks_exact_mut(vocabulary).enumerate().collect();
+        context.each(&mut parts, |_, (row, numbers)| {
+            gather(added, rows, 2 * crate::kernels::LANES, *row, numbers);
+        });
     }
     logits
 }

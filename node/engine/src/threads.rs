@@ -100,33 +100,93 @@ impl Threads {
             return;
         }
         for parts in parts.chunks_mut(u32::MAX as usize) {
-            self.shared.run(parts, &work);
+            self.shared.run(parts, &[], &work);
         }
+    }
+
+    /// As [`Self::each`], but each thread begins with parts of its own, in order, and takes others' when it has done
+    /// them: thread `t` those from `starts[t]` to `starts[t + 1]`, the last one the rest.
+    ///
+    /// # Panics
+    /// As [`Self::each`]; and if `starts` are not one for each thread, from 0 on and in order, within the parts, or if
+    /// these are more than 2^32.
+    pub fn each_near<P: Send>(
+        &mut self,
+        parts: &mut [P],
+        starts: &[usize],
+        work: impl Fn(usize, &mut P) + Sync,
+    ) {
+        if self.workers.is_empty() || parts.len() <= 1 {
+            parts.iter_mut().for_each(|part| work(0, part));
+            return;
+        }
+        let ends = starts.iter().skip(1).copied().chain([parts.len()]);
+        let shares: Vec<Share> = starts
+            .iter()
+            .zip(ends)
+            .map(|(start, end)| Share { next: AtomicUsize::new(*start), end })
+            .collect();
+        assert!(
+            shares.len() == self.count()
+                && starts[0] == 0
+                && starts.is_sorted()
+                && u32::try_from(parts.len()).is_ok(),
+            "a share for each thread"
+        );
+        assert!(shares.iter().all(|share| share.end <= parts.len()), "shares of the parts");
+        self.shared.run(parts, &shares, &work);
     }
 }
 
 struct Context<'a, P, W> {
     parts: *mut P,
     work: &'a W,
+    /// Parts of which each thread has some of its own; empty if none has.
+    shares: &'a [Share],
+}
+
+/// Parts that are one thread's own, in a line of the caches of their own.
+#[repr(align(64))]
+struct Share {
+    /// The first that nobody has taken. It goes beyond the end where others come looking.
+    next: AtomicUsize,
+    end: usize,
+}
+
+/// Takes the next part of a thread's own, or of another's.
+fn take(shares: &[Share], thread: usize) -> usize {
+    let (before, from) = shares.split_at(thread);
+    for share in from.iter().chain(before) {
+        // A look first: what is written by all in turn goes from cache to cache.
+        if share.next.load(Ordering::Relaxed) < share.end {
+            let index = share.next.fetch_add(1, Ordering::Relaxed);
+            if index < share.end {
+                return index;
+            }
+        }
+    }
+    unreachable!("who may take a part finds one: there are as many as those who may")
 }
 
 /// Runs one part.
 ///
 /// # Safety
-/// `context` points to a [`Context`] of these types, whose parts are at least `index + 1`, and nobody else has or
-/// takes part `index` of it.
+/// `context` points to a [`Context`] of these types, whose parts are at least `index + 1`, and it is called once for
+/// each index. If there are shares, they are one for each thread, and together all parts, each once.
 unsafe fn run_part<P: Send, W: Fn(usize, &mut P) + Sync>(context: *const (), thread: usize, index: usize) {
     // SAFETY: the caller's promise. The part is borrowed mutably by the job's owner, which waits, and by no other
-    // thread, because an index is taken once; `P: Send` lets it come here, `W: Sync` the function.
+    // thread, because an index is taken once, and so is a number out of a share; `P: Send` lets it come here, `W: Sync`
+    // the function.
     unsafe {
         let context = &*context.cast::<Context<'_, P, W>>();
+        let index = if context.shares.is_empty() { index } else { take(context.shares, thread) };
         (context.work)(thread, &mut *context.parts.add(index));
     }
 }
 
 impl Shared {
-    fn run<P: Send, W: Fn(usize, &mut P) + Sync>(&self, parts: &mut [P], work: &W) {
-        let context = Context { parts: parts.as_mut_ptr(), work };
+    fn run<P: Send, W: Fn(usize, &mut P) + Sync>(&self, parts: &mut [P], shares: &[Share], work: &W) {
+        let context = Context { parts: parts.as_mut_ptr(), work, shares };
         let job = Job { run: run_part::<P, W>, context: (&raw const context).cast() };
         let number = (self.state.load(Ordering::Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
         self.undone.store(parts.len(), Ordering::Relaxed);
@@ -241,6 +301,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_part_of_a_share_is_done_once() {
+        let mut threads = Threads::new(3).unwrap();
+        for (count, starts) in
+            [(0, [0, 0, 0]), (1, [0, 0, 1]), (7, [0, 0, 0]), (7, [0, 7, 7]), (500, [0, 3, 400])]
+        {
+            let mut parts = vec![0; count];
+            for round in 1..=200 {
+                threads.each_near(&mut parts, &starts, |_, part| *part += 1);
+                assert!(parts.iter().all(|part| *part == round));
+            }
+        }
+        for starts in [vec![0, 1], vec![0, 3, 2], vec![0, 1, 9], vec![1, 1, 2]] {
+            let mut parts = [0; 4];
+            let result = catch_unwind(AssertUnwindSafe(|| threads.each_near(&mut parts, &starts, |_, _| ())));
+            assert!(result.is_err(), "{starts:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_begins_with_its_own_parts() {
+        let mut threads = Threads::new(2).unwrap();
+        // Both threads hold their first part until the other has one too.
+        let firsts = [const { AtomicUsize::new(usize::MAX) }; 2];
+        let mut parts: Vec<usize> = (0..10).collect();
+        threads.each_near(&mut parts, &[0, 5], |thread, part| {
+            let first =
+                firsts[thread].compare_exchange(usize::MAX, *part, Ordering::SeqCst, Ordering::SeqCst);
+            while first.is_ok() && firsts[1 - thread].load(Ordering::SeqCst) == usize::MAX {
+                thread::yield_now();
+            }
+        });
+        assert_eq!(firsts.map(AtomicUsize::into_inner), [0, 5]);
     }
 
     #[test]

@@ -5,8 +5,7 @@
 //!
 //! **Quantised** weights come in blocks of 32 inputs, and in groups of one block, or of eight in the K formats. A tile
 //! is its groups one after the other: the group's scales, then its blocks' integers. So a tile is read from its first
-//! byte to its last, a matrix tile after tile, and a step of one token is a walk through the arena in one direction,
-//! which is what memory is fastest at. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte `4 l + i` belongs to
+//! byte to its last. Where a model's tiles lie is said in `weights.rs`. In the integers, *operand* `g` (0 to 7) is 64 bytes: byte `4 l + i` belongs to
 //! lane `l`, input `4 g + i`. They are stored
 //! - 4 bits: 4 lines of 64 bytes; line `j` has operand `2 j` in its low nibbles and `2 j + 1` in its high ones;
 //! - 5 bits: the same, then a line whose bit `g` is the fifth bit of operand `g`;
@@ -49,7 +48,8 @@ pub struct TileShape {
 pub struct Tiles {
     shape: TileShape,
     arena: Arc<Arena>,
-    start: usize,
+    /// Where each tile begins.
+    places: Vec<usize>,
 }
 
 /// Bytes of a block's integers, bytes of a group's scales, and blocks in a group; none for floating point.
@@ -79,18 +79,35 @@ impl TileShape {
         Self { dtype, columns, rows, tile_bytes: bytes.next_multiple_of(64) }
     }
 
-    /// Bytes that the tiles take: a multiple of 64.
+    /// Outputs.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.rows.div_ceil(2 * LANES) * 2 * self.tile_bytes
+    pub fn rows(&self) -> usize {
+        self.rows
     }
 
-    /// Repacks a matrix from the file's bytes into `tiles`, which are zero and as many as [`Self::bytes`] says.
-    pub fn repack(&self, bytes: &[u8], tiles: &mut [u8]) {
+    /// How many tiles there are: an even number.
+    #[must_use]
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(2 * LANES) * 2
+    }
+
+    /// Bytes of a tile: a multiple of 64.
+    #[must_use]
+    pub fn tile_bytes(&self) -> usize {
+        self.tile_bytes
+    }
+
+    /// Bytes that the tiles take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.tiles() * self.tile_bytes
+    }
+
+    /// Repacks rows from the file's bytes into tiles, which are zero and each of [`Self::tile_bytes`].
+    pub fn repack(&self, bytes: &[u8], tiles: &mut [&mut [u8]]) {
         let (block, block_bytes) = self.dtype.block();
         for (row, bytes) in bytes.chunks_exact(self.columns / block * block_bytes).enumerate() {
-            let tile = &mut tiles[row / LANES * self.tile_bytes..][..self.tile_bytes];
-            self.put_row(row % LANES, bytes, tile);
+            self.put_row(row % LANES, bytes, tiles[row / LANES]);
         }
     }
 
@@ -126,14 +143,17 @@ impl TileShape {
 }
 
 impl Tiles {
-    /// Tiles that lie in an arena from `start` on.
+    /// Tiles that lie in an arena, each where `places` says.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they do not, or are too few.
     #[must_use]
-    pub fn new(shape: TileShape, arena: Arc<Arena>, start: usize) -> Self {
-        assert!(arena.bytes(start, shape.bytes()).len() == shape.bytes(), "room in the arena");
-        Self { shape, arena, start }
+    pub fn new(shape: TileShape, arena: Arc<Arena>, places: Vec<usize>) -> Self {
+        assert!(places.len() == shape.tiles(), "a place for each tile");
+        for place in &places {
+            assert!(arena.bytes(*place, shape.tile_bytes).len() == shape.tile_bytes, "room in the arena");
+        }
+        Self { shape, arena, places }
     }
 
     /// Repacks one matrix by itself.
@@ -143,14 +163,22 @@ impl Tiles {
     pub fn repack(dtype: DType, rows: usize, columns: usize, bytes: &[u8]) -> std::io::Result<Self> {
         let shape = TileShape::new(dtype, rows, columns);
         let mut arena = Arena::new(shape.bytes())?;
-        shape.repack(bytes, arena.bytes_mut());
-        Ok(Self::new(shape, arena.share(), 0))
+        let mut tiles: Vec<&mut [u8]> = arena.bytes_mut().chunks_exact_mut(shape.tile_bytes.max(1)).collect();
+        shape.repack(bytes, &mut tiles);
+        let places = (0..shape.tiles()).map(|tile| tile * shape.tile_bytes).collect();
+        Ok(Self::new(shape, arena.share(), places))
     }
 
     /// A tile's bytes.
     #[must_use]
     pub fn tile(&self, tile: usize) -> &[u8] {
-        self.arena.bytes(self.start + tile * self.shape.tile_bytes, self.shape.tile_bytes)
+        self.arena.bytes(self.places[tile], self.shape.tile_bytes)
+    }
+
+    /// The matrix's shape.
+    #[must_use]
+    pub fn shape(&self) -> TileShape {
+        self.shape
     }
 
     /// The encoding.

@@ -1,7 +1,14 @@
 //! A model's weights, repacked from its file.
+//!
+//! A step of one token reads all of them once, and that takes most of its time. Memory is fastest where each thread
+//! reads one long stretch of it in one direction: what the processor fetches ahead is then what its own thread needs
+//! next. So each product's panels are dealt out to the threads in as many *shares* ([`share`]), and all that a
+//! thread reads in a step lies in the order in which it reads it: its share of the first layer's queries, keys and
+//! values, of its output, of its feed-forward layer's matrices, then the next layer's, and at last the head's.
 
 use std::{
     collections::HashSet,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     thread,
 };
@@ -58,10 +65,32 @@ pub enum LoadError {
     Threads(std::io::Error),
 }
 
+/// The panels that are a thread's own, of so many.
+#[must_use]
+pub fn share(panels: usize, thread: usize, threads: usize) -> Range<usize> {
+    thread * panels / threads..(thread + 1) * panels / threads
+}
+
+/// Two tiles, each the number of a matrix and of a tile in it.
+type Pair = [(usize, usize); 2];
+
+/// The panels of matrices one after the other, each from a whole panel on.
+fn joined(shapes: &[TileShape]) -> Vec<Pair> {
+    let panels = |(part, shape): (usize, &TileShape)| {
+        (0..shape.tiles() / 2).map(move |panel| [(part, 2 * panel), (part, 2 * panel + 1)])
+    };
+    shapes.iter().enumerate().flat_map(panels).collect()
+}
+
+/// The panels of two matrices whose tiles alternate.
+fn paired(shape: TileShape) -> Vec<Pair> {
+    (0..shape.rows().div_ceil(LANES)).map(|tile| [(0, tile), (1, tile)]).collect()
+}
+
 /// A matrix, or several that are multiplied with the same activations, as panels of two tiles.
 pub struct Linear {
     parts: Vec<Tiles>,
-    panels: Vec<[(usize, usize); 2]>,
+    panels: Vec<Pair>,
     /// What becomes of a panel's results.
     pub finish: Finish,
     /// Inputs.
@@ -73,20 +102,20 @@ pub struct Linear {
 impl Linear {
     /// Parts one after the other, each from a whole panel on.
     fn joined(parts: Vec<Tiles>) -> Self {
-        let (mut panels, mut starts) = (Vec::new(), Vec::new());
-        for (part, tiles) in parts.iter().enumerate() {
-            starts.push(panels.len() * 32);
-            panels.extend(
-                (0..tiles.rows().div_ceil(32)).map(|panel| [(part, 2 * panel), (part, 2 * panel + 1)]),
-            );
-        }
+        let shapes: Vec<TileShape> = parts.iter().map(Tiles::shape).collect();
+        let mut next = 0;
+        let starts = shapes.iter().map(|shape| {
+            let start = next;
+            next += shape.tiles() * LANES;
+            start
+        });
         let columns = parts.first().map_or(0, Tiles::columns);
-        Self { parts, panels, finish: Finish::Both, columns, starts }
+        Self { starts: starts.collect(), panels: joined(&shapes), finish: Finish::Both, columns, parts }
     }
 
     /// Two parts whose tiles alternate.
     fn paired(first: Tiles, second: Tiles, finish: Finish) -> Self {
-        let panels = (0..first.rows().div_ceil(16)).map(|tile| [(0, tile), (1, tile)]).collect();
+        let panels = paired(first.shape());
         Self { columns: first.columns(), parts: vec![first, second], panels, finish, starts: vec![0] }
     }
 
@@ -235,59 +264,102 @@ struct Piece<'a, 't> {
     bytes: &'a [u8],
     /// Where the bytes begin in the file.
     start: usize,
-    tiles: &'t mut [u8],
+    tiles: Vec<&'t mut [u8]>,
 }
 
 impl<'a> Pending<'a> {
-    /// Cuts the matrix, and the room for its tiles, into whole panels.
-    fn pieces<'t>(&self, mut tiles: &'t mut [u8]) -> Vec<Piece<'a, 't>> {
+    /// Cuts the matrix, and its tiles with it, into whole panels.
+    fn pieces<'t>(&self, tiles: Vec<&'t mut [u8]>) -> Vec<Piece<'a, 't>> {
         let Tensor { dtype, rows, columns, offset, .. } = *self.tensor;
         let row_bytes = self.bytes.len() / rows.max(1);
         let at_once = (PIECE_BYTES / row_bytes.max(1)).max(1).next_multiple_of(2 * LANES);
+        let mut tiles = tiles.into_iter();
         let pieces = (0..rows).step_by(at_once).map(|first| {
             let count = at_once.min(rows - first);
             let shape = TileShape::new(dtype, count, columns);
             let start = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(first * row_bytes);
-            let tiles = tiles.split_off_mut(..shape.bytes()).unwrap_or_default();
+            let tiles = tiles.by_ref().take(shape.tiles()).collect();
             Piece { shape, bytes: &self.bytes[first * row_bytes..][..count * row_bytes], start, tiles }
         });
         pieces.collect()
     }
 }
 
-/// Repacks all matrices on some threads, into one arena. What has been repacked is not kept in memory twice.
-fn repack(file: &GgufFile, matrices: &[Pending<'_>], threads: usize) -> std::io::Result<Vec<Tiles>> {
-    let shapes: Vec<TileShape> = matrices.iter().map(Pending::shape).collect();
-    let mut arena = Arena::new(shapes.iter().map(TileShape::bytes).sum())?;
-    let mut rest = arena.bytes_mut();
-    let mut pieces = Vec::new();
-    for (matrix, shape) in matrices.iter().zip(&shapes) {
-        pieces.extend(matrix.pieces(rest.split_off_mut(..shape.bytes()).unwrap_or_default()));
+/// Matrices that are multiplied with the same activations, by their numbers, and their panels.
+struct Product {
+    first: usize,
+    panels: Vec<Pair>,
+}
+
+/// All matrices in the order in which they are given their numbers, and the products in that of a step.
+#[derive(Default)]
+struct Walk<'a> {
+    matrices: Vec<Pending<'a>>,
+    products: Vec<Product>,
+}
+
+impl<'a> Walk<'a> {
+    fn joined(&mut self, matrices: &[Pending<'a>]) {
+        let shapes: Vec<TileShape> = matrices.iter().map(Pending::shape).collect();
+        self.push(matrices, joined(&shapes));
     }
-    let pieces = Mutex::new(pieces.into_iter());
-    let work = || {
-        loop {
-            let piece = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(Piece { shape, bytes, start, tiles }) = piece else { return };
-            shape.repack(bytes, tiles);
-            file.release(start..start + bytes.len());
+
+    fn paired(&mut self, matrices: [Pending<'a>; 2]) {
+        self.push(&matrices, paired(matrices[0].shape()));
+    }
+
+    fn push(&mut self, matrices: &[Pending<'a>], panels: Vec<Pair>) {
+        self.products.push(Product { first: self.matrices.len(), panels });
+        self.matrices.extend_from_slice(matrices);
+    }
+
+    /// All tiles, by the number of the matrix and that of the tile, in the order in which `threads` threads read them.
+    fn order(&self, threads: usize) -> impl Iterator<Item = (usize, usize)> {
+        let of_thread = move |thread| {
+            self.products.iter().flat_map(move |product| {
+                let own = &product.panels[share(product.panels.len(), thread, threads)];
+                own.iter().flatten().map(|(part, tile)| (product.first + part, *tile))
+            })
+        };
+        (0..threads).flat_map(of_thread)
+    }
+
+    /// Repacks all on some threads, into one arena. What has been repacked is not kept in memory twice.
+    fn repack(&self, file: &GgufFile, threads: usize) -> std::io::Result<Vec<Tiles>> {
+        let shapes: Vec<TileShape> = self.matrices.iter().map(Pending::shape).collect();
+        let bytes = self.order(threads).map(|(matrix, _)| shapes[matrix].tile_bytes()).sum();
+        let mut arena = Arena::new(bytes)?;
+        let mut places: Vec<Vec<usize>> = shapes.iter().map(|shape| vec![0; shape.tiles()]).collect();
+        let mut tiles: Vec<Vec<&mut [u8]>> =
+            shapes.iter().map(|shape| (0..shape.tiles()).map(|_| <&mut [u8]>::default()).collect()).collect();
+        let (mut next, mut rest) = (0, arena.bytes_mut());
+        for (matrix, tile) in self.order(threads) {
+            let bytes = shapes[matrix].tile_bytes();
+            places[matrix][tile] = next;
+            tiles[matrix][tile] = rest.split_off_mut(..bytes).unwrap_or_default();
+            next += bytes;
         }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    drop(pieces);
-    let arena = arena.share();
-    let mut start = 0;
-    let place = |shape: TileShape| {
-        let tiles = Tiles::new(shape, Arc::clone(&arena), start);
-        start += shape.bytes();
-        tiles
-    };
-    Ok(shapes.into_iter().map(place).collect())
+        let pieces = self.matrices.iter().zip(tiles).flat_map(|(matrix, tiles)| matrix.pieces(tiles));
+        let pieces = Mutex::new(pieces.collect::<Vec<_>>().into_iter());
+        let work = || {
+            loop {
+                let piece = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(Piece { shape, bytes, start, mut tiles }) = piece else { return };
+                shape.repack(bytes, &mut tiles);
+                file.release(start..start + bytes.len());
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        drop(pieces);
+        let arena = arena.share();
+        let tiles = shapes.into_iter().zip(places);
+        Ok(tiles.map(|(shape, places)| Tiles::new(shape, Arc::clone(&arena), places)).collect())
+    }
 }
 
 /// A layer that has been found and not yet repacked.
@@ -351,12 +423,15 @@ impl<'a> PendingLayer<'a> {
         })
     }
 
-    fn matrices(&self) -> [Pending<'a>; 7] {
-        let ([query, key, value], [gate, up]) = (self.qkv, self.gate_up);
-        [query, key, value, self.output, gate, up, self.down]
+    /// Its products, in order.
+    fn walk(&self, walk: &mut Walk<'a>) {
+        walk.joined(&self.qkv);
+        walk.joined(&[self.output]);
+        walk.paired(self.gate_up);
+        walk.joined(&[self.down]);
     }
 
-    /// The layer, of its matrices in the order of [`Self::matrices`].
+    /// The layer, of its matrices in the order of [`Self::walk`].
     fn finish(self, [query, key, value, output, gate, up, down]: [Tiles; 7], config: &Config) -> Layer {
         let finish = match config.activation {
             Activation::Silu => Finish::Silu,
@@ -418,10 +493,13 @@ impl Weights {
             return Err(LoadError::UnknownTensor((*unknown).to_owned()));
         }
 
-        let mut matrices: Vec<Pending<'_>> = layers.iter().flat_map(PendingLayer::matrices).collect();
-        matrices.push(embedding);
-        matrices.extend(head);
-        let mut tiles = repack(file, &matrices, threads).map_err(LoadError::Memory)?.into_iter();
+        let mut walk = Walk::default();
+        layers.iter().for_each(|layer| layer.walk(&mut walk));
+        walk.joined(&[head.unwrap_or(embedding)]);
+        if head.is_some() {
+            walk.joined(&[embedding]);
+        }
+        let mut tiles = walk.repack(file, threads).map_err(LoadError::Memory)?.into_iter();
         let layers = layers
             .into_iter()
             .filter_map(|layer| {
@@ -429,11 +507,8 @@ impl Weights {
                 Some(layer.finish(matrices.try_into().ok()?, config))
             })
             .collect();
-        let (embedding, head) = match (tiles.next(), tiles.next()) {
-            (embedding, Some(head)) => (embedding, head),
-            (Some(tied), None) => (None, tied),
-            (None, None) => return Err(LoadError::MissingTensor(embedding_name.to_owned())),
-        };
+        let head = tiles.next().ok_or_else(|| LoadError::MissingTensor(embedding_name.to_owned()))?;
+        let embedding = tiles.next();
         Ok(Self { embedding, head: Linear::joined(vec![head]), output_norm, layers, vocabulary })
     }
 
@@ -472,14 +547,16 @@ mod tests {
             bytes: bytes.len() as u64,
         };
         let matrix = Pending { tensor: &tensor, bytes: &bytes };
+        let tile_bytes = matrix.shape().tile_bytes();
         let mut whole = vec![0; matrix.shape().bytes()];
-        matrix.shape().repack(&bytes, &mut whole);
+        matrix.shape().repack(&bytes, &mut whole.chunks_mut(tile_bytes).collect::<Vec<_>>());
         let mut tiles = vec![0; whole.len()];
         let (mut end, mut count) = (96, 0);
-        for Piece { shape, bytes, start, tiles } in matrix.pieces(&mut tiles) {
+        for piece in matrix.pieces(tiles.chunks_mut(tile_bytes).collect()) {
+            let Piece { shape, bytes, start, mut tiles } = piece;
             assert_eq!(start, end, "one after the other");
             assert!(bytes.len() <= PIECE_BYTES + 32 * 68);
-            shape.repack(bytes, tiles);
+            shape.repack(bytes, &mut tiles);
             (end, count) = (start + bytes.len(), count + 1);
         }
         assert_eq!((end, count), (96 + bytes.len(), 3));

@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use super::{Context, room};
+use super::{Context, Own, room};
 use crate::{
     kernels::{
         LANES,
         dot::{Acts, DIRECT_ROWS, Panel, Spread},
         rows::BLOCK,
     },
-    weights::Linear,
+    weights::{Linear, share},
 };
 
 /// Rows that are worth spreading a tile out again for.
@@ -35,10 +35,9 @@ impl Product<'_> {
     pub fn run(&self, context: &mut Context<'_>, acts: Acts<'_>, out: &mut Vec<f32>) {
         let Self { linear, rows } = *self;
         let out = room(out, rows * linear.width(), 0.0);
-        let mut parts = self.parts(context.threads.count(), out);
         let (isa, width) = (context.isa, linear.finish.width());
         let (wants_floats, wants_blocks) = linear.wants();
-        context.each(&mut parts, |own, part| {
+        let work = |own: &mut Own, part: &mut Part<'_>| {
             let spread = room(&mut own.spread, 2 * linear.columns / BLOCK, Spread::EMPTY);
             let (from, count) = (part.rows.start, part.rows.len());
             let row_blocks = if wants_blocks { linear.columns / BLOCK } else { 0 };
@@ -52,15 +51,40 @@ impl Product<'_> {
                 let tiles = linear.panel(panel);
                 Panel { tiles, acts, rows: count, direct, finish, out, spread }.run(isa);
             }
-        });
+        };
+        let threads = context.threads.count();
+        if rows <= DIRECT_ROWS {
+            let (mut parts, starts) = self.shares(threads, out);
+            context.each_near(&mut parts, &starts, work);
+        } else {
+            context.each(&mut self.parts(threads, out), work);
+        }
     }
 
-    /// About four parts for each thread.
+    /// Four parts for each thread, of the panels that are its own, and the number of each thread's first. Few rows are
+    /// computed as fast as the weights are read, so each thread reads those that lie together for it.
+    fn shares<'o>(&self, threads: usize, out: &'o mut [f32]) -> (Vec<Part<'o>>, Vec<usize>) {
+        let (rows, width) = (self.rows, self.linear.finish.width());
+        let mut out = out;
+        let (mut parts, mut starts) = (Vec::with_capacity(4 * threads), Vec::with_capacity(threads));
+        for thread in 0..threads {
+            starts.push(parts.len());
+            let own = share(self.linear.panels(), thread, threads);
+            let at_once = own.len().div_ceil(4).max(1);
+            for start in own.clone().step_by(at_once) {
+                let panels = start..(start + at_once).min(own.end);
+                let out = out.split_off_mut(..panels.len() * rows * width).unwrap_or_default();
+                parts.push(Part { panels, rows: 0..rows, out });
+            }
+        }
+        (parts, starts)
+    }
+
+    /// Some 64 parts for each thread, or about four where there are few panels.
     fn parts<'o>(&self, threads: usize, out: &'o mut [f32]) -> Vec<Part<'o>> {
         let (panels, rows, width) = (self.linear.panels(), self.rows, self.linear.finish.width());
         let wanted = 4 * threads;
-        let at_once =
-            if rows <= DIRECT_ROWS { panels.div_ceil(wanted) } else { panels.div_ceil(16 * wanted) };
+        let at_once = panels.div_ceil(16 * wanted);
         let splits = if threads > 1 && panels < wanted { wanted.div_ceil(panels) } else { 1 };
         let rows_at_once = rows.div_ceil(splits).next_multiple_of(6).max(LEAST_ROWS).min(rows);
         let at_once = if rows_at_once < rows { 1 } else { at_once };
