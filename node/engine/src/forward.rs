@@ -48,6 +48,8 @@ pub(crate) struct Scratch {
     queries: Vec<f32>,
     /// Attention's results, by parts.
     attended: Vec<f32>,
+    /// Its scores, by parts, where others go on with them.
+    scores: Vec<f32>,
     /// Cosines and sines for each row, for layers that see everything and for the others.
     turns: [Turns; 2],
     /// What each thread needs for itself.
@@ -87,6 +89,7 @@ impl Scratch {
             &mut self.middle,
             &mut self.queries,
             &mut self.attended,
+            &mut self.scores,
         ] {
             buffer.zeroize();
         }
@@ -328,8 +331,9 @@ impl Model {
             .flat_map(|(run, chunk)| chunk.want.rows(chunk.tokens.len()).map(|row| run.rows.start + row))
             .collect();
         for (number, layer) in weights.layers.iter().enumerate() {
-            let Scratch { stream, blocks, floats, qkv, added, middle, queries, attended, turns, .. } =
-                &mut *scratch;
+            let Scratch {
+                stream, blocks, floats, qkv, added, middle, queries, attended, scores, turns, ..
+            } = &mut *scratch;
             if number == 0 {
                 let next = (ActBuffers { blocks, floats }, &layer.qkv, layer.attention_norm.as_slice());
                 let stream = (&mut stream[..rows * hidden], hidden);
@@ -344,7 +348,7 @@ impl Model {
             if !all && wanted.is_empty() {
                 break;
             }
-            let plan = step.attend(&mut context, queries, attended, chunks);
+            let plan = step.attend(&mut context, queries, (attended, scores), chunks);
             // Of the last layer, only the rows that are wanted go on: nothing looks at the others any more.
             let (source, rows) = if all {
                 (Picked { plan: &plan, rows: None }, rows)

@@ -92,27 +92,40 @@ impl KvPool {
             used,
             wanted,
         })?;
-        let block = || {
-            Arc::new(KvBlock {
-                data: vec![0; self.shape.block_bytes() / 2].into_boxed_slice(),
-                pool: Arc::clone(self),
-            })
-        };
-        Ok((0..count).map(|_| block()).collect())
+        Ok((0..count).map(|_| Arc::new(KvBlock::new(self))).collect())
     }
 }
+
+/// Numbers in a line of the caches.
+const LINE: usize = 32;
 
 /// [`KV_BLOCK`] positions' keys and values.
 #[derive(Debug)]
 pub struct KvBlock {
     data: Box<[u16]>,
+    /// Where the numbers begin: at a line of the caches, so that no vector lies in two. It differs from block to block.
+    start: usize,
     pool: Arc<KvPool>,
 }
 
 impl KvBlock {
+    fn new(pool: &Arc<KvPool>) -> Self {
+        let data = vec![0_u16; pool.shape.block_bytes() / 2 + LINE].into_boxed_slice();
+        let start = data.as_ptr().align_offset(2 * LINE).min(LINE);
+        Self { data, start, pool: Arc::clone(pool) }
+    }
+
     fn at(&self, layer: usize, head: usize) -> usize {
         let shape = self.pool.shape;
         (layer * shape.heads + head) * 2 * shape.half()
+    }
+
+    fn numbers(&self) -> &[u16] {
+        &self.data[self.start..][..self.pool.shape.block_bytes() / 2]
+    }
+
+    fn numbers_mut(&mut self) -> &mut [u16] {
+        &mut self.data[self.start..][..self.pool.shape.block_bytes() / 2]
     }
 
     /// The keys and the values of a layer and a head.
@@ -120,20 +133,20 @@ impl KvBlock {
     #[inline]
     pub fn parts(&self, layer: usize, head: usize) -> (&[u16], &[u16]) {
         let half = self.pool.shape.half();
-        self.data[self.at(layer, head)..][..2 * half].split_at(half)
+        self.numbers()[self.at(layer, head)..][..2 * half].split_at(half)
     }
 
     /// The same, to be filled.
     pub(crate) fn parts_mut(&mut self, layer: usize, head: usize) -> (&mut [u16], &mut [u16]) {
         let (at, half) = (self.at(layer, head), self.pool.shape.half());
-        self.data[at..][..2 * half].split_at_mut(half)
+        self.numbers_mut()[at..][..2 * half].split_at_mut(half)
     }
 }
 
 impl Drop for KvBlock {
     fn drop(&mut self) {
         self.data.zeroize();
-        self.pool.used.fetch_sub(self.data.len() * 2, Ordering::Relaxed);
+        self.pool.used.fetch_sub(self.pool.shape.block_bytes(), Ordering::Relaxed);
     }
 }
 
@@ -204,7 +217,7 @@ impl Sequence {
             && let (Some(mut copy), Some(shared)) = (fresh.pop(), self.blocks.get_mut(partial))
         {
             if let Some(block) = Arc::get_mut(&mut copy) {
-                block.data.copy_from_slice(&shared.data);
+                block.numbers_mut().copy_from_slice(shared.numbers());
             }
             *shared = copy;
         }

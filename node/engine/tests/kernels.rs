@@ -9,7 +9,7 @@ use baton_engine::{
     half::{f16_to_f32, f32_to_f16},
     kernels::{
         Isa, Kernel, LANES, Simd,
-        attention::{Attend, KV_BLOCK, score_width},
+        attention::{Attend, KV_BLOCK, Rows, SLICE, Score, Weigh},
         dot::{Acts, DIRECT_ROWS, Finish, Panel, Spread, TileRef},
         math,
         rows::{ActBlock, AddNormed, NormQuantise, Pairing, PrepareHead, ToHalf},
@@ -253,9 +253,30 @@ proptest! {
             let slices: Vec<&[f32]> = queries[from * heads * head_dim..].chunks(head_dim).take(rows * heads).collect();
             let mut out = vec![0.0; rows * heads * head_dim];
             let position = position + from;
-            let mut scores = vec![0.0; rows * heads * score_width(position, rows, window)];
+            let rows = Rows { position, count: rows, window };
             let block = |at: usize| blocks[at].split_at(half);
-            isa.run(Attend { queries: &slices, heads, position, window, head_dim, block, scores: &mut scores, out: &mut out });
+            let groups = rows.groups();
+            let mut scores = vec![0.0; slices.len() * groups.len() * LANES];
+            isa.run(Attend { rows, queries: &slices, head_dim, block, scores: &mut scores, out: &mut out });
+            // In parts: some positions' scores, some dimensions' values.
+            let middle = groups.start.midpoint(groups.end);
+            scores.fill(f32::NAN);
+            let width = groups.len() * LANES;
+            for part in [groups.start..middle, middle..groups.end] {
+                let mut some = vec![0.0; slices.len() * part.len() * LANES];
+                isa.run(Score { queries: &slices, groups: part.clone(), head_dim, block, scores: &mut some });
+                for (scores, some) in scores.chunks_mut(width).zip(some.chunks((part.len() * LANES).max(1))) {
+                    scores[(part.start - groups.start) * LANES..][..some.len()].copy_from_slice(some);
+                }
+            }
+            let cut = head_dim / 2 / SLICE * SLICE;
+            for dims in [0..cut, cut..head_dim].into_iter().filter(|dims| !dims.is_empty()) {
+                let (mut scores, mut some) = (scores.clone(), vec![0.0; slices.len() * dims.len()]);
+                isa.run(Weigh { rows, heads, head_dim, dims: dims.clone(), block, scores: &mut scores, out: &mut some });
+                for (out, some) in out.chunks(head_dim).zip(some.chunks(dims.len())) {
+                    assert_eq!(bits(&out[dims.clone()]), bits(some));
+                }
+            }
             out
         };
         let all = same(|isa| bits(&compute(isa, 0, rows)));
@@ -272,7 +293,7 @@ proptest! {
             let key = |dim: usize| number(at, (within / 16 * head_dim + dim) * 16 + within % 16);
             (0..head_dim).map(|dim| f64::from(queries[dim]) * key(dim)).sum::<f64>().exp()
         }).collect();
-        let value: f64 = seen.zip(&scores).map(|(at, score)| score * number(at, half + at % KV_BLOCK * head_dim)).sum();
+        let value: f64 = seen.zip(&scores).map(|(at, score)| score * number(at, half + at % KV_BLOCK * SLICE.min(head_dim))).sum();
         let wanted = value / scores.iter().sum::<f64>();
         prop_assert!((f64::from(f32::from_bits(all[0])) - wanted).abs() < 1e-4);
     }

@@ -7,7 +7,8 @@ use crate::{
     config::Config,
     kernels::{
         LANES,
-        attention::{Attend, score_width},
+        attention::{Attend, Rows, SLICE, Score, Weigh},
+        dot::DIRECT_ROWS,
         rows::{PrepareHead, ToHalf},
     },
     kv::{KV_BLOCK, KvBlock},
@@ -63,33 +64,69 @@ struct Remember<'a> {
     queries: &'a mut [f32],
 }
 
-/// Rows of one sequence and heads that share keys, computed together.
-struct Attending<'a> {
+/// Rows of one sequence that are computed together.
+struct Group {
     run: usize,
     rows: Range<usize>,
-    heads: Range<usize>,
+}
+
+/// Rows of one sequence, and a head of keys and values.
+struct Attending<'a> {
+    group: &'a Group,
+    head: usize,
     out: &'a mut [f32],
 }
 
-/// Where attention's results are: for each group of rows, for each set of heads, for each of the rows.
+/// The same, for some groups of 16 positions.
+struct Scoring<'a> {
+    group: &'a Group,
+    head: usize,
+    positions: Range<usize>,
+    scores: &'a mut [f32],
+}
+
+/// The same, for some dimensions of the values, with scores of all positions: for each range of these, for each query.
+struct Weighing<'a> {
+    group: &'a Group,
+    head: usize,
+    dims: Range<usize>,
+    scores: &'a [f32],
+    out: &'a mut [f32],
+}
+
+/// Where attention's results are: for each group of rows, for each head of keys and values, for each range of
+/// dimensions, for each of the rows, for each of the heads that share those keys.
 pub(super) struct Plan<'a> {
     data: &'a [f32],
-    sets: Vec<Range<usize>>,
     /// For each row, the first row of its group and how many it has.
     groups: Vec<(usize, usize)>,
+    heads: usize,
+    shared: usize,
     head_dim: usize,
-    query_width: usize,
+    /// Dimensions in a range, but for the last.
+    dims: usize,
 }
 
 impl Source for Plan<'_> {
     fn copy(&self, row: usize, out: &mut [f32]) {
         let (first, count) = self.groups[row];
-        for set in &self.sets {
-            let length = set.len() * self.head_dim;
-            let at = first * self.query_width + count * set.start * self.head_dim + (row - first) * length;
-            out[set.start * self.head_dim..][..length].copy_from_slice(&self.data[at..at + length]);
+        let mut before = first * self.heads * self.head_dim;
+        for out in out.chunks_exact_mut(self.shared * self.head_dim) {
+            for dims in ranges(self.head_dim, self.dims) {
+                let at = before + (row - first) * self.shared * dims.len();
+                let numbers = self.data[at..][..self.shared * dims.len()].chunks_exact(dims.len());
+                for (head, numbers) in out.chunks_exact_mut(self.head_dim).zip(numbers) {
+                    head[dims.clone()].copy_from_slice(numbers);
+                }
+                before += count * self.shared * dims.len();
+            }
         }
     }
+}
+
+/// The numbers below `end`, `at_once` at a time.
+fn ranges(end: usize, at_once: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..end).step_by(at_once.max(1)).map(move |start| start..(start + at_once).min(end))
 }
 
 impl Step<'_> {
@@ -166,8 +203,10 @@ impl Step<'_> {
             for (dimension, value) in group.chunks_exact_mut(LANES).zip(&*half) {
                 dimension[within % LANES] = *value;
             }
-            let value = &values[head * head_dim..][..head_dim];
-            isa.run(ToHalf { from: value, to: &mut block_values[within * head_dim..][..head_dim] });
+            isa.run(ToHalf { from: &values[head * head_dim..][..head_dim], to: half });
+            for (slice, values) in block_values.chunks_mut(SLICE * KV_BLOCK).zip(half.chunks(SLICE)) {
+                slice[within * values.len()..][..values.len()].copy_from_slice(values);
+            }
         }
     }
 
@@ -176,14 +215,14 @@ impl Step<'_> {
         &self,
         context: &mut Context<'_>,
         queries: &[f32],
-        attended: &'a mut Vec<f32>,
+        buffers: (&'a mut Vec<f32>, &mut Vec<f32>),
         chunks: &[Chunk<'_>],
     ) -> Plan<'a> {
         let config = self.config;
-        let (head_dim, width) = (config.head_dim, config.query_width());
-        let shared = config.heads / config.kv_heads;
+        let (heads, head_dim) = (config.heads, config.head_dim);
+        let shared = heads / config.kv_heads;
         let at_once = (QUERIES / shared).max(1);
-        let groups: Vec<(usize, Range<usize>)> = self
+        let groups: Vec<Group> = self
             .runs
             .iter()
             .enumerate()
@@ -191,62 +230,170 @@ impl Step<'_> {
                 let rows = of.rows.clone();
                 rows.clone().step_by(at_once).map(move |row| (run, row..(row + at_once).min(rows.end)))
             })
-            .collect();
-        // With few parts, heads that share keys are computed apart, so that no thread waits long for another.
-        let few = context.threads.count() > 1 && groups.len() * config.kv_heads < 4 * context.threads.count();
-        let set = if few { shared.div_ceil(2) } else { shared };
-        let sets: Vec<Range<usize>> = (0..config.kv_heads)
-            .flat_map(|head| {
-                let (start, end) = (head * shared, (head + 1) * shared);
-                (start..end).step_by(set).map(move |first| first..(first + set).min(end))
-            })
+            .map(|(run, rows)| Group { run, rows })
             .collect();
         let mut places = vec![(0, 0); self.rows];
-        let attended = room(attended, self.rows * width, 0.0);
-        let mut rest = &mut *attended;
-        let mut parts = Vec::with_capacity(groups.len() * sets.len());
-        for (run, rows) in groups {
+        for Group { rows, .. } in &groups {
             places[rows.clone()].fill((rows.start, rows.len()));
-            for heads in &sets {
-                let out = rest.split_off_mut(..rows.len() * heads.len() * head_dim).unwrap_or_default();
-                parts.push(Attending { run, rows: rows.clone(), heads: heads.clone(), out });
+        }
+        let (attended, scores) = buffers;
+        let out = room(attended, self.rows * config.query_width(), 0.0);
+        let attending = Attention { step: self, queries, chunks, shared };
+        // With few parts, each is cut again, so that threads share the work and none reads what another does. The scores
+        // of all rows are then kept at once.
+        let (parts, wanted) = (groups.len() * config.kv_heads, 4 * context.threads.count());
+        let dims = if context.threads.count() > 1 && parts < wanted && self.rows <= DIRECT_ROWS {
+            let pieces = wanted.div_ceil(parts);
+            attending.pieces(context, &groups, pieces, scores, out)
+        } else {
+            attending.whole(context, &groups, out);
+            head_dim
+        };
+        Plan { data: attended, groups: places, heads, shared, head_dim, dims }
+    }
+}
+
+/// What all parts of a layer's attention look at.
+struct Attention<'a> {
+    step: &'a Step<'a>,
+    queries: &'a [f32],
+    chunks: &'a [Chunk<'a>],
+    /// Heads that share keys and values.
+    shared: usize,
+}
+
+impl<'a> Attention<'a> {
+    /// The positions of a group's rows.
+    fn rows(&self, group: &Group) -> Rows {
+        let run = &self.step.runs[group.run];
+        Rows {
+            position: run.position + group.rows.start - run.rows.start,
+            count: group.rows.len(),
+            window: self.step.config.window(self.step.number),
+        }
+    }
+
+    /// The keys and values of a sequence's blocks.
+    fn block(&self, group: &Group, head: usize) -> impl Fn(usize) -> (&'a [u16], &'a [u16]) {
+        let (blocks, layer) = (self.chunks[group.run].sequence.blocks(), self.step.number);
+        move |block| blocks[block].parts(layer, head)
+    }
+
+    /// Calls `work` with the queries of a group's rows and the heads that share a head of keys.
+    fn with_queries(&self, group: &Group, head: usize, work: impl FnOnce(&[&[f32]])) {
+        let (width, head_dim) = (self.step.config.query_width(), self.step.config.head_dim);
+        let mut slices = [&[][..]; 2 * QUERIES];
+        let mut many = Vec::new();
+        let count = group.rows.len() * self.shared;
+        let slices = if count <= slices.len() {
+            &mut slices[..count]
+        } else {
+            many.resize(count, &[][..]);
+            &mut many[..]
+        };
+        let of_head = head * self.shared..(head + 1) * self.shared;
+        let pairs = group.rows.clone().flat_map(|row| of_head.clone().map(move |head| (row, head)));
+        for (slice, (row, head)) in slices.iter_mut().zip(pairs) {
+            *slice = &self.queries[row * width + head * head_dim..][..head_dim];
+        }
+        work(slices);
+    }
+
+    /// A part for each group and head of keys.
+    fn whole(&self, context: &mut Context<'_>, groups: &[Group], mut out: &mut [f32]) {
+        let config = self.step.config;
+        let head_dim = config.head_dim;
+        let mut parts = Vec::with_capacity(groups.len() * config.kv_heads);
+        // The longest last: parts are taken from the end.
+        for group in groups {
+            for head in 0..config.kv_heads {
+                let length = group.rows.len() * self.shared * head_dim;
+                let out = out.split_off_mut(..length).unwrap_or_default();
+                parts.push(Attending { group, head, out });
             }
         }
-        // The longest last: parts are taken from the end.
         let isa = context.isa;
-        let window = config.window(self.number);
-        context.each(&mut parts, |own, part| {
-            let run = &self.runs[part.run];
-            let blocks = chunks[part.run].sequence.blocks();
-            let position = run.position + part.rows.start - run.rows.start;
-            let mut slices = [&[][..]; 2 * QUERIES];
-            let mut many = Vec::new();
-            let count = part.rows.len() * part.heads.len();
-            let slices = if count <= slices.len() {
-                &mut slices[..count]
-            } else {
-                many.resize(count, &[][..]);
-                &mut many[..]
-            };
-            let pairs = part.rows.clone().flat_map(|row| part.heads.clone().map(move |head| (row, head)));
-            for (slice, (row, head)) in slices.iter_mut().zip(pairs) {
-                *slice = &queries[row * width + head * head_dim..][..head_dim];
-            }
-            let head = part.heads.start / shared;
-            let scores = score_width(position, part.rows.len(), window) * count;
-            isa.run(Attend {
-                queries: slices,
-                heads: part.heads.len(),
-                position,
-                window,
-                head_dim,
-                block: |block: usize| blocks[block].parts(self.number, head),
-                scores: room(&mut own.scores, scores, 0.0),
-                out: part.out,
+        context.each(&mut parts, |own, Attending { group, head, out }| {
+            let (rows, block) = (self.rows(group), self.block(group, *head));
+            self.with_queries(group, *head, |queries| {
+                let scores = room(&mut own.scores, queries.len() * rows.groups().len() * LANES, 0.0);
+                isa.run(Attend { rows, queries, head_dim, block, scores, out });
             });
         });
-        Plan { data: attended, sets, groups: places, head_dim, query_width: width }
     }
+
+    /// Some parts for each group and head of keys: first each for some positions' scores, then each for some
+    /// dimensions of the values. Returns how many dimensions.
+    fn pieces(
+        &self,
+        context: &mut Context<'_>,
+        groups: &[Group],
+        pieces: usize,
+        scores: &mut Vec<f32>,
+        mut out: &mut [f32],
+    ) -> usize {
+        let config = self.step.config;
+        let (isa, head_dim) = (context.isa, config.head_dim);
+        let count = |group: &Group| group.rows.len() * self.shared;
+        let length = |group: &Group| count(group) * self.rows(group).groups().len() * LANES;
+        let all: usize = groups.iter().map(|group| config.kv_heads * length(group)).sum();
+        let scores = room(scores, all, 0.0);
+        let mut rest = &mut *scores;
+        let mut parts = Vec::with_capacity(groups.len() * config.kv_heads * pieces);
+        for group in groups {
+            for head in 0..config.kv_heads {
+                let groups = self.rows(group).groups();
+                for range in ranges(groups.len(), at_once(groups.len(), pieces)) {
+                    let length = count(group) * range.len() * LANES;
+                    let positions = groups.start + range.start..groups.start + range.end;
+                    let scores = rest.split_off_mut(..length).unwrap_or_default();
+                    parts.push(Scoring { group, head, positions, scores });
+                }
+            }
+        }
+        context.each(&mut parts, |_, Scoring { group, head, positions, scores }| {
+            let block = self.block(group, *head);
+            self.with_queries(group, *head, |queries| {
+                isa.run(Score { queries, groups: positions.clone(), head_dim, block, scores });
+            });
+        });
+        drop(parts);
+
+        let dims_at_once = head_dim.div_ceil(pieces).next_multiple_of(SLICE);
+        let mut parts = Vec::with_capacity(groups.len() * config.kv_heads * pieces);
+        let mut rest = &*scores;
+        for group in groups {
+            for head in 0..config.kv_heads {
+                let scores = rest.split_off(..length(group)).unwrap_or_default();
+                for dims in ranges(head_dim, dims_at_once) {
+                    let out = out.split_off_mut(..count(group) * dims.len()).unwrap_or_default();
+                    parts.push(Weighing { group, head, dims, scores, out });
+                }
+            }
+        }
+        context.each(&mut parts, |own, Weighing { group, head, dims, scores, out }| {
+            let (rows, heads) = (self.rows(group), self.shared);
+            let width = rows.groups().len() * LANES;
+            let all = room(&mut own.scores, scores.len(), 0.0);
+            let mut rest = *scores;
+            for range in ranges(rows.groups().len(), at_once(rows.groups().len(), pieces)) {
+                let (start, length) = (range.start * LANES, range.len() * LANES);
+                let part = rest.split_off(..count(group) * length).unwrap_or_default();
+                for (all, part) in all.chunks_exact_mut(width).zip(part.chunks_exact(length)) {
+                    all[start..start + length].copy_from_slice(part);
+                }
+            }
+            let block = self.block(group, *head);
+            isa.run(Weigh { rows, heads, head_dim, dims: dims.clone(), block, scores: all, out });
+        });
+        dims_at_once
+    }
+}
+
+/// Groups of 16 positions that are scored together, of so many in so many pieces: as many as a kernel looks at at
+/// once, or some times that.
+fn at_once(groups: usize, pieces: usize) -> usize {
+    groups.div_ceil(pieces).next_multiple_of(4)
 }
 
 const _: () = assert!(KV_BLOCK.is_multiple_of(LANES));

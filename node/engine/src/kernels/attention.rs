@@ -8,6 +8,8 @@
 
 #![expect(clippy::inline_always, reason = "a kernel's parts must end up in its one function")]
 
+use std::ops::Range;
+
 use super::{
     Kernel, LANES, Simd,
     math::{exp, lanes, max_lanes, sum_lanes},
@@ -16,41 +18,79 @@ use super::{
 /// Positions in a block of the cache.
 pub const KV_BLOCK: usize = 32;
 
+/// Dimensions of values that lie together, position after position: a line of the caches.
+pub const SLICE: usize = 32;
+
 /// Queries up to which keys and values are asked for ahead.
 const FEW: usize = 4;
 
-/// The rows of one step that are computed together. Their heads share keys and values, their positions follow one
-/// another.
-pub struct Attend<'a, B> {
-    /// The queries, rotated and scaled: one slice of `head_dim` for each row and each of its heads, rows outermost.
-    pub queries: &'a [&'a [f32]],
-    /// Heads that share the keys and values.
-    pub heads: usize,
+/// The rows of one step that are computed together. Their positions follow one another.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
     /// The first row's position.
     pub position: usize,
+    /// How many there are.
+    pub count: usize,
     /// How many positions a row sees, itself included.
     pub window: usize,
+}
+
+impl Rows {
+    /// The groups of 16 positions that are looked at.
+    #[must_use]
+    pub fn groups(&self) -> Range<usize> {
+        (self.position + 1).saturating_sub(self.window) / LANES..(self.position + self.count).div_ceil(LANES)
+    }
+}
+
+/// Scores of rows and heads that share keys.
+pub struct Score<'a, B> {
+    /// The queries, rotated and scaled: a slice of `head_dim` for each row and each of its heads, rows outermost.
+    pub queries: &'a [&'a [f32]],
+    /// The groups of 16 positions to look at.
+    pub groups: Range<usize>,
     /// Dimensions of a head: a multiple of 16.
     pub head_dim: usize,
     /// A block's keys and values for this layer and these heads. Keys: for each 16 positions, 16 numbers of dimension
-    /// 0, 16 of dimension 1, and so on. Values: for each position, all dimensions.
+    /// 0, 16 of dimension 1, and so on. Values: for each [`SLICE`] dimensions (or what is left of them), those of each
+    /// position.
     pub block: B,
-    /// Room for the scores: `queries x` [`score_width`].
+    /// For each query, 16 scores for each group.
     pub scores: &'a mut [f32],
-    /// The results: `head_dim` for each query, one after the other.
+}
+
+/// What follows from all scores of rows and heads that share values.
+pub struct Weigh<'a, B> {
+    /// The rows.
+    pub rows: Rows,
+    /// Heads of each row.
+    pub heads: usize,
+    /// Dimensions of a head: a multiple of 16.
+    pub head_dim: usize,
+    /// Those to compute: from a multiple of [`SLICE`] on, up to one or to the last.
+    pub dims: Range<usize>,
+    /// See [`Score::block`].
+    pub block: B,
+    /// For each row and each of its heads, 16 scores for each of [`Rows::groups`].
+    pub scores: &'a mut [f32],
+    /// The results: `dims` for each row and each of its heads.
     pub out: &'a mut [f32],
 }
 
-/// The first group of 16 positions that is looked at, and the one after the last.
-fn groups(position: usize, rows: usize, window: usize) -> (usize, usize) {
-    ((position + 1).saturating_sub(window) / LANES, (position + rows).div_ceil(LANES))
-}
-
-/// How many scores each query needs room for.
-#[must_use]
-pub fn score_width(position: usize, rows: usize, window: usize) -> usize {
-    let (first, end) = groups(position, rows, window);
-    (end - first) * LANES
+/// One after the other.
+pub struct Attend<'a, B> {
+    /// The rows.
+    pub rows: Rows,
+    /// See [`Score::queries`].
+    pub queries: &'a [&'a [f32]],
+    /// Dimensions of a head: a multiple of 16.
+    pub head_dim: usize,
+    /// See [`Score::block`].
+    pub block: B,
+    /// Room for the scores: 16 for each query and each of [`Rows::groups`].
+    pub scores: &'a mut [f32],
+    /// The results: `head_dim` for each query, one after the other.
+    pub out: &'a mut [f32],
 }
 
 impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Attend<'_, B> {
@@ -58,8 +98,19 @@ impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Attend<'_, B> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { queries, heads, position, window, head_dim, block, scores, out } = self;
-        let (first, end) = groups(position, queries.len() / heads, window);
+        let Self { rows, queries, head_dim, block, scores, out } = self;
+        Score { queries, groups: rows.groups(), head_dim, block: &block, scores: &mut *scores }.run(s);
+        let heads = queries.len() / rows.count;
+        Weigh { rows, heads, head_dim, dims: 0..head_dim, block, scores, out }.run(s);
+    }
+}
+
+impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Score<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { queries, groups: Range { start: first, end }, head_dim, block, scores } = self;
         let width = (end - first) * LANES;
         let keys = |group: usize| {
             let (keys, _) = block(group * LANES / KV_BLOCK);
@@ -78,27 +129,38 @@ impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Attend<'_, B> {
                 _ => score_groups::<S, 1, 4>(s, queries, &keys, first, end, scores),
             };
         }
+    }
+}
+
+impl<'k, B: Fn(usize) -> (&'k [u16], &'k [u16])> Kernel for Weigh<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { rows: Rows { position, count, window }, heads, head_dim, dims, block, scores, out } = self;
+        let groups = self.rows.groups();
+        let (first, width) = (groups.start * LANES, groups.len() * LANES);
+        let queries = count * heads;
         for (query, (scores, out)) in
-            scores.chunks_exact_mut(width).zip(out.chunks_exact_mut(head_dim)).take(queries.len()).enumerate()
+            scores.chunks_exact_mut(width).zip(out.chunks_exact_mut(dims.len())).take(queries).enumerate()
         {
             let position = position + query / heads;
             let visible = (position + 1).saturating_sub(window)..position + 1;
             // For the next pass: the first number of the result is what the result is multiplied with.
-            out[0] = 1.0 / softmax(s, scores, visible.start - first * LANES, visible.end - first * LANES);
+            out[0] = 1.0 / softmax(s, scores, visible.start - first, visible.end - first);
         }
         let values = |at: usize| block(at).1;
-        let from = (position + 1).saturating_sub(window);
-        let to = position + queries.len() / heads;
+        let of =
+            Values { from: (position + 1).saturating_sub(window), to: position + count, first, head_dim };
         let mut query = 0;
-        while query < queries.len() {
-            let (scores, out) = (&scores[query * width..], &mut out[query * head_dim..]);
-            let range = (from, to, first * LANES);
-            query += match queries.len() - query {
-                6.. if S::MANY_REGISTERS => weigh::<S, 6>(s, scores, width, &values, range, head_dim, out),
-                4.. if S::MANY_REGISTERS => weigh::<S, 4>(s, scores, width, &values, range, head_dim, out),
-                3.. if S::MANY_REGISTERS => weigh::<S, 3>(s, scores, width, &values, range, head_dim, out),
-                2.. => weigh::<S, 2>(s, scores, width, &values, range, head_dim, out),
-                _ => weigh::<S, 1>(s, scores, width, &values, range, head_dim, out),
+        while query < queries {
+            let (scores, out) = (&scores[query * width..], &mut out[query * dims.len()..]);
+            query += match queries - query {
+                6.. if S::MANY_REGISTERS => weigh::<S, 6>(s, scores, width, &values, of, &dims, out),
+                4.. if S::MANY_REGISTERS => weigh::<S, 4>(s, scores, width, &values, of, &dims, out),
+                3.. if S::MANY_REGISTERS => weigh::<S, 3>(s, scores, width, &values, of, &dims, out),
+                2.. => weigh::<S, 2>(s, scores, width, &values, of, &dims, out),
+                _ => weigh::<S, 1>(s, scores, width, &values, of, &dims, out),
             };
         }
     }
@@ -209,80 +271,129 @@ fn softmax<S: Simd>(s: S, scores: &mut [f32], from: usize, to: usize) -> f32 {
     sum_lanes(lanes(s, sum))
 }
 
-/// Weighs the values for `R` queries. `range` is the first position, the one after the last, and the position of the
-/// first score. The first number of each result is its factor.
+/// Which values are weighed.
+#[derive(Clone, Copy)]
+struct Values {
+    /// The first position.
+    from: usize,
+    /// The one after the last.
+    to: usize,
+    /// The position of the first score.
+    first: usize,
+    head_dim: usize,
+}
+
+/// Weighs the values for `R` queries. The first number of each result is its factor.
 #[inline(always)]
 fn weigh<'k, S: Simd, const R: usize>(
     s: S,
     scores: &[f32],
     width: usize,
     values: &impl Fn(usize) -> &'k [u16],
-    range: (usize, usize, usize),
-    head_dim: usize,
+    of: Values,
+    dims: &Range<usize>,
     out: &mut [f32],
 ) -> usize {
-    let (mut of, mut factors) = ([&scores[..width]; R], [0.0; R]);
+    let (mut weights, mut factors) = ([&scores[..width]; R], [0.0; R]);
     for query in 0..R {
-        of[query] = &scores[query * width..][..width];
-        factors[query] = out[query * head_dim];
+        weights[query] = &scores[query * width..][..width];
+        factors[query] = out[query * dims.len()];
     }
-    let mut dim = 0;
-    while dim < head_dim {
-        dim += if S::MANY_REGISTERS && head_dim - dim >= 4 * LANES {
-            weigh_dims::<S, R, 4>(s, of, factors, values, range, dim, head_dim, out)
-        } else if S::MANY_REGISTERS && head_dim - dim >= 2 * LANES {
-            weigh_dims::<S, R, 2>(s, of, factors, values, range, dim, head_dim, out)
+    let mut dim = dims.start;
+    while dim < dims.end {
+        let (left, out) = (dims.end - dim, &mut out[dim - dims.start..]);
+        dim += if S::MANY_REGISTERS && left >= 2 * SLICE {
+            weigh_dims::<S, R, 4>(s, weights, factors, values, of, dim, dims.len(), out)
+        } else if S::MANY_REGISTERS && left >= SLICE {
+            weigh_dims::<S, R, 2>(s, weights, factors, values, of, dim, dims.len(), out)
         } else {
-            weigh_dims::<S, R, 1>(s, of, factors, values, range, dim, head_dim, out)
+            weigh_dims::<S, R, 1>(s, weights, factors, values, of, dim, dims.len(), out)
         };
     }
     R
 }
 
+/// Weighs `N` vectors from dimension `dim` on; the results of the queries are `stride` numbers apart.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one caller, right above")]
 fn weigh_dims<'k, S: Simd, const R: usize, const N: usize>(
     s: S,
-    scores: [&[f32]; R],
+    weights: [&[f32]; R],
     factors: [f32; R],
     values: &impl Fn(usize) -> &'k [u16],
-    (from, to, start): (usize, usize, usize),
+    Values { from, to, first, head_dim }: Values,
     dim: usize,
-    head_dim: usize,
+    stride: usize,
     out: &mut [f32],
 ) -> usize {
+    let slice = dim / SLICE * SLICE;
     let mut results = [[s.splat(0.0); N]; R];
     let mut position = from;
     while position < to {
         let end = to.min((position / KV_BLOCK + 1) * KV_BLOCK);
-        let block = &values(position / KV_BLOCK)[position % KV_BLOCK * head_dim..];
-        let later = values((position / KV_BLOCK + 1).min((to - 1) / KV_BLOCK));
-        for (position, values) in (position..end).zip(block.chunks_exact(head_dim)) {
-            let values = values[dim..][..N * LANES].as_chunks::<LANES>().0;
-            if R <= FEW {
-                for line in 0..N.div_ceil(2) {
-                    s.prefetch(later, 2 * (position % KV_BLOCK * head_dim + dim + 2 * LANES * line));
+        let block = &values(position / KV_BLOCK)[slice * KV_BLOCK..];
+        let later = &values((position / KV_BLOCK + 1).min((to - 1) / KV_BLOCK))[slice * KV_BLOCK..];
+        let mut of = weights;
+        for query in 0..R {
+            of[query] = &weights[query][position - first..end - first];
+        }
+        let within = position % KV_BLOCK..(end - 1) % KV_BLOCK + 1;
+        if N == 1 {
+            // A part of a slice, of which the last may be half as wide.
+            let wide = SLICE.min(head_dim - slice) / LANES;
+            let vectors = block.as_chunks::<LANES>().0;
+            for (at, row) in within.enumerate() {
+                let vector = row * wide + (dim - slice) / LANES;
+                if R <= FEW {
+                    s.prefetch(later, 2 * LANES * vector);
                 }
+                weigh_position(s, &mut results, of, at, [s.load_f16(&vectors[vector]); N]);
             }
-            let mut loaded = [s.splat(0.0); N];
-            for at in 0..N {
-                loaded[at] = s.load_f16(&values[at]);
-            }
-            for query in 0..R {
-                let weight = s.splat(scores[query][position - start]);
-                for at in 0..N {
-                    results[query][at] = s.fma(loaded[at], weight, results[query][at]);
+        } else {
+            // One or two slices.
+            let slice = |block: &'k [u16]| &block[..SLICE * KV_BLOCK].as_chunks::<SLICE>().0[within.clone()];
+            let low = slice(block);
+            let high = if N > 2 { slice(&block[SLICE * KV_BLOCK..]) } else { low };
+            for (at, (low, high)) in low.iter().zip(high).enumerate() {
+                if R <= FEW {
+                    for from in 0..N / 2 {
+                        s.prefetch(later, 2 * SLICE * (from * KV_BLOCK + within.start + at));
+                    }
                 }
+                let mut loaded = [s.splat(0.0); N];
+                for (vectors, values) in loaded.chunks_mut(2).zip([low, high]) {
+                    for (vector, values) in vectors.iter_mut().zip(values.as_chunks::<LANES>().0) {
+                        *vector = s.load_f16(values);
+                    }
+                }
+                weigh_position(s, &mut results, of, at, loaded);
             }
         }
         position = end;
     }
     for query in 0..R {
         let factor = s.splat(factors[query]);
-        let out = out[query * head_dim + dim..][..N * LANES].as_chunks_mut::<LANES>().0;
+        let out = out[query * stride..][..N * LANES].as_chunks_mut::<LANES>().0;
         for at in 0..N {
             s.store(s.mul(results[query][at], factor), &mut out[at]);
         }
     }
     N * LANES
+}
+
+/// Adds one position's values, each times the position's weight of each query.
+#[inline(always)]
+fn weigh_position<S: Simd, const R: usize, const N: usize>(
+    s: S,
+    results: &mut [[S::F; N]; R],
+    weights: [&[f32]; R],
+    at: usize,
+    values: [S::F; N],
+) {
+    for query in 0..R {
+        let weight = s.splat(weights[query][at]);
+        for vector in 0..N {
+            results[query][vector] = s.fma(values[vector], weight, results[query][vector]);
+        }
+    }
 }
