@@ -37,12 +37,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         generated: numbers(&option("--gen", "64"))[0],
         runs: numbers(&option("--runs", "3"))[0],
     };
-    let start = Instant::now();
-    let options = Options { isa, kv_budget: 8 << 30, threads: plan.threads[0] };
-    let mut model = Model::load(Path::new(path), &options)?;
-    let (load, bytes) = (start.elapsed().as_secs_f64(), model.weight_bytes());
-    println!("{}", json!({"model": path, "isa": isa.name(), "load_s": load, "weight_bytes": bytes}));
-    measure(&mut model, &plan, &mut |progress| {
+    let mut load = |threads| {
+        let start = Instant::now();
+        let model = Model::load(Path::new(path), &Options { isa, kv_budget: 8 << 30, threads })?;
+        let (load, bytes) = (start.elapsed().as_secs_f64(), model.weight_bytes());
+        println!("{}", json!({"model": path, "isa": isa.name(), "load_s": load, "weight_bytes": bytes}));
+        Ok(model)
+    };
+    measure(&mut load, &plan, &mut |progress| {
         if let Progress::Case(case) = progress {
             println!(
                 "{}",

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use crate::{Chunk, Model, Sequence, StepError, Want, threads::MAX_THREADS};
+use crate::{Chunk, LoadError, Model, Sequence, StepError, Want, threads::MAX_THREADS};
 
 /// Tokens of a prompt that go through the model at once.
 pub const CHUNK: usize = 512;
@@ -50,9 +50,9 @@ pub enum BenchError {
         /// The most.
         most: usize,
     },
-    /// The system gives no more threads.
-    #[error("threads cannot be made")]
-    Threads(#[source] std::io::Error),
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The model did not make a step: the cache's budget is too small for the plan.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -165,20 +165,21 @@ pub fn prompt(number: usize, length: usize, vocabulary: usize) -> Vec<u32> {
 }
 
 /// Measures all that is planned, one case after another, and tells `progress`. Each prompt is read once before it is
-/// measured. The model is left with the last number of threads.
+/// measured. The model is loaded for each number of threads, because its weights are laid out for so many; never twice
+/// at a time.
 ///
 /// # Errors
 /// [`BenchError`]. Cases that `progress` was told of are measured all the same.
 pub fn measure(
-    model: &mut Model,
+    load: &mut dyn FnMut(usize) -> Result<Model, LoadError>,
     plan: &Plan,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Case>, BenchError> {
-    plan.check(model.config().context)?;
-    let mut meter = Meter { model, progress, done: 0, total: plan.tokens() };
-    let mut cases = Vec::new();
+    let (mut done, mut cases) = (0, Vec::new());
     for threads in &plan.threads {
-        meter.model.set_threads(*threads).map_err(BenchError::Threads)?;
+        let mut model = load(*threads)?;
+        plan.check(model.config().context)?;
+        let mut meter = Meter { model: &mut model, progress, done, total: plan.tokens() };
         for length in &plan.prompts {
             let prefill = meter.prefill(*length, plan.runs)?;
             for batch in &plan.batches {
@@ -188,6 +189,7 @@ pub fn measure(
                 cases.push(case);
             }
         }
+        done = meter.done;
     }
     Ok(cases)
 }

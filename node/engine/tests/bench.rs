@@ -6,16 +6,17 @@
 mod support;
 
 use baton_engine::{
-    Model, Options, StepError,
+    LoadError, Model, Options, StepError,
     bench::{BenchError, Plan, Progress, measure},
     gguf::DType,
     kernels::Isa,
 };
 use support::synthetic::{Shape, open};
 
-fn model(kv_budget: usize) -> Model {
+/// Loads a model with so much room for keys and values.
+fn load(kv_budget: usize) -> impl FnMut(usize) -> Result<Model, LoadError> {
     let file = open(&Shape::new("llama", &[DType::Q4_1]).writer().finish());
-    Model::from_file(&file, &Options { threads: 1, isa: Isa::best(), kv_budget }).unwrap()
+    move |threads| Model::from_file(&file, &Options { threads, isa: Isa::best(), kv_budget })
 }
 
 fn plan() -> Plan {
@@ -25,7 +26,7 @@ fn plan() -> Plan {
 #[test]
 fn every_case_is_measured_and_told_in_order() {
     let (mut told, mut steps) = (Vec::new(), Vec::new());
-    let cases = measure(&mut model(1 << 30), &plan(), &mut |progress| match progress {
+    let cases = measure(&mut load(1 << 30), &plan(), &mut |progress| match progress {
         Progress::Case(case) => told.push(*case),
         Progress::Tokens { done, total } => steps.push((done, total)),
     })
@@ -49,12 +50,12 @@ fn every_case_is_measured_and_told_in_order() {
 
 #[test]
 fn a_plan_that_the_model_cannot_do_is_refused() {
-    let refused = |plan: &Plan, budget: usize| measure(&mut model(budget), plan, &mut |_| {}).unwrap_err();
+    let refused = |plan: &Plan, budget: usize| measure(&mut load(budget), plan, &mut |_| {}).unwrap_err();
     let beyond = Plan { prompts: vec![600], ..plan() };
     assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range { value: 600, .. }));
-    let block = model(1).kv().shape().block_bytes();
+    let block = load(1)(1).unwrap().kv().shape().block_bytes();
     assert!(matches!(refused(&plan(), block), BenchError::Step(StepError::OutOfBudget(_))));
     // The room that a plan says it needs is enough.
     let budget = plan().positions() / 32 * block;
-    assert_eq!(measure(&mut model(budget), &plan(), &mut |_| {}).unwrap().len(), 8);
+    assert_eq!(measure(&mut load(budget), &plan(), &mut |_| {}).unwrap().len(), 8);
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use baton_engine::{
-    Model, Options,
+    LoadError, Model, Options,
     bench::{BenchError, Case, Memory, Plan, Progress, Rate, measure, memory},
     config::Config,
     gguf::GgufFile,
@@ -85,15 +85,18 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         runs: args.runs,
     };
 
-    let start = Instant::now();
-    let mut model = load(&path, &plan)?;
-    let load_s = start.elapsed().as_secs_f64();
-    let about = json!({
-        "model": name, "path": path, "isa": Isa::best().name(), "load_s": load_s,
-        "weight_bytes": model.weight_bytes(),
-    });
+    let (file, kv_budget) = open(&path, &plan)?;
+    let mut about = json!({ "model": name, "path": path, "isa": Isa::best().name() });
     let mut screen = Screen::new(args.json, &about);
-    let cases = measure(&mut model, &plan, &mut |progress| screen.show(progress)).map_err(bench_failure)?;
+    let mut load = |threads| {
+        let start = Instant::now();
+        let model = Model::from_file(&file, &Options { kv_budget, threads, isa: Isa::best() })?;
+        about["load_s"] = json!(start.elapsed().as_secs_f64());
+        about["weight_bytes"] = json!(model.weight_bytes());
+        Ok(model)
+    };
+    let cases = measure(&mut load, &plan, &mut |progress| screen.show(progress))
+        .map_err(|error| bench_failure(error, &path))?;
     screen.bar.finish_and_clear();
     let memory = memory();
     if args.json {
@@ -125,14 +128,12 @@ pub(super) fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> 
     Err(Failure::text(Exit::Model, format!("there is no {}: {next}", path.display())))
 }
 
-/// Loads a model with as much room for keys and values as the plan needs.
-fn load(path: &Path, plan: &Plan) -> Result<Model, Failure> {
-    let failed = |error: anyhow::Error| {
-        Failure::new(Exit::Model, error.context(format!("{} cannot be measured", path.display())))
-    };
+/// Opens a model's file, and says how many bytes of keys and values the plan needs.
+fn open(path: &Path, plan: &Plan) -> Result<(GgufFile, usize), Failure> {
+    let failed = |error: LoadError| bench_failure(error.into(), path);
     let file = GgufFile::open(path).map_err(|error| failed(error.into()))?;
     let config = Config::read(file.header()).map_err(|error| failed(error.into()))?;
-    plan.check(config.context).map_err(bench_failure)?;
+    plan.check(config.context).map_err(|error| bench_failure(error, path))?;
     let shape = KvShape { layers: config.layers, heads: config.kv_heads, head_dim: config.head_dim };
     let kv_budget = (plan.positions() / KV_BLOCK).saturating_mul(shape.block_bytes());
     if kv_budget > MAX_KV_BYTES {
@@ -143,15 +144,17 @@ fn load(path: &Path, plan: &Plan) -> Result<Model, Failure> {
         );
         return Err(Failure::text(Exit::Usage, text));
     }
-    let options =
-        Options { kv_budget, threads: plan.threads.first().copied().unwrap_or(1), isa: Isa::best() };
-    Model::from_file(&file, &options).map_err(|error| failed(error.into()))
+    Ok((file, kv_budget))
 }
 
-fn bench_failure(error: BenchError) -> Failure {
+fn bench_failure(error: BenchError, path: &Path) -> Failure {
     let exit = match error {
         BenchError::Range { .. } => Exit::Usage,
-        BenchError::Threads(_) | BenchError::Step(_) => Exit::Failure,
+        BenchError::Step(_) => Exit::Failure,
+        BenchError::Load(error) => {
+            let context = format!("{} cannot be measured", path.display());
+            return Failure::new(Exit::Model, anyhow::Error::from(error).context(context));
+        }
     };
     Failure::new(exit, error)
 }
