@@ -2,14 +2,14 @@
 # Measures the node's engine beside llama.cpp: the same model files, prompts and threads, by turns, medians of five. Of
 # llama.cpp's flash-attention settings the better one counts, for prompts and for generation each.
 #
-#   scripts/bench-engine.sh [--quick] [--own-time] [--json] [--model NAME] [--isa avx2]
+#   scripts/bench-engine.sh [--quick] [--own-time] [--json] [--model NAME] [--threads 2] [--isa avx2]
 #   scripts/bench-engine.sh --quality [--json]
 #
-# A ratio above 1 is ours. `--quick` measures a part of it. `--own-time` compares the processor time of the calling
-# thread, which with one thread says how fast the code is also where other programs hold the cores (two threads wait for
-# one another: their ratios are by the clock). `--json` adds a last line of JSON with all ratios. `--isa` sets our instruction set;
-# llama.cpp's is what it was built for: CMAKE_ARGS, and another BATON_LLAMA_VENV, make another build of it. `--quality`
-# compares how well both predict a text instead of how fast.
+# A ratio above 1 is ours. `--quick` measures a part of it, `--model` and `--threads` others. `--own-time` compares
+# the processor time of the calling thread, which with one thread says how fast the code is also where other programs
+# hold the cores (two threads wait for one another: their ratios are by the clock). `--json` adds a last line of JSON
+# with all ratios. `--isa` sets our instruction set; llama.cpp's is what it was built for: CMAKE_ARGS, and another
+# BATON_LLAMA_VENV, make another build of it. `--quality` compares how well both predict a text instead of how fast.
 #
 # llama.cpp is the one in llama-cpp-python, built from source for this processor into BATON_LLAMA_VENV (default: in the
 # target folder), which takes some ten minutes the first time. Models are those in the node's model folder
@@ -24,8 +24,8 @@ while [ $# -gt 0 ]; do
   case $1 in
     --quality) quality=1 && shift ;;
     --quick | --own-time | --json) arguments+=("$1") && shift ;;
-    --model | --isa) [ $# -gt 1 ] || fail "$1 needs a value" && arguments+=("$1" "$2") && shift 2 ;;
-    *) fail "unknown argument $1: known are --quick, --own-time, --json, --quality, --model NAME and --isa NAME" ;;
+    --model | --threads | --isa) [ $# -gt 1 ] || fail "$1 needs a value" && arguments+=("$1" "$2") && shift 2 ;;
+    *) fail "unknown argument $1: known are --quick, --own-time, --json, --quality, --model NAME, --threads NUMBER and --isa NAME" ;;
   esac
 done
 

@@ -127,6 +127,7 @@ def main():
         parser.add_argument(option, action="store_true")
     parser.add_argument("--model")
     parser.add_argument("--isa")
+    parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     smollm = fetch(SMOLLM, args.models)
     pairs = {
@@ -141,6 +142,10 @@ def main():
         if not pairs:
             raise SystemExit(f"error: no model has {args.model} in its name")
     cases, rounds = (QUICK_CASES, QUICK_ROUNDS) if args.quick else (CASES, ROUNDS)
+    if args.threads:
+        cases = [case for case in cases if case[0] == args.threads]
+        if not cases:
+            raise SystemExit(f"error: no case has {args.threads} threads")
     clock = "one thread by its own time" if args.own_time else "by the clock"
     print(f"tokens per second, ours, llama.cpp's and the ratio; {clock}, medians of {rounds}; peak memory in MB")
     print(f"{'model':34} {'t':>2} {'prompt':>6} {'at':>3}  {'prefill':^24}  {'decode':^24}  {'memory':^13}")
