@@ -175,6 +175,8 @@ pub fn measure(
     plan: &Plan,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Case>, BenchError> {
+    // What no model can do is refused before one is loaded.
+    plan.check(usize::MAX)?;
     let (mut done, mut cases) = (0, Vec::new());
     for threads in &plan.threads {
         let mut model = load(*threads)?;

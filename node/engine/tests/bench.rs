@@ -53,6 +53,11 @@ fn a_plan_that_the_model_cannot_do_is_refused() {
     let refused = |plan: &Plan, budget: usize| measure(&mut load(budget), plan, &mut |_| {}).unwrap_err();
     let beyond = Plan { prompts: vec![600], ..plan() };
     assert!(matches!(refused(&beyond, 1 << 30), BenchError::Range { value: 600, .. }));
+    for threads in [vec![], vec![0], vec![1, 65]] {
+        let plan = Plan { threads, ..plan() };
+        let found = measure(&mut |_| panic!("no model is loaded for that"), &plan, &mut |_| {});
+        assert!(matches!(found, Err(BenchError::Range { .. })));
+    }
     let block = load(1)(1).unwrap().kv().shape().block_bytes();
     assert!(matches!(refused(&plan(), block), BenchError::Step(StepError::OutOfBudget(_))));
     // The room that a plan says it needs is enough.
