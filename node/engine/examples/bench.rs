@@ -44,8 +44,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", json!({"model": path, "isa": isa.name(), "load_s": load, "weight_bytes": bytes}));
         Ok(model)
     };
+    let mut held = None;
     measure(&mut load, &plan, &mut |progress| {
         if let Progress::Case(case) = progress {
+            held = memory();
             println!(
                 "{}",
                 json!({
@@ -55,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
     })?;
-    if let Some(memory) = memory() {
+    if let Some(memory) = held {
         println!("{}", json!({ "resident_bytes": memory.resident, "peak_bytes": memory.peak }));
     }
     Ok(())

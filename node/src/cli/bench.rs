@@ -95,10 +95,17 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
         about["weight_bytes"] = json!(model.weight_bytes());
         Ok(model)
     };
-    let cases = measure(&mut load, &plan, &mut |progress| screen.show(progress))
-        .map_err(|error| bench_failure(error, &path))?;
+    let mut held = None;
+    let mut show = |progress: Progress<'_>| {
+        // While the model is there: it is gone when all is measured.
+        if let Progress::Case(_) = progress {
+            held = memory();
+        }
+        screen.show(progress);
+    };
+    let cases = measure(&mut load, &plan, &mut show).map_err(|error| bench_failure(error, &path))?;
     screen.bar.finish_and_clear();
-    let memory = memory();
+    let memory = held;
     if args.json {
         say(as_json(about, &cases, memory));
     } else if let Some(Memory { resident, peak }) = memory {
