@@ -135,11 +135,8 @@ fn traces(
         return Ok((Telemetry::default(), None));
     };
     let info = main.info();
-    let about = telemetry::About {
-        node: node.to_string(),
-        model: info.name.clone(),
-        engine: view::engine_name(info.kind),
-    };
+    let about =
+        telemetry::About { node: node.to_string(), model: info.name.clone(), engine: info.kind.name() };
     let (telemetry, exporter) = telemetry::start(endpoint, about, metrics.clone())
         .map_err(|error| Failure::new(Exit::Usage, error))?;
     tracing::info!(endpoint, "traces of turns go to a collector");

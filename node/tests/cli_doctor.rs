@@ -1,14 +1,24 @@
 //! `baton-node doctor`: each thing that can be wrong is made wrong, and found by its code.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
 #[path = "cli_support/model.rs"]
 mod model_file;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;
+#[path = "../candle/tests/models/small.rs"]
+#[allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    reason = "a part of it is used here, with small numbers"
+)]
+mod small;
 #[path = "cli_support/store.rs"]
 mod store;
+#[path = "../engine/tests/support/mod.rs"]
+mod support;
 
 use std::{
     fs,
@@ -151,13 +161,19 @@ fn models_that_are_missing_damaged_or_unreadable_are_found() {
     fs::create_dir(&models).unwrap();
     let found = |words: &[&str]| {
         let words = [&["--offline", "--model-dir", models.to_str().unwrap()], words].concat();
-        doctor(home.path(), &words).1
+        doctor(home.path(), &words)
     };
+    fs::write(models.join("general.gguf"), small::model("phi3").finish()).unwrap();
+    let all = found(&["--model", "general"]).2["checks"].to_string();
+    assert!(all.contains("general is computed by a general library"), "{all}");
+    fs::write(models.join("other.gguf"), model_file::model()).unwrap();
+    let all = found(&["--model", "other"]).2["checks"].to_string();
+    assert!(all.contains("other, a file of your own") && !all.contains("library"), "{all}");
+    let found = |words: &[&str]| found(words).1;
     assert!(found(&[]).contains(&"D402".to_owned()));
     assert!(found(&["--model", "mine"]).contains(&"D401".to_owned()));
     fs::write(models.join("mine.gguf"), "not a model").unwrap();
     assert!(found(&["--model", "mine"]).contains(&"D405".to_owned()));
-    fs::write(models.join("other.gguf"), model_file::model()).unwrap();
     let both = ["--model", "other", "--more-models", "mine,none", "--model-memory-mb"];
     let codes = found(&[&both[..], &["100"]].concat());
     for code in ["D401", "D405", "D410"] {

@@ -40,6 +40,20 @@ pub enum EngineKind {
     Library,
 }
 
+impl EngineKind {
+    /// Its name, as commands, status and metrics show it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Proxied => "proxied",
+            Self::Echo => "echo",
+            Self::Embedding => "embedding",
+            Self::Library => "library",
+        }
+    }
+}
+
 /// Token counts of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCounts {

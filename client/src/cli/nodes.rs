@@ -31,7 +31,7 @@ pub async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> 
     for node in &nodes {
         out.line(&node.record.node.to_string())?;
         for offer in &node.record.models {
-            let engine = format!("{:?}", offer.engine).to_lowercase();
+            let engine = offer.engine.name();
             out.line(&clean(&format!(
                 "  {} ({engine}, {} tokens of context, prices {} in, {} out per 1000)",
                 offer.name, offer.context_tokens, offer.input_price, offer.output_price
@@ -53,7 +53,7 @@ fn describe(node: &NodeInfo) -> Value {
             json!({
                 "id": offer.model.to_string(),
                 "name": offer.name,
-                "engine": format!("{:?}", offer.engine).to_lowercase(),
+                "engine": offer.engine.name(),
                 "context_tokens": offer.context_tokens,
                 "input_price": offer.input_price,
                 "output_price": offer.output_price,
@@ -233,7 +233,7 @@ fn describe_explained(row: &NodeExplanation, now_ms: u64) -> Value {
         "node": row.node.to_string(),
         "model": row.offer.as_ref().map(|offer| &offer.name),
         "model_id": row.offer.as_ref().map(|offer| offer.model.to_string()),
-        "engine": row.offer.as_ref().map(|offer| format!("{:?}", offer.engine).to_lowercase()),
+        "engine": row.offer.as_ref().map(|offer| offer.engine.name()),
         "probability": probability,
         "why": why(row, now_ms),
         "excluded": exclusion,

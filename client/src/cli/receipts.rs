@@ -92,7 +92,7 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     for turn in turns() {
         by_node.entry(turn.node).or_insert_with(Total::default).add(turn);
         if let Some(receipt) = &turn.receipt {
-            by_model.entry((receipt.model, receipt.engine as u8)).or_insert_with(Total::default).add(turn);
+            by_model.entry((receipt.model, receipt.engine.name())).or_insert_with(Total::default).add(turn);
         }
     }
     by_node.retain(|_, total| total.turns > 0);
@@ -102,10 +102,11 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
         write_private(path, &text)?;
     }
     if out.json() {
-        let nodes = by_node.iter().map(|(node, total)| named(total, "node", &node.to_string(), None));
-        let models = by_model
-            .iter()
-            .map(|((model, _), total)| named(total, "model", &model.to_string(), client.model_name(*model)));
+        let nodes = by_node.iter().map(|(node, total)| named(total, &[("node", json!(node.to_string()))]));
+        let models = by_model.iter().map(|((model, engine), total)| {
+            let name = json!(client.model_name(*model));
+            named(total, &[("model", json!(model.to_string())), ("name", name), ("engine", json!(engine))])
+        });
         let sessions: Vec<_> =
             listed.iter().map(|listed| describe(client, listed, arguments.verify)).collect();
         out.value(&json!({
@@ -134,7 +135,9 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     out.line("")?;
     out.table(&rows)?;
     let mut rows = vec![heading("MODEL")];
-    rows.extend(by_model.iter().map(|((model, _), total)| total.cells(model_name(client, *model))));
+    rows.extend(
+        by_model.iter().map(|((model, engine), total)| total.cells(model_cell(client, *model, engine))),
+    );
     out.line("")?;
     out.table(&rows)?;
     for one in &twice {
@@ -160,19 +163,22 @@ async fn list(client: &Client, arguments: &ReceiptsArguments, out: &Out) -> Resu
     Ok(problems == 0)
 }
 
-fn named(total: &Total, what: &str, id: &str, name: Option<String>) -> Value {
+fn named(total: &Total, names: &[(&str, Value)]) -> Value {
     let mut value = total.describe();
     if let Some(object) = value.as_object_mut() {
-        object.insert(what.to_owned(), json!(id));
-        if what == "model" {
-            object.insert("name".to_owned(), json!(name));
-        }
+        object.extend(names.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     }
     value
 }
 
 fn model_name(client: &Client, model: ModelId) -> String {
     client.model_name(model).unwrap_or_else(|| model.to_string().chars().take(8).collect())
+}
+
+/// A model, and what computed it if answers of that cannot be computed again.
+fn model_cell(client: &Client, model: ModelId, engine: &str) -> String {
+    let name = model_name(client, model);
+    if engine == EngineKind::Native.name() { name } else { format!("{name} ({engine})") }
 }
 
 fn countersigned(state: Countersigned) -> &'static str {
@@ -213,7 +219,7 @@ fn show(client: &Client, (id, turns): &Listed, verify: bool, out: &Out) -> Resul
     for turn in turns {
         let Some(receipt) = &turn.receipt else { continue };
         let mut row = vec![turn.seq.to_string(), utc(turn.accepted_ms), short(&turn.node)];
-        row.push(model_name(client, receipt.model));
+        row.push(model_cell(client, receipt.model, receipt.engine.name()));
         let (tokens, times) = (&receipt.tokens, &receipt.timings);
         row.extend([tokens.input, tokens.output, tokens.resumed].map(|number| number.to_string()));
         row.push(receipt.price.to_string());
@@ -245,13 +251,7 @@ fn describe_turn(client: &Client, turn: &TurnReceipt, verify: bool) -> Value {
             "hash": receipt.receipt_hash().to_string(),
             "model": receipt.model.to_string(),
             "model_name": client.model_name(receipt.model),
-            "engine": match receipt.engine {
-                EngineKind::Native => "native",
-                EngineKind::Proxied => "proxied",
-                EngineKind::Echo => "echo",
-                EngineKind::Embedding => "embedding",
-                EngineKind::Library => "library",
-            },
+            "engine": receipt.engine.name(),
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,
             "memory_tokens": receipt.tokens.memory,

@@ -351,6 +351,7 @@ async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
     let (node, model) = (&value["by_node"][0], &value["by_model"][0]);
     assert_eq!((node["turns"].as_u64(), node["input_tokens"].as_u64()), (Some(2), Some(20)), "{value}");
     assert_eq!((model["name"].as_str(), model["countersigned"].as_u64()), (Some("parrot"), Some(2)));
+    assert_eq!(model["engine"], "native");
 
     let table = place.baton(&home, &["receipts", "last", "--verify"], "").await;
     assert_eq!(code(&table), 0, "{}", err(&table));

@@ -19,7 +19,7 @@ use crate::{
         network::{MAX_PEERS_SHOWN, Nat, PeerStatus, RelayLimits, Traffic},
     },
     config::Settings,
-    engine::{Engine, EngineKind},
+    engine::Engine,
     identity::{Identity, peer_id},
     journal::Journal,
     metrics::{Metrics, Snapshot, SourceCounts, WatchedStore, resident_bytes},
@@ -61,21 +61,11 @@ impl Running {
     }
 }
 
-pub(super) fn engine_name(kind: EngineKind) -> &'static str {
-    match kind {
-        EngineKind::Native => "native",
-        EngineKind::Proxied => "proxied",
-        EngineKind::Echo => "echo",
-        EngineKind::Embedding => "embedding",
-        EngineKind::Library => "library",
-    }
-}
-
 fn model_info(offer: &ModelOffer) -> ModelInfo {
     ModelInfo {
         name: offer.name.clone(),
         model: offer.model.to_string(),
-        engine: engine_name(offer.engine).to_owned(),
+        engine: offer.engine.name().to_owned(),
         context_tokens: offer.context_tokens,
     }
 }

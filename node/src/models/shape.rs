@@ -13,8 +13,8 @@ use baton_engine::{
 pub struct Shape {
     /// Bytes of the file; its weights are held in about as many.
     pub file_bytes: u64,
-    /// Bytes that a general library takes beside them, if it has to compute the model.
-    pub library_bytes: u64,
+    /// Bytes that a general library takes beside them; none if the node's own engine computes the model.
+    pub library_bytes: Option<u64>,
 }
 
 /// Why a file is no model that can be served.
@@ -56,15 +56,15 @@ impl Shape {
                 return Err(ShapeError::Architecture(name));
             }
             // What else is wrong is said when the model is loaded.
-            Err(_) => baton_candle::family::Shape::read(header).ok(),
+            Err(_) => baton_candle::family::Shape::read(header).ok().map(|shape| shape.extra_bytes),
         };
-        Ok(Self { file_bytes, library_bytes: library.map_or(0, |shape| shape.extra_bytes) })
+        Ok(Self { file_bytes, library_bytes: library })
     }
 
     /// Bytes that the model takes with so many megabytes of keys and values.
     #[must_use]
     pub fn footprint(&self, kv_mb: u32) -> u64 {
-        self.file_bytes.saturating_add(self.library_bytes).saturating_add(u64::from(kv_mb) << 20)
+        self.file_bytes.saturating_add(self.library_bytes.unwrap_or(0)).saturating_add(u64::from(kv_mb) << 20)
     }
 }
 

@@ -57,7 +57,14 @@ fn check_native(check: &mut Check, subject: &Subject) {
     for name in settings.models() {
         match find(check, settings, name) {
             Found::Here(path) => match Shape::read(&path) {
-                Ok(shape) => shapes.push((name, shape)),
+                Ok(shape) => {
+                    if shape.library_bytes.is_some() {
+                        check.saw(format!(
+                            "{name} is computed by a general library, so nobody can check its answers"
+                        ));
+                    }
+                    shapes.push((name, shape));
+                }
                 Err(reason) => check.found(codes::MODEL_BROKEN, format!("{}: {reason}", path.display())),
             },
             Found::Missing(bytes) => missing += bytes,
