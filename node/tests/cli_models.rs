@@ -1,12 +1,18 @@
 //! `baton-node models add` and `models pull` as a person types them: licences, files of this machine, files of a hub.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
 #[path = "cli_support/model.rs"]
 mod model_file;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "cli_support/process.rs"]
 mod process;
+#[path = "../candle/tests/models/small.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod small;
+#[path = "../engine/tests/support/mod.rs"]
+mod support;
 
 use std::{
     fs,
@@ -17,7 +23,7 @@ use std::{
 };
 
 use model_file::model;
-use process::{baton_node, failure, output, text};
+use process::{Node, baton_node, failure, output, text};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -82,6 +88,28 @@ fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
     assert!(text(&removed.stdout).contains("was removed"), "{removed:?}");
     assert_eq!(fs::read_dir(home.path().join(".cache/baton/models")).unwrap().count(), 0);
     assert!(file.exists());
+}
+
+#[test]
+fn a_model_that_a_node_serves_is_not_removed_whatever_computes_it() {
+    let home = tempfile::tempdir().unwrap();
+    let models = home.path().join(".cache/baton/models");
+    fs::create_dir_all(&models).unwrap();
+    let file = models.join("general.gguf");
+    fs::write(&file, small::model("phi3").finish()).unwrap();
+    let run =
+        ["run", "--json", "--mdns", "false", "--listen", "/ip4/127.0.0.1/tcp/0", "--admin", "127.0.0.1:0"];
+    let mut node = Node::spawn(&mut baton_node(home.path(), &[&run[..], &["--model", "general"]].concat()));
+    // It was named to that node alone: the configuration has another model.
+    let config = home.path().join("elsewhere.toml");
+    fs::write(&config, format!("admin = \"{}\"\n", node.admin())).unwrap();
+    let remove = ["models", "rm", "general"];
+    let (code, said) = failure(baton_node(home.path(), &remove).env("BATON_NODE_CONFIG", &config));
+    assert!(code == 1 && said.contains("served by the node") && said.contains("--force"), "{said}");
+    assert!(file.exists());
+    node.stop();
+    assert!(output(home.path(), &remove).status.success());
+    assert!(!file.exists());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::{Exit, Failure, ask, progress::Progress, say, style::Style};
 use crate::{
     config::{EngineChoice, Settings},
     daemon::engines::model_failure,
+    engine::EngineKind,
     models::{
         Catalogue, ModelError, ModelStatus, Origin, PullProgress, WeightsHash, hash_of, origin,
         partial_bytes, remove_own,
@@ -117,10 +118,9 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
     // A node that does not answer uses none.
     let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
         let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
-        let serves = status
-            .models
-            .iter()
-            .any(|model| matches!(model.engine.as_str(), "native" | "embedding") && model.name == name);
+        let of_files = [EngineKind::Native, EngineKind::Library, EngineKind::Embedding].map(EngineKind::name);
+        let serves =
+            status.models.iter().any(|model| of_files.contains(&model.engine.as_str()) && model.name == name);
         serves.then(|| format!("served by the node that answers at {}", admin.address))
     });
     let configured = settings.engine == EngineChoice::Native && settings.models().contains(&name)
