@@ -9,11 +9,7 @@ mod model_file;
 #[path = "cli_support/process.rs"]
 mod process;
 #[path = "../candle/tests/models/small.rs"]
-#[allow(
-    dead_code,
-    clippy::cast_possible_truncation,
-    reason = "a part of it is used here, with small numbers"
-)]
+#[allow(dead_code, reason = "a part of it is used here")]
 mod small;
 #[path = "cli_support/store.rs"]
 mod store;

@@ -425,7 +425,7 @@ fn summary(outcome: &TurnOutcome, model: &str) -> serde_json::Value {
             "hash": receipt.receipt_hash().to_string(),
             "model": receipt.model.to_string(),
             "model_name": model,
-            "engine": format!("{:?}", receipt.engine).to_lowercase(),
+            "engine": receipt.engine.name(),
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,
             "memory_tokens": receipt.tokens.memory,

@@ -371,7 +371,7 @@ fn about(answered: &Answered) -> Value {
         // A turn that does not rebuild is never answered with.
         "verified": true,
         "model": outcome.receipt.model.to_string(),
-        "engine": format!("{:?}", outcome.receipt.engine).to_lowercase(),
+        "engine": outcome.receipt.engine.name(),
         "seed": outcome.receipt.seed,
         "receipt": outcome.receipt.receipt_hash().to_string(),
         "first_token_ms": outcome.receipt.timings.first_token_ms,

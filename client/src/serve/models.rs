@@ -27,7 +27,7 @@ impl Served {
             "owned_by": "baton",
             "baton": {
                 "model": self.offer.model.to_string(),
-                "engine": format!("{:?}", self.offer.engine).to_lowercase(),
+                "engine": self.offer.engine.name(),
                 "nodes": self.nodes,
                 "context_tokens": self.offer.context_tokens,
                 "input_price": self.offer.input_price,

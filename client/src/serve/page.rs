@@ -117,7 +117,7 @@ fn describe(view: &TurnView) -> Value {
         json!({
             "hash": receipt.receipt_hash().to_string(),
             "model": receipt.model.to_string(),
-            "engine": format!("{:?}", receipt.engine).to_lowercase(),
+            "engine": receipt.engine.name(),
             "input_tokens": receipt.tokens.input,
             "output_tokens": receipt.tokens.output,
             "memory_items": receipt.memory_items,

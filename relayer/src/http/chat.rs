@@ -339,7 +339,7 @@ fn output(answer: ChatAnswer, request_id: &RequestId) -> ChatOutput {
     let receipt = answer.receipt.map(|receipt| ReceiptJson {
         hash: receipt.receipt_hash().to_string(),
         model: receipt.model.to_string(),
-        engine: format!("{:?}", receipt.engine).to_lowercase(),
+        engine: receipt.engine.name().to_owned(),
         input_tokens: receipt.tokens.input,
         output_tokens: receipt.tokens.output,
         memory_tokens: receipt.tokens.memory,
