@@ -242,6 +242,7 @@ impl ClientError {
                 "give the passphrase with --passphrase-file or at the prompt"
             }
             Self::Log { .. } => "try again; the message is kept where the log is",
+            Self::KeyFile(KeyFileError::Empty { .. }) => "remove the empty file, then start again",
             Self::KeyFile(_) | Self::File { .. } => "check the home folder, or choose another with --home",
             Self::PassphraseUnused(_) => {
                 "put the key under it with baton passphrase, or leave --passphrase-file away"

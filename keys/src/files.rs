@@ -49,6 +49,15 @@ pub enum KeyFileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// The file is empty, as a full disk or a power cut leaves a file that was being made.
+    #[error(
+        "key file {path} is empty, so it holds no key: a full disk or a power cut may have stopped its making; remove it, \
+         and the next start makes a new key (if a key was in use here before, put its copy in the file's place)"
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is not a key file of this kind.
     #[error("{path} is not a key file for {kind}")]
     Format {
@@ -201,6 +210,7 @@ fn read_private(path: &Path, kind: &str) -> Result<Zeroizing<String>, KeyFileErr
     let mut text = Zeroizing::new(String::with_capacity(MAX_FILE_LEN + 1));
     // One byte more than a key file has, to see that a longer one is longer.
     match file.take(MAX_FILE_LEN as u64 + 1).read_to_string(&mut text) {
+        Ok(0) => Err(KeyFileError::Empty { path: path.to_owned() }),
         Ok(length) if length <= MAX_FILE_LEN => Ok(text),
         Ok(_) => Err(format_error()),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(format_error()),
@@ -221,15 +231,49 @@ fn check_mode(_: &Path, _: &File) -> Result<(), KeyFileError> {
     Ok(())
 }
 
-/// Writes a new file that only its owner may read (0600), and flushes file and folder.
+/// Writes a new file that only its owner may read (0600), and flushes file and folder. The file appears whole or not at
+/// all: its bytes are written and flushed under a temporary name beside it first. A failure leaves nothing behind.
 ///
 /// # Errors
-/// The file system's, `AlreadyExists` among them.
+/// The file system's, `AlreadyExists` among them: an existing file stays as it is.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = create_new_private(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    write_new_by(path, |file| file.write_all(bytes))
+}
+
+fn write_new_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let temporary = write_temporary(path, write)?;
+    let named = name_new(&temporary, path);
+    // After a link the temporary name is a second one; after a rename it is gone already.
+    let _ = fs::remove_file(&temporary);
+    named?;
     sync_parent(path)
+}
+
+/// Gives a file its name unless another file has it: by a hard link, which never replaces; where the file system has no
+/// hard links, by a rename after a look.
+fn name_new(temporary: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(temporary, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) if fs::symlink_metadata(path).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(temporary, path),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Writes and flushes a private file under a temporary name beside `path`. A failure leaves nothing behind.
+fn write_temporary(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", hex::encode(random_bytes::<4>())));
+    let temporary = path.with_file_name(name);
+    let mut file = create_new_private(&temporary)?;
+    write(&mut file).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // The leftover is removed as far as possible, and the first error is the one told.
+        let _ = fs::remove_file(&temporary);
+    })?;
+    Ok(temporary)
 }
 
 fn create_new_private(path: &Path) -> io::Result<File> {
@@ -253,14 +297,8 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn replace_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", hex::encode(random_bytes::<4>())));
-    let temporary = path.with_file_name(name);
-    let mut file = create_new_private(&temporary)?;
-    let replaced =
-        write(&mut file).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
-    replaced.inspect_err(|_| {
-        // The leftover is removed as far as possible, and the first error is the one told.
+    let temporary = write_temporary(path, write)?;
+    fs::rename(&temporary, path).inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })?;
     sync_parent(path)
@@ -453,6 +491,39 @@ mod tests {
         let path = folder.path().join("binary");
         write_private(&path, &[0xff; 9000]).unwrap();
         assert!(matches!(load(&path, "test", None), Err(KeyFileError::Format { .. })));
+    }
+
+    #[test]
+    fn a_new_file_that_meets_a_full_disk_is_not_there_and_can_be_made_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device.key");
+        for written in [&b""[..], b"baton-key-v1 te"] {
+            let failed = write_new_by(&path, |file| {
+                file.write_all(written)?;
+                Err(io::ErrorKind::StorageFull.into())
+            });
+            assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+        create(&path, "test", &FileSecret::generate(), None).unwrap();
+        assert!(load(&path, "test", None).is_ok());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let again = write_private(&path, b"other").unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert!(load(&path, "test", None).is_ok());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_empty_key_file_is_named_with_its_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device.key");
+        write_private(&path, b"").unwrap();
+        let refused = load(&path, "test", None).unwrap_err();
+        assert!(matches!(refused, KeyFileError::Empty { .. }));
+        let text = refused.to_string();
+        assert!(text.contains("device.key is empty") && text.contains("remove it"), "{text}");
+        assert!(matches!(needs_passphrase(&path), Err(KeyFileError::Empty { .. })));
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub fn read_token(data_dir: &Path) -> Result<Option<Zeroizing<String>>, KeyFileE
     let path = data_dir.join(TOKEN_FILE);
     let Some(bytes) = files::read_secret(&path, TOKEN_KIND, MAX_TOKEN_BYTES)? else { return Ok(None) };
     let format = || KeyFileError::Format { path: path.clone(), kind: TOKEN_KIND.to_owned() };
+    if bytes.is_empty() {
+        return Err(KeyFileError::Empty { path });
+    }
     let token = std::str::from_utf8(&bytes).map_err(|_| format())?.trim();
     // An empty one would open the door to everybody.
     if token.len() < 32 { Err(format()) } else { Ok(Some(Zeroizing::new(token.to_owned()))) }
@@ -263,6 +266,8 @@ mod tests {
         assert_eq!(*open_token(folder.path()).unwrap(), *token);
         let path = folder.path().join(TOKEN_FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "").unwrap();
+        assert!(matches!(open_token(folder.path()), Err(KeyFileError::Empty { .. })));
         fs::write(&path, "\n").unwrap();
         assert!(matches!(open_token(folder.path()), Err(KeyFileError::Format { .. })));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
