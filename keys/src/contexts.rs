@@ -138,10 +138,12 @@ contexts! {
 }
 
 contexts! {
-    /// Contexts that serve only what a client keeps on its own disk: no wire object depends on them.
+    /// Contexts that serve only a client's own memory: no wire object depends on them.
     CLIENT_CONTEXTS:
     /// Root secret to the key of the tags that remember which node read a session last.
     WARM_TAG = "warm-tag";
+    /// Root secret and device id to the key of the tags in the ids of that device's turns.
+    TURN_TAG = "turn-tag";
 }
 
 /// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     contexts::{
         BLOB, BLOB_FETCH, BLOB_SALT, CLIENT_JOURNAL, COMMITMENT, HEAD_INDEX, HEAD_INNER, HEAD_LOCATE,
-        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN, WARM_TAG,
+        HEAD_SIGN, MEMORY_FENCE, RECORD, SEGMENT, SESSION_ID, SESSION_SIGN, TURN_TAG, WARM_TAG,
     },
     ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
@@ -137,6 +137,41 @@ impl SessionRoot {
     #[must_use]
     pub fn warm_key(&self) -> WarmKey {
         WarmKey(kdf(WARM_TAG, &[&self.0]))
+    }
+
+    /// A fresh id for a turn of a device: 8 random bytes `n`, then the first 8 of the keyed BLAKE3 of `n` under
+    /// `KDF("turn-tag", R ‖ device)`. A link does not name its device; by this tag the device finds its own turns in a
+    /// chain, even turns that its disk has lost. To everybody without the root the id is random.
+    #[must_use]
+    pub fn draw_turn_id(&self, device: &[u8; 16]) -> TurnId {
+        self.turn_id_of(device, random_bytes())
+    }
+
+    /// The id under which a device says a turn again: `n` is the first 8 bytes of the keyed BLAKE3 of the turn's id. So a
+    /// device that lost its notes still finds that what it was to say again has been said.
+    #[must_use]
+    pub fn next_turn_id(&self, device: &[u8; 16], turn: &TurnId) -> TurnId {
+        self.turn_id_of(device, self.turn_tag(device, &turn.0))
+    }
+
+    fn turn_id_of(&self, device: &[u8; 16], nonce: [u8; 8]) -> TurnId {
+        let mut id = [0u8; 16];
+        id[..8].copy_from_slice(&nonce);
+        id[8..].copy_from_slice(&self.turn_tag(device, &nonce));
+        TurnId(id)
+    }
+
+    /// Whether [`SessionRoot::draw_turn_id`] made a turn's id for this device. A random id passes once in 2^64.
+    #[must_use]
+    pub fn is_turn_of(&self, device: &[u8; 16], turn: &TurnId) -> bool {
+        let (nonce, tag) = turn.0.split_at(8);
+        self.turn_tag(device, nonce) == tag
+    }
+
+    fn turn_tag(&self, device: &[u8; 16], nonce: &[u8]) -> [u8; 8] {
+        let key = Zeroizing::new(kdf(TURN_TAG, &[&self.0, device]));
+        let hash = blake3::keyed_hash(&key, nonce);
+        std::array::from_fn(|index| hash.as_bytes()[index])
     }
 }
 
@@ -298,6 +333,21 @@ mod tests {
         assert_ne!(tag, key(8).tag(&NodeId([1; 32]), &[2; 32]));
         assert_ne!(tag, key(9).tag(&NodeId([3; 32]), &[2; 32]));
         assert_ne!(tag, key(9).tag(&NodeId([1; 32]), &[4; 32]));
+    }
+
+    #[test]
+    fn a_turn_id_is_fresh_and_known_to_its_root_and_device_alone() {
+        let (root, device) = (SessionRoot::from_bytes([9; 32]), [1; 16]);
+        let id = root.draw_turn_id(&device);
+        assert_ne!(id, root.draw_turn_id(&device));
+        assert!(root.is_turn_of(&device, &id));
+        assert!(!root.is_turn_of(&[2; 16], &id));
+        assert!(!SessionRoot::from_bytes([8; 32]).is_turn_of(&device, &id));
+        assert!(!root.is_turn_of(&device, &TurnId([4; 16])));
+        let next = root.next_turn_id(&device, &id);
+        assert_eq!(next, root.next_turn_id(&device, &id));
+        assert!(next != id && root.is_turn_of(&device, &next));
+        assert_ne!(next, root.next_turn_id(&[2; 16], &id));
     }
 
     fn identity() -> RecordIdentity {
