@@ -185,8 +185,16 @@ async fn one_shot(
     let mut view = View::new(out);
     if client.session(session).await?.pending {
         out.note("finishing an earlier message first");
-        if let Some(outcome) = talk.finish_pending(client, session, &mut view, out).await? {
-            view.finish(&outcome);
+        match talk.finish_pending(client, session, &mut view, out).await {
+            Ok(outcome) => outcome.iter().for_each(|outcome| view.finish(outcome)),
+            Err(failure) => {
+                view.end_line();
+                out.warn("your new message was not sent and is not kept: the earlier one has no answer yet");
+                out.note(&format!(
+                    "  send it again later, or give up the earlier one: baton chat {session} --drop-pending --message …"
+                ));
+                return Err(failure);
+            }
         }
         view = View::new(out);
     }
