@@ -92,6 +92,9 @@ pub struct SessionInfo {
     pub trouble: Option<ErrorCode>,
     /// Whether the head index was seen with turns that are not here: [`Client::reconcile`] takes them in.
     pub diverged: bool,
+    /// Bytes at the journal's end that were not whole, while the session was not compared with the head index since: turns
+    /// may be missing here.
+    pub torn_end_bytes: u64,
     /// Turns that lost their place to another device's and wait to be said again.
     pub moves: u64,
     /// This device's id in the session.
@@ -328,7 +331,10 @@ impl Client {
             created_ms: self.now_ms(),
             system: new.system,
         };
-        self.create(root, opened, Vec::new(), false).await
+        let id = self.create(root, opened, Vec::new(), false).await?;
+        // Nobody else has written it yet.
+        self.opened(id).await?.looked(self.now_ms(), true);
+        Ok(id)
     }
 
     /// Makes a session with entries that follow its opening. A damaged journal of the session is set aside, if
@@ -543,6 +549,7 @@ pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>
         kept_until_ms: lifetime::kept_until_ms(state, terms),
         trouble,
         diverged: false,
+        torn_end_bytes: state.torn_end,
         moves: state.moves.waiting().iter().filter(|waiting| waiting.of.is_some()).count() as u64,
         device: state.opened.device_id,
         others: state.leases.clone(),

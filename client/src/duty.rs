@@ -110,6 +110,7 @@ impl Client {
     pub(crate) fn spawn_duties(&self, session: Arc<Session>) {
         self.note_lately_stored(&session);
         self.spawn_round(&session, Authors::Awaited);
+        self.spawn_confirmation(&session);
         self.spawn_renewal(&session);
         let unacked: Vec<u64> =
             session.read(|state| state.unacked.iter().rev().take(MAX_ACKS_PER_START).copied().collect());

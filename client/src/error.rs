@@ -134,13 +134,15 @@ pub enum ClientError {
     /// The head index has nothing for this session.
     #[error("the head index has no record of this session")]
     HeadMissing,
-    /// Another device has continued the session.
-    #[error("another device continued this session up to turn {theirs}; here it ends at turn {ours}")]
+    /// The head index has turns that are not here.
+    #[error("{}", behind(*ours, *theirs, *own))]
     Behind {
         /// Last turn here.
         ours: u64,
         /// Last turn in the index.
         theirs: u64,
+        /// Whether this very device wrote that turn, and has lost it; otherwise another device continued the session.
+        own: bool,
     },
     /// The network could not be started.
     #[error(transparent)]
@@ -170,6 +172,17 @@ pub enum ClientError {
 impl From<ErrorCode> for ClientError {
     fn from(code: ErrorCode) -> Self {
         Self::Protocol(code)
+    }
+}
+
+fn behind(ours: u64, theirs: u64, own: bool) -> String {
+    if own {
+        format!(
+            "this device itself wrote this session up to turn {theirs}, but here it ends at turn {ours}: this home is an \
+             older copy, or its journal lost its end"
+        )
+    } else {
+        format!("another device continued this session up to turn {theirs}; here it ends at turn {ours}")
     }
 }
 
@@ -279,7 +292,7 @@ impl ClientError {
             }
             Self::Store(error) => store_hint(error),
             Self::HeadMissing => "check --heads; a session that never had a turn has no head",
-            Self::Behind { .. } => "take in its turns: baton session sync SESSION",
+            Self::Behind { .. } => "take in these turns: baton session sync SESSION",
             Self::Mesh(_) => "check the listen addresses and the --node addresses",
             Self::Config(_) => "baton --help shows the settings",
             Self::Words(_) => "compare with the paper: 24 words, in order",

@@ -4,7 +4,10 @@
 //! Whoever publishes looks first, so that no device covers another one's turns with a head that does not continue them;
 //! what is then to be done is [`crate::reconcile`]'s.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use baton_keys::session::{RecordIdentity, SessionRoot, head_index_key};
 use baton_proto::{
@@ -16,10 +19,12 @@ use baton_proto::{
 
 use crate::{
     client::Client,
+    duty::Authors,
     error::ClientError,
     heads::{IndexShows, Look},
     session::Session,
     state::{Entry, PublishedHead, State},
+    wait::has_work,
 };
 
 /// Life of a head record: a session that rests for a year is still found by its root.
@@ -84,6 +89,9 @@ impl FoundHead {
     }
 }
 
+/// How long a turn waits for the head indexes that it looks at only to be sure: an index that is away does not hold it up.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_secs(3);
+
 /// What a look at the head indexes gave for a session.
 pub(crate) struct Seen {
     pub(crate) found: Option<FoundHead>,
@@ -91,7 +99,8 @@ pub(crate) struct Seen {
 }
 
 impl Client {
-    /// Compares the head index with what is known here. Changes nothing of the session; [`Client::reconcile`] does.
+    /// Compares the head index with what is known here. Changes nothing of the session; [`Client::reconcile`] does. A head
+    /// that the index lacks is published again in the background; [`Client::wait_told`] waits for it.
     ///
     /// # Errors
     /// [`ErrorCode::RollbackDetected`] when indexes show less than they took, and none shows all of it,
@@ -99,11 +108,28 @@ impl Client {
     /// [`ClientError::Behind`] when another device went on, [`ClientError::Store`] when none can be asked.
     pub async fn check_head(&self, id: baton_proto::ids::SessionId) -> Result<HeadStatus, ClientError> {
         let session = self.opened(id).await?;
-        let (seen, status) = self.look_and_compare(&session).await?;
+        let (seen, status) = self.look_and_compare(&session, Duration::MAX).await?;
         if status.is_ok() {
             self.spawn_repair_of_indexes(&seen.look);
         }
+        if has_work(&session) {
+            self.spawn_round(&session, Authors::Left);
+        }
         status
+    }
+
+    /// Publishes this device's head where a look shows that the indexes lack it; whether they have it again. What keeps it
+    /// from being published is for [`Client::check_head`] to say.
+    pub(crate) async fn publish_missing(&self, session: &Arc<Session>) -> bool {
+        let compared = self.look_and_compare(session, Duration::MAX).await;
+        if compared.is_err() || session.read(State::is_published) {
+            return false;
+        }
+        let published = self.publish_head(session, Publish::Head).await;
+        if let Err(error) = &published {
+            tracing::warn!(%error, "the head record was not published");
+        }
+        published.is_ok()
     }
 
     /// Looks whether another device went on. An index that is away, or shows less than it should, says nothing of that.
@@ -111,32 +137,44 @@ impl Client {
     /// # Errors
     /// [`ClientError::Behind`], [`ErrorCode::ForkDetected`].
     pub(crate) async fn check_for_newer(&self, session: &Arc<Session>) -> Result<(), ClientError> {
-        match self.look_and_compare(session).await {
+        match self.look_and_compare(session, Duration::MAX).await {
             Ok((_, Err(error))) if error.is_divergence() => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Looks at the head indexes and compares, while nothing is published from here: what was seen before this device's own
-    /// record came there would look like a rollback.
+    /// record came there would look like a rollback. Each index is asked for at most `wait`.
     ///
     /// # Errors
     /// Those of looking; what the comparison says is within.
     pub(crate) async fn look_and_compare(
         &self,
         session: &Arc<Session>,
+        wait: Duration,
     ) -> Result<(Seen, Result<HeadStatus, ClientError>), ClientError> {
         let _permit = session.heads.acquire().await.map_err(|_| ClientError::TaskEnded)?;
-        let seen = self.see(session).await?;
-        let status = session.read(|state| compare(state, &seen));
+        session.looked(self.now_ms(), false);
+        let seen = self.see(session, wait).await?;
+        session.looked(self.now_ms(), true);
+        let status = session.read(|state| {
+            let status = compare(state, &seen);
+            let lacks = lacks_head(state, &seen, &status);
+            state.signals.head_missing.store(lacks, Ordering::Relaxed);
+            status
+        });
         session.compared(&status);
+        if status.is_ok() && session.read(|state| state.torn_end > 0) {
+            session.note(Entry::TornEnd { bytes: 0 }).await?;
+        }
         Ok((seen, status))
     }
 
     /// Looks at the head indexes, and notes how they stand and which devices there are.
-    async fn see(&self, session: &Arc<Session>) -> Result<Seen, ClientError> {
+    async fn see(&self, session: &Arc<Session>, wait: Duration) -> Result<Seen, ClientError> {
         let root = session.read(|state| state.root.clone());
-        let look = self.inner.heads.look(head_index_key(&root.head_signing_key().public_key())).await;
+        let key = head_index_key(&root.head_signing_key().public_key());
+        let look = self.inner.heads.look_within(key, wait).await;
         session.set_standings(look.standings.clone());
         let found = opened(&look, &root)?;
         if let Some(found) = &found {
@@ -201,7 +239,9 @@ impl Client {
                     if !names.is_empty() {
                         entries.push(Entry::HeadOwed { record, names });
                     }
-                    return session.record(entries).await;
+                    session.record(entries).await?;
+                    session.read(|state| state.signals.head_missing.store(false, Ordering::Relaxed));
+                    return Ok(());
                 }
                 Err(StoreError::HeadSuperseded) => {}
                 Err(error) => return Err(error.into()),
@@ -216,7 +256,7 @@ impl Client {
         session: &Arc<Session>,
         why: Publish,
     ) -> Result<(u64, Vec<DeviceLease>), ClientError> {
-        let seen = match self.see(session).await {
+        let seen = match self.see(session, Duration::MAX).await {
             Ok(seen) => seen,
             Err(error @ ClientError::Store(_)) => return Err(error),
             // What is no record is no device's, and is written over.
@@ -224,7 +264,7 @@ impl Client {
         };
         let Some(found) = seen.found else { return Ok((0, Vec::new())) };
         if matches!(why, Publish::Head | Publish::Lease) {
-            let continues = session.read(|state| compare_chain(state, &found.outer));
+            let continues = session.read(|state| compare_chain(state, &found));
             if continues.is_err() {
                 session.compared(&continues);
             }
@@ -344,7 +384,7 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
     let Some(found) = &seen.found else {
         return match state.head {
             // What was published does not vanish by itself before a year is over.
-            Some(_) => Err(lost(state, &seen.look)),
+            Some(_) => shows_less(state, &seen.look),
             None => Ok(HeadStatus::None),
         };
     };
@@ -353,27 +393,45 @@ fn compare(state: &State, seen: &Seen) -> Result<HeadStatus, ClientError> {
         return Err(ClientError::Deleted);
     }
     // Turns that are not here explain more than the sequence: two devices publish by their own clocks.
-    compare_chain(state, &found.outer)?;
+    compare_chain(state, found)?;
     if older {
-        return Err(lost(state, &seen.look));
+        return shows_less(state, &seen.look);
     }
     let ours = state.last().map(|(turn, _)| turn.link.link_hash());
     let current = ours == Some(found.outer.link_hash);
     Ok(if current { HeadStatus::Current } else { HeadStatus::Unpublished })
 }
 
-/// What it means that nobody shows what was published: a rollback, by whoever took it and answers with less. Those that
-/// never took it are not to blame while the others are away.
-fn lost(state: &State, look: &Look) -> ClientError {
+/// What it means that nobody shows what was published: a rollback, by an index that took it and answers with less. Indexes
+/// that never took it are not to blame: they are offered it again.
+fn shows_less(state: &State, look: &Look) -> Result<HeadStatus, ClientError> {
     let never_took = |name: &String| state.head_owed.as_ref().is_some_and(|(_, names)| names.contains(name));
-    if look.standings.iter().any(|one| one.shows.is_answer() && !never_took(&one.name)) {
-        return ErrorCode::RollbackDetected.into();
+    let mut answers = look.standings.iter().filter(|one| one.shows.is_answer()).peekable();
+    if answers.peek().is_none() {
+        return Err(look.silence().into());
     }
-    look.silence().into()
+    if answers.all(|one| never_took(&one.name)) {
+        return Ok(HeadStatus::Unpublished);
+    }
+    Err(ErrorCode::RollbackDetected.into())
+}
+
+/// Whether a comparison says that the indexes lost this device's head, or have a shorter one over it: only a new record
+/// mends that. An index that never took the record is merely offered it again.
+fn lacks_head(state: &State, seen: &Seen, status: &Result<HeadStatus, ClientError>) -> bool {
+    match status {
+        Ok(HeadStatus::Unpublished) => {
+            let known = state.head.map_or(0, |head| head.sequence);
+            seen.found.as_ref().is_some_and(|found| found.sequence >= known)
+        }
+        Ok(_) => false,
+        Err(error) => matches!(error, ClientError::Protocol(ErrorCode::RollbackDetected)),
+    }
 }
 
 /// Whether the turn that a head names is one of this chain, or one that lost its place for good.
-fn compare_chain(state: &State, outer: &HeadOuter) -> Result<(), ClientError> {
+fn compare_chain(state: &State, found: &FoundHead) -> Result<(), ClientError> {
+    let outer = &found.outer;
     match state.link_at(outer.seq) {
         Some(link) if link == outer.link_hash => Ok(()),
         _ if state.moves.find(&outer.link_hash).is_some() => Ok(()),
@@ -382,7 +440,7 @@ fn compare_chain(state: &State, outer: &HeadOuter) -> Result<(), ClientError> {
         None if outer.seq < state.first_seq() => Ok(()),
         None => {
             let ours = state.next_seq().saturating_sub(1);
-            Err(ClientError::Behind { ours, theirs: outer.seq })
+            Err(ClientError::Behind { ours, theirs: outer.seq, own: state.is_own(&found.inner.turn_id) })
         }
     }
 }

@@ -153,8 +153,14 @@ impl HeadIndexes {
 
     /// Asks all of them at once.
     pub(crate) async fn look(&self, key: HeadIndexKey) -> Look {
+        self.look_within(key, self.wait).await
+    }
+
+    /// As [`HeadIndexes::look`], each asked for at most `wait` where that is shorter than usual.
+    pub(crate) async fn look_within(&self, key: HeadIndexKey, wait: Duration) -> Look {
+        let wait = wait.min(self.wait);
         let asked = self.members.iter().map(|member| async move {
-            let answer = timeout(self.wait, member.index.resolve(key)).await;
+            let answer = timeout(wait, member.index.resolve(key)).await;
             (member.name.clone(), answer.unwrap_or_else(|_| Err(unavailable("it did not answer in time"))))
         });
         let answers = join_all(asked).await;

@@ -135,6 +135,8 @@ pub(crate) struct Contents {
     pub(crate) entries: Entries,
     /// Bytes that are whole; what follows is torn.
     whole: usize,
+    /// Bytes at the end that are torn.
+    pub(crate) torn: u64,
 }
 
 impl Journal {
@@ -200,7 +202,8 @@ impl Journal {
             session: root.session_id(),
             entries: entries.len() as u64,
         };
-        Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len() })))
+        let torn = (frames.len() - whole) as u64;
+        Ok(Some((journal, Contents { root: root.clone(), entries, whole: bytes.len(), torn })))
     }
 
     /// Opens a journal for writing, and cuts off what a crash tore; it is kept beside the journal.
@@ -358,8 +361,9 @@ fn parse(bytes: &[u8], secret: &FileSecret) -> Result<Contents, u64> {
     let (sealed, frames) = rest.split_at_checked(ROOT_BYTES).ok_or(0u64)?;
     let root = open_root(sealed, secret).ok_or(0u64)?;
     let (entries, whole) = parse_frames(frames, &root)?;
+    let torn = (frames.len() - whole) as u64;
     let whole = bytes.len() - frames.len() + whole;
-    Ok(Contents { root, entries, whole })
+    Ok(Contents { root, entries, whole, torn })
 }
 
 /// The entries of whole frames and how many bytes these are, or the position of the damaged one.

@@ -77,4 +77,4 @@ pub use receipts::{Countersigned, TurnReceipt};
 pub use reconcile::{DeviceEvent, DisplacedTurn, MovedTurn, Reconciled, TurnFate};
 pub use reported::{LikelyToken, TokenReport};
 pub use sessions::{Deletion, Listing, UnreadableSession};
-pub use walk::{Problem, STORING_GRACE, VerifyReport};
+pub use walk::{Problem, Recovered, STORING_GRACE, VerifyReport};

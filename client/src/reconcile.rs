@@ -4,12 +4,12 @@
 //! before the next: the other device's turns take their place in one entry list, the own ones that lost wait by number,
 //! and each is a turn like any other when it is said again. A kill between any two of them is taken up by the next call.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_proto::{
     ErrorCode, Signed,
     chain::VerifiedSegment,
-    ids::{LinkHash, NodeId, SessionId, TurnId},
+    ids::{LinkHash, NodeId, SessionId},
     receipt::Receipt,
     record::Message,
 };
@@ -20,8 +20,9 @@ use crate::{
     error::ClientError,
     event::{ResumeOptions, TurnEvent, TurnOutcome},
     fork::{Chain, Merge, merge},
-    head::{FoundHead, HeadStatus, Publish},
+    head::{FIRST_LOOK, FoundHead, HeadStatus, Publish},
     heads::IndexStanding,
+    journal::Keeper,
     session::Session,
     state::{Entry, Fate, State},
     transfer,
@@ -30,10 +31,12 @@ use crate::{
 /// Something that has to do with other devices of the session. Its text says it to a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// Another device went on; its turns are here now.
+    /// The head index has more turns; they are here now.
     CaughtUp {
         /// How many.
         turns: u64,
+        /// How many of them this very device wrote and had lost. The others are another device's.
+        own: u64,
     },
     /// Another device wrote in the same place.
     Forked {
@@ -43,9 +46,13 @@ pub enum DeviceEvent {
         won: bool,
         /// How many turns lose theirs.
         turns: u64,
+        /// How many turns of the other chain this very device wrote and had lost: then it is no other device's, and stays.
+        own: u64,
     },
     /// A turn that lost its place was said again.
     Moved(Box<MovedTurn>),
+    /// The head index showed less than it took; this device's head is published again.
+    ShownLess,
     /// The head index could not be compared, or not acted on; the turn goes on without.
     NotCompared {
         /// Why.
@@ -57,24 +64,40 @@ impl std::fmt::Display for DeviceEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let many = |turns: u64| if turns == 1 { "1 turn".to_owned() } else { format!("{turns} turns") };
         match self {
-            Self::CaughtUp { turns } => {
+            Self::CaughtUp { turns, own: 0 } => {
                 write!(f, "another device went on with this session; took in {} of it", many(*turns))
             }
-            Self::Forked { at, won: true, turns } => write!(
+            Self::CaughtUp { turns, own } => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: took in {} from the store, {own} of which this \
+                 device itself wrote",
+                many(*turns)
+            ),
+            Self::Forked { at, turns, own, .. } if *own > 0 => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: {} that this device itself wrote from turn {at} \
+                 on come back, and {} that it wrote since is said again after them",
+                many(*own),
+                many(*turns)
+            ),
+            Self::Forked { at, won: true, turns, .. } => write!(
                 f,
                 "another device also wrote turn {at}; by the rule this device's turns stay, and the other says its {} \
                  again after them",
                 many(*turns)
             ),
-            Self::Forked { at, won: false, turns } => write!(
+            Self::Forked { at, won: false, turns, .. } => write!(
                 f,
                 "another device also wrote turn {at}; by the rule its turns stay, and this device says its {} again \
                  after them",
                 many(*turns)
             ),
             Self::Moved(moved) => write!(f, "turn {} is turn {} now, said again", moved.from, moved.to),
+            Self::ShownLess => f.write_str(
+                "the head index showed an older head than it took, or none: this device's head is published again",
+            ),
             Self::NotCompared { reason } => {
-                write!(f, "what other devices wrote could not be taken in: {reason}")
+                write!(f, "this session was not compared with the head index: {reason}")
             }
         }
     }
@@ -192,8 +215,7 @@ impl Client {
     /// Cancel safe: what was done is in the journal, and the next call goes on from there.
     ///
     /// # Errors
-    /// [`ClientError::Busy`] while a turn runs; [`ErrorCode::RollbackDetected`];
-    /// [`ClientError::Deleted`]; [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read;
+    /// [`ClientError::Busy`] while a turn runs; [`ClientError::Deleted`]; [`ClientError::Store`] when no index answers, or the other device's blobs cannot be read;
     /// the chain's codes where they do not verify; as [`Client::turn`] where a turn cannot be said again, which stays
     /// waiting.
     pub async fn reconcile(
@@ -204,7 +226,14 @@ impl Client {
     ) -> Result<Reconciled, ClientError> {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
-        let taken = Box::pin(self.take_in(&session, Mode::Settle, &mut on_event)).await?;
+        let taken = match Box::pin(self.take_in(&session, Mode::Settle, Duration::MAX, &mut on_event)).await {
+            // The index lost it, or withholds it: what it took is published above what it shows.
+            Err(ClientError::Protocol(ErrorCode::RollbackDetected)) => {
+                on_event(TurnEvent::Devices(DeviceEvent::ShownLess));
+                TakenIn { status: HeadStatus::Unpublished, caught_up: 0, fork: None }
+            }
+            taken => taken?,
+        };
         let said = Box::pin(self.say_waiting(&session, options, Waits::Moved, &mut on_event)).await?;
         self.ensure_head_id(&session).await?;
         let published = self.publish_head(&session, Publish::Head).await;
@@ -249,7 +278,15 @@ impl Client {
         }))
     }
 
-    /// What comes before a turn: nothing, unless another device may be writing or something is left to be said again.
+    /// Whether a turn looks at the head index first although no other device is known: the home may be an older copy of
+    /// itself. A guest comes anew with every request; what it published needs no look.
+    fn is_look_due(&self, session: &Session, now_ms: u64) -> bool {
+        let is_guest = matches!(self.inner.keeper, Keeper::Log(_));
+        session.is_look_due(now_ms) && !(is_guest && session.read(State::is_published))
+    }
+
+    /// What comes before a turn: a look at the head index where one is due, another device may be writing, or something is
+    /// left to be said again.
     /// An index that is away, or shows less than it should, does not hold up the turn.
     pub(crate) async fn reconcile_before(
         &self,
@@ -260,10 +297,16 @@ impl Client {
         let now = self.now_ms();
         let wanted =
             session.is_diverged() || session.read(|state| state.is_shared(now) || state.moves_wait());
-        if !options.reconcile || !wanted {
+        let wait = match (wanted, self.is_look_due(session, now)) {
+            (true, _) => Duration::MAX,
+            // This device may have lost turns that it wrote: to find out is worth a moment.
+            (false, true) => FIRST_LOOK,
+            (false, false) => return Ok(()),
+        };
+        if !options.reconcile {
             return Ok(());
         }
-        match Box::pin(self.take_in(session, Mode::Settle, events)).await {
+        match Box::pin(self.take_in(session, Mode::Settle, wait, events)).await {
             Ok(_) => Ok(()),
             Err(error @ (ClientError::Deleted | ClientError::TaskEnded | ClientError::Closed)) => Err(error),
             Err(error @ (ClientError::File { .. } | ClientError::Log { .. })) => Err(error),
@@ -282,19 +325,20 @@ impl Client {
         if session.read(State::has_unsaid) {
             return Err(ClientError::PendingTurn);
         }
-        Box::pin(self.take_in(&session, Mode::CatchUp, &mut |_| {})).await?;
+        Box::pin(self.take_in(&session, Mode::CatchUp, Duration::MAX, &mut |_| {})).await?;
         Ok(id)
     }
 
-    /// Compares with the head index and takes in what it has and this device has not. The caller has leave to change the
-    /// chain.
+    /// Compares with the head index and takes in what it has and this device has not; each index is asked for at most
+    /// `wait`. The caller has leave to change the chain.
     async fn take_in(
         &self,
         session: &Arc<Session>,
         mode: Mode,
+        wait: Duration,
         events: &mut Events<'_>,
     ) -> Result<TakenIn, ClientError> {
-        let (seen, compared) = self.look_and_compare(session).await?;
+        let (seen, compared) = self.look_and_compare(session, wait).await?;
         match (compared, &seen.found) {
             (Ok(status), _) => {
                 self.spawn_repair_of_indexes(&seen.look);
@@ -325,24 +369,31 @@ impl Client {
         let ours = session.read(State::chain);
         let theirs = chain_of(&ours, &segments);
         let ends = theirs.links.len() as u64;
-        let (caught_up, fork) = match merge(&ours, &theirs) {
+        let links = || segments.iter().flat_map(|segment| &segment.turns).map(|turn| &turn.link);
+        let own = session.read(|state| state.lost_turns(links()));
+        let decided = match merge(&ours, &theirs) {
+            // No other device holds what this one wrote and has lost; it was acknowledged, and no lot is drawn over it.
+            Merge::Win { at } if own > 0 => Merge::Lose { at },
+            decided => decided,
+        };
+        let (caught_up, fork) = match decided {
             Merge::Ours => (0, None),
             Merge::Behind { from } => {
                 self.adopt(session, found, &segments, from).await?;
                 let turns = ends.saturating_sub(from);
-                events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns }));
+                events(TurnEvent::Devices(DeviceEvent::CaughtUp { turns, own }));
                 (turns, None)
             }
             Merge::Lose { at } if mode == Mode::Settle => {
                 let turns = ours.first + ours.links.len() as u64 - at;
                 self.adopt(session, found, &segments, at).await?;
-                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns }));
+                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: false, turns, own }));
                 (ends.saturating_sub(at), Some((at, false)))
             }
             Merge::Win { at } if mode == Mode::Settle => {
                 self.keep_theirs(session, found, &segments, at).await?;
                 let turns = ends.saturating_sub(at);
-                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns }));
+                events(TurnEvent::Devices(DeviceEvent::Forked { at, won: true, turns, own }));
                 (0, Some((at, true)))
             }
             Merge::Lose { .. } | Merge::Win { .. } | Merge::TooOld => {
@@ -426,11 +477,13 @@ impl Client {
         loop {
             let next = session.read(|state| {
                 let next = state.next_waiting().filter(|next| which == Waits::All || next.of.is_some());
-                next.map(|next| next.number)
+                next.map(|next| Entry::Moving {
+                    number: next.number,
+                    turn_id: state.next_turn_id(&next.turn.turn_id),
+                })
             });
-            if let Some(number) = next {
-                let turn_id = TurnId(baton_keys::secret::random_bytes());
-                session.record(vec![Entry::Moving { number, turn_id }]).await?;
+            if let Some(moving) = next {
+                session.record(vec![moving]).await?;
             }
             let pending = session.read(|state| state.pending.as_ref().map(|_| again(state)));
             let result = match &pending {
@@ -449,7 +502,7 @@ impl Client {
                 // A node, or the index, knew a newer head in the middle of it.
                 (Err(error), _) if error.is_divergence() && options.reconcile && !settled => {
                     settled = true;
-                    Box::pin(self.take_in(session, Mode::Settle, events)).await?;
+                    Box::pin(self.take_in(session, Mode::Settle, Duration::MAX, events)).await?;
                 }
                 (Err(error), _) => return Err(error),
             }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -23,6 +23,11 @@ use crate::{
     journal::{self, Journal, JournalLog, Keeper},
     state::{Entry, Opened, State},
 };
+
+/// So long what a look at the head index found stands for what it has, on a device that knows of no other.
+const LOOK_EVERY_MS: u64 = 60 * 60 * 1000;
+/// Pause after a look that no index answered: a turn does not wait for it each time.
+const LOOK_RETRY_MS: u64 = 30 * 1000;
 
 /// An open session.
 pub(crate) struct Session {
@@ -42,6 +47,10 @@ pub(crate) struct Session {
     trouble: Mutex<Option<ErrorCode>>,
     /// What each head index showed at the last look.
     standings: Mutex<Vec<IndexStanding>>,
+    /// When the session was last compared with the head index, and when that was last tried, in milliseconds since the Unix
+    /// epoch; 0 for never.
+    compared_ms: AtomicU64,
+    look_tried_ms: AtomicU64,
     /// Whether the head index was seen with turns that are not here, so that it is compared before anything follows.
     diverged: AtomicBool,
     /// The head that could not be published when it was last tried.
@@ -74,13 +83,25 @@ impl Session {
         root: &SessionRoot,
     ) -> Result<Option<Self>, ClientError> {
         let Some((journal, contents)) = Journal::open_log(log, root)? else { return Ok(None) };
-        Ok(Some(Self::with(journal, replay(Path::new("log"), contents)?)))
+        Ok(Some(Self::opened(journal, replay(Path::new("log"), contents)?)))
     }
 
     /// Opens a session's file for writing.
     pub(crate) fn open(path: &Path, secret: &FileSecret) -> Result<Self, ClientError> {
         let (journal, contents) = Journal::open(path, secret)?;
-        Ok(Self::with(journal, replay(path, contents)?))
+        Ok(Self::opened(journal, replay(path, contents)?))
+    }
+
+    /// With what was found out by opening, where that can be written.
+    fn opened(mut journal: Journal, state: State) -> Self {
+        if state.torn_end > 0 {
+            let told = [Entry::TornEnd { bytes: state.torn_end }.encode()];
+            // The journal can be read without it, and the head index tells the same.
+            if let Err(error) = journal.append(&told, true) {
+                tracing::warn!(%error, "that a journal's end was cut off could not be noted");
+            }
+        }
+        Self::with(journal, state)
     }
 
     fn with(journal: Journal, state: State) -> Self {
@@ -94,6 +115,8 @@ impl Session {
             duties: Semaphore::new(1),
             trouble: Mutex::new(None),
             standings: Mutex::new(Vec::new()),
+            compared_ms: AtomicU64::new(0),
+            look_tried_ms: AtomicU64::new(0),
             diverged: AtomicBool::new(false),
             untold: Mutex::new(None),
             deleted: AtomicBool::new(false),
@@ -119,6 +142,24 @@ impl Session {
         self.set_trouble(found);
         let diverged = result.as_ref().is_err_and(ClientError::is_divergence);
         self.diverged.store(diverged, Ordering::Relaxed);
+    }
+
+    /// Notes that the head index was looked at; with an answer, that what it has is known here.
+    pub(crate) fn looked(&self, now_ms: u64, answered: bool) {
+        self.look_tried_ms.store(now_ms, Ordering::Relaxed);
+        if answered {
+            self.compared_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is time to compare with the head index before a turn: the first time since the session was opened, an
+    /// hour later, and not again at once where no index answered.
+    pub(crate) fn is_look_due(&self, now_ms: u64) -> bool {
+        let since = |then: &AtomicU64| match then.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            then => now_ms.saturating_sub(then),
+        };
+        since(&self.compared_ms) > LOOK_EVERY_MS && since(&self.look_tried_ms) > LOOK_RETRY_MS
     }
 
     /// Whether the head index has turns that are not here, as far as was seen.
@@ -267,6 +308,8 @@ pub(crate) fn last_used(path: &Path, secret: &FileSecret) -> Result<(u64, Sessio
 
 fn replay(path: &Path, contents: journal::Contents) -> Result<State, ClientError> {
     let entries = contents.entries.len() as u64;
-    State::replay(contents.root, &contents.entries)
-        .map_err(|_| ClientError::JournalDamaged { path: path.to_owned(), entry: entries })
+    let mut state = State::replay(contents.root, &contents.entries)
+        .map_err(|_| ClientError::JournalDamaged { path: path.to_owned(), entry: entries })?;
+    state.torn_end = state.torn_end.max(contents.torn);
+    Ok(state)
 }

@@ -8,7 +8,7 @@ mod shorter;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
@@ -151,6 +151,11 @@ pub(crate) enum Entry {
     Schema(String),
     /// Another link that the author of a turn signed for it.
     SignedTwice { seq: u64, link: SignedBytes },
+    /// So many bytes at the journal's end were not whole when it was opened, so that turns may be missing; none since the
+    /// session was compared with the head index.
+    TornEnd { bytes: u64 },
+    /// This client itself saw a turn's blob in the store.
+    Confirmed { seq: u64 },
 }
 
 /// What a PUT bought.
@@ -182,6 +187,7 @@ impl Entry {
             | Self::Paid { seq, .. }
             | Self::RenewalDoubt { seq, .. }
             | Self::SignedTwice { seq, .. }
+            | Self::Confirmed { seq }
             | Self::AckMoot { seq } => Some(*seq),
             _ => None,
         }
@@ -201,6 +207,8 @@ pub(crate) struct TurnMeta {
     pub(crate) ack: Option<Signed<TurnAck>>,
     pub(crate) acked: bool,
     pub(crate) stored: bool,
+    /// Whether this client itself saw the blob in the store, so that nobody's word stands for it.
+    pub(crate) confirmed: bool,
     pub(crate) end_epoch: Option<u64>,
     /// What the last PUT bought, where this client knows.
     pub(crate) paid: Option<Paid>,
@@ -277,6 +285,8 @@ pub(crate) struct State {
     pub(crate) unstored: BTreeSet<u64>,
     /// Turns whose acknowledgement their author does not have and may still want.
     pub(crate) unacked: BTreeSet<u64>,
+    /// Bytes at the journal's end that were not whole, while it is not known whether turns are missing.
+    pub(crate) torn_end: u64,
     /// Told of every entry, for those who wait for what goes on in the background.
     pub(crate) signals: Arc<Signals>,
 }
@@ -301,6 +311,7 @@ impl State {
             moves: Moves::default(),
             unstored: BTreeSet::new(),
             unacked: BTreeSet::new(),
+            torn_end: 0,
             signals: Arc::new(Signals::new()),
         }
     }
@@ -419,7 +430,8 @@ impl State {
             }
             Entry::RenewalDoubt { seq, since_ms } => self.meta_mut(seq)?.renewal_doubt_ms = since_ms,
             Entry::Lost { seq } => {
-                self.meta_mut(seq)?.stored = false;
+                let meta = self.meta_mut(seq)?;
+                (meta.stored, meta.confirmed) = (false, false);
                 if !self.is_superseded(seq) {
                     self.unstored.insert(seq);
                 }
@@ -448,6 +460,8 @@ impl State {
                 let link = Signed::<Link>::verify(link)?;
                 self.meta_mut(seq)?.signed_twice = Some(link);
             }
+            Entry::TornEnd { bytes } => self.torn_end = bytes,
+            Entry::Confirmed { seq } => self.meta_mut(seq)?.confirmed = true,
         }
         Ok(())
     }
@@ -480,7 +494,10 @@ impl State {
         let pending = self.pending.take().filter(|pending| pending.turn.turn_id == link.turn_id);
         let number = pending.as_ref().and_then(|pending| pending.number);
         let asked = pending.map(|pending| (pending.turn.sampling, pending.turn.max_output_tokens));
-        let moved_from = number.and_then(|number| self.said(number, link.link_hash()));
+        let moved_from = match number {
+            Some(number) => self.said(number, link.link_hash()),
+            None => self.answered(&link.turn_id, link.link_hash()),
+        };
         if self.history.last().is_some_and(|last| last.link.segment == link.segment) {
             self.unstored.remove(&seq.saturating_sub(1));
         }
@@ -502,6 +519,7 @@ impl State {
             ack,
             acked,
             stored: false,
+            confirmed: false,
             end_epoch: None,
             paid: None,
             renewal_doubt_ms: None,
@@ -673,9 +691,38 @@ impl State {
         })
     }
 
+    /// Whether this device drew a turn's id: then it wrote the turn, also where its journal has lost it.
+    pub(crate) fn is_own(&self, turn_id: &TurnId) -> bool {
+        self.root.is_turn_of(&self.opened.device_id.0, turn_id)
+    }
+
+    /// A fresh id for a turn of this device.
+    pub(crate) fn draw_turn_id(&self) -> TurnId {
+        self.root.draw_turn_id(&self.opened.device_id.0)
+    }
+
+    /// The id under which this device says a turn again.
+    pub(crate) fn next_turn_id(&self, turn_id: &TurnId) -> TurnId {
+        self.root.next_turn_id(&self.opened.device_id.0, turn_id)
+    }
+
+    /// How many of another chain's turns this device wrote and has no more.
+    pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a Signed<Link>>) -> u64 {
+        let is_lost = |link: &&Signed<Link>| {
+            let hash = link.link_hash();
+            self.is_own(&link.turn_id)
+                && self.link_at(link.seq) != Some(hash)
+                && self.moves.find(&hash).is_none()
+        };
+        theirs.filter(is_lost).count() as u64
+    }
+
     /// Whether the head index is known to have the last turn; true of a session without any.
     pub(crate) fn is_published(&self) -> bool {
         let Some((turn, _)) = self.last() else { return true };
+        if self.signals.head_missing.load(Ordering::Relaxed) {
+            return false;
+        }
         self.head.is_some_and(|head| head.link_hash == turn.link.link_hash())
     }
 

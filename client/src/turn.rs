@@ -12,7 +12,7 @@ use baton_mesh::MeshHandle;
 use baton_proto::{
     ErrorCode, Signed,
     ack::TurnAck,
-    ids::{NodeId, TurnId},
+    ids::NodeId,
     limits::{MAX_MESSAGE_BYTES, MAX_MESSAGES, MAX_RECORD_BUCKET, VERSION},
     record::{Message, check_supersedes},
     tools::is_definitions,
@@ -165,7 +165,7 @@ impl Client {
             entries.push(Entry::Schema(schema.clone()));
         }
         let pending = PendingTurn {
-            turn_id: TurnId(baton_keys::secret::random_bytes()),
+            turn_id: session.read(State::draw_turn_id),
             kind: input.kind,
             supersedes_from: input.supersedes_from,
             messages: input.messages.clone(),

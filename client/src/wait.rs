@@ -27,6 +27,8 @@ pub(crate) struct Signals {
     pub(crate) planned_rounds: AtomicU32,
     /// One PUT at a time, so that two tasks never buy the same blob.
     pub(crate) puts: Semaphore,
+    /// Whether the indexes were seen without the head that they took: it is to be published again.
+    pub(crate) head_missing: AtomicBool,
     /// When a renewal was last tried in the background, in milliseconds since the Unix epoch; 0 for never.
     pub(crate) renewal_tried_ms: AtomicU64,
 }
@@ -38,6 +40,7 @@ impl Signals {
             retry_waits: AtomicBool::new(false),
             planned_rounds: AtomicU32::new(0),
             puts: Semaphore::new(1),
+            head_missing: AtomicBool::new(false),
             renewal_tried_ms: AtomicU64::new(0),
         }
     }
@@ -88,6 +91,25 @@ impl Client {
         };
         let done = async {
             while !told(&session) {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        Ok(tokio::time::timeout(timeout, done).await.is_ok())
+    }
+
+    /// Waits until all head indexes have the head of a session; false when that was not so within `timeout`.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn wait_published(&self, id: SessionId, timeout: Duration) -> Result<bool, ClientError> {
+        let session = self.opened(id).await?;
+        let mut changes = session.read(|state| state.signals.changed.subscribe());
+        let done = async {
+            while !session.read(|state| state.is_published() && state.head_owed.is_none()) {
                 if changes.changed().await.is_err() {
                     return;
                 }

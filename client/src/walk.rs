@@ -1,16 +1,17 @@
 //! Walks a session's chain with its root: to verify it against the store, to recover it from its head alone, and
 //! to gather it for an export. The chain's own reader decides what is valid; this fetches.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use baton_keys::session::{RecordIdentity, SessionRoot};
 use baton_proto::{
-    ErrorCode,
+    ErrorCode, Signed,
     chain::{SessionReader, VerifiedSegment, rebuild_blob},
     head::HeadOuter,
-    ids::SessionId,
+    ids::{LinkHash, SessionId},
     limits::MAX_BLOB_BYTES,
-    link::{BlobRef, blob_digest},
+    link::{BlobRef, Link, blob_digest},
+    segment::{Segment, blob_salt},
     store::StoreError,
     wire::NodeFrame,
 };
@@ -19,6 +20,7 @@ use baton_walrus_client::ShardCount;
 use crate::{
     client::{Client, shards},
     error::ClientError,
+    head::FoundHead,
     journal::Keeper,
     session::Session,
     settle::fetch_blob,
@@ -57,6 +59,24 @@ impl VerifyReport {
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
     }
+}
+
+/// A session that was brought back from its root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// The session.
+    pub session: SessionId,
+    /// Turns at its end that could not be read: the store does not have their blobs.
+    pub lost: Option<RangeInclusive<u64>>,
+}
+
+/// What becomes of a recovery whose newest blobs are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// Nothing is brought back.
+    Refused,
+    /// What can be read is brought back, and the rest named.
+    Named,
 }
 
 /// How long a verification right after a turn waits for the turn's blob to be in the store.
@@ -105,6 +125,12 @@ impl Client {
         let Some(outer) = outer else { return Ok(report) };
         let sources = Sources { session: Some(&session), own_first: false, last: None };
         let segments = self.walk(&root, &outer, &sources, &mut report).await?;
+        for segment in &segments {
+            let Some(seq) = segment.turns.last().map(|turn| turn.link.seq) else { continue };
+            if !report.not_stored.contains(&seq) {
+                self.note_confirmed(&session, seq).await;
+            }
+        }
         let checked = tokio::task::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
         session.read(|state| check_receipts(state, &mut report));
@@ -130,11 +156,26 @@ impl Client {
     /// as the index knows, [`ErrorCode::RollbackDetected`] or [`ErrorCode::ForkDetected`] when it is here and the
     /// index disagrees, and the chain's.
     pub async fn recover(&self, root: &SessionRoot) -> Result<SessionId, ClientError> {
+        Ok(self.recover_with(root, Missing::Refused).await?.session)
+    }
+
+    /// As [`Client::recover`], but where the store does not have the newest blobs of the session, and no node gives them, the
+    /// turns before them are brought back, and the loss is named. Another device that has the lost turns can still put them
+    /// back; [`Client::publish_over`] goes on without them.
+    ///
+    /// # Errors
+    /// As [`Client::recover`]; the first error where nothing can be read.
+    pub async fn recover_available(&self, root: &SessionRoot) -> Result<Recovered, ClientError> {
+        self.recover_with(root, Missing::Named).await
+    }
+
+    async fn recover_with(&self, root: &SessionRoot, missing: Missing) -> Result<Recovered, ClientError> {
         let id = root.session_id();
+        let whole = |session| Recovered { session, lost: None };
         match self.check_head(id).await {
             Err(ClientError::UnknownSession(_) | ClientError::JournalDamaged { .. }) => {}
             // Another device went on: the longer chain holds the one known here, or the walk finds a fork.
-            Err(ClientError::Behind { .. }) => return self.take_over(id).await,
+            Err(ClientError::Behind { .. }) => return self.take_over(id).await.map(whole),
             Ok(_) => return Err(ClientError::SessionExists(id)),
             Err(error) => return Err(error),
         }
@@ -142,18 +183,41 @@ impl Client {
         if found.inner.tombstone {
             return Err(ClientError::Deleted);
         }
-        let segments = self.fetch_chain(root, &found, None).await?;
+        let (segments, lost) = match self.fetch_chain(root, &found, None).await {
+            Err(error) if missing == Missing::Named && is_gone(&error) => {
+                let segments = self.fetch_older(root, &found).await.ok_or(error)?;
+                let end = segments.last().and_then(|segment| segment.turns.last()).map(|turn| turn.link.seq);
+                (segments, end.map(|end| end.saturating_add(1)..=found.outer.seq))
+            }
+            segments => (segments?, None),
+        };
         let now = self.now_ms();
         let opened = crate::transfer::opened(found.outer.n_shards, found.outer.branch, now);
         let mut entries = crate::transfer::entries(root, &segments, &Default::default(), now)?;
         entries.push(found.entry());
         entries.push(crate::state::Entry::Leases { devices: found.inner.devices });
         let id = self.create(root.clone(), opened, entries, true).await?;
+        self.opened(id).await?.looked(now, true);
         // A guest is no device: it comes anew with every request.
         if !matches!(self.inner.keeper, Keeper::Log(_)) {
             self.spawn_lease(self.opened(id).await?);
         }
-        Ok(id)
+        Ok(Recovered { session: id, lost })
+    }
+
+    /// The verified segments that end with the newest blob of a head that can be read, where the head's own cannot.
+    async fn fetch_older(&self, root: &SessionRoot, found: &FoundHead) -> Option<Vec<VerifiedSegment>> {
+        for (index, end) in found.outer.blobs.iter().enumerate().skip(1) {
+            let sources = Sources { session: None, own_first: false, last: None };
+            let Ok(bytes) = self.fetch(&end.blob, &sources).await else { continue };
+            let Ok((seq, link_hash)) = end_of_blob(root, end.segment, &bytes.bytes) else { continue };
+            let blobs = found.outer.blobs.get(index..)?.to_vec();
+            let outer = HeadOuter { seq, link_hash, blobs, ..found.outer.clone() };
+            if let Ok(segments) = self.walk(root, &outer, &sources, &mut VerifyReport::default()).await {
+                return Some(segments);
+            }
+        }
+        None
     }
 
     /// Puts the blobs of these turns back into the store from this client's own copy, without looking whether they are
@@ -175,7 +239,7 @@ impl Client {
     pub(crate) async fn fetch_chain(
         &self,
         root: &SessionRoot,
-        found: &crate::head::FoundHead,
+        found: &FoundHead,
         session: Option<&Arc<Session>>,
     ) -> Result<Vec<VerifiedSegment>, ClientError> {
         let last = found.last_identity(root).map(|identity| (root, identity));
@@ -283,6 +347,24 @@ impl Client {
         }
         Err(failure)
     }
+}
+
+/// Whether bytes are gone, as opposed to a store that is away.
+fn is_gone(error: &ClientError) -> bool {
+    match error {
+        ClientError::Store(error) => *error == StoreError::NotFound,
+        ClientError::Protocol(code) => *code == ErrorCode::BlobHashMismatch,
+        _ => false,
+    }
+}
+
+/// Position and link hash of the last turn in a blob, whose digest a signed head names.
+fn end_of_blob(root: &SessionRoot, number: u64, bytes: &[u8]) -> Result<(u64, LinkHash), ErrorCode> {
+    let key = root.blob_key(number, &blob_salt(bytes)?);
+    let segment = Segment::open(bytes, &key, &root.session_id(), number)?;
+    let last = segment.entries.last().ok_or(ErrorCode::BadSequence)?;
+    let link = Signed::<Link>::verify(last.link.clone())?;
+    Ok((link.seq, link.link_hash()))
 }
 
 /// Computes Walrus IDs and compares them with those that links name; the head's blob with the ID known here.

@@ -432,12 +432,16 @@ pub enum SessionCommand {
         #[arg(long, value_name = "NUMBER")]
         within_days: Option<u32>,
     },
-    /// Compare a session with the head indexes: what each shows, and which devices there are. Changes nothing.
+    /// Compare a session with the head indexes: what each shows, and which devices there are.
+    ///
+    /// Takes in nothing. A head of this device that the indexes lost, or never got, is published again.
     Check {
         /// The session.
         session: String,
     },
-    /// Take in what another device wrote, say again here what lost its place to it, and publish the head.
+    /// Take in turns that are not here, say again here what lost its place to them, and publish the head.
+    ///
+    /// The turns are another device's, or this one's own where its home is an older copy or a journal lost its end.
     Sync {
         /// The session.
         session: String,

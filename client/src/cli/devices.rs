@@ -6,7 +6,7 @@ use baton_client::{
     Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexShows, IndexStanding, ResumeOptions,
     SessionInfo, TurnEvent, TurnFate,
 };
-use baton_proto::record::Role;
+use baton_proto::{ErrorCode, record::Role};
 use serde_json::{Value, json};
 
 use super::{
@@ -24,8 +24,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Tells of something that has to do with other devices.
 pub fn tell(event: &DeviceEvent, out: &Out) {
     match event {
+        DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
+        DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
+            out.warn(&event.to_string());
+        }
         DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
-        DeviceEvent::Forked { .. } | DeviceEvent::NotCompared { .. } => out.warn(&event.to_string()),
         DeviceEvent::Moved(moved) => {
             out.note(&event.to_string());
             for message in &moved.messages {
@@ -42,14 +45,23 @@ pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> 
     ResumeOptions::of(&settings.turn(model, allow_echo))
 }
 
-/// Compares a session with the head indexes, and changes nothing.
+/// How long a check waits for the head that it found missing to be published.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+
+/// Compares a session with the head indexes, and takes in nothing. A head that they lack is published.
 pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     let id = find_session(client, named).await?;
     let result = client.check_head(id).await;
+    let lacks = matches!(
+        result,
+        Ok(HeadStatus::Unpublished) | Err(ClientError::Protocol(ErrorCode::RollbackDetected))
+    );
+    let published = lacks && cancellable(client.wait_published(id, PUBLISH_WAIT)).await?;
     let info = client.session(id).await?;
     if out.json() {
         out.value(&json!({
             "session": id.to_string(),
+            "published": published,
             "status": result.as_ref().map_or_else(ClientError::name, |status| name(*status)),
             "indexes": info.indexes.iter().map(describe_index).collect::<Vec<_>>(),
             "devices": describe_devices(&info),
@@ -66,7 +78,12 @@ pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failur
         }
         match &result {
             Ok(HeadStatus::Current) => out.good("✓ the head index has this device's head"),
-            Ok(HeadStatus::Unpublished) => out.note("this device's last turns are not in the head index yet"),
+            _ if published => {
+                out.note("the head index lacked this device's last turns; its head is published again");
+            }
+            Ok(HeadStatus::Unpublished) => {
+                out.warn("this device's last turns are not in the head index; they are offered again");
+            }
             Ok(HeadStatus::None) => out.note("nothing was published yet"),
             Err(_) => {}
         }

@@ -82,15 +82,14 @@ pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Res
         SessionCommand::Restore { session: Some(session), .. } => {
             with_client(settings, true, async |client| {
                 let root = client.backup(find_session(client, &session).await?).await?;
-                told(client, client.recover(&root).await?, out).await
+                restored(client, &root, out).await
             })
             .await
         }
         SessionCommand::Restore { session: None, words_file } => {
             let words = words(words_file.as_deref())?;
             let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
-            with_client(settings, true, async |client| told(client, client.recover(&root).await?, out).await)
-                .await
+            with_client(settings, true, async |client| restored(client, &root, out).await).await
         }
     }
 }
@@ -111,6 +110,9 @@ pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
         let mut remarks = Vec::new();
         if session.pending {
             remarks.push("unanswered message".to_owned());
+        }
+        if session.torn_end_bytes > 0 {
+            remarks.push("turns may be missing at its end".to_owned());
         }
         if session.unstored > 0 {
             remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
@@ -153,6 +155,7 @@ fn describe(session: &SessionInfo) -> serde_json::Value {
         "last_ms": session.last_ms,
         "last_node": session.last_node.map(|node| node.to_string()),
         "pending": session.pending,
+        "torn_end_bytes": session.torn_end_bytes,
         "unstored": session.unstored,
         "kept_until_ms": session.kept_until_ms,
     })
@@ -196,6 +199,7 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
         out.value(&json!({
             "session": id.to_string(),
             "turns": turns,
+            "torn_end_bytes": info.torn_end_bytes,
             "displaced": displaced.iter().map(devices::describe_displaced).collect::<Vec<_>>(),
             "devices": devices::describe_devices(&info),
         }))?;
@@ -203,6 +207,13 @@ async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
     }
     devices::show_displaced(&displaced, out)?;
     devices::show_devices(&info, out);
+    if info.torn_end_bytes > 0 {
+        out.warn(&format!(
+            "the end of this session's journal was cut off ({}): turns that followed may be missing here",
+            count(info.torn_end_bytes, "byte")
+        ));
+        out.note(&format!("  try: baton session sync {id}"));
+    }
     Ok(())
 }
 
@@ -402,6 +413,31 @@ fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     let mut text = Zeroizing::new(String::new());
     std::io::stdin().lock().read_line(&mut text)?;
     Ok(text)
+}
+
+/// Brings a session back, as far as it can be read.
+async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
+    let recovered = client.recover_available(root).await?;
+    let id = recovered.session;
+    let Some(lost) = recovered.lost else { return told(client, id, out).await };
+    let info = client.session(id).await?;
+    if out.json() {
+        let mut value = describe(&info);
+        value["lost"] = json!({ "from": lost.start(), "to": lost.end() });
+        out.value(&value)?;
+    } else {
+        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
+        out.warn(&format!(
+            "turns {} to {} are not: the store does not have their blobs",
+            lost.start(),
+            lost.end()
+        ));
+        out.note(
+            "  try: on a device that still has them, baton session verify SESSION --repair; then restore here again",
+        );
+        out.note(&format!("  or go on without them: baton session sync {id} --over"));
+    }
+    Err(Failure::NotStored)
 }
 
 /// Tells of a session that came from elsewhere.

@@ -83,10 +83,18 @@ fn tell(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
         return Ok(out.value(&json!({
             "session": id.to_string(),
             "renewed": report.renewed,
+            "put_back": report.put_back,
+            "published": report.published,
             "failed": failed,
             "kept_until_ms": first,
             "blobs": report.blobs.iter().map(describe).collect::<Vec<_>>(),
         }))?);
+    }
+    if let Some(seq) = report.put_back {
+        out.warn(&format!("{id}  the store did not have the blob of turn {seq}; it was put back"));
+    }
+    if report.published {
+        out.note(&format!("{id}  the head index lacked this device's head; it is published again"));
     }
     for (seq, error) in &report.failed {
         out.warn(&format!("{id}  the blob of turn {seq} was not renewed: {error}"));

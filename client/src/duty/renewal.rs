@@ -25,6 +25,10 @@ const RETRY_MS: u64 = 60 * 60 * 1000;
 pub struct RenewReport {
     /// Turns whose blobs were bought again.
     pub renewed: Vec<u64>,
+    /// The turn whose blob the store turned out not to have, and has again: its node had called it stored.
+    pub put_back: Option<u64>,
+    /// Whether the head index lacked this device's head, and has it again.
+    pub published: bool,
     /// Turns whose blobs were not, and why; they stay due.
     pub failed: Vec<(u64, ClientError)>,
     /// All blobs that the session needs, as they are kept now.
@@ -42,7 +46,8 @@ impl Client {
     }
 
     /// Buys again those of a session's blobs that are due, or may run out `within` that time. One that fails does not
-    /// keep the others; each is one PUT and may be paid for.
+    /// keep the others; each is one PUT and may be paid for. Looks too whether the store has the last turn's blob and the
+    /// index this device's head, and puts back what is missing: a session that rests is seen after by this alone.
     ///
     /// A renewal whose answer got lost, or that was cut off by the end of the process, may have been paid: such a blob is
     /// not due again for an eighth of an epoch. Dropped midway this is as if the process had ended.
@@ -55,6 +60,11 @@ impl Client {
             self.now_ms().saturating_add(u64::try_from(within.as_millis()).unwrap_or(u64::MAX))
         });
         let mut report = RenewReport::default();
+        match self.confirm_last(&session).await {
+            Ok(put_back) => report.put_back = put_back,
+            Err(error) => report.failed.extend(session.read(|state| Some((state.last()?.0.link.seq, error)))),
+        }
+        report.published = self.publish_missing(&session).await;
         for blob in self.lifetimes_of(&session) {
             let wanted =
                 blob.due || horizon.is_some_and(|horizon| blob.stored && blob.kept_until_ms < horizon);
@@ -124,7 +134,7 @@ impl Client {
         }
     }
 
-    fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
+    pub(crate) fn lifetimes_of(&self, session: &Session) -> Vec<BlobLifetime> {
         let (terms, now_ms) = (self.terms(), self.now_ms());
         session.read(|state| lifetime::lifetimes(state, terms, now_ms))
     }

@@ -12,7 +12,15 @@ use baton_proto::{
 };
 use futures::future::join_all;
 
-use crate::{client::Client, error::ClientError, session::Session, state::Entry};
+use crate::{
+    client::Client,
+    error::ClientError,
+    session::Session,
+    state::{Entry, TurnMeta},
+};
+
+/// A session rests that was not used for so long: whatever its last turn set off is done by then.
+const REST_MS: u64 = 10 * 60 * 1000;
 
 /// What a look at the store's copy of a blob showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,18 +43,97 @@ impl Client {
             let ends = state.segment_ends(MAX_READ_BLOBS).into_iter();
             ends.filter_map(|seq| Some((seq, state.blob_ref(seq)?))).collect()
         });
-        let first = self.look_at(&ends).await;
+        self.repair_blobs(session, &ends).await;
+    }
+
+    /// Looks whether the store has the blob of the last turn, and puts it back where it is wrong or gone. Until a segment is
+    /// closed, its blob and the way to all earlier ones hang on the word of one node. A blob whose paid time may be over is
+    /// for a renewal to buy. Returns the turn where it was put back.
+    ///
+    /// # Errors
+    /// [`ClientError::Store`] when it could not be put back.
+    pub(crate) async fn confirm_last(&self, session: &Arc<Session>) -> Result<Option<u64>, ClientError> {
+        let last = session.read(|state| {
+            let (turn, _) = state.last().filter(|(_, meta)| meta.stored)?;
+            let seq = turn.link.seq;
+            Some((seq, state.blob_ref(seq)?))
+        });
+        let Some(last) = last else { return Ok(None) };
+        let now_ms = self.now_ms();
+        if self.lifetimes_of(session).last().is_none_or(|blob| blob.kept_until_ms <= now_ms) {
+            return Ok(None);
+        }
+        let (put_back, failed) = self.repair_blobs(session, &[last]).await;
+        failed.map_or(Ok(put_back.first().copied()), Err)
+    }
+
+    /// [`Client::confirm_last`] in the background, at the first use of a session after a rest, unless this client saw the
+    /// blob itself before.
+    pub(crate) fn spawn_confirmation(&self, session: &Arc<Session>) {
+        let now_ms = self.now_ms();
+        let wanted = session.read(|state| {
+            let rested = |meta: &TurnMeta| now_ms.saturating_sub(meta.accepted_ms) > REST_MS;
+            state.last().is_some_and(|(_, meta)| meta.stored && !meta.confirmed && rested(meta))
+        });
+        if !wanted {
+            return;
+        }
+        let (client, session) = (self.clone(), session.clone());
+        self.spawn(async move {
+            match client.confirm_last(&session).await {
+                Ok(None) => {}
+                Ok(Some(seq)) => {
+                    tracing::warn!(seq, "a blob that a node called stored was not there; it is now")
+                }
+                Err(error) => tracing::warn!(%error, "a blob that a node called stored is not there"),
+            }
+        });
+    }
+
+    /// Looks at the store's copies of these blobs, and puts the client's own back where they are wrong or gone: the turns
+    /// whose blobs were put back, and the last error of those that could not be.
+    async fn repair_blobs(
+        &self,
+        session: &Arc<Session>,
+        ends: &[(u64, BlobRef)],
+    ) -> (Vec<u64>, Option<ClientError>) {
+        let first = self.look_at(ends).await;
+        for (seq, _) in with(&first, Copy::Good) {
+            self.note_confirmed(session, seq).await;
+        }
         let missing: Vec<(u64, BlobRef)> = with(&first, Copy::Missing).collect();
         let mut lost: Vec<(u64, BlobRef)> = with(&first, Copy::Wrong).collect();
         if !missing.is_empty() {
             tokio::time::sleep(self.inner.config.timeouts.second_look).await;
             let second = self.look_at(&missing).await;
+            for (seq, _) in with(&second, Copy::Good) {
+                self.note_confirmed(session, seq).await;
+            }
             lost.extend(with(&second, Copy::Missing).chain(with(&second, Copy::Wrong)));
         }
+        let (mut put_back, mut failed) = (Vec::new(), None);
         for (seq, blob) in lost {
-            if let Err(error) = self.put_back(session, seq, blob.blob_id).await {
-                tracing::warn!(%error, "a lost blob was not put back");
+            match self.put_back(session, seq, blob.blob_id).await {
+                Ok(()) => put_back.push(seq),
+                Err(error) => {
+                    tracing::warn!(%error, "a lost blob was not put back");
+                    failed = Some(error);
+                }
             }
+        }
+        (put_back, failed)
+    }
+
+    /// Notes that this client itself saw a turn's blob in the store.
+    pub(crate) async fn note_confirmed(&self, session: &Arc<Session>, seq: u64) {
+        let known = session.read(|state| state.turn(seq).map(|(_, meta)| (meta.stored, meta.confirmed)));
+        let entries = match known {
+            None | Some((true, true)) => return,
+            Some((true, false)) => vec![Entry::Confirmed { seq }],
+            Some((false, _)) => vec![Entry::Stored { seq, end_epoch: None }, Entry::Confirmed { seq }],
+        };
+        if let Err(error) = session.record(entries).await {
+            tracing::warn!(%error, "that the store has a blob was not noted");
         }
     }
 

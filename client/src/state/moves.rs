@@ -17,6 +17,9 @@ use baton_proto::{
 use super::{Pending, PendingTurn, State, TurnMeta};
 use crate::event::DEFAULT_OUTPUT_TOKENS;
 
+/// So many times a turn may have been said again for it to be found where the journal lost its notes of that.
+const MAX_FOLLOWED: usize = 16;
+
 /// A message that is to be said once those before it are.
 #[derive(Clone)]
 pub(crate) struct Waiting {
@@ -133,13 +136,11 @@ impl State {
 
     /// Makes what waits under a number the pending turn, under a turn id of its own.
     pub(super) fn begin_waiting(&mut self, number: u64, turn_id: TurnId) -> Result<(), ErrorCode> {
-        let waiting = self.moves.waiting.iter().find(|waiting| waiting.number == number);
-        let turn = waiting.ok_or(ErrorCode::BadSequence)?.turn.clone();
-        self.pending = Some(Pending {
-            turn: PendingTurn { turn_id, ..turn },
-            attempts: Vec::new(),
-            number: Some(number),
-        });
+        let waiting = self.moves.waiting.iter_mut().find(|waiting| waiting.number == number);
+        let waiting = waiting.ok_or(ErrorCode::BadSequence)?;
+        waiting.turn.turn_id = turn_id;
+        self.pending =
+            Some(Pending { turn: waiting.turn.clone(), attempts: Vec::new(), number: Some(number) });
         Ok(())
     }
 
@@ -158,6 +159,20 @@ impl State {
         let of = self.take_waiting(number).flatten()?;
         self.moves.set_fate(&of, Fate::Moved(link));
         Some(of)
+    }
+
+    /// Takes what waits off the list where the chain has its turn already, as this link: it was answered, and the journal
+    /// lost that. The displaced turn that it says again.
+    pub(super) fn answered(&mut self, turn_id: &TurnId, link: LinkHash) -> Option<LinkHash> {
+        let mut waiting = self.moves.waiting.iter();
+        let number = waiting.find(|waiting| self.becomes(&waiting.turn.turn_id, turn_id))?.number;
+        self.said(number, link)
+    }
+
+    /// Whether a turn with the first id is said under the second one, now or after a few more times.
+    fn becomes(&self, first: &TurnId, turn_id: &TurnId) -> bool {
+        let ids = std::iter::successors(Some(*first), |id| Some(self.next_turn_id(id)));
+        ids.take(MAX_FOLLOWED).any(|id| id == *turn_id)
     }
 
     fn take_waiting(&mut self, number: u64) -> Option<Option<LinkHash>> {
@@ -264,7 +279,7 @@ fn said_again(turn: &HistoryTurn, meta: &TurnMeta) -> Option<PendingTurn> {
     let (sampling, asked_tokens) = meta.asked.clone().unzip();
     let signed_tokens = meta.auth.as_ref().map(|auth| auth.max_output_tokens);
     Some(PendingTurn {
-        // Another one is drawn when it is said.
+        // Another one follows from it when it is said.
         turn_id: turn.link.turn_id,
         kind: RecordKind::Turn,
         supersedes_from: None,

@@ -227,18 +227,21 @@ async fn a_turn_takes_in_what_another_device_wrote_before_it_and_one_that_is_alo
     say(&second.client, id, "second").await;
     assert!(second.client.wait_settled(id, GRACE).await.unwrap());
     // The first learns of the other device when it looks, and is behind.
-    assert!(matches!(first.client.check_head(id).await, Err(ClientError::Behind { ours: 0, theirs: 1 })));
+    assert!(matches!(
+        first.client.check_head(id).await,
+        Err(ClientError::Behind { ours: 0, theirs: 1, own: false })
+    ));
     let others = first.client.session(id).await.unwrap().others;
     assert_eq!(others.len(), 1);
     assert_eq!(others[0].device, second.client.session(id).await.unwrap().device);
     let (result, events) = events_of(&first.client, id, input("first")).await;
     assert_eq!(result.unwrap().text, "first (2)");
-    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1 }]);
+    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
     assert!(first.client.wait_settled(id, GRACE).await.unwrap());
     // The second knows of the first from the beginning, and needs nobody to tell it.
     let (result, events) = events_of(&second.client, id, input("second again")).await;
     assert_eq!(result.unwrap().text, "second again (3)");
-    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1 }]);
+    assert_eq!(device_events(&events), [DeviceEvent::CaughtUp { turns: 1, own: 0 }]);
     assert!(second.client.displaced(id).await.unwrap().is_empty());
     is_whole(&world, &second, id).await;
     first.client.shutdown(GRACE).await;
@@ -271,7 +274,7 @@ async fn a_fork_is_seen_when_its_head_is_published_and_settled_before_the_next_t
     let (result, events) = events_of(&loser.client, id, input("next")).await;
     assert_eq!(result.unwrap().text, "next (3)");
     let told = device_events(&events);
-    assert_eq!(told[0], DeviceEvent::Forked { at: 1, won: false, turns: 1 });
+    assert_eq!(told[0], DeviceEvent::Forked { at: 1, won: false, turns: 1, own: 0 });
     assert!(matches!(&told[1], DeviceEvent::Moved(moved) if (moved.from, moved.to) == (1, 2)), "{told:?}");
     let texts = events.iter().filter(|event| matches!(event, TurnEvent::Text(_))).count();
     assert_eq!(texts, 2, "of what is said again nothing is shown as the answer");
@@ -324,7 +327,7 @@ async fn a_node_that_knows_a_newer_head_makes_the_client_look_and_go_on_from_the
     let stale = TurnInput { with_locator: false, ..input("first") };
     let (result, events) = events_of(&first.client, id, stale).await;
     assert_eq!(result.unwrap().text, "first (2)");
-    assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1 }), "{events:?}");
+    assert!(device_events(&events).contains(&DeviceEvent::CaughtUp { turns: 1, own: 0 }), "{events:?}");
     assert!(first.client.displaced(id).await.unwrap().is_empty());
     first.client.shutdown(GRACE).await;
     second.client.shutdown(GRACE).await;

@@ -27,6 +27,9 @@ async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {
         assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::RollbackDetected), 5));
         let info = client.session(session).await.unwrap();
         assert_eq!((info.trouble, info.turns), (Some(ErrorCode::RollbackDetected), 2));
+        // The device has what the index lost, and gives it back.
+        assert!(client.wait_published(session, GRACE).await.unwrap());
+        assert_eq!(client.check_head(session).await.unwrap(), HeadStatus::Current);
     }
     client.shutdown(GRACE).await;
 }
@@ -49,7 +52,10 @@ async fn another_turn_in_the_place_of_ours_is_a_fork() {
     let theirs = world.store.heads();
 
     let client = world.client().await;
-    assert!(matches!(client.check_head(session).await, Err(ClientError::Behind { ours: 0, theirs: 1 })));
+    assert!(matches!(
+        client.check_head(session).await,
+        Err(ClientError::Behind { ours: 0, theirs: 1, own: false })
+    ));
     say(&client, session, "ours").await;
     client.shutdown(GRACE).await;
     world.store.set_heads(theirs);

@@ -19,6 +19,7 @@ mod indexes;
 mod keeping;
 mod limits;
 mod memory;
+mod older;
 mod relayer;
 mod renewal;
 mod serve;

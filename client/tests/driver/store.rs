@@ -64,6 +64,12 @@ impl MemoryStore {
         self.0.lock().unwrap().blobs.clear();
     }
 
+    /// Has these blobs again, without a PUT.
+    #[allow(dead_code, reason = "for the client's tests")]
+    pub fn put_again(&self, blobs: Vec<(BlobId, Vec<u8>)>) {
+        self.0.lock().unwrap().blobs.extend(blobs);
+    }
+
     pub fn corrupt_blobs(&self) {
         for bytes in self.0.lock().unwrap().blobs.values_mut() {
             if let Some(last) = bytes.last_mut() {

@@ -1,0 +1,460 @@
+//! Homes that are older copies of themselves, journals that lost their end, and indexes and stores that lost what they
+//! had: what was acknowledged stays in the chain, once and in order.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use baton_client::{
+    Client, ClientError, DeviceEvent, HeadStatus, ResumeOptions, SessionRoot, TurnEvent, TurnInput,
+};
+use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
+use tempfile::TempDir;
+
+use crate::{
+    GRACE, World, events_of,
+    fake::FakeNode,
+    free,
+    gate::{Gate, with_indexes},
+    say, session,
+    store::MemoryStore,
+};
+
+/// Cuts of a journal, and older copies, that are tried in every run; and in a full one.
+const CUTS: [usize; 2] = [40, 1000];
+const COPIES: [usize; 2] = [10, 200];
+/// Turns of a session before another one is begun: what a trial costs grows with them.
+const TRIALS_OF_A_SESSION: usize = 20;
+/// A journal's first bytes, without which it names no session.
+const JOURNAL_START: usize = 16 + 72;
+
+fn trials([sample, all]: [usize; 2]) -> usize {
+    if std::env::var_os("BATON_FULL").is_some() { all } else { sample }
+}
+
+/// A generator that is the same everywhere: Knuth's MMIX constants, its high bits.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % limit
+    }
+}
+
+async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
+    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
+    free(&client).await;
+    client
+}
+
+fn journal(home: &Path) -> PathBuf {
+    let files = fs::read_dir(home.join("sessions")).unwrap().map(|entry| entry.unwrap().path());
+    let mut journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    journals.next().unwrap()
+}
+
+/// What a home holds of its sessions, as a backup keeps it.
+fn backup(home: &Path) -> (PathBuf, Vec<u8>) {
+    let path = journal(home);
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+/// Says something as programs do that take in first what is missing; it must succeed.
+async fn say_next(client: &Client, id: SessionId, text: &str) -> Vec<DeviceEvent> {
+    let input = TurnInput { reconcile: true, ..TurnInput::user(text) };
+    let (result, events) = events_of(client, id, input).await;
+    result.unwrap();
+    let told = events.into_iter().filter_map(|event| match event {
+        TurnEvent::Devices(event) => Some(event),
+        _ => None,
+    });
+    told.collect()
+}
+
+async fn said(client: &Client, id: SessionId) -> Vec<String> {
+    let history = client.history(id).await.unwrap();
+    history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
+}
+
+async fn close(client: Client, id: SessionId) {
+    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    client.shutdown(GRACE).await;
+}
+
+/// A session with so many turns in a home, closed.
+async fn written(world: &World, home: &Path, gate: &Arc<Gate>, turns: usize) -> (SessionId, SessionRoot) {
+    let client = open(world, home, gate).await;
+    let id = session(&client).await;
+    for turn in 0..turns {
+        say(&client, id, &format!("turn {turn}")).await;
+    }
+    let root = client.backup(id).await.unwrap();
+    close(client, id).await;
+    (id, root)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_home_takes_in_its_own_later_turns_before_the_next_one() {
+    let world = World::new(1).await;
+    let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+    let (id, _) = written(&world, home.path(), &gate, 4).await;
+    let (path, older) = backup(home.path());
+    let client = open(&world, home.path(), &gate).await;
+    for turn in 4..10 {
+        say(&client, id, &format!("turn {turn}")).await;
+    }
+    close(client, id).await;
+    fs::write(&path, older).unwrap();
+
+    let client = open(&world, home.path(), &gate).await;
+    let error = client.check_head(id).await.unwrap_err();
+    assert!(matches!(error, ClientError::Behind { ours: 3, theirs: 9, own: true }), "{error}");
+    assert!(error.to_string().contains("this device itself wrote"), "{error}");
+    assert!(!error.to_string().contains("another device"), "{error}");
+    client.shutdown(GRACE).await;
+
+    let client = open(&world, home.path(), &gate).await;
+    let told = say_next(&client, id, "after the backup").await;
+    assert_eq!(told, [DeviceEvent::CaughtUp { turns: 6, own: 6 }]);
+    assert!(told[0].to_string().starts_with("this home is an older copy"), "{}", told[0]);
+    let mut expected: Vec<String> = (0..10).map(|turn| format!("turn {turn}")).collect();
+    expected.push("after the backup".to_owned());
+    assert_eq!(said(&client, id).await, expected);
+    assert!(client.displaced(id).await.unwrap().is_empty());
+    // It knows all of it now, and looks no second time.
+    let looked = gate.resolves();
+    let mut asked = 0;
+    let input = TurnInput { reconcile: true, ..TurnInput::user("again") };
+    let count = |event| {
+        if event == TurnEvent::Accepted {
+            asked = gate.resolves() - looked;
+        }
+    };
+    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    let looked_by_publishing = gate.resolves() - looked;
+    client.turn(id, input, count).await.unwrap();
+    assert!(asked <= looked_by_publishing, "{asked} looks");
+    close(client, id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_home_that_could_not_look_keeps_what_it_had_acknowledged_whatever_the_links_are() {
+    // Which of two links is lower is a coin: every trial would be won or lost by it alone.
+    for trial in 0..6 {
+        let world = World::new(1).await;
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let (id, root) = written(&world, home.path(), &gate, 2).await;
+        let (path, older) = backup(home.path());
+        let client = open(&world, home.path(), &gate).await;
+        for turn in 2..5 {
+            say(&client, id, &format!("turn {turn}")).await;
+        }
+        let links: Vec<_> =
+            client.history(id).await.unwrap().iter().map(|view| view.turn.link.link_hash()).collect();
+        close(client, id).await;
+        fs::write(&path, older).unwrap();
+
+        gate.away();
+        let client = open(&world, home.path(), &gate).await;
+        let told = say_next(&client, id, "in the dark").await;
+        assert!(matches!(told[..], [DeviceEvent::NotCompared { .. }]), "trial {trial}: {told:?}");
+        gate.open();
+        let mut told = Vec::new();
+        let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+        let done = client.reconcile(id, &options, |event| {
+            if let TurnEvent::Devices(event) = event {
+                told.push(event);
+            }
+        });
+        done.await.unwrap();
+        assert_eq!(told[0], DeviceEvent::Forked { at: 2, won: false, turns: 1, own: 3 }, "trial {trial}");
+        assert!(!told[0].to_string().contains("another device"), "{}", told[0]);
+        let history = client.history(id).await.unwrap();
+        let now: Vec<_> = history.iter().map(|view| view.turn.link.link_hash()).collect();
+        assert_eq!(now[..5], links[..], "trial {trial}");
+        let expected = ["turn 0", "turn 1", "turn 2", "turn 3", "turn 4", "in the dark"];
+        assert_eq!(said(&client, id).await, expected, "trial {trial}");
+        close(client, id).await;
+        // So has whoever comes with the words alone.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = open(&world, elsewhere.path(), &gate).await;
+        other.recover(&root).await.unwrap();
+        assert_eq!(said(&other, id).await, expected, "trial {trial}");
+        other.shutdown(GRACE).await;
+    }
+}
+
+/// A session of a few turns in a home, and everything acknowledged in it.
+struct Trial {
+    home: TempDir,
+    gate: Arc<Gate>,
+    id: SessionId,
+    root: SessionRoot,
+    acknowledged: Vec<String>,
+}
+
+impl Trial {
+    async fn new(world: &World, turns: usize) -> Self {
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let (id, root) = written(world, home.path(), &gate, turns).await;
+        let acknowledged = (0..turns).map(|turn| format!("turn {turn}")).collect();
+        Self { home, gate, id, root, acknowledged }
+    }
+
+    /// One more turn from the home as it is; afterwards everything is there, once, in order.
+    async fn goes_on(&mut self, world: &World, text: String, what: &str) {
+        let client = open(world, self.home.path(), &self.gate).await;
+        match client.session(self.id).await {
+            // Not even its first entry is left: it comes back by its root, as its error says.
+            Err(ClientError::JournalDamaged { .. }) => {
+                assert_eq!(client.recover(&self.root).await.unwrap(), self.id, "{what}");
+            }
+            found => drop(found.unwrap()),
+        }
+        // A message that was begun is finished first, as the programs do.
+        let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+        client.resume(self.id, options, |_| {}).await.unwrap();
+        say_next(&client, self.id, &text).await;
+        self.acknowledged.push(text);
+        assert_eq!(said(&client, self.id).await, self.acknowledged, "{what}");
+        assert!(client.displaced(self.id).await.unwrap().is_empty(), "{what}");
+        close(client, self.id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_cut_of_a_journal_displaces_an_acknowledged_turn() {
+    let world = World::new(1).await;
+    let mut draw = Seeded(21);
+    let mut trial = Trial::new(&world, 4).await;
+    for number in 0..trials(CUTS) {
+        if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
+            trial = Trial::new(&world, 4).await;
+        }
+        let (path, bytes) = backup(trial.home.path());
+        let cut = JOURNAL_START + draw.below(bytes.len() - JOURNAL_START);
+        fs::write(&path, &bytes[..cut]).unwrap();
+        trial.goes_on(&world, format!("cut {number}"), &format!("cut {number} to {cut} bytes")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_older_copy_of_a_home_displaces_an_acknowledged_turn() {
+    let world = World::new(1).await;
+    let mut draw = Seeded(22);
+    let mut trial = Trial::new(&world, 2).await;
+    let mut copies = vec![backup(trial.home.path())];
+    for number in 0..trials(COPIES) {
+        if number % TRIALS_OF_A_SESSION == TRIALS_OF_A_SESSION - 1 {
+            trial = Trial::new(&world, 2).await;
+            copies = vec![backup(trial.home.path())];
+        }
+        let (path, bytes) = &copies[draw.below(copies.len())];
+        fs::write(path, bytes).unwrap();
+        trial.goes_on(&world, format!("copy {number}"), &format!("copy {number}")).await;
+        copies.push(backup(trial.home.path()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
+    let world = World::new(1).await;
+    let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+    let (id, _) = written(&world, home.path(), &gate, 2).await;
+    let (path, bytes) = backup(home.path());
+    fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    gate.away();
+    // Without opening it, when it is opened, and after that: the torn bytes are in another file by then.
+    for _ in 0..2 {
+        let client = open(&world, home.path(), &gate).await;
+        assert!(client.session(id).await.unwrap().torn_end_bytes > 0);
+        client.shutdown(GRACE).await;
+        let client = Client::open(with_indexes(world.config(home.path()), &[gate.clone()])).await.unwrap();
+        assert!(client.sessions().await.unwrap()[0].torn_end_bytes > 0);
+        client.shutdown(GRACE).await;
+    }
+    gate.open();
+    let client = open(&world, home.path(), &gate).await;
+    let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+    client.reconcile(id, &options, |_| {}).await.unwrap();
+    client.check_head(id).await.unwrap();
+    assert_eq!(client.session(id).await.unwrap().torn_end_bytes, 0);
+    assert_eq!(said(&client, id).await, ["turn 0", "turn 1"]);
+    close(client, id).await;
+    let client = open(&world, home.path(), &gate).await;
+    assert_eq!(client.session(id).await.unwrap().torn_end_bytes, 0);
+    client.shutdown(GRACE).await;
+}
+
+/// What sees that the index lacks this device's head, and so publishes it.
+#[derive(Debug, Clone, Copy)]
+enum Seeing {
+    Check,
+    Sync,
+    Renew,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_a_shorter_one_displaced_is_published_again_by_whatever_sees_it() {
+    for seeing in [Seeing::Check, Seeing::Sync, Seeing::Renew] {
+        let world = World::new(1).await;
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let client = open(&world, home.path(), &gate).await;
+        let id = session(&client).await;
+        say(&client, id, "one").await;
+        assert!(client.wait_settled(id, GRACE).await.unwrap());
+        let early = world.store.heads();
+        say(&client, id, "two").await;
+        say(&client, id, "three").await;
+        let root = client.backup(id).await.unwrap();
+        close(client, id).await;
+        // The index goes back in time; whoever restores then has less, and says there that it may write.
+        world.store.set_heads(early);
+        let second_home = tempfile::tempdir().unwrap();
+        let second = open(&world, second_home.path(), &gate).await;
+        second.recover(&root).await.unwrap();
+        assert_eq!(said(&second, id).await, ["one"]);
+        assert!(second.wait_told(id, GRACE).await.unwrap());
+        second.shutdown(GRACE).await;
+
+        let client = open(&world, home.path(), &gate).await;
+        match seeing {
+            Seeing::Check => {
+                assert_eq!(client.check_head(id).await.unwrap(), HeadStatus::Unpublished);
+                assert!(client.wait_published(id, GRACE).await.unwrap());
+            }
+            Seeing::Sync => {
+                let options = ResumeOptions { reconcile: true, ..ResumeOptions::default() };
+                let done = client.reconcile(id, &options, |_| {}).await.unwrap();
+                assert_eq!(done.status, HeadStatus::Current);
+            }
+            Seeing::Renew => assert!(client.renew(id, None).await.unwrap().published),
+        }
+        let third_home = tempfile::tempdir().unwrap();
+        let third = open(&world, third_home.path(), &gate).await;
+        third.recover(&root).await.unwrap();
+        assert_eq!(said(&third, id).await, ["one", "two", "three"], "{seeing:?}");
+        third.shutdown(GRACE).await;
+        client.shutdown(GRACE).await;
+    }
+}
+
+/// A world whose node stores blobs where nobody else finds them, and says that they are stored.
+async fn claims_stored() -> World {
+    let mut world = World::new(0).await;
+    let elsewhere = MemoryStore::default();
+    world.nodes.push(FakeNode::start(&elsewhere, EngineKind::Native).await);
+    world
+}
+
+async fn is_stored(world: &World, client: &Client, id: SessionId) -> bool {
+    let last = client.lifetimes(id).await.unwrap().pop().unwrap();
+    assert!(last.stored, "as its node says");
+    world.store.blobs().iter().any(|(stored, _)| Some(*stored) == last.blob_id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_only_its_node_calls_stored_is_put_back_by_a_renewal_and_at_the_first_use_after_a_rest() {
+    for rests in [false, true] {
+        let world = claims_stored().await;
+        let client = world.client().await;
+        let id = session(&client).await;
+        for text in ["one", "two", "three"] {
+            say(&client, id, text).await;
+        }
+        assert!(client.wait_settled(id, GRACE).await.unwrap());
+        assert!(!is_stored(&world, &client, id).await);
+        if rests {
+            client.shutdown(GRACE).await;
+            let mut config = world.config(world.home.path());
+            let system = config.clock.clone();
+            config.clock = Arc::new(move || system() + 11 * 60 * 1000);
+            let client = Client::open(config).await.unwrap();
+            client.session(id).await.unwrap();
+            tokio::time::timeout(GRACE, world.store.put_count(1)).await.unwrap();
+            client.shutdown(GRACE).await;
+        } else {
+            let report = client.renew(id, None).await.unwrap();
+            assert_eq!(report.put_back, Some(2));
+            assert_eq!(client.renew(id, None).await.unwrap().put_back, None);
+            assert!(is_stored(&world, &client, id).await);
+            client.shutdown(GRACE).await;
+        }
+        world.nodes[0].stop().await;
+        let client = world.client().await;
+        assert!(is_stored(&world, &client, id).await);
+        assert!(client.verify(id, true).await.unwrap().not_stored.is_empty());
+        client.shutdown(GRACE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
+    let world = World::new(1).await;
+    world.nodes[0].script([crate::fake::Act::NeverStore]);
+    let mut config = world.config(world.home.path());
+    config.timeouts.author_stores = Duration::from_secs(3600);
+    let client = Client::open(config).await.unwrap();
+    let id = session(&client).await;
+    say(&client, id, "one").await;
+    assert_eq!(client.session(id).await.unwrap().unstored, 1);
+    // Somebody else stores it: the node late, or as here another device.
+    let export = client.export(id, true).await.unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = world.client_at(elsewhere.path()).await;
+    other.import(&export).await.unwrap();
+    other.put_back_blobs(id, &[0]).await.unwrap();
+    other.shutdown(GRACE).await;
+
+    assert!(client.verify(id, true).await.unwrap().not_stored.is_empty());
+    assert_eq!(client.session(id).await.unwrap().unstored, 0);
+    assert!(client.lifetimes(id).await.unwrap()[0].stored);
+    client.shutdown(Duration::from_millis(100)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_whose_newest_blob_is_gone_brings_the_turns_before_it_and_names_the_rest() {
+    let world = World::new(1).await;
+    let client = world.client().await;
+    let id = session(&client).await;
+    for turn in 0..16 {
+        say(&client, id, &format!("turn {turn}")).await;
+    }
+    assert!(client.wait_settled(id, GRACE).await.unwrap());
+    let closed = world.store.blobs();
+    say(&client, id, "turn 16").await;
+    say(&client, id, "turn 17").await;
+    let root = client.backup(id).await.unwrap();
+    close(client, id).await;
+    // The store loses what came after the full segment, and the node is gone.
+    world.store.forget_blobs();
+    world.store.put_again(closed);
+    world.nodes[0].stop().await;
+
+    let home = tempfile::tempdir().unwrap();
+    let client = world.client_at(home.path()).await;
+    let strict = client.recover(&root).await.unwrap_err();
+    assert!(matches!(strict, ClientError::Store(StoreError::NotFound)), "{strict}");
+    let recovered = client.recover_available(&root).await.unwrap();
+    assert_eq!((recovered.session, recovered.lost), (id, Some(16..=17)));
+    let expected: Vec<String> = (0..16).map(|turn| format!("turn {turn}")).collect();
+    assert_eq!(said(&client, id).await, expected);
+    // What another device may still have is not written over unasked.
+    assert!(matches!(client.check_head(id).await, Err(ClientError::Behind { ours: 15, theirs: 17, .. })));
+    client.shutdown(GRACE).await;
+
+    // That device is there: it puts them back, and the next restore has all of it.
+    let first = world.client().await;
+    let missing = first.verify(id, false).await.unwrap().not_stored;
+    first.put_back_blobs(id, &missing).await.unwrap();
+    first.shutdown(GRACE).await;
+    let client = world.client_at(home.path()).await;
+    assert_eq!(client.recover_available(&root).await.unwrap().lost, None);
+    assert_eq!(said(&client, id).await.len(), 18);
+    client.shutdown(GRACE).await;
+}
