@@ -395,6 +395,15 @@ impl Client {
         Ok(self.opened(id).await?.read(|state| state.last().map(|turn| view(state, turn))))
     }
 
+    /// How many turns of a session were read from memory since it was opened, each as often as it was. What one more turn
+    /// adds must not depend on how many there are; benchmarks show it.
+    ///
+    /// # Errors
+    /// As [`Client::session`].
+    pub async fn turn_reads(&self, id: SessionId) -> Result<u64, ClientError> {
+        Ok(self.opened(id).await?.read(State::turn_reads))
+    }
+
     /// The pinned system text of a session, with the definitions of its tools ([`baton_proto::tools`]).
     ///
     /// # Errors
@@ -529,9 +538,7 @@ pub(crate) fn info(session: &Session, terms: Terms) -> SessionInfo {
 }
 
 pub(crate) fn state_info(state: &State, terms: Terms, trouble: Option<ErrorCode>) -> SessionInfo {
-    let unstored = (state.first_seq()..state.next_seq())
-        .filter(|seq| !state.is_superseded(*seq) && state.turn(*seq).is_some_and(|(_, meta)| !meta.stored))
-        .count() as u64;
+    let unstored = state.unstored.len() as u64;
     let pending = state.pending.as_ref();
     SessionInfo {
         id: state.session_id,

@@ -38,7 +38,7 @@ pub struct Conversation {
 
 impl Conversation {
     fn of(state: &State) -> Self {
-        let turns = effective(&state.history).into_iter().filter_map(|position| {
+        let turns = effective(state.history.all()).into_iter().filter_map(|position| {
             let turn = state.history.get(position)?;
             let record = turn.record.as_ref()?;
             Some(SaidTurn {

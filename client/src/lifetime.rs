@@ -4,15 +4,17 @@
 //! epoch nor when it ends, so what is certain is only this: a blob stored for e epochs of length d stays for
 //! (e - 1)·d at the least and e·d at the most. It is renewed while at least one whole epoch is certain.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use baton_proto::ids::BlobId;
+use baton_proto::{chain::HistoryTurn, ids::BlobId};
 
 use crate::state::{State, TurnMeta};
 
 /// The part of an epoch for which a renewal in doubt is left alone: of the last certain epoch there is then
 /// time for several.
 const DOUBT_WAIT: u64 = 8;
+/// Blobs that may change between two looks; when there are more, the next look is at all of them.
+const MAX_CHANGED: usize = 64;
 
 /// How long an epoch is, and for how many of them blobs are stored where that is not known of a blob.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +22,12 @@ pub(crate) struct Terms {
     pub(crate) epoch: Duration,
     pub(crate) open_epochs: u32,
     pub(crate) closed_epochs: u32,
+}
+
+impl Terms {
+    fn epoch_ms(self) -> u64 {
+        u64::try_from(self.epoch.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// A blob that a session needs, and until when the store keeps it.
@@ -50,9 +58,47 @@ pub(crate) fn lifetimes(state: &State, terms: Terms, now_ms: u64) -> Vec<BlobLif
     ends.filter_map(|seq| lifetime(state, seq, terms, now_ms)).collect()
 }
 
-/// Whether any of them is due.
-pub(crate) fn any_due(state: &State, terms: Terms, now_ms: u64) -> bool {
-    lifetimes(state, terms, now_ms).iter().any(|lifetime| lifetime.due)
+/// From when on a blob of the session is due, as far as that is known: so that a turn looks at the blobs that changed
+/// since the last look, and not at all of the session's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DueWatch {
+    /// No blob is due before this, but perhaps one that changed; none before the first look.
+    from_ms: Option<u64>,
+    /// Last turns of blobs that changed since the last look.
+    changed: BTreeSet<u64>,
+}
+
+impl DueWatch {
+    /// What is known of a turn's blob changed.
+    pub(crate) fn changed(&mut self, seq: u64) {
+        if self.from_ms.is_some() {
+            self.changed.insert(seq);
+        }
+        if self.changed.len() > MAX_CHANGED {
+            self.all_changed();
+        }
+    }
+
+    /// Every blob is looked at the next time.
+    pub(crate) fn all_changed(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl State {
+    /// Whether any blob is due. Looks at all of them only once one may be.
+    pub(crate) fn any_due(&mut self, terms: Terms, now_ms: u64) -> bool {
+        let watch = std::mem::take(&mut self.due);
+        let changed = watch.changed.into_iter().filter(|seq| !self.is_superseded(*seq));
+        let changed = changed.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
+        let mut from_ms = watch.from_ms.unwrap_or(0).min(changed);
+        if now_ms >= from_ms {
+            let ends = self.segment_ends(usize::MAX).into_iter();
+            from_ms = ends.filter_map(|seq| due_from_ms(self, seq, terms)).min().unwrap_or(u64::MAX);
+        }
+        self.due.from_ms = Some(from_ms);
+        now_ms >= from_ms
+    }
 }
 
 /// Until when all of them that are stored are kept at the least.
@@ -63,30 +109,44 @@ pub(crate) fn kept_until_ms(state: &State, terms: Terms) -> Option<u64> {
 
 fn lifetime(state: &State, seq: u64, terms: Terms, now_ms: u64) -> Option<BlobLifetime> {
     let (turn, meta) = state.turn(seq)?;
-    let closed = state.segment(turn.link.segment).is_closed();
-    let usual = if closed { terms.closed_epochs } else { terms.open_epochs };
-    let (stored_ms, epochs) = match meta.paid {
-        Some(paid) => (paid.stored_ms, paid.epochs),
-        None => (first_known_ms(turn.link.time_ms, meta), usual),
-    };
-    let epoch_ms = u64::try_from(terms.epoch.as_millis()).unwrap_or(u64::MAX);
+    let (stored_ms, epochs) = bought(state, (turn, meta), terms);
+    let epoch_ms = terms.epoch_ms();
     let after = |epochs: u32| stored_ms.saturating_add(epoch_ms.saturating_mul(epochs.into()));
-    let kept_until_ms = after(epochs.saturating_sub(1));
-    // In the epoch of its last PUT another one adds nothing, and would be bought all the same.
-    let extends = now_ms.saturating_sub(stored_ms) >= epoch_ms / 2;
-    // One that may have been paid is not paid again at every start; but it is, before the time is over.
-    let waits =
-        meta.renewal_doubt_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) < epoch_ms / DOUBT_WAIT);
     Some(BlobLifetime {
         seq,
         blob_id: meta.blob_id,
         length: meta.length,
         stored: meta.stored,
         end_epoch: meta.end_epoch,
-        kept_until_ms,
+        kept_until_ms: after(epochs.saturating_sub(1)),
         gone_by_ms: after(epochs),
-        due: meta.stored && extends && !waits && now_ms.saturating_add(epoch_ms) > kept_until_ms,
+        due: due_from_ms(state, seq, terms).is_some_and(|from_ms| now_ms >= from_ms),
     })
+}
+
+/// When the blob that ends with a turn was last bought, and for how many epochs.
+fn bought(state: &State, (turn, meta): (&HistoryTurn, &TurnMeta), terms: Terms) -> (u64, u32) {
+    let closed = || state.turn(turn.link.seq + 1).is_some() || state.segment(turn.link.segment).is_closed();
+    match meta.paid {
+        Some(paid) => (paid.stored_ms, paid.epochs),
+        None if closed() => (first_known_ms(turn.link.time_ms, meta), terms.closed_epochs),
+        None => (first_known_ms(turn.link.time_ms, meta), terms.open_epochs),
+    }
+}
+
+/// From when on the blob that ends with a turn is to be bought again; none for one that is not known to be stored.
+fn due_from_ms(state: &State, seq: u64, terms: Terms) -> Option<u64> {
+    let (turn, meta) = state.turn(seq).filter(|(_, meta)| meta.stored)?;
+    let (stored_ms, epochs) = bought(state, (turn, meta), terms);
+    let epoch_ms = terms.epoch_ms();
+    // At least one whole epoch is certain until then.
+    let certain = stored_ms.saturating_add(epoch_ms.saturating_mul(epochs.saturating_sub(2).into()));
+    let certain = if epochs < 2 { 0 } else { certain.saturating_add(1) };
+    // In the epoch of its last PUT another one adds nothing, and would be bought all the same.
+    let extends = stored_ms.saturating_add(epoch_ms / 2);
+    // One that may have been paid is not paid again at every start; but it is, before the time is over.
+    let doubt = meta.renewal_doubt_ms.map_or(0, |since_ms| since_ms.saturating_add(epoch_ms / DOUBT_WAIT));
+    Some(certain.max(extends).max(doubt))
 }
 
 /// When a blob was stored whose PUT this journal knows nothing of: with its turn, which in a session brought here from

@@ -212,16 +212,17 @@ fn window(state: &State, replaced_from: Option<u64>, budget: usize) -> Vec<u64> 
     let mut kept = Vec::new();
     let mut bytes = 0usize;
     // Back to before `from`: a record at or after it counts no longer, and neither does what it replaced.
-    let end = replaced_from
-        .map_or(state.history.len(), |from| state.history.partition_point(|turn| turn.link.seq < from));
-    // Nothing before the blobs that can be granted is of use, so a long session is not read through.
-    let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
-    let first = oldest.map_or(0, |(oldest, _)| {
-        state.history.partition_point(|turn| turn.link.segment < oldest.link.segment)
+    let length = state.history.len();
+    let end = replaced_from.map_or(length, |from| {
+        usize::try_from(from.saturating_sub(state.first_seq())).map_or(length, |end| end.min(length))
     });
-    let history = state.history.get(first..end).unwrap_or_default();
-    for position in effective_newest_first(history) {
-        let Some(turn) = history.get(position) else { continue };
+    // A walk from the newest back, which ends with the budget: a long session is not read through.
+    let newest_first = (0..end).rev().map_while(|position| Some((position, state.history.get(position)?)));
+    // Nothing before the blobs that can be granted is of use.
+    let oldest = state.segment_ends(MAX_READ_BLOBS).last().and_then(|seq| state.turn(*seq));
+    let oldest_segment = oldest.map_or(0, |(oldest, _)| oldest.link.segment);
+    let granted = newest_first.take_while(|(_, turn)| turn.link.segment >= oldest_segment);
+    for (_, turn) in effective_newest_first(granted) {
         if bytes >= budget {
             break;
         }

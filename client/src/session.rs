@@ -21,6 +21,7 @@ use crate::{
     error::ClientError,
     heads::IndexStanding,
     journal::{self, Journal, JournalLog, Keeper},
+    lifetime::Terms,
     state::{Entry, Opened, State},
 };
 
@@ -197,6 +198,11 @@ impl Session {
     /// Looks at the state.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock())
+    }
+
+    /// Whether a blob of the session is to be renewed.
+    pub(crate) fn any_due(&self, terms: Terms, now_ms: u64) -> bool {
+        self.lock().any_due(terms, now_ms)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

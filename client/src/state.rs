@@ -3,6 +3,9 @@
 //! Pure: no I/O. [`crate::session`] applies an entry only after the journal has it, so memory never runs ahead of
 //! the disk.
 
+#[cfg(test)]
+mod growth;
+mod log;
 mod moves;
 mod shorter;
 
@@ -19,19 +22,20 @@ use baton_proto::{
     codec,
     head::{DeviceLease, HeadOuter, SegmentRef},
     ids::{BlobDigest, BlobId, DeviceId, LinkHash, NodeId, SessionId, TurnId},
-    limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS},
+    limits::{MAX_OBJECT_BYTES, MAX_READ_BLOBS, SEGMENT_TURNS},
     link::{BlobRef, BranchPoint, Genesis, Link},
     memory::MemoryItem,
     receipt::{ProgressNote, Receipt},
-    record::{Message, RecordKind},
+    record::{Message, Record, RecordKind},
     segment::{self, Segment},
     turn::{Sampling, TurnAuth, json_schema_hash},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{fork::Chain, wait::Signals};
+use crate::{fork::Chain, lifetime::DueWatch, wait::Signals};
 
+pub(crate) use log::TurnLog;
 pub(crate) use moves::{Displaced, Fate, Moves};
 
 /// Bytes of text that stand for a token of a prompt: fewer than most tokenizers make of most languages.
@@ -258,6 +262,9 @@ pub(crate) struct PublishedHead {
     pub(crate) link_hash: LinkHash,
 }
 
+/// The authorisation, receipt and acknowledgement of a turn, as far as they are here.
+type SignedByBoth = (Option<Signed<TurnAuth>>, Option<Signed<Receipt>>, Option<Signed<TurnAck>>);
+
 /// A session's state.
 #[derive(Clone)]
 pub(crate) struct State {
@@ -268,9 +275,13 @@ pub(crate) struct State {
     /// The first turn that is here, and what its link continues; none where all are.
     shortened: Option<(u64, LinkHash)>,
     /// Accepted turns, oldest first; each with its record.
-    pub(crate) history: Vec<HistoryTurn>,
+    pub(crate) history: TurnLog<HistoryTurn>,
     /// Parallel to `history`.
-    pub(crate) meta: Vec<TurnMeta>,
+    pub(crate) meta: TurnLog<TurnMeta>,
+    /// Bytes of all sealed records in `history`.
+    record_bytes: u64,
+    /// From when on a blob is to be renewed.
+    pub(crate) due: DueWatch,
     pub(crate) pending: Option<Pending>,
     /// JSON schemas that answers were asked to satisfy, by their hashes.
     schemas: HashMap<[u8; 32], String>,
@@ -301,8 +312,10 @@ impl State {
             opened,
             system,
             shortened: None,
-            history: Vec::new(),
-            meta: Vec::new(),
+            history: TurnLog::new(),
+            meta: TurnLog::new(),
+            record_bytes: 0,
+            due: DueWatch::default(),
             pending: None,
             schemas: HashMap::new(),
             head: None,
@@ -332,9 +345,8 @@ impl State {
     pub(crate) fn prompt_tokens(&self) -> u32 {
         let texts =
             |messages: &[Message]| messages.iter().map(|message| message.text.len() as u64).sum::<u64>();
-        let history: u64 = self.history.iter().map(|turn| u64::from(turn.link.record_length)).sum();
         let new = self.pending.as_ref().map_or(0, |pending| texts(&pending.turn.messages));
-        let tokens = (history + new + texts(&self.system)) / PROMPT_BYTES_PER_TOKEN;
+        let tokens = (self.record_bytes + new + texts(&self.system)) / PROMPT_BYTES_PER_TOKEN;
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
@@ -471,7 +483,7 @@ impl State {
         self.schemas.get(hash).map(String::as_str)
     }
 
-    fn push_turn(&mut self, turn: TurnEntry) -> Result<(), ErrorCode> {
+    fn push_turn(&mut self, mut turn: TurnEntry) -> Result<(), ErrorCode> {
         let link = Signed::<Link>::verify(turn.entry.link.clone())?;
         if link.seq != self.next_seq() || link.prev_link != self.prev_link() {
             return Err(ErrorCode::ChainBroken);
@@ -479,11 +491,23 @@ impl State {
         let identity = link.record_identity();
         let record = turn.entry.record.open(&self.root.record_key(&identity), &identity)?;
         let (mut auth, mut receipt, mut ack) = (None, None, None);
-        if let Some(proof) = turn.proof {
+        if let Some(proof) = turn.proof.take() {
             auth = Some(Signed::verify(proof.auth)?);
             receipt = Some(Signed::verify(proof.receipt)?);
             ack = proof.ack.map(Signed::verify).transpose()?;
         }
+        self.push_opened(link, record, turn, (auth, receipt, ack));
+        Ok(())
+    }
+
+    /// Appends a turn that was verified and opened.
+    fn push_opened(
+        &mut self,
+        link: Signed<Link>,
+        record: Record,
+        turn: TurnEntry,
+        (auth, receipt, ack): SignedByBoth,
+    ) {
         let notes = auth.as_ref().map_or_else(Vec::new, |auth| self.notes_before(auth));
         // The link names the blob before it, ID included.
         if let (Some(previous), Some(blob)) = (self.meta.last_mut(), link.prev_blob) {
@@ -507,6 +531,8 @@ impl State {
         }
         // System text changes only between turns, so what holds now held when the turn was sent.
         let system = receipt.is_some().then(|| self.system.clone());
+        self.record_bytes += u64::from(link.record_length);
+        self.due.changed(seq);
         self.history.push(HistoryTurn { link, record: Some(record) });
         self.meta.push(TurnMeta {
             entry: turn.entry,
@@ -530,7 +556,11 @@ impl State {
             moved_from,
             signed_twice: None,
         });
-        Ok(())
+    }
+
+    /// Turns that were read of this session so far, each as often as it was.
+    pub(crate) fn turn_reads(&self) -> u64 {
+        self.history.reads().wrapping_add(self.meta.reads())
     }
 
     /// What is signed of the parts that an attempt continued, the first first.
@@ -550,6 +580,7 @@ impl State {
     }
 
     fn meta_mut(&mut self, seq: u64) -> Result<&mut TurnMeta, ErrorCode> {
+        self.due.changed(seq);
         let index = self.index(seq).ok_or(ErrorCode::BadSequence)?;
         self.meta.get_mut(index).ok_or(ErrorCode::BadSequence)
     }
@@ -620,12 +651,17 @@ impl State {
 
     /// A segment as far as it goes.
     pub(crate) fn segment(&self, number: u64) -> Segment {
-        // Segments are runs, so the search begins where the number does.
-        let first = self.history.partition_point(|turn| turn.link.segment < number);
-        let turns = self.history.get(first..).unwrap_or_default();
-        let entries = turns
-            .iter()
-            .zip(self.meta.get(first..).unwrap_or_default())
+        let last = self.history.last().filter(|last| last.link.segment == number);
+        let first = match last {
+            Some(last) => segment_start(self.history.len() - 1, &last.link),
+            // Segments are runs, so the search begins where the number does.
+            None => self.history.partition_point(|turn| turn.link.segment < number),
+        };
+        let run = first..first + SEGMENT_TURNS;
+        let entries = self
+            .history
+            .iter_range(run.clone())
+            .zip(self.meta.iter_range(run))
             .take_while(|(turn, _)| turn.link.segment == number)
             .map(|(_, meta)| meta.entry.clone())
             .collect();
@@ -659,8 +695,7 @@ impl State {
                 break;
             }
             ends.push(turn.link.seq);
-            let first = self.history.partition_point(|other| other.link.segment < turn.link.segment);
-            next = first.checked_sub(1);
+            next = next.and_then(|index| segment_start(index, &turn.link).checked_sub(1));
         }
         ends
     }
@@ -743,4 +778,9 @@ impl State {
             author,
         }
     }
+}
+
+/// Where the segment of the turn at a position begins: a log has whole segments, but for the last.
+fn segment_start(position: usize, link: &Link) -> usize {
+    position.saturating_sub(usize::from(link.index))
 }

@@ -276,25 +276,28 @@ fn open_records(
 /// seq would bring back what that one replaced.
 #[must_use]
 pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
-    let mut kept: Vec<usize> = effective_newest_first(turns).collect();
+    let newest_first = effective_newest_first(turns.iter().enumerate().rev());
+    let mut kept: Vec<usize> = newest_first.map(|(position, _)| position).collect();
     kept.reverse();
     kept
 }
 
-/// As [`effective`], the newest first, and looking no further back than it is asked for: whether a turn counts depends
-/// on later turns alone.
-pub fn effective_newest_first(turns: &[HistoryTurn]) -> impl Iterator<Item = usize> + '_ {
+/// As [`effective`], of turns with their positions, the newest first, and looking no further back than it is asked for:
+/// whether a turn counts depends on later turns alone.
+pub fn effective_newest_first<'a>(
+    newest_first: impl Iterator<Item = (usize, &'a HistoryTurn)>,
+) -> impl Iterator<Item = (usize, &'a HistoryTurn)> {
     let mut superseded_from = u64::MAX;
-    turns.iter().enumerate().rev().filter_map(move |(position, turn)| {
-        let record = turn.record.as_ref()?;
+    newest_first.filter(move |(_, turn)| {
+        let Some(record) = turn.record.as_ref() else { return false };
         if turn.link.seq >= superseded_from {
-            return None;
+            return false;
         }
         // A superseding record counts only if it is not itself superseded by a later one.
         if let Some(from) = record.supersedes_from {
             superseded_from = superseded_from.min(from);
         }
-        (record.kind != RecordKind::Tombstone).then_some(position)
+        record.kind != RecordKind::Tombstone
     })
 }
 

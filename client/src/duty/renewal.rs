@@ -86,10 +86,10 @@ impl Client {
             return;
         }
         let (now_ms, terms) = (self.now_ms(), self.terms());
-        let due = session.read(|state| lifetime::any_due(state, terms, now_ms));
         let signals = session.read(|state| state.signals.clone());
         let tried_ms = signals.renewal_tried_ms.load(Ordering::Relaxed);
-        if !due || (tried_ms != 0 && now_ms.saturating_sub(tried_ms) < RETRY_MS) {
+        let lately = tried_ms != 0 && now_ms.saturating_sub(tried_ms) < RETRY_MS;
+        if lately || !session.any_due(terms, now_ms) {
             return;
         }
         signals.renewal_tried_ms.store(now_ms, Ordering::Relaxed);

@@ -98,6 +98,8 @@ impl State {
         let from = self.index(at).filter(|from| *from <= self.history.len()).ok_or(ErrorCode::BadSequence)?;
         let turns = self.history.split_off(from);
         let metas = self.meta.split_off(from);
+        self.due.all_changed();
+        self.record_bytes -= turns.iter().map(|turn| u64::from(turn.link.record_length)).sum::<u64>();
         self.unstored.split_off(&at);
         self.unacked.split_off(&at);
         let counting = effective(&turns);

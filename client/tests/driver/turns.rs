@@ -138,3 +138,26 @@ async fn nodes_are_listed_with_verified_records() {
     assert_eq!(nodes.iter().map(|node| node.record.node).collect::<Vec<_>>(), expected);
     client.shutdown(GRACE).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_a_long_session_reads_no_more_turns_than_one_of_a_short() {
+    let world = World::new(1).await;
+    let mut config = world.config(world.home.path());
+    config.renew = true;
+    let client = baton_client::Client::open(config).await.unwrap();
+    let session = session(&client).await;
+    let mut reads = Vec::new();
+    for segment in 0..32u64 {
+        let before = client.turn_reads(session).await.unwrap();
+        for turn in 0..16 {
+            say(&client, session, &format!("turn {turn} of segment {segment}")).await;
+            assert!(client.wait_settled(session, GRACE).await.unwrap());
+        }
+        reads.push(client.turn_reads(session).await.unwrap() - before);
+    }
+    client.shutdown(GRACE).await;
+    // The tenth segment is the first whose turns have as many before them as a node is ever shown. How often tasks in the
+    // background look differs a little from turn to turn; what grew with the session would be three times as much.
+    let (short, long) = (reads[9] + reads[10], reads[30] + reads[31]);
+    assert!(long * 10 <= short * 13, "{reads:?}");
+}
