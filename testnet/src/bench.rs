@@ -45,7 +45,9 @@ struct Figures {
     blob_id_ms: Vec<overhead::BlobIdWait>,
     growth: Vec<growth::Cost>,
     /// Bytes of a turn at the longest length over bytes at the shortest.
-    growth_ratio: f64,
+    bytes_ratio: f64,
+    /// Time of a turn at the longest length over the time at the shortest.
+    time_ratio: f64,
 }
 
 /// Runs one benchmark.
@@ -74,8 +76,10 @@ async fn measure(args: &BenchTurnArgs) -> anyhow::Result<Figures> {
     output::note("bytes and blobs of a turn as the session grows");
     let growth = growth::measure(&args.at).await?;
     let total = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.bytes_up + cost.bytes_down);
-    let growth_ratio = total(growth.last()) / total(growth.first());
-    Ok(Figures { echo, model, blob_id_ms, growth, growth_ratio })
+    let bytes_ratio = total(growth.last()) / total(growth.first());
+    let time = |cost: Option<&growth::Cost>| cost.map_or(f64::NAN, |cost| cost.turn_ms);
+    let time_ratio = time(growth.last()) / time(growth.first());
+    Ok(Figures { echo, model, blob_id_ms, growth, bytes_ratio, time_ratio })
 }
 
 fn print(figures: &Figures) {
@@ -98,13 +102,16 @@ fn print(figures: &Figures) {
         ));
     }
     output::line(
-        "\n  at turn   bytes up   bytes down   blobs   turn ms   (of one turn, mean over a segment)",
+        "\n  at turn   bytes up   bytes down   blobs   turns read   turn ms   (of one turn: means, and the median of the time)",
     );
     for cost in &figures.growth {
         output::line(&format!(
-            "  {:>7} {:>10.0} {:>12.0} {:>7.2} {:>9.1}",
-            cost.turn, cost.bytes_up, cost.bytes_down, cost.blobs, cost.turn_ms
+            "  {:>7} {:>10.0} {:>12.0} {:>7.2} {:>12.1} {:>9.2}",
+            cost.turn, cost.bytes_up, cost.bytes_down, cost.blobs, cost.turn_reads, cost.turn_ms
         ));
     }
-    output::line(&format!("  ratio of bytes, last to first: {:.3}", figures.growth_ratio));
+    output::line(&format!(
+        "  last to first: {:.3} times the bytes, {:.3} times the time",
+        figures.bytes_ratio, figures.time_ratio
+    ));
 }

@@ -65,6 +65,12 @@ struct ListedBlob {
     blob_id: String,
 }
 
+/// What the store holds.
+#[derive(serde::Deserialize)]
+struct StoreUsage {
+    blobs: u64,
+}
+
 /// A store and some nodes.
 #[derive(Debug)]
 pub struct Network {
@@ -300,7 +306,9 @@ impl Network {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn blob_count(&self) -> anyhow::Result<u64> {
-        Ok(self.list_blobs().await?.len() as u64)
+        let url = format!("{}/admin/usage", self.admin_url()?);
+        let usage: StoreUsage = reqwest::get(url).await?.error_for_status()?.json().await?;
+        Ok(usage.blobs)
     }
 
     /// Every stored blob's bytes.

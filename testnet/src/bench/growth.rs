@@ -16,7 +16,10 @@ use baton_proto::{
 };
 use serde::Serialize;
 
-use super::proxy::{self, Counted};
+use super::{
+    Quantiles,
+    proxy::{self, Counted},
+};
 use crate::{
     network::{EngineChoice, Network, NodeOptions},
     output,
@@ -42,9 +45,17 @@ pub(crate) struct Cost {
     pub(crate) bytes_up: f64,
     pub(crate) bytes_down: f64,
     pub(crate) blobs: f64,
-    /// Time of one turn up to its acceptance, in milliseconds; mean over the same turns.
+    /// Turns of the session that the client read from its memory; each as often as it did.
+    pub(crate) turn_reads: f64,
+    /// Time of one turn up to its acceptance, in milliseconds; the median over `timed` turns from there, since a machine has
+    /// other work too.
     pub(crate) turn_ms: f64,
+    /// Turns of which that is the median.
+    pub(crate) timed: usize,
 }
+
+/// Most segments over which a turn is timed.
+const TIMED_SEGMENTS: u64 = 16;
 
 /// Attempts that may fail while the session grows, such as at a node that still holds it; more mean that limits of
 /// the nodes are measured.
@@ -67,6 +78,7 @@ struct Counts {
     up: u64,
     down: u64,
     blobs: u64,
+    turn_reads: u64,
     failed: u64,
 }
 
@@ -102,7 +114,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let begun = Instant::now();
     let mut costs = Vec::new();
     let mut turn = 0;
-    for length in at {
+    for (position, length) in at.iter().enumerate() {
         while turn < length - half {
             growing.say(turn).await?;
             turn += 1;
@@ -110,7 +122,10 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
                 output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
             }
         }
-        costs.push(growing.around(*length, &mut turn).await?);
+        // Up to where the next length begins.
+        let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn);
+        let segments = (room / SEGMENT_TURNS as u64).clamp(1, TIMED_SEGMENTS);
+        costs.push(growing.around(*length, &mut turn, segments).await?);
     }
     let Growing { network, client, failed, .. } = growing;
     output::note(&format!(
@@ -124,18 +139,17 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
 }
 
 impl Growing {
-    /// Measures the turns of one segment's length around a turn.
-    async fn around(&self, length: u64, turn: &mut u64) -> anyhow::Result<Cost> {
+    /// Counts over the turns of one segment's length around a turn, and times those and the segments after it.
+    async fn around(&self, length: u64, turn: &mut u64, segments: u64) -> anyhow::Result<Cost> {
         self.settle().await?;
+        let mut times = Vec::new();
         let before = self.counts().await?;
-        let mut busy = Duration::ZERO;
-        for _ in 0..SEGMENT_TURNS {
-            busy += self.say(*turn).await?;
-            self.settle().await?;
-            *turn += 1;
-        }
+        self.timed_segment(turn, &mut times).await?;
         let now = self.counts().await?;
         ensure!(now.failed == before.failed, "attempts failed in the turns around {length}");
+        for _ in 1..segments {
+            self.timed_segment(turn, &mut times).await?;
+        }
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
         Ok(Cost {
@@ -143,14 +157,27 @@ impl Growing {
             bytes_up: mean(before.up, now.up),
             bytes_down: mean(before.down, now.down),
             blobs: mean(before.blobs, now.blobs),
-            turn_ms: (busy / u32::try_from(SEGMENT_TURNS)?).as_secs_f64() * 1000.0,
+            turn_reads: mean(before.turn_reads, now.turn_reads),
+            turn_ms: Quantiles::of(&times).p50,
+            timed: times.len(),
         })
+    }
+
+    /// The turns of one segment's length, each begun when the one before is settled.
+    async fn timed_segment(&self, turn: &mut u64, times: &mut Vec<f64>) -> anyhow::Result<()> {
+        for _ in 0..SEGMENT_TURNS {
+            times.push(self.say(*turn).await?.as_secs_f64() * 1000.0);
+            self.settle().await?;
+            *turn += 1;
+        }
+        Ok(())
     }
 
     async fn counts(&self) -> anyhow::Result<Counts> {
         let (up, down) = (self.counted.up.load(Relaxed), self.counted.down.load(Relaxed));
         let failed = self.failed.load(Relaxed);
-        Ok(Counts { up, down, blobs: self.network.blob_count().await?, failed })
+        let turn_reads = self.client.turn_reads(self.session).await?;
+        Ok(Counts { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
     }
 
     async fn settle(&self) -> anyhow::Result<()> {
