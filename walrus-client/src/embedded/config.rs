@@ -38,15 +38,20 @@ pub(super) const MAX_QUILT_FIELDS: usize = 2_048;
 pub(super) const MAX_CONCAT_IDS: usize = 1_024;
 /// Head records taken in at once; further ones are answered 429. Each waits for a flush to disk.
 pub(super) const MAX_HEAD_WRITES: usize = 32;
-/// Open connections: each may hold two chunks of 256 KiB in memory. Further ones wait to be accepted.
+/// Connections with a slot: each may hold two chunks of 256 KiB in memory.
 pub(super) const MAX_CONNECTIONS: usize = 256;
+/// Those of one IPv4 address or one IPv6 /64 network. The others are a reserve for other addresses.
+pub(super) const MAX_CONNECTIONS_PER_ADDRESS: usize = 192;
+/// Accepted connections that wait for a slot: sockets alone, nothing is read from them. Past it, the oldest of the address
+/// with most of them is closed.
+pub(super) const MAX_WAITING_CONNECTIONS: usize = 256;
 /// How long a connection may have no request under way and send no byte of an answer before it is closed, so that
 /// idle sockets cannot keep everybody else out. Also the time for a whole request head. Clients keep connections for
 /// some seconds between requests; past this they open another one.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Slowest pace, in bytes a second, at which a reader may take its answer on average, not counting
+/// Slowest pace, in bytes a second, at which a peer may take an answer or send a request's body on average, not counting
 /// [`IDLE_TIMEOUT`]. The slowest mobile connections are some times faster.
-pub(super) const MIN_READ_RATE: u64 = 8 * 1024;
+pub(super) const MIN_TRANSFER_RATE: u64 = 8 * 1024;
 /// How long a request's body may take to arrive beyond the time that [`MIN_BODY_RATE`] gives it, so that a stalled
 /// sender gives its place free.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,52 +1,137 @@
-//! A TCP listener with a bounded number of open connections, none of which is kept for nothing: one that neither has
-//! a request under way nor moves bytes of an answer is closed, and gives its place to the next. So is one whose reader
-//! takes an answer too slowly on average.
+//! A TCP listener with a bounded number of open connections, shared by the addresses they come from.
+//!
+//! None is kept for nothing: a connection that neither has a request under way nor moves bytes of an answer is closed in
+//! time, and so is one whose peer takes an answer or sends a body too slowly on average. While slots are few, a new
+//! connection takes the slot of one whose peer is silent, of the address that has the most: see [`shares`]. The embedded
+//! store and the relayer serve through it.
+
+mod activity;
+mod pace;
+mod shares;
 
 use std::{
+    collections::{HashMap, VecDeque},
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::{
-    Router,
-    extract::{ConnectInfo, Request, connect_info::Connected},
-    middleware::{self, Next},
-    response::Response,
-    serve::{IncomingStream, Listener},
-};
+use axum::serve::Listener;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::{Instant, Sleep},
 };
 
 use super::{
     acquire,
-    config::{IDLE_TIMEOUT, MAX_CONNECTIONS, MIN_READ_RATE},
+    config::{IDLE_TIMEOUT, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_WAITING_CONNECTIONS},
 };
+pub use activity::{Activity, watched};
+use pace::Lag;
+use shares::{Admission, Connection, Origin, Slots};
 
-/// Accepts no more than `MAX_CONNECTIONS` at a time; the others wait in the system's queue.
+/// How often connections that wait look for a slot: a request may have ended.
+const WAIT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections into a bounded number of slots, shared by address. A connection that finds none waits, and the
+/// oldest of the address with most of them is closed when too many wait.
 #[derive(Debug)]
 pub struct Limited {
     listener: TcpListener,
-    slots: Arc<Semaphore>,
+    table: Arc<Table>,
+    waiting: VecDeque<(TcpStream, SocketAddr)>,
+    /// Open sockets with a slot, and replaced ones whose tasks have not ended yet.
+    sockets: Arc<Semaphore>,
+    slots: Slots,
     idle: Duration,
+}
+
+/// The connections that have a slot.
+#[derive(Debug, Default)]
+struct Table {
+    connections: Mutex<HashMap<u64, (Origin, Activity)>>,
+    next_id: AtomicU64,
+    /// A slot was given back.
+    freed: Notify,
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Origin, Activity)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections as they are now.
+    fn snapshot(&self) -> Vec<Connection> {
+        let connections = self.lock();
+        let each = connections.iter();
+        each.map(|(id, (origin, activity))| Connection {
+            id: *id,
+            origin: *origin,
+            silent_since: activity.silent_since(),
+        })
+        .collect()
+    }
 }
 
 impl Limited {
     /// Around a bound listener.
     #[must_use]
     pub fn new(listener: TcpListener) -> Self {
-        Self::with(listener, MAX_CONNECTIONS, IDLE_TIMEOUT)
+        let slots = Slots { all: MAX_CONNECTIONS, per_origin: MAX_CONNECTIONS_PER_ADDRESS };
+        Self::with(listener, slots, IDLE_TIMEOUT)
     }
 
-    fn with(listener: TcpListener, connections: usize, idle: Duration) -> Self {
-        Self { listener, slots: Arc::new(Semaphore::new(connections)), idle }
+    fn with(listener: TcpListener, slots: Slots, idle: Duration) -> Self {
+        let sockets = Arc::new(Semaphore::new(2 * slots.all));
+        Self { listener, table: Arc::default(), waiting: VecDeque::new(), sockets, slots, idle }
+    }
+
+    /// The first connection that waits and may have a slot now. Closes the one that it replaces.
+    fn admit(&mut self) -> Option<(TcpStream, SocketAddr)> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let open = self.table.snapshot();
+        let decided = self.waiting.iter().enumerate().find_map(|(index, (_, address))| {
+            match self.slots.admit(&open, address.ip().into()) {
+                Admission::Wait => None,
+                decided => Some((index, decided)),
+            }
+        });
+        let (index, admission) = decided?;
+        if let Admission::Replace(id) = admission
+            && let Some((_, activity)) = self.table.lock().remove(&id)
+        {
+            activity.replace();
+        }
+        self.waiting.remove(index)
+    }
+
+    /// Makes a new connection wait. When too many do, the oldest of the address with most of them is closed.
+    fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
+        self.waiting.push_back((stream, address));
+        if self.waiting.len() <= MAX_WAITING_CONNECTIONS {
+            return;
+        }
+        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        for (_, address) in &self.waiting {
+            *counts.entry(address.ip().into()).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let oldest = most.and_then(|(origin, _)| {
+            self.waiting.iter().position(|(_, address)| Origin::from(address.ip()) == origin)
+        });
+        if let Some(oldest) = oldest {
+            self.waiting.remove(oldest);
+        }
     }
 }
 
@@ -55,13 +140,24 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Slotted, SocketAddr) {
-        let slot = acquire(&self.slots).await;
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        // Answers are small and waited for: none is held back to be sent with a next one.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection stays without TCP_NODELAY");
+        let socket = acquire(&self.sockets).await;
+        loop {
+            if let Some((stream, address)) = self.admit() {
+                // Answers are small and waited for: none is held back to be sent with a next one.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection stays without TCP_NODELAY");
+                }
+                let slot = Slot::take(self.table.clone(), address, self.idle, socket);
+                return (Slotted::new(stream, slot), address);
+            }
+            let some_wait = !self.waiting.is_empty();
+            // Each arm may be dropped: what was accepted is in `waiting` before the next await.
+            tokio::select! {
+                (stream, address) = Listener::accept(&mut self.listener) => self.wait(stream, address),
+                () = self.table.freed.notified(), if some_wait => {}
+                () = tokio::time::sleep(WAIT_PAUSE), if some_wait => {}
+            }
         }
-        (Slotted::new(stream, slot, self.idle), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -69,98 +165,68 @@ impl Listener for Limited {
     }
 }
 
-/// What goes on on a connection, shared with the requests that come over it.
-#[derive(Debug, Clone)]
-pub struct Activity(Arc<Mutex<Busy>>);
-
+/// A place in the table, given back when it is dropped.
 #[derive(Debug)]
-struct Busy {
-    /// Requests whose head has arrived and whose answer has not begun.
-    running: usize,
-    /// When the last of them ended, or bytes of an answer last left; at first, when the connection began. Bytes
-    /// that arrive do not count: a head has to be complete in time.
-    last: Instant,
+struct Slot {
+    table: Arc<Table>,
+    id: u64,
+    activity: Activity,
+    _socket: OwnedSemaphorePermit,
 }
 
-impl Activity {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(Busy { running: 0, last: Instant::now() })))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Busy> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self) -> RunningRequest {
-        self.lock().running += 1;
-        RunningRequest(self.clone())
-    }
-
-    /// Since when nothing goes on.
-    fn idle_since(&self) -> Option<Instant> {
-        let busy = self.lock();
-        (busy.running == 0).then_some(busy.last)
+impl Slot {
+    fn take(table: Arc<Table>, address: SocketAddr, idle: Duration, socket: OwnedSemaphorePermit) -> Self {
+        let id = table.next_id.fetch_add(1, Ordering::Relaxed);
+        let activity = Activity::new(idle);
+        table.lock().insert(id, (address.ip().into(), activity.clone()));
+        Self { table, id, activity, _socket: socket }
     }
 }
 
-impl Connected<IncomingStream<'_, Limited>> for Activity {
-    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
-        stream.io().activity.clone()
-    }
-}
-
-/// Marks a request as under way until it is dropped.
-struct RunningRequest(Activity);
-
-impl Drop for RunningRequest {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut busy = self.0.lock();
-        busy.running -= 1;
-        busy.last = Instant::now();
+        self.table.lock().remove(&self.id);
+        self.table.freed.notify_one();
     }
 }
 
-/// Makes a router tell each connection of its requests. It must then be served with [`Activity`] as connect info.
-pub fn watched(router: Router) -> Router {
-    router.layer(middleware::from_fn(
-        async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
-            let _running = activity.begin();
-            next.run(request).await
-        },
-    ))
-}
-
-/// A connection that gives its slot back when it is dropped, and fails when it is idle for too long.
+/// A connection that gives its slot back when it is dropped, and fails when it is idle for too long or replaced.
 #[derive(Debug)]
 pub struct Slotted {
     stream: TcpStream,
-    activity: Activity,
-    idle: Duration,
+    slot: Slot,
     alarm: Pin<Box<Sleep>>,
-    debt: Debt,
+    lag: Lag,
     write_alarm: Pin<Box<Sleep>>,
-    _slot: OwnedSemaphorePermit,
 }
 
 impl Slotted {
-    fn new(stream: TcpStream, slot: OwnedSemaphorePermit, idle: Duration) -> Self {
-        let alarm = || Box::pin(tokio::time::sleep(idle));
-        Self {
-            stream,
-            activity: Activity::new(),
-            idle,
-            alarm: alarm(),
-            debt: Debt::default(),
-            write_alarm: alarm(),
-            _slot: slot,
+    fn new(stream: TcpStream, slot: Slot) -> Self {
+        let alarm = || Box::pin(tokio::time::sleep(slot.activity.patience()));
+        Self { stream, alarm: alarm(), lag: Lag::default(), write_alarm: alarm(), slot }
+    }
+
+    fn activity(&self) -> &Activity {
+        &self.slot.activity
+    }
+
+    /// An error once another connection has the slot of this one.
+    fn unless_replaced(&self, context: &Context<'_>) -> io::Result<()> {
+        if !self.activity().is_replaced(context) {
+            return Ok(());
         }
+        Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the connection was silent while slots were few",
+        ))
     }
 
     /// What a pending read or write comes to: an error once nothing has gone on for too long. While a request runs
     /// it stays pending; whatever follows the request polls again.
     fn unless_idle<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        while let Some(since) = self.activity.idle_since() {
-            let due = since + self.idle;
+        let patience = self.activity().patience();
+        while let Some(since) = self.activity().idle_since() {
+            let due = since + patience;
             if self.alarm.deadline() != due {
                 self.alarm.as_mut().reset(due);
             }
@@ -168,7 +234,7 @@ impl Slotted {
                 return Poll::Pending;
             }
             // Only this task polls, but a request may have begun or ended on another one meanwhile.
-            if self.activity.idle_since().is_some_and(|since| since + self.idle <= Instant::now()) {
+            if self.activity().idle_since().is_some_and(|since| since + patience <= Instant::now()) {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was idle")));
             }
         }
@@ -184,12 +250,13 @@ impl Slotted {
         let now = Instant::now();
         if written.is_ready() {
             if let Poll::Ready(Ok(bytes)) = written {
-                self.debt.moved(bytes, now);
+                self.lag.moved(bytes, now);
             }
-            self.activity.lock().last = now;
+            self.activity().sent(now);
             return written;
         }
-        let due = self.debt.stalled(now) + self.idle;
+        self.unless_replaced(context)?;
+        let due = self.lag.stalled(now) + self.activity().patience();
         if self.write_alarm.deadline() != due {
             self.write_alarm.as_mut().reset(due);
         }
@@ -207,6 +274,7 @@ impl AsyncRead for Slotted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.unless_replaced(context)?;
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Pending => self.unless_idle(context),
             // Also a head that comes in drops ends.
@@ -252,32 +320,13 @@ impl AsyncWrite for Slotted {
     }
 }
 
-/// How far a reader lags behind [`MIN_READ_RATE`]: the time for which the server had to wait for it, less the time that
-/// the bytes taken are worth. Time in which the server has nothing to send does not count.
-#[derive(Debug, Default)]
-struct Debt {
-    time: Duration,
-    since: Option<Instant>,
-}
-
-impl Debt {
-    /// The reader takes nothing more for now. From when on it would have lagged if it had always stood still.
-    fn stalled(&mut self, now: Instant) -> Instant {
-        let since = *self.since.get_or_insert(now);
-        since.checked_sub(self.time).unwrap_or(since)
-    }
-
-    /// The reader took so many bytes.
-    fn moved(&mut self, bytes: usize, now: Instant) {
-        let waited = self.since.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
-        let worth = Duration::from_micros(bytes as u64 * 1_000_000 / MIN_READ_RATE);
-        self.time = (self.time + waited).saturating_sub(worth);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
+    use axum::{
+        Router,
+        routing::{get, post},
+    };
+    use bytes::Bytes;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         sync::Notify,
@@ -290,39 +339,25 @@ mod tests {
     /// Far beyond [`IDLE`], also on a loaded machine.
     const SOON: Duration = Duration::from_secs(20);
 
-    #[test]
-    fn a_reader_lags_by_its_pace_and_not_by_the_pauses_of_the_server() {
-        let start = Instant::now();
-        let second = Duration::from_secs(1);
-        let rate = usize::try_from(MIN_READ_RATE).unwrap();
-        for (bytes_a_second, lags) in [(rate / 2, true), (rate, false), (2 * rate, false)] {
-            let mut debt = Debt::default();
-            for number in 0..100 {
-                debt.stalled(start + number * second);
-                debt.moved(bytes_a_second, start + (number + 1) * second);
-            }
-            let due = debt.stalled(start + 100 * second) + IDLE_TIMEOUT;
-            assert_eq!(due <= start + 100 * second, lags, "{bytes_a_second}");
-        }
-        let mut debt = Debt::default();
-        // An hour between two writes that are taken at once.
-        debt.moved(1, start);
-        debt.moved(1, start + 3600 * second);
-        assert_eq!(debt.stalled(start + 3600 * second), start + 3600 * second);
-    }
+    type Server = (SocketAddr, JoinHandle<io::Result<()>>);
 
-    /// A server whose `/slow` answers once `go` is notified.
-    async fn serve(connections: usize, go: Arc<Notify>) -> (SocketAddr, JoinHandle<io::Result<()>>) {
+    async fn serve_routes(routes: Router, connections: usize, idle: Duration) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let service = watched(routes).into_make_service_with_connect_info::<Activity>();
+        let slots = Slots { all: connections, per_origin: connections };
+        let serving = axum::serve(Limited::with(listener, slots, idle), service);
+        (address, tokio::spawn(serving.into_future()))
+    }
+
+    /// A server whose `/slow` answers once `go` is notified, and whose `/body` takes a whole body first.
+    async fn serve(connections: usize, go: Arc<Notify>) -> Server {
         let slow = get(async move || {
             go.notified().await;
             "done"
         });
-        let router = watched(Router::new().route("/slow", slow).route("/", get(async || "done")));
-        let service = router.into_make_service_with_connect_info::<Activity>();
-        let serving = axum::serve(Limited::with(listener, connections, IDLE), service);
-        (address, tokio::spawn(serving.into_future()))
+        let routes = Router::new().route("/slow", slow).route("/", get(async || "done"));
+        serve_routes(routes.route("/body", post(async |_: Bytes| "done")), connections, IDLE).await
     }
 
     async fn get_last(stream: &mut TcpStream, path: &str) -> String {
@@ -370,6 +405,72 @@ mod tests {
         };
         tokio::time::timeout(SOON, closed).await.expect("the server closes it");
         assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_body_in_drops_ends() {
+        let (address, server) = serve(2, Arc::default()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n").await.unwrap();
+        let (mut from, mut to) = stream.split();
+        let dripping = async {
+            let mut pause = tokio::time::interval(IDLE / 10);
+            // Until the server closes the connection.
+            while to.write_all(b"d").await.is_ok() {
+                pause.tick().await;
+            }
+        };
+        let mut answer = Vec::new();
+        let ended = async { drop(from.read_to_end(&mut answer).await) };
+        let closed = async {
+            tokio::select! {
+                () = ended => {}
+                () = dripping => {}
+            }
+        };
+        tokio::time::timeout(SOON, closed).await.expect("the server closes it");
+        assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_request_without_its_body_gives_its_slot_to_another() {
+        let routes =
+            Router::new().route("/body", post(async |_: Bytes| "done")).route("/", get(async || "done"));
+        // Nothing ends by itself within this test.
+        let (address, server) = serve_routes(routes, 1, 10 * SOON).await;
+        let mut waits = TcpStream::connect(address).await.unwrap();
+        waits.write_all(b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nb").await.unwrap();
+        for _ in 0..3 {
+            let mut next = TcpStream::connect(address).await.unwrap();
+            assert!(get_last(&mut next, "/").await.ends_with("done"));
+        }
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_connection_waits_while_every_slot_works() {
+        let (entered, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (inside, leave) = (entered.clone(), go.clone());
+        let slow = get(async move || {
+            inside.notify_one();
+            leave.notified().await;
+            "slow"
+        });
+        let routes = Router::new().route("/slow", slow).route("/", get(async || "done"));
+        let (address, server) = serve_routes(routes, 1, IDLE).await;
+        let mut busy = TcpStream::connect(address).await.unwrap();
+        let asking = tokio::spawn(async move { get_last(&mut busy, "/slow").await });
+        entered.notified().await;
+        let mut waits = TcpStream::connect(address).await.unwrap();
+        let mut answered = Box::pin(get_last(&mut waits, "/"));
+        tokio::select! {
+            _ = &mut answered => panic!("the only slot works"),
+            () = tokio::time::sleep(3 * IDLE) => go.notify_one(),
+        }
+        assert!(answered.await.ends_with("done"));
+        assert!(asking.await.unwrap().ends_with("slow"));
         server.abort();
     }
 

@@ -1,6 +1,6 @@
 //! Receiving the bodies of requests: bounded in length, and in time by their length.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use axum::{
     body::Body,
@@ -52,7 +52,7 @@ pub(super) async fn receive(
     let mut refusal = announced.is_some_and(|length| length > limit as u64).then(too_long);
     let (mut kept, mut discarded) = (0, 0);
     while let Some(chunk) = pace.wait(stream.next()).await? {
-        let chunk = chunk.map_err(|_| broken())?;
+        let chunk = chunk.map_err(|error| cut(&error))?;
         pace.moved(chunk.len());
         if refusal.is_none() && chunk.len() > limit - kept {
             refusal = Some(too_long());
@@ -96,6 +96,22 @@ pub(super) fn too_long() -> Refusal {
     Refusal::text(StatusCode::PAYLOAD_TOO_LARGE, "length limit exceeded")
 }
 
+/// Why a body ended before it was whole: its sender was too slow for the listener, or went away.
+fn cut(error: &axum::Error) -> Refusal {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            return late();
+        }
+        cause = error.source();
+    }
+    broken()
+}
+
+fn late() -> Refusal {
+    Refusal::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long")
+}
+
 pub(super) fn broken() -> Refusal {
     Refusal::text(StatusCode::BAD_REQUEST, "the request body ended early")
 }
@@ -119,7 +135,6 @@ impl Pace {
     /// Waits for the next piece, as long as the sender keeps the pace.
     pub(super) async fn wait<T>(&self, next: impl Future<Output = T>) -> Result<T, Refusal> {
         let earned = Duration::from_secs(self.bytes / MIN_BODY_RATE);
-        let late = |_| Refusal::text(StatusCode::REQUEST_TIMEOUT, "the request body took too long");
-        tokio::time::timeout_at(self.begin + BODY_TIMEOUT + earned, next).await.map_err(late)
+        tokio::time::timeout_at(self.begin + BODY_TIMEOUT + earned, next).await.map_err(|_| late())
     }
 }

@@ -1,0 +1,199 @@
+//! What goes on on a connection, and the bodies of its requests: a body that comes too slowly ends.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+    extract::{ConnectInfo, Request, connect_info::Connected},
+    middleware::{self, Next},
+    response::Response,
+    serve::IncomingStream,
+};
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::{Limited, pace::Lag};
+
+/// What goes on on a connection, shared with the requests that come over it.
+#[derive(Debug, Clone)]
+pub struct Activity(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// For how long a peer may stand still.
+    patience: Duration,
+    /// The connection's own task.
+    task: AtomicWaker,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Requests whose head has arrived and whose answer has not begun.
+    running: usize,
+    /// When the last of them ended, or bytes of an answer last left; at first, when the connection began. Bytes
+    /// that arrive do not count: a head has to be complete in time.
+    last: Instant,
+    /// Since when a running request waits for more of its body.
+    body_since: Option<Instant>,
+    /// Whether another connection has its slot now.
+    replaced: bool,
+}
+
+impl Activity {
+    pub(super) fn new(patience: Duration) -> Self {
+        let state = State { running: 0, last: Instant::now(), body_since: None, replaced: false };
+        Self(Arc::new(Shared { state: Mutex::new(state), patience, task: AtomicWaker::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.0.patience
+    }
+
+    /// Since when nothing goes on.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        (state.running == 0).then_some(state.last)
+    }
+
+    /// Since when the server waits for the peer: for a request, or for more of a request's body.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        if state.running == 0 { Some(state.last) } else { state.body_since }
+    }
+
+    /// Bytes of an answer left.
+    pub(super) fn sent(&self, now: Instant) {
+        self.lock().last = now;
+    }
+
+    /// Closes the connection: its task is woken, and its next read or write fails.
+    pub(super) fn replace(&self) {
+        self.lock().replaced = true;
+        self.0.task.wake();
+    }
+
+    /// Whether it was closed by [`Self::replace`]. The connection's task is woken when it is.
+    pub(super) fn is_replaced(&self, context: &Context<'_>) -> bool {
+        self.0.task.register(context.waker());
+        self.lock().replaced
+    }
+
+    fn begin(&self) -> RunningRequest {
+        self.lock().running += 1;
+        RunningRequest(self.clone())
+    }
+
+    fn body_stalls(&self, now: Instant) {
+        self.lock().body_since.get_or_insert(now);
+    }
+
+    fn body_moves(&self) {
+        self.lock().body_since = None;
+    }
+}
+
+impl Connected<IncomingStream<'_, Limited>> for Activity {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+        stream.io().activity().clone()
+    }
+}
+
+/// Marks a request as under way until it is dropped.
+struct RunningRequest(Activity);
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.running -= 1;
+        state.last = Instant::now();
+    }
+}
+
+/// Makes a router tell each connection of its requests, and end bodies that come too slowly: reading one then fails with
+/// [`io::ErrorKind::TimedOut`]. The router must be served with [`Activity`] as connect info.
+pub fn watched(router: Router) -> Router {
+    router.layer(middleware::from_fn(
+        async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {
+            let _running = activity.begin();
+            let request = request.map(|body| {
+                if body.is_end_stream() { body } else { Body::new(PacedBody::new(body, activity.clone())) }
+            });
+            next.run(request).await
+        },
+    ))
+}
+
+/// A request's body that fails once its sender lags too far behind.
+struct PacedBody {
+    body: Body,
+    activity: Activity,
+    lag: Lag,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl PacedBody {
+    fn new(body: Body, activity: Activity) -> Self {
+        let alarm = Box::pin(tokio::time::sleep(activity.patience()));
+        Self { body, activity, lag: Lag::default(), alarm }
+    }
+}
+
+impl HttpBody for PacedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        let now = Instant::now();
+        if frame.is_ready() {
+            if let Poll::Ready(Some(Ok(frame))) = &frame
+                && let Some(bytes) = frame.data_ref()
+            {
+                self.lag.moved(bytes.len(), now);
+            }
+            self.activity.body_moves();
+            return frame;
+        }
+        self.activity.body_stalls(now);
+        let due = self.lag.stalled(now) + self.activity.patience();
+        if self.alarm.deadline() != due {
+            self.alarm.as_mut().reset(due);
+        }
+        if self.alarm.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        let slow = io::Error::new(io::ErrorKind::TimedOut, "the request body comes too slowly");
+        Poll::Ready(Some(Err(axum::Error::new(slow))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for PacedBody {
+    fn drop(&mut self) {
+        self.activity.body_moves();
+    }
+}

@@ -1,0 +1,161 @@
+//! Which connection gets a slot when slots are few. Pure.
+//!
+//! Slots are shared by origin: an IPv4 address, or the /64 network that an IPv6 host draws its addresses from. No origin
+//! fills the table, and an origin with many connections loses its silent ones first.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use tokio::time::Instant;
+
+/// Where connections come from that share their slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Origin {
+    /// One IPv4 address, also in its form as an IPv6 address.
+    V4(Ipv4Addr),
+    /// The first half of an IPv6 address: a host may use any address below it.
+    V6Network([u8; 8]),
+}
+
+impl From<IpAddr> for Origin {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Self::V6Network([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+/// An open connection, as far as its slot depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connection {
+    pub(super) id: u64,
+    pub(super) origin: Origin,
+    /// Since when the server waits for its peer, if it does.
+    pub(super) silent_since: Option<Instant>,
+}
+
+/// How many connections there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slots {
+    pub(super) all: usize,
+    /// Of one origin. The others are a reserve for other origins.
+    pub(super) per_origin: usize,
+}
+
+/// What becomes of a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It takes a free slot.
+    Free,
+    /// It takes the slot of this connection, which is closed.
+    Replace(u64),
+    /// It waits: every slot that it could take is in use.
+    Wait,
+}
+
+impl Slots {
+    /// Decides on a new connection.
+    ///
+    /// An origin at its limit replaces its own longest silent connection. While all slots are taken, the origin with the most
+    /// connections loses its longest silent one, unless the new connection's origin already has as many.
+    pub(super) fn admit(self, connections: &[Connection], origin: Origin) -> Admission {
+        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        for connection in connections {
+            *counts.entry(connection.origin).or_default() += 1;
+        }
+        let count = |origin: Origin| counts.get(&origin).copied().unwrap_or_default();
+        let own = count(origin);
+        let silent = || connections.iter().filter_map(|one| one.silent_since.map(|since| (one, since)));
+        if own >= self.per_origin {
+            let longest = silent().filter(|(one, _)| one.origin == origin).min_by_key(|(_, since)| *since);
+            return longest.map_or(Admission::Wait, |(one, _)| Admission::Replace(one.id));
+        }
+        if connections.len() < self.all {
+            return Admission::Free;
+        }
+        let fair = silent().filter(|(one, _)| one.origin == origin || count(one.origin) > own);
+        let longest = fair.min_by_key(|(one, since)| (std::cmp::Reverse(count(one.origin)), *since));
+        longest.map_or(Admission::Wait, |(one, _)| Admission::Replace(one.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SLOTS: Slots = Slots { all: 8, per_origin: 6 };
+
+    fn origin(number: u8) -> Origin {
+        Origin::from(IpAddr::from([10, 0, 0, number]))
+    }
+
+    /// Connections of origins; the number after each is for how many seconds it is silent, 0 for one that is not.
+    fn table(entries: &[(u8, u64)]) -> Vec<Connection> {
+        let now = Instant::now() + Duration::from_secs(3600);
+        let since = |seconds| (seconds > 0).then(|| now - Duration::from_secs(seconds));
+        let connections = entries.iter().zip(0..);
+        connections
+            .map(|((from, silent), id)| Connection {
+                id,
+                origin: origin(*from),
+                silent_since: since(*silent),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn ipv6_hosts_share_by_their_network() {
+        let origin = |text: &str| Origin::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(origin("2001:db8:1:2::1"), origin("2001:db8:1:2:ffff::9"));
+        assert_ne!(origin("2001:db8:1:2::1"), origin("2001:db8:1:3::1"));
+        assert_eq!(origin("::ffff:10.0.0.1"), origin("10.0.0.1"));
+        assert_ne!(origin("10.0.0.2"), origin("10.0.0.1"));
+    }
+
+    #[test]
+    fn free_slots_go_to_anybody_below_their_share() {
+        assert_eq!(SLOTS.admit(&[], origin(1)), Admission::Free);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 5]), origin(1)), Admission::Free);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 6]), origin(2)), Admission::Free);
+    }
+
+    #[test]
+    fn an_origin_at_its_limit_gives_up_its_own_longest_silent_connection() {
+        let mut entries = [(1, 0); 6];
+        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Wait, "all of them work");
+        (entries[2], entries[4]) = ((1, 3), (1, 7));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Replace(4));
+        let others = [&entries[..], &[(2, 50), (3, 50)]].concat();
+        assert_eq!(SLOTS.admit(&table(&others), origin(1)), Admission::Replace(4), "never another's");
+    }
+
+    #[test]
+    fn a_full_table_takes_from_the_origin_with_the_most() {
+        let entries = [(1, 2), (1, 9), (1, 0), (1, 4), (2, 99), (2, 99), (3, 99), (4, 0)];
+        assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(1));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(4)), Admission::Replace(1));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Replace(1));
+        // The origin with the most has none that is silent: the next one.
+        let entries = [(1, 0), (1, 0), (1, 0), (1, 0), (2, 5), (2, 8), (3, 99), (4, 0)];
+        assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(5));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Wait, "it has the most itself");
+    }
+
+    #[test]
+    fn nobody_takes_from_an_origin_that_has_no_more() {
+        let entries = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| (number, u64::from(number)));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(9)), Admission::Replace(7));
+        assert_eq!(SLOTS.admit(&table(&entries), origin(3)), Admission::Replace(2), "its own");
+        let working = entries.map(|(number, silent)| (number, if number == 3 { 0 } else { silent }));
+        assert_eq!(SLOTS.admit(&table(&working), origin(3)), Admission::Wait);
+        assert_eq!(SLOTS.admit(&table(&[(1, 0); 8]), origin(9)), Admission::Wait);
+    }
+}

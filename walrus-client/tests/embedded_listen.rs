@@ -1,0 +1,70 @@
+//! The embedded store's port under connections that say nothing: one address does not shut it for others.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
+
+mod common;
+
+use std::{net::SocketAddr, time::Duration};
+
+use common::{Running, open};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
+
+/// Far below the time after which silent connections end by themselves, and generous for a loaded machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// More than the store has slots for.
+const MANY: usize = 400;
+
+async fn connect(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// The answer to `GET /status`, over a new connection.
+async fn status(from: &str, to: SocketAddr) -> String {
+    let asked = async {
+        let mut stream = connect(from, to).await;
+        stream.write_all(b"GET /status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    tokio::time::timeout(AT_ONCE, asked).await.expect("an answer at once")
+}
+
+/// Both are answered: the address that the connections come from, and another.
+async fn assert_answered_while(head: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(open(&folder)).await;
+    let address: SocketAddr = running.url.trim_start_matches("http://").parse().unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..MANY {
+        let mut stream = connect("127.0.0.1", address).await;
+        // Those at the front are closed meanwhile.
+        let _ = stream.write_all(head).await;
+        connections.push(stream);
+    }
+    for from in ["127.0.0.2", "127.0.0.1", "127.0.0.2"] {
+        assert!(status(from, address).await.ends_with("OK"), "{from}");
+    }
+    drop(connections);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_keep_nobody_waiting() {
+    assert_answered_while(b"").await;
+}
+
+#[tokio::test]
+async fn half_a_head_keeps_nobody_waiting() {
+    assert_answered_while(b"GET /status HTTP/1.1\r\nhost:").await;
+}
+
+#[tokio::test]
+async fn requests_without_their_bodies_keep_nobody_waiting() {
+    assert_answered_while(b"PUT /v1/baton/heads HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n").await;
+}
