@@ -122,6 +122,8 @@ pub(crate) enum Outcome {
     Written,
     /// All tries failed; the turn itself is kept.
     Abandoned,
+    /// The judge said no, or the turn is off the record. The backstop does not read it again.
+    Refused,
 }
 
 /// One event.

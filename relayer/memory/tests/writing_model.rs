@@ -11,7 +11,7 @@ use baton_memory::{
     model::{Author, Consent, Layer, Role, Text},
     writing::{
         Complete, Endpoint, EndpointConfig, Exchange, Mode, ModelError, ModelWriter, PromptMessage, Recalled,
-        Risk, Spoken, Writer, combine, extract, flag, gate, merge, read_key,
+        Risk, Spoken, Writer, combine, extract, flag, gate, merge, needs_judge, read_key,
     },
 };
 use futures::future::BoxFuture;
@@ -195,8 +195,20 @@ async fn the_floors_of_the_rules_hold_against_a_model_that_says_yes_to_everythin
     );
     let no =
         "{\"mode\":\"in_world_answer\",\"risk\":\"low\",\"flags\":[],\"note\":\"\",\"extractMemory\":false}";
+    // Who asks for the keeping decides alone: no judge is asked.
     let explicit = exchange("Remember that I keep bees.", "");
-    assert!(combine(gate(&explicit), says(no).0.judge(&explicit).await.unwrap()).writes());
+    assert!(!needs_judge(&explicit) && gate(&explicit).writes());
+    // Where a judge is asked, its "no" holds against the rules' "yes", and so does its `safe_redirect`.
+    let told = exchange("My dog is called Biscuit.", "");
+    assert!(needs_judge(&told) && gate(&told).writes());
+    assert!(combine(gate(&told), says(yes).0.judge(&told).await.unwrap()).writes());
+    let redirect = yes.replace("in_world_answer", "safe_redirect");
+    for refusal in [no, redirect.as_str()] {
+        for exchange in [&told, &explicit] {
+            let verdict = combine(gate(exchange), says(refusal).0.judge(exchange).await.unwrap());
+            assert!(!verdict.writes(), "{refusal}");
+        }
+    }
 }
 
 /// Messages that try to get out of the data that they are.

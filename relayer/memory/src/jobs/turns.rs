@@ -10,7 +10,7 @@ use crate::{
     model::Consent,
     owner::{Owner, Plan},
     service::{Memory, OwnerWriter},
-    writing::{self, Candidate, Exchange},
+    writing::{self, Candidate, Exchange, Mode},
 };
 
 /// Turns extracted before the next step, so that one owner's backlog does not hold up its own embeddings.
@@ -19,6 +19,24 @@ const TURNS_PER_STEP: usize = 32;
 const MODEL_TRIES: u32 = 5;
 /// Skipped turns that the backstop looks at together.
 const BACKSTOP_TURNS: usize = 8;
+
+/// What an exchange told, and how its extraction ended.
+#[derive(Clone)]
+struct Lesson {
+    facts: Vec<(Candidate, Consent)>,
+    outcome: Outcome,
+}
+
+impl Lesson {
+    fn of(facts: Vec<(Candidate, Consent)>) -> Self {
+        let outcome = if facts.is_empty() { Outcome::Skipped } else { Outcome::Written };
+        Self { facts, outcome }
+    }
+
+    fn refused() -> Self {
+        Self { facts: Vec::new(), outcome: Outcome::Refused }
+    }
+}
 
 /// A turn to extract, with its texts.
 pub(super) struct TurnWork {
@@ -48,9 +66,10 @@ impl Memory {
             // Asked for each turn: an owner who changes his mind is heard at once.
             let writer = self.writer_of(owner).await?;
             match self.read_exchange(writer.as_ref(), &exchange, turn.failures).await {
-                Ok(found) => {
+                Ok(lesson) => {
                     self.write(owner, |owner| {
-                        Ok((Self::plan_extracted(owner, turn.number, found.clone(), now_ms)?.quiet(), ()))
+                        let Lesson { facts, outcome } = lesson.clone();
+                        Ok((owner.plan_extracted(turn.number, facts, outcome, now_ms).quiet(), ()))
                     })
                     .await?;
                 }
@@ -73,17 +92,24 @@ impl Memory {
         writer: Option<&OwnerWriter>,
         exchange: &Exchange<'_>,
         failures: u32,
-    ) -> Result<Vec<(Candidate, Consent)>, writing::ModelError> {
+    ) -> Result<Lesson, writing::ModelError> {
         let rules = writing::gate(exchange);
         let model = writer.and_then(|writer| writer.for_exchange(exchange));
         let writer = model.filter(|_| failures < MODEL_TRIES);
         if model.is_some() && failures >= MODEL_TRIES {
             self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
         }
+        if rules.mode == Mode::SafeRedirect {
+            return Ok(Lesson::refused());
+        }
         let ruled = writing::extract(exchange);
         let (verdict, candidates) = match writer {
             Some(writer) if writing::needs_judge(exchange) => {
-                let verdict = writing::combine(rules, writer.judge(exchange).await?);
+                let judged = writer.judge(exchange).await?;
+                if !judged.writes() {
+                    return Ok(Lesson::refused());
+                }
+                let verdict = writing::combine(rules, judged);
                 let found =
                     if verdict.writes() { writer.extract(exchange).await?.candidates } else { Vec::new() };
                 (verdict, writing::merge(ruled, found))
@@ -91,13 +117,14 @@ impl Memory {
             _ => (rules, ruled),
         };
         if !verdict.writes() {
-            return Ok(Vec::new());
+            return Ok(Lesson::of(Vec::new()));
         }
         let consents = verdict.consents(&candidates);
-        Ok(candidates.into_iter().zip(consents).collect())
+        Ok(Lesson::of(candidates.into_iter().zip(consents).collect()))
     }
 
-    /// Looks again at turns that were skipped one by one: what is told over several messages is found only together.
+    /// Looks again at turns that were skipped one by one: what is told over several messages is found only together. A turn that
+    /// a judge refused, or that is off the record, was not skipped, and is never read again.
     pub(super) async fn backstop(&self, owner: OwnerId) -> Result<Step> {
         let Some((session, turns)) = self.read(owner, |owner| Ok(owner.skipped_turns())).await? else {
             return Ok(Step::Idle);
@@ -157,7 +184,8 @@ impl Owner {
         let mut by_session: HashMap<SessionId, Vec<u64>> = HashMap::new();
         for (number, turn) in &self.state.turns {
             let looked_at = self.state.backstopped.get(&turn.session).is_some_and(|up_to| number <= up_to);
-            if !looked_at && turn.outcome == Some(Outcome::Skipped) && self.state.entry(turn.user).is_some() {
+            let readable = self.state.entry(turn.user).is_some_and(|entry| !entry.archived);
+            if !looked_at && turn.outcome == Some(Outcome::Skipped) && readable {
                 let skipped = by_session.entry(turn.session).or_default();
                 skipped.push(*number);
                 if skipped.len() >= BACKSTOP_TURNS {

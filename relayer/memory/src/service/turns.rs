@@ -501,32 +501,32 @@ impl Memory {
             Err(_) => ruled,
         })
     }
+}
 
+impl Owner {
     /// What the job runner writes of a turn: facts with their graph, and how it ended.
     pub(crate) fn plan_extracted(
-        owner: &Owner,
+        &self,
         number: u64,
-        found: Vec<(Candidate, Consent)>,
+        facts: Vec<(Candidate, Consent)>,
+        outcome: Outcome,
         now_ms: u64,
-    ) -> Result<Plan> {
-        let Some(turn) = owner.state.turns.get(&number).filter(|turn| turn.outcome.is_none()) else {
-            return Ok(Plan::default());
+    ) -> Plan {
+        let Some(turn) = self.state.turns.get(&number).filter(|turn| turn.outcome.is_none()) else {
+            return Plan::default();
         };
-        let Some(session) = owner.state.places.session(turn.session) else { return Ok(Plan::default()) };
+        let Some(session) = self.state.places.session(turn.session) else { return Plan::default() };
         let target =
             Target { session: Some(turn.session), project: session.project, persona: session.persona };
-        let mut draft = Draft::new(owner, target, now_ms);
-        let outcome = if found.is_empty() { Outcome::Skipped } else { Outcome::Written };
-        for (candidate, consent) in found {
+        let mut draft = Draft::new(self, target, now_ms);
+        for (candidate, consent) in facts {
             let source = if candidate.author == Author::Assistant { turn.assistant } else { turn.user };
             draft.fact(NewFact::of(candidate, consent, source, turn.turn, turn.at_ms));
         }
         draft.events.push(Event::Extracted { turn: number, outcome });
-        Ok(Plan::of(draft.events))
+        Plan::of(draft.events)
     }
-}
 
-impl Owner {
     /// What the backstop writes of turns that were skipped one by one.
     pub(crate) fn plan_backstop(
         &self,

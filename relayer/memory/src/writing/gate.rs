@@ -290,30 +290,28 @@ pub fn gate(exchange: &Exchange<'_>) -> Verdict {
     Verdict { mode, risk, flags, note, extract_memory: reading.writes() }
 }
 
-/// Whether a model should be asked as well: greetings, thanks, recaps, plain questions, and what the user asked for or against
-/// are decided by the rules.
+/// Whether a model should be asked as well. The rules alone decide on greetings, thanks, recaps and plain questions, and where
+/// the user asked for the keeping or against it.
 #[must_use]
 pub fn needs_judge(exchange: &Exchange<'_>) -> bool {
     !read(exchange).certain()
 }
 
-/// The verdict of rules and model together. A model opens the gate where the rules saw nothing, and closes it only by saying
-/// `safe_redirect`: the rules are precise, and a small model says "no" to everything. The rules' floors hold: off the record stays
-/// off, what was asked for stays asked for, flags only add up, care is never less than the rules', and what the rules call small
-/// talk, recap or question stays unwritten.
+/// The verdict of rules and model together. A model opens the gate where the rules saw nothing. Its "no" closes the gate: the
+/// rules' "yes" never overrules it, and `safe_redirect` of either side holds. The rules' floors hold too: flags only add up,
+/// care is never less than the rules', and the model opens nothing that the rules call small talk, recap or question.
 #[must_use]
 pub fn combine(rules: Verdict, model: Verdict) -> Verdict {
-    let shut = [flag::SMALL_TALK, flag::RECAP, flag::QUESTION].iter().any(|name| rules.has(name));
+    let floors = [flag::SMALL_TALK, flag::RECAP, flag::QUESTION, flag::EXPLICIT];
+    let shut = floors.iter().any(|name| rules.has(name));
     let mut flags = rules.flags.clone();
     flags.extend(model.flags.into_iter().filter(|name| !rules.flags.contains(name)));
     let mode = match (rules.mode, model.mode) {
-        (Mode::SafeRedirect, _) => Mode::SafeRedirect,
+        (Mode::SafeRedirect, _) | (_, Mode::SafeRedirect) => Mode::SafeRedirect,
         _ if rules.has(flag::EXPLICIT) => rules.mode,
-        (_, Mode::SafeRedirect) => Mode::SafeRedirect,
         (Mode::MemoryConsent, _) | (_, Mode::MemoryConsent) => Mode::MemoryConsent,
         _ => Mode::InWorldAnswer,
     };
-    let extract_memory =
-        rules.extract_memory || (model.extract_memory && !shut && !rules.has(flag::EXPLICIT));
+    let extract_memory = model.extract_memory && (rules.extract_memory || !shut);
     Verdict { mode, risk: rules.risk.max(model.risk), flags, note: model.note, extract_memory }
 }

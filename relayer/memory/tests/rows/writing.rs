@@ -185,12 +185,12 @@ fn e6_what_asks_for_consent_is_not_recalled_before_the_user_agrees() {
 
 #[test]
 fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
-    // The judge says no to every single turn; together they tell something.
+    // The judge lets the turns pass, and the extractor finds nothing in any single one; together they tell something.
     on_every_store(async |mut world| {
         let told = "Leopold from the ferry has become captain in the meantime";
         world.writer = Some(Arc::new(ModelWriter::new(Arc::new(Scripted::new(move |prompt: &str| {
             if prompt.contains("extractMemory") {
-                return r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":false}"#.into();
+                return r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#.into();
             }
             let together = prompt.contains("number 0") && prompt.contains(told);
             if together {
@@ -210,6 +210,49 @@ fn e8_the_backstop_finds_what_the_gate_missed_turn_by_turn() {
         assert_eq!((stats.queued_jobs, stats.abandoned_jobs), (0, 0));
         assert_eq!(world.memory.run_due().await, 0, "nothing is looked at for ever");
     });
+}
+
+#[test]
+fn e4_e5_a_judges_no_closes_the_gate_for_good_also_for_the_backstop() {
+    let verdicts = [
+        r#"{"mode":"safe_redirect","risk":"low","flags":[],"note":"","extractMemory":false}"#,
+        r#"{"mode":"safe_redirect","risk":"low","flags":[],"note":"","extractMemory":true}"#,
+        r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":false}"#,
+    ];
+    for verdict in verdicts {
+        on_every_store(async |mut world| {
+            // An extractor that would quote whatever it is shown.
+            let names = ["Biscuit", "Crumpet", "Waffle", "Pretzel", "Muffin", "Scone", "Bagel", "Brioche"];
+            let facts_said = names.map(|name| format!("My dog is called {name}."));
+            let quoted = facts_said.clone();
+            let judge = Scripted::new(move |prompt: &str| {
+                if prompt.contains("extractMemory") {
+                    return verdict.into();
+                }
+                let quotes = quoted.iter().filter(|quote| prompt.contains(quote.as_str()));
+                let quotes: Vec<String> = quotes
+                    .map(|quote| format!(r#"{{"quote":"{quote}","layer":"profile","salience":0.9}}"#))
+                    .collect();
+                format!("[{}]", quotes.join(","))
+            });
+            world.writer = Some(Arc::new(ModelWriter::new(Arc::new(judge))));
+            world.reopen().await;
+            for (turn, said) in (0..).zip(&facts_said) {
+                world.say(ANA, &session("s"), turn, said, "Good dog.").await;
+            }
+            world.settle().await;
+            assert_eq!(words(&facts(&world, ANA).await), Vec::<String>::new(), "{verdict}");
+            // What the rules alone skip beside them is still read again, without the refused turns.
+            for turn in 8..18 {
+                world.say(ANA, &session("s"), turn, &format!("How far is moon number {turn}?"), "Far.").await;
+            }
+            world.settle().await;
+            world.reopen().await;
+            world.settle().await;
+            assert_eq!(words(&facts(&world, ANA).await), Vec::<String>::new(), "{verdict}");
+            assert_eq!(world.memory.stats(ANA).await.unwrap().queued_jobs, 0);
+        });
+    }
 }
 
 #[test]
