@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 
 pub use error::{IdentifierError, QuiltError};
 pub use index::{PatchEntry, QuiltIndex};
+pub use layout::max_patches;
 pub use patch_id::{ParseQuiltPatchIdError, QuiltPatchId};
 
 use crate::blob_id::ShardCount;

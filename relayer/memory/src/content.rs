@@ -5,8 +5,9 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use baton_proto::{codec, ids::BlobId, store::StoreError};
 use baton_walrus_client::{
     HttpStore,
+    blob_id::ShardCount,
     http_store::{ReadOptions, WriteOptions},
-    quilt::{QuiltPatch, QuiltPatchId},
+    quilt::{QuiltPatch, QuiltPatchId, max_patches},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -17,8 +18,8 @@ use crate::{
     model::{Author, Kind, Layer, Text},
 };
 
-/// Most blobs of one quilt: a quilt has 666 patches at 1,000 shards, and 100 facts are enough to share its price.
-pub(crate) const MAX_BATCH: usize = 100;
+/// Most contents of one quilt, where the shards allow as many (666 at 1,000 shards): 100 facts are enough to share its price.
+pub const MAX_BATCH: usize = 100;
 /// Largest sealed content that is read back: a fact of the largest size with its padding, and room to spare.
 const MAX_SEALED_BYTES: u64 = 2 * 1024 * 1024;
 /// Smallest size to which contents are padded: most facts look alike.
@@ -32,6 +33,10 @@ pub trait ContentStore: Send + Sync {
     /// Stores contents together; returns the quilt and each content's columns, in the order of the contents. The IDs are
     /// this side's own computation.
     fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>>;
+    /// Most contents that one [`ContentStore::put`] takes, at least 1.
+    fn batch_limit(&self) -> usize {
+        MAX_BATCH
+    }
     /// Reads one content; the quilt's bytes are checked against its ID.
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>>;
 }
@@ -50,6 +55,11 @@ impl WalrusContents {
     }
 }
 
+/// Most contents of one quilt on a store of so many shards.
+fn batch_limit(shards: ShardCount) -> usize {
+    max_patches(shards).clamp(1, MAX_BATCH)
+}
+
 impl ContentStore for WalrusContents {
     fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
         Box::pin(async move {
@@ -65,6 +75,10 @@ impl ContentStore for WalrusContents {
             };
             contents.iter().map(id_of).collect::<Option<_>>().ok_or(StoreError::WrongContent)
         })
+    }
+
+    fn batch_limit(&self) -> usize {
+        batch_limit(self.store.shards())
     }
 
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
@@ -128,6 +142,24 @@ pub(crate) fn open(owner: OwnerId, item: ItemId, key: &StoredKey, sealed: &[u8])
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a2_a_batch_has_as_many_contents_as_the_shards_have_columns_for() {
+        for (shards, limit) in [(7, 4), (10, 6), (100, 66), (1_000, 100)] {
+            let shards = ShardCount::new(shards).unwrap();
+            assert_eq!(batch_limit(shards), limit);
+            let names: Vec<String> = (0..=limit).map(|number| hex::encode([number as u8; 16])).collect();
+            let patch = |name| QuiltPatch {
+                identifier: name,
+                tags: std::collections::BTreeMap::new(),
+                data: &[1; 296],
+            };
+            let patches: Vec<QuiltPatch<'_>> = names.iter().map(|name| patch(name)).collect();
+            assert!(baton_walrus_client::quilt::encode(&patches[..limit], shards).is_ok());
+            let one_more = baton_walrus_client::quilt::encode(&patches, shards).is_ok();
+            assert_eq!(one_more, limit == MAX_BATCH, "a batch is as large as it can be");
+        }
+    }
 
     fn content(text: &str) -> Content {
         Content {

@@ -3,6 +3,7 @@
 
 mod consolidate;
 mod contents;
+mod retry;
 mod summary;
 mod turns;
 mod upkeep;
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use consolidate::Consolidated;
+pub(crate) use retry::{Retries, Work};
 
 use crate::{
     api::Result,
@@ -31,10 +33,6 @@ const TAKE: usize = 32;
 const LEASE: Duration = Duration::from_secs(120);
 /// How often the storage is asked for work that became due.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// First wait after a failure; doubles up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_secs(2);
-/// Longest wait after a failure.
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// The owner of what belongs to no owner. No account key has this address.
 const SYSTEM: OwnerId = OwnerId([0; 32]);
@@ -131,75 +129,97 @@ impl Memory {
         locked().remove(&owner);
     }
 
-    /// All steps of an owner until there is nothing left to do or something failed.
+    /// Rounds of steps until there is nothing left to do but what failed, which rests until its next try.
     async fn steps(&self, owner: OwnerId) -> Result<()> {
         loop {
-            let mut steps = vec![
-                self.extract_turns(owner).await?,
-                self.embed_items(owner).await?,
-                self.store_contents(owner).await?,
-                self.backstop(owner).await?,
-                self.summarise(owner).await?,
-            ];
+            let mut more = false;
+            for work in Work::ALL {
+                if self.retries().rests(owner, work, self.now_ms()) {
+                    continue;
+                }
+                let step = self.step(owner, work).await?;
+                self.retries().note(owner, work, step, self.now_ms());
+                more |= step == Step::Done;
+            }
             // Upkeep goes through all of a memory, so it waits until nothing adds to it.
-            if steps.iter().all(|step| *step == Step::Idle) {
-                steps.push(self.consolidate_if_due(owner).await?);
-                steps.push(self.pack(owner).await?);
-                steps.push(self.reindex(owner).await?);
+            if !more {
+                let upkeep = [
+                    self.consolidate_if_due(owner).await?,
+                    self.pack(owner).await?,
+                    self.reindex(owner).await?,
+                ];
+                more = upkeep.contains(&Step::Done);
             }
-            let failed = steps.contains(&Step::Failed);
-            if failed || steps.iter().all(|step| *step == Step::Idle) {
-                self.hold(owner, async |owner| {
-                    owner.note_review();
-                    Ok(())
-                })
-                .await?;
-                let wait = self.wait_after(owner, failed);
-                let due_ms = self.now_ms() + wait.map_or(0, millis);
-                let stores = self.inner.parts.contents.is_some();
-                let searches = self.in_database();
-                self.write(owner, |owner| {
-                    let later = if searches { owner.vault().reindex_from_ms() } else { None };
-                    let job = match later.map(|from| from.saturating_add(millis(INDEX_KEY_LINGERS))) {
-                        _ if owner.has_work(stores) => Job::Due(due_ms),
-                        Some(reindex_ms) => Job::Due(reindex_ms.max(due_ms)),
-                        None => Job::Done,
-                    };
-                    Ok((Plan { job, ..Plan::default() }, ()))
-                })
-                .await?;
-                return self.hold(owner, async |owner| owner.take_snapshot().await).await;
+            if !more {
+                return self.end_steps(owner).await;
             }
         }
     }
 
-    /// Failures of an owner's jobs in a row.
-    pub(crate) fn failures_of(&self, owner: OwnerId) -> u32 {
-        let failures = self.inner.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.get(&owner).copied().unwrap_or(0)
+    /// One step of a kind of work.
+    async fn step(&self, owner: OwnerId, work: Work) -> Result<Step> {
+        match work {
+            Work::Extraction => self.extract_turns(owner).await,
+            Work::Embedding => self.embed_items(owner).await,
+            Work::Storing => self.store_contents(owner).await,
+            Work::Review => {
+                let steps = [self.backstop(owner).await?, self.summarise(owner).await?];
+                Ok(if steps.contains(&Step::Done) { Step::Done } else { Step::Idle })
+            }
+        }
     }
 
-    /// How long to wait before an owner's next try.
-    fn wait_after(&self, owner: OwnerId, failed: bool) -> Option<Duration> {
-        let mut failures = self.inner.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if !failed {
-            failures.remove(&owner);
-            return None;
-        }
-        let count = failures.entry(owner).or_insert(0);
-        *count = count.saturating_add(1);
-        Some(FIRST_WAIT.saturating_mul(1 << (*count - 1).min(16)).min(LONGEST_WAIT))
+    /// Writes down when the owner's next work is due, and a snapshot if the log has grown enough.
+    async fn end_steps(&self, owner: OwnerId) -> Result<()> {
+        self.hold(owner, async |owner| {
+            owner.note_review();
+            Ok(())
+        })
+        .await?;
+        let now_ms = self.now_ms();
+        let stores = self.inner.parts.contents.is_some();
+        let searches = self.in_database();
+        self.write(owner, |open| {
+            let retries = self.retries();
+            let waiting = Work::ALL.into_iter().filter(|work| open.has_work(*work, stores));
+            let due_ms = waiting.map(|work| retries.due_ms(owner, work).unwrap_or(now_ms)).min();
+            let reindex_ms = if searches { open.vault().reindex_from_ms() } else { None };
+            let reindex_ms =
+                reindex_ms.map(|from| from.saturating_add(millis(INDEX_KEY_LINGERS)).max(now_ms));
+            let job = match due_ms.or(reindex_ms) {
+                Some(due_ms) => Job::Due(due_ms),
+                None => Job::Done,
+            };
+            Ok((Plan { job, ..Plan::default() }, ()))
+        })
+        .await?;
+        self.hold(owner, async |owner| owner.take_snapshot().await).await
+    }
+
+    /// Failures of work, of all owners.
+    fn retries(&self) -> std::sync::MutexGuard<'_, Retries> {
+        self.inner.retries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often storing an owner's contents failed in a row.
+    pub(crate) fn failures_to_store(&self, owner: OwnerId) -> u32 {
+        self.retries().failures(owner, Work::Storing)
     }
 }
 
 impl Owner {
-    fn has_work(&self, stores: bool) -> bool {
-        !self.state.waiting.is_empty()
-            || !self.unembedded.is_empty()
-            || (stores && self.state.entries.values().any(Entry::waits_for_store))
-            || self.skipped_turns().is_some()
-            || self.unsummarised().is_some()
-            || self.is_consolidation_due()
-            || self.has_loose_features()
+    /// Whether there is work of a kind.
+    fn has_work(&self, work: Work, stores: bool) -> bool {
+        match work {
+            Work::Extraction => !self.state.waiting.is_empty(),
+            Work::Embedding => !self.unembedded.is_empty(),
+            Work::Storing => stores && self.state.entries.values().any(Entry::waits_for_store),
+            Work::Review => {
+                self.skipped_turns().is_some()
+                    || self.unsummarised().is_some()
+                    || self.is_consolidation_due()
+                    || self.has_loose_features()
+            }
+        }
     }
 }

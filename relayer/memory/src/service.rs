@@ -27,6 +27,7 @@ use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
     ids::OwnerId,
+    jobs::Retries,
     limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
     owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
     search::Background,
@@ -92,8 +93,8 @@ pub(crate) struct Inner {
     /// Rung when there is something to do.
     pub(crate) work: Notify,
     pub(crate) counters: Counters,
-    /// Failures of an owner's jobs in a row.
-    pub(crate) failures: Mutex<HashMap<OwnerId, u32>>,
+    /// Work that failed, and when it is tried again.
+    pub(crate) retries: Mutex<Retries>,
     /// Owners whose jobs this relayer works on.
     pub(crate) working: Mutex<HashSet<OwnerId>>,
 }
@@ -184,7 +185,7 @@ impl Memory {
             closed: Mutex::default(),
             work: Notify::new(),
             counters: Counters::default(),
-            failures: Mutex::default(),
+            retries: Mutex::default(),
             working: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -12,7 +12,8 @@ pub(super) struct Layout {
 }
 
 /// Most patches of a quilt: each needs a column, and so does the index.
-pub(super) fn max_patches(shards: ShardCount) -> usize {
+#[must_use]
+pub fn max_patches(shards: ShardCount) -> usize {
     shards.columns() - 1
 }
 

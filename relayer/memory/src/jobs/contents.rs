@@ -8,7 +8,7 @@ use baton_keys::secret::random_bytes;
 use super::{EMBEDDER_RECORD, SYSTEM, Step, TAKE};
 use crate::{
     api::Result,
-    content::{self, Content, MAX_BATCH},
+    content::{self, Content},
     events::{Event, Pointer, StoredKey},
     ids::{ItemId, OwnerId},
     owner::{Job, Owner, Plan, embedded_text},
@@ -93,7 +93,8 @@ impl Memory {
 
     pub(super) async fn store_contents(&self, owner: OwnerId) -> Result<Step> {
         let Some(contents) = &self.inner.parts.contents else { return Ok(Step::Idle) };
-        let sealed = self.read(owner, |owner| Ok(owner.unstored_contents())).await?;
+        let limit = contents.batch_limit().max(1);
+        let sealed = self.read(owner, |owner| Ok(owner.unstored_contents(limit))).await?;
         if sealed.is_empty() {
             return Ok(Step::Idle);
         }
@@ -131,11 +132,11 @@ impl Memory {
 }
 
 impl Owner {
-    /// Contents that are to be stored, sealed.
-    fn unstored_contents(&self) -> Vec<(ItemId, StoredKey, Vec<u8>)> {
+    /// Contents that are to be stored, sealed, at most `limit`.
+    fn unstored_contents(&self, limit: usize) -> Vec<(ItemId, StoredKey, Vec<u8>)> {
         let waiting = self.state.entries.values().filter(|entry| entry.waits_for_store());
         waiting
-            .take(MAX_BATCH)
+            .take(limit)
             .map(|entry| {
                 let item = &entry.item;
                 let content = Content {

@@ -311,7 +311,7 @@ impl Memory {
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
     pub async fn jobs_of(&self, owner: OwnerId, items: Vec<ItemId>) -> Result<Vec<JobView>> {
         let stores = self.inner.parts.contents.is_some();
-        let attempts = self.failures_of(owner);
+        let attempts = self.failures_to_store(owner);
         self.read(owner, |owner| {
             let job = |id: ItemId| {
                 let number = owner.state.number(id)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use baton_memory::{api::ListRequest, model::Kind};
 
-use crate::world::{ANA, BEN, World, on_every_store, pool, session};
+use crate::world::{ANA, BEN, World, fact, on_every_store, pool, session};
 
 const CANARY: &str = "zanzibarquokka";
 
@@ -32,6 +32,47 @@ fn a2_a4_facts_are_durable_on_walrus_encrypted_and_never_alike() {
             let restored = world.memory.restore(owner, None, 10).await.unwrap();
             assert_eq!((restored.total, restored.skipped, restored.failed), (1, 1, 0));
         }
+    });
+}
+
+#[test]
+fn a2_a_store_that_fails_holds_up_storing_alone() {
+    on_every_store(async |world| {
+        let contents = world.contents.clone().unwrap();
+        contents.down.store(true, Ordering::Relaxed);
+        for turn in 0..100 {
+            let told = format!("My colleague number {turn} is called Walburga Nummer{turn}.");
+            world.say(ANA, &session("s"), turn, &told, "Good.").await;
+        }
+        // Once: nobody waits for a failing store, however many steps the rest takes.
+        world.memory.run_due().await;
+        let stats = world.memory.stats(ANA).await.unwrap();
+        assert_eq!((stats.queued_jobs, stats.unembedded), (0, 0), "{stats:?}");
+        assert!(stats.facts == 100 && stats.unstored == stats.facts + stats.summaries, "{stats:?}");
+        let tried = contents.tries.load(Ordering::Relaxed);
+        assert_eq!(tried, 1, "the store rests between tries");
+        contents.down.store(false, Ordering::Relaxed);
+        assert_eq!(world.memory.run_due().await, 0, "storing is not due yet");
+        world.pass(3_000);
+        world.settle().await;
+        assert_eq!(world.memory.stats(ANA).await.unwrap().unstored, 0);
+    });
+}
+
+#[test]
+fn a2_batches_are_as_large_as_the_shards_allow() {
+    on_every_store(async |world| {
+        let contents = world.contents.clone().unwrap();
+        // A store of ten shards has columns for six patches.
+        contents.columns.store(6, Ordering::Relaxed);
+        let mut facts = Vec::new();
+        for number in 0..20 {
+            facts.push(fact(&pool(), &format!("The locker number {number} holds rope number {number}.")));
+        }
+        world.memory.remember(ANA, facts).await.unwrap();
+        world.settle().await;
+        assert_eq!(world.memory.stats(ANA).await.unwrap().unstored, 0);
+        assert_eq!(contents.tries.load(Ordering::Relaxed), 4, "three full quilts, and the rest");
     });
 }
 

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -16,7 +16,7 @@ use baton_keys::master::MasterKey;
 use baton_memory::{
     Memory, Parts,
     api::{Filters, ListRequest, Place, Recall, RecallRequest, Remember, Remembered, TurnRecord},
-    content::{ContentFuture, ContentStore},
+    content::{ContentFuture, ContentStore, MAX_BATCH},
     ids::OwnerId,
     model::{Author, Layer, MemoryScope},
     storage::{
@@ -119,21 +119,40 @@ impl Embedder for TestEmbedder {
 }
 
 /// A Walrus that the test looks into.
-#[derive(Default)]
 pub struct TestContents {
     pub down: AtomicBool,
+    /// Most contents of one quilt.
+    pub columns: AtomicUsize,
+    /// How often something was to be stored.
+    pub tries: AtomicU64,
     pub blobs: Mutex<BTreeMap<(u8, u16), Vec<u8>>>,
     next: AtomicU64,
+}
+
+impl Default for TestContents {
+    fn default() -> Self {
+        Self {
+            down: AtomicBool::new(false),
+            columns: AtomicUsize::new(MAX_BATCH),
+            tries: AtomicU64::new(0),
+            blobs: Mutex::default(),
+            next: AtomicU64::new(0),
+        }
+    }
 }
 
 impl ContentStore for TestContents {
     fn put<'a>(&'a self, contents: &'a [(String, Vec<u8>)]) -> ContentFuture<'a, Vec<QuiltPatchId>> {
         Box::pin(async move {
+            self.tries.fetch_add(1, Ordering::Relaxed);
             if self.down.load(Ordering::Relaxed) {
                 return Err(StoreError::Unavailable {
                     reason: "switched off by the test".into(),
                     retry_after: None,
                 });
+            }
+            if contents.len() > self.columns.load(Ordering::Relaxed) {
+                return Err(StoreError::Refused { reason: "too many patches for the columns".into() });
             }
             let quilt = u8::try_from(self.next.fetch_add(1, Ordering::Relaxed)).unwrap();
             let mut blobs = self.blobs.lock().unwrap();
@@ -144,6 +163,10 @@ impl ContentStore for TestContents {
             });
             Ok(ids.collect())
         })
+    }
+
+    fn batch_limit(&self) -> usize {
+        self.columns.load(Ordering::Relaxed)
     }
 
     fn get<'a>(&'a self, id: QuiltPatchId) -> ContentFuture<'a, Vec<u8>> {
