@@ -1,5 +1,4 @@
-//! A Walrus-compatible blob store and head index in one process: sled and files underneath, Walrus's HTTP interface on
-//! top.
+//! A Walrus-compatible blob store and head index in one process: files underneath, Walrus's HTTP interface on top.
 //!
 //! The testnet, the relayer and tests run it where no Walrus network is at hand; what they store gets real
 //! blob IDs for the configured shard count, objects that are bought and end with their epochs, and the answers, limits
@@ -50,7 +49,7 @@ pub use config::{
     EPOCH_DURATION, EmbeddedConfig, HeadIdentity, MAX_EPOCHS, MAX_OBJECTS_PER_BLOB, MAX_PUT_BYTES,
     MAX_QUILT_BYTES, MAX_RUNNING_PUTS, MAX_WAITING_PUTS, OpenError, ServeError, ValidateHead,
 };
-pub use disk::{Collected, CorruptEntry, Usage};
+pub use disk::{CheckReport, Collected, Damage, DamageKind, Usage, check};
 use disk::{Disk, DiskError, Stored, Term};
 use faults::Faults;
 pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
@@ -69,7 +68,7 @@ pub struct EmbeddedStore {
 
 struct Inner {
     disk: Disk,
-    corrupt: Vec<CorruptEntry>,
+    damages: Vec<Damage>,
     config: EmbeddedConfig,
     validate_head: ValidateHead,
     /// PUTs over HTTP that are running or waiting.
@@ -124,26 +123,27 @@ enum WriteError {
 }
 
 impl EmbeddedStore {
-    /// Opens the store, or makes it, checks every entry (reads everything: some seconds for gigabytes), and removes
-    /// what a crash left and what is over.
+    /// Opens the store, or makes it, looks at everything (reads every byte: some seconds for gigabytes), repairs what a
+    /// crash or a damage left, and removes what is over.
     /// Blocking: call it before the runtime is busy, or on a blocking thread.
     ///
     /// # Errors
-    /// [`OpenError`], naming the next step. Corrupt entries are no error: see [`Self::corrupt_entries`].
+    /// [`OpenError`], naming the next step. Damages are no error: see [`Self::damages`].
     pub fn open(config: EmbeddedConfig, validate_head: ValidateHead) -> Result<Self, OpenError> {
-        let (disk, corrupt) = Disk::open(&config)?;
-        for entry in &corrupt {
-            tracing::warn!(tree = entry.tree, key = %entry.key, "a corrupt entry will not be served");
+        let (disk, damages) = Disk::open(&config)?;
+        match disk.collect() {
+            Ok(collected) => log_collected(collected),
+            // It serves what it has, and says that it stores nothing.
+            Err(error @ DiskError::NoRoom(_)) => tracing::warn!(%error, "expired blobs could not be removed"),
+            Err(error) => {
+                return Err(OpenError::Collect { path: config.path.clone(), cause: error.to_string() });
+            }
         }
-        let collected = disk
-            .collect()
-            .map_err(|error| OpenError::Collect { path: config.path.clone(), cause: error.to_string() })?;
-        log_collected(collected);
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let inner = Inner {
             disk,
-            corrupt,
+            damages,
             faults: Faults::new(config.faults.clone()),
             put_counts: Mutex::default(),
             admitted_puts: semaphore(config.max_running_puts + config.max_waiting_puts),
@@ -159,10 +159,17 @@ impl EmbeddedStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The entries that were found corrupt at open.
+    /// What was found damaged at open: at most 10,000 of it. Each was logged.
     #[must_use]
-    pub fn corrupt_entries(&self) -> &[CorruptEntry] {
-        &self.inner.corrupt
+    pub fn damages(&self) -> &[Damage] {
+        &self.inner.damages
+    }
+
+    /// Why nothing can be stored now, if so: the disk is full, or refuses to be written. Reads go on meanwhile, and it
+    /// ends by itself: while it lasts, this tries to write something once in a second.
+    pub async fn write_failure(&self) -> Option<String> {
+        let inner = self.inner.clone();
+        blocking(move || inner.disk.write_failure()).await
     }
 
     /// The shard count that its IDs are computed for.
@@ -427,10 +434,14 @@ impl From<WriteError> for StoreError {
             WriteError::Id(BlobIdError::TooLarge { length, limit, .. }) => Self::TooLarge { length, limit },
             WriteError::Disk(DiskError::Superseded) => Self::HeadSuperseded,
             WriteError::Disk(
-                error @ (DiskError::Full { .. } | DiskError::HeadsFull | DiskError::ObjectsFull),
+                error @ (DiskError::Full { .. }
+                | DiskError::BlobsFull
+                | DiskError::HeadsFull
+                | DiskError::ObjectsFull
+                | DiskError::NoRoom(_)),
             ) => unavailable(&error),
-            // The entry may be in the database's buffers and reach the disk later.
-            WriteError::Disk(error @ (DiskError::Database(_) | DiskError::File(_))) => {
+            // What was written may be in the system's buffers and reach the disk later.
+            WriteError::Disk(error @ DiskError::File(_)) => {
                 Self::OutcomeUnknown { reason: error.to_string() }
             }
             WriteError::InvalidHead(_) | WriteError::ExpiredHead => {

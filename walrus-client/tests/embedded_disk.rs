@@ -11,7 +11,7 @@ use baton_proto::{
 };
 use baton_walrus_client::{
     ShardCount, blob_id,
-    embedded::{Clock, EmbeddedConfig, EmbeddedStore, OpenError},
+    embedded::{Clock, DamageKind, EmbeddedConfig, EmbeddedStore, OpenError, check},
 };
 use common::{NOW_MS, Running, config, head, open, validate};
 use tempfile::TempDir;
@@ -37,7 +37,7 @@ async fn blobs_and_heads_outlive_a_restart() {
     drop(running.stop().await);
 
     let store = open(&folder);
-    assert_eq!(store.corrupt_entries(), []);
+    assert_eq!(store.damages(), []);
     assert_eq!(store.get(id, LIMIT).await.unwrap(), b"durable");
     assert_eq!(store.resolve(HeadIndexKey([1; 32])).await.unwrap(), Some(record));
 }
@@ -67,56 +67,125 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// The database behind the store's back. It lets go of its lock a moment after it is dropped.
-fn open_sled(folder: &TempDir) -> sled::Db {
-    loop {
-        match sled::open(folder.path().join("store")) {
-            Ok(db) => return db,
-            Err(error) => assert!(error.to_string().contains("lock"), "{error}"),
-        }
-        std::thread::yield_now();
-    }
+/// The log of the index, in two copies.
+fn copies(folder: &TempDir) -> [std::path::PathBuf; 2] {
+    ["a.log", "b.log"].map(|name| folder.path().join("store/index").join(name))
 }
 
-/// Changes a stored entry behind the store's back.
-fn damage(folder: &TempDir, tree: &str, key: [u8; 32], change: impl Fn(&mut Vec<u8>)) {
-    let db = open_sled(folder);
-    let tree = db.open_tree(tree).unwrap();
-    let mut value = tree.get(key).unwrap().unwrap().to_vec();
-    change(&mut value);
-    tree.insert(key, value).unwrap();
-    db.flush().unwrap();
+/// Changes one bit of a file.
+fn flip(path: &std::path::Path, place: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[place / 8] ^= 1 << (place % 8);
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn kinds(store: &EmbeddedStore) -> Vec<DamageKind> {
+    store.damages().iter().map(|damage| damage.kind).collect()
 }
 
 #[tokio::test]
-async fn a_damaged_entry_is_reported_and_never_served() {
-    for change in [
-        |value: &mut Vec<u8>| *value.last_mut().unwrap() ^= 1,
-        |value: &mut Vec<u8>| value[0] ^= 1,
-        |value: &mut Vec<u8>| value[33] ^= 1,
-        |value: &mut Vec<u8>| value.truncate(40),
-        Vec::clear,
-    ] {
+async fn a_damaged_copy_of_the_index_costs_nothing_and_is_written_again() {
+    for copy in 0..2 {
+        for change in [
+            |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1,
+            |bytes: &mut Vec<u8>| bytes[0] ^= 1,
+            |bytes: &mut Vec<u8>| bytes[200] ^= 1,
+            |bytes: &mut Vec<u8>| bytes.truncate(40),
+            Vec::clear,
+        ] {
+            let folder = TempDir::new().unwrap();
+            let store = open(&folder);
+            let (id, whole) = (put(&store, b"one").await.unwrap(), put(&store, b"two").await.unwrap());
+            store.publish(head(1, 1, NOW_MS + 1, "")).await.unwrap();
+            store.publish(head(1, 2, NOW_MS + 1, "")).await.unwrap();
+            drop(store);
+            let path = &copies(&folder)[copy];
+            let mut bytes = std::fs::read(path).unwrap();
+            change(&mut bytes);
+            std::fs::write(path, bytes).unwrap();
+
+            let store = open(&folder);
+            let kinds = kinds(&store);
+            assert!(matches!(kinds[..], [DamageKind::IndexHeader | DamageKind::IndexEntry]), "{kinds:?}");
+            assert!(store.damages()[0].place.contains("index/"), "{:?}", store.damages());
+            assert_eq!(store.get(id, LIMIT).await.unwrap(), b"one");
+            assert_eq!(store.get(whole, LIMIT).await.unwrap(), b"two");
+            let newest = store.resolve(HeadIndexKey([1; 32])).await.unwrap();
+            assert_eq!(newest, Some(head(1, 2, NOW_MS + 1, "")), "no head goes back");
+            drop(store);
+            assert_eq!(open(&folder).damages(), [], "written again");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_index_is_set_aside_and_made_again_from_the_files() {
+    for lost in ["damaged", "gone"] {
         let folder = TempDir::new().unwrap();
         let store = open(&folder);
-        let (id, whole) = (put(&store, b"torn").await.unwrap(), put(&store, b"whole").await.unwrap());
+        let options = PutOptions { epochs: 3, permanent: true, send_object_to: None };
+        let id = store.put(b"permanent".to_vec(), options).await.unwrap().blob_id;
+        store.admin().move_clock(std::time::Duration::from_secs(14 * 24 * 3600)).await.unwrap();
+        put(&store, b"later").await.unwrap();
         store.publish(head(1, 1, NOW_MS + 1, "")).await.unwrap();
         drop(store);
-        damage(&folder, "blobs", id.0, change);
-        damage(&folder, "heads", [1; 32], change);
-
+        for path in copies(&folder) {
+            match lost {
+                "damaged" => flip(&path, 100),
+                _ => std::fs::remove_file(path).unwrap(),
+            }
+        }
         let store = open(&folder);
-        let mut reported: Vec<_> =
-            store.corrupt_entries().iter().map(|entry| (entry.tree, entry.key.clone())).collect();
-        reported.sort();
-        assert_eq!(reported, [("blobs", hex::encode(id.0)), ("heads", "01".repeat(32))]);
-        assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound));
-        assert!(!store.exists(id).await.unwrap());
+        assert_eq!(kinds(&store), [DamageKind::IndexLost], "{lost}");
+        assert_eq!(store.epoch().epoch, 2, "the files know the epochs");
+        assert_eq!(store.get(id, LIMIT).await.unwrap(), b"permanent");
+        assert_eq!(store.get(id_of(b"later"), LIMIT).await.unwrap(), b"later");
         assert_eq!(store.resolve(HeadIndexKey([1; 32])).await, Ok(None));
-        assert_eq!(store.get(whole, LIMIT).await.unwrap(), b"whole");
-        // The same bytes again heal it.
-        put(&store, b"torn").await.unwrap();
-        assert_eq!(store.get(id, LIMIT).await.unwrap(), b"torn");
+        let again = PutOptions { epochs: 2, ..options };
+        let again = store.put(b"permanent".to_vec(), again).await.unwrap();
+        assert_eq!((again.newly_created, again.end_epoch), (false, Some(4)), "and what was bought");
+        drop(store);
+        let shards = EmbeddedConfig { shards: ShardCount::MAINNET, ..config(&folder) };
+        assert!(matches!(EmbeddedStore::open(shards, validate), Err(OpenError::Shards { .. })));
+        assert_eq!(open(&folder).damages(), []);
+        let aside = std::fs::read_dir(folder.path().join("store/quarantine")).map_or(0, Iterator::count);
+        assert_eq!(aside, if lost == "damaged" { 2 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_is_damaged_in_both_copies_is_named_and_costs_no_blob() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    let id = put(&store, b"one").await.unwrap();
+    store.publish(head(1, 1, NOW_MS + 1, "")).await.unwrap();
+    drop(store);
+    for path in copies(&folder) {
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(32).position(|bytes| bytes == id.0).unwrap();
+        flip(&path, at * 8);
+    }
+    let store = open(&folder);
+    assert_eq!(kinds(&store), [DamageKind::IndexEntryLost; 2]);
+    assert_eq!(store.get(id, LIMIT).await.unwrap(), b"one");
+    assert!(store.resolve(HeadIndexKey([1; 32])).await.unwrap().is_some());
+    drop(store);
+    assert_eq!(open(&folder).damages(), []);
+}
+
+#[tokio::test]
+async fn a_store_of_another_layout_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    std::fs::create_dir(&path).unwrap();
+    // What sled leaves.
+    for name in ["conf", "db"] {
+        std::fs::write(path.join(name), b"sled").unwrap();
+    }
+    for refused in [EmbeddedStore::open(config(&folder), validate).map(drop), check(&path, true).map(drop)] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(&refused, OpenError::Layout { found, .. } if found == "2"), "{refused}");
+        assert!(refused.to_string().contains("move it away to start empty"));
     }
 }
 
@@ -149,7 +218,18 @@ async fn a_damaged_file_is_reported_and_never_served() {
             std::fs::remove_file(file).unwrap();
         }
         let store = open(&folder);
-        assert_eq!(store.corrupt_entries().len(), 1, "{change} {place}");
+        let found = kinds(&store);
+        if place == 600_001 {
+            // The bytes are what they were.
+            assert_eq!(found, [DamageKind::BlobHashes]);
+            assert_eq!(store.get(id, LIMIT).await.unwrap(), blob);
+            drop(store);
+            assert_eq!(open(&folder).damages(), []);
+            continue;
+        }
+        let kind = if change == "gone" { DamageKind::BlobMissing } else { DamageKind::BlobBytes };
+        assert_eq!(found, [kind], "{change} {place}");
+        assert_eq!(store.damages()[0].blob_id, Some(id.to_string()));
         assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound), "{change} {place}");
         // Over HTTP, what is whole before the damage may have been sent: never a wrong byte, never all of it.
         let running = Running::start(store).await;
@@ -166,7 +246,7 @@ async fn a_damaged_file_is_reported_and_never_served() {
         put(&store, &blob).await.unwrap();
         assert_eq!(store.get(id, LIMIT).await.unwrap(), blob);
         drop(store);
-        assert_eq!(open(&folder).corrupt_entries(), []);
+        assert_eq!(open(&folder).damages(), []);
         files(&folder, 1);
     }
 }
@@ -185,17 +265,73 @@ async fn a_certified_blob_is_healed_by_its_bytes_without_a_purchase() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_is_removed_at_the_start() {
+async fn only_unfinished_uploads_are_removed_at_the_start_and_what_nobody_names_is_set_aside() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder);
     put(&store, b"kept").await.unwrap();
     drop(store);
     let kept = files(&folder, 1).remove(0);
-    std::fs::write(kept.with_file_name("00000000deadbeef"), b"an upload that never ended").unwrap();
-    files(&folder, 2);
+    let unnamed = "0".repeat(31) + "7";
+    let names = ["00000000deadbeef.part", &unnamed, "notes.txt"];
+    names.iter().for_each(|name| std::fs::write(kept.with_file_name(name), b"bytes").unwrap());
     let store = open(&folder);
-    assert_eq!(files(&folder, 1), [kept]);
+    assert_eq!(kinds(&store), [DamageKind::BlobUnnamed]);
+    let mut left = files(&folder, 2);
+    left.sort();
+    assert_eq!(left, [kept.clone(), kept.with_file_name("notes.txt")]);
+    assert_eq!(std::fs::read(folder.path().join("store/quarantine").join(unnamed)).unwrap(), b"bytes");
     assert_eq!(store.get(id_of(b"kept"), LIMIT).await.unwrap(), b"kept");
+}
+
+#[tokio::test]
+async fn of_two_files_of_a_blob_the_newest_whole_one_counts() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    put(&store, b"twice").await.unwrap();
+    let old = files(&folder, 1).remove(0);
+    let bytes = std::fs::read(&old).unwrap();
+    put(&store, b"twice").await.unwrap();
+    drop(store);
+    let new = files(&folder, 1).remove(0);
+    // As a crash before the removal leaves it.
+    std::fs::write(&old, &bytes).unwrap();
+    drop(open(&folder));
+    assert_eq!(files(&folder, 1)[0], new);
+    std::fs::write(&old, &bytes).unwrap();
+    flip(&new, 3);
+    let store = open(&folder);
+    assert_eq!(kinds(&store), [DamageKind::BlobBytes]);
+    assert_eq!(store.get(id_of(b"twice"), LIMIT).await.unwrap(), b"twice");
+    assert_eq!(files(&folder, 1), [old]);
+}
+
+#[tokio::test]
+async fn a_check_tells_and_repairs_and_says_where_no_store_is() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    assert!(matches!(check(&path, false), Err(OpenError::NoStore { .. })));
+    let store = open(&folder);
+    put(&store, b"checked").await.unwrap();
+    assert!(matches!(check(&path, false), Err(OpenError::Locked { .. })), "the store has it open");
+    drop(store);
+    let sound = check(&path, false).unwrap();
+    assert!(sound.is_sound() && (sound.blobs, sound.bytes, sound.damaged) == (1, 7, 0), "{sound:?}");
+    // The last byte: the trailer's checksum.
+    let file = files(&folder, 1).remove(0);
+    let length = std::fs::read(&file).unwrap().len();
+    flip(&file, length * 8 - 1);
+    flip(&copies(&folder)[1], 5);
+    for repair in [false, false, true] {
+        let report = check(&path, repair).unwrap();
+        assert_eq!((report.damaged, report.lost, report.repaired), (2, 0, repair), "{report:?}");
+        assert_eq!(report.is_sound(), repair);
+    }
+    assert_eq!(check(&path, false).unwrap().damages, []);
+    flip(&file, 0);
+    let lost = check(&path, true).unwrap();
+    assert!(!lost.is_sound() && lost.lost == 1, "{lost:?}");
+    std::fs::write(&file, b"").unwrap();
+    assert_eq!(check(&path, true).unwrap().damages[0].kind, DamageKind::BlobBytes);
 }
 
 #[tokio::test]
@@ -216,42 +352,6 @@ async fn an_upload_that_is_given_up_leaves_nothing() {
         tokio::task::yield_now().await;
     }
     running.stop().await;
-}
-
-#[tokio::test]
-async fn a_store_of_another_layout_is_refused_by_name() {
-    let folder = TempDir::new().unwrap();
-    drop(open(&folder));
-    for (layout, found) in [(None, "1"), (Some("3"), "3")] {
-        let db = open_sled(&folder);
-        let settings = db.open_tree("settings").unwrap();
-        match layout {
-            Some(layout) => settings.insert("layout", layout).unwrap(),
-            None => settings.remove("layout").unwrap(),
-        };
-        db.flush().unwrap();
-        drop((settings, db));
-        let refused = EmbeddedStore::open(config(&folder), validate).unwrap_err();
-        assert!(matches!(&refused, OpenError::Layout { found: is, .. } if is == found), "{refused}");
-        assert!(refused.to_string().contains("move it away to start empty"));
-    }
-}
-
-#[tokio::test]
-async fn an_entry_moved_to_another_key_is_damaged() {
-    let folder = TempDir::new().unwrap();
-    let store = open(&folder);
-    let (a, b) = (put(&store, b"aaaa").await.unwrap(), put(&store, b"bbbb").await.unwrap());
-    drop(store);
-    let db = open_sled(&folder);
-    let tree = db.open_tree("blobs").unwrap();
-    let value = tree.get(b.0).unwrap().unwrap();
-    tree.insert(a.0, value).unwrap();
-    db.flush().unwrap();
-    drop((tree, db));
-    let store = open(&folder);
-    assert_eq!(store.corrupt_entries().len(), 1);
-    assert_eq!(store.get(a, LIMIT).await, Err(StoreError::NotFound));
 }
 
 #[tokio::test]

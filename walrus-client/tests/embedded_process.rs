@@ -38,7 +38,6 @@ async fn serve() {
     let config = EmbeddedConfig {
         shards: ShardCount::new(shards).unwrap(),
         max_put_bytes: 256 * MIB,
-        cache_bytes: 4 << 20,
         ..EmbeddedConfig::new(folder)
     };
     let store = EmbeddedStore::open(config, validate).unwrap();
@@ -144,7 +143,7 @@ async fn every_acknowledged_blob_outlives_kills() {
     // Opened here, to see what it reports.
     let config = EmbeddedConfig { shards: ShardCount::TESTBED, ..EmbeddedConfig::new(&path) };
     let store = EmbeddedStore::open(config, validate).unwrap();
-    assert_eq!(store.corrupt_entries(), []);
+    assert_eq!(store.damages(), []);
     let (blobs, files) = (store.usage().blobs, std::fs::read_dir(path.join("files")).unwrap().count());
     assert_eq!(u64::try_from(files).unwrap(), blobs, "no file is left of what was not finished");
     drop(store);

@@ -37,7 +37,6 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let config = EmbeddedConfig {
             shards: ShardCount::TESTBED,
-            cache_bytes: 4 << 20,
             ..EmbeddedConfig::new(folder.path().join("store"))
         };
         let store = EmbeddedStore::open(config, validate).unwrap();

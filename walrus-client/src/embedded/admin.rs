@@ -103,13 +103,13 @@ impl Admin {
         Ok(())
     }
 
-    /// IDs and lengths in bytes of at most 100,000 blobs, corrupt ones included.
+    /// IDs and lengths in bytes of at most 100,000 blobs, damaged ones included.
     ///
     /// # Errors
-    /// [`StoreError`] when the disk fails.
+    /// None: the list is in memory.
     pub async fn list_blobs(&self) -> Result<Vec<(BlobId, u64)>, StoreError> {
         let inner = self.store.inner.clone();
-        Ok(blocking(move || inner.disk.list(MAX_LISTED)).await.map_err(WriteError::from)?)
+        Ok(blocking(move || inner.disk.list(MAX_LISTED)).await)
     }
 
     /// What PUTs of a blob came to since the store was opened.

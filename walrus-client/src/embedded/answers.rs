@@ -143,7 +143,15 @@ impl From<DiskError> for Refusal {
                 Self::internal("the storage quota is exhausted")
             }
             DiskError::ObjectsFull => Self::internal("too many objects keep this blob"),
-            DiskError::Database(_) | DiskError::File(_) => {
+            DiskError::BlobsFull => {
+                tracing::warn!(%error, "a blob was refused");
+                Self::internal("the store lists as many blobs as it can")
+            }
+            DiskError::NoRoom(_) => {
+                tracing::debug!(%error, "a request failed");
+                Self::internal("the store's disk has no room")
+            }
+            DiskError::File(_) => {
                 tracing::error!(%error, "a request failed");
                 Self::internal("the store's disk failed")
             }

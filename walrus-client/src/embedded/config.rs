@@ -72,10 +72,13 @@ pub(super) const COLLECT_INTERVAL: Duration = Duration::from_secs(10);
 /// megabytes. Those after it are not counted.
 pub(super) const MAX_COUNTED_BLOBS: usize = 100_000;
 
+/// Most blobs: each takes some 300 bytes of memory. The next PUT of another is answered 500.
+pub(super) const MAX_BLOBS: usize = 1_000_000;
+/// Most object IDs of all blobs: each takes some 100 bytes of memory. The next PUT is answered 500.
+pub(super) const MAX_OBJECTS: usize = 4_000_000;
+
 /// Default number of head records kept: 100 MB at the most usual size of 1 KB.
 const MAX_HEADS: usize = 100_000;
-/// Default memory for sled's page cache, in bytes (its own default is 1 GB). Only records are in sled.
-const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Settings of an [`EmbeddedStore`](super::EmbeddedStore). Start from [`EmbeddedConfig::new`].
 #[derive(Debug, Clone)]
@@ -101,8 +104,6 @@ pub struct EmbeddedConfig {
     pub epoch_duration: Duration,
     /// Most head records kept.
     pub max_heads: usize,
-    /// Memory for sled's page cache, in bytes.
-    pub cache_bytes: u64,
     /// The clock of epochs, of head records and of publisher tokens.
     pub clock: Clock,
     /// What publisher tokens are signed with. With it, PUTs over HTTP need a token.
@@ -126,7 +127,6 @@ impl EmbeddedConfig {
             first_epoch: 1,
             epoch_duration: EPOCH_DURATION,
             max_heads: MAX_HEADS,
-            cache_bytes: CACHE_BYTES,
             clock: Clock::system(),
             jwt_secret: None,
             faults: FaultPlan::default(),
@@ -168,15 +168,21 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
-    /// The database itself cannot be read.
+    /// The disk is full.
     #[error(
-        "the store in {path} is damaged: {source}; restore it from a copy, or move it away to start empty"
+        "the disk of {path} has no room for the store: {source}; free some space there, then start the store again"
     )]
-    Damaged {
+    NoRoom {
         /// The folder.
         path: PathBuf,
-        /// What the database said.
-        source: sled::Error,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is nothing to look at.
+    #[error("there is no store in {path}; give the folder that the store was started with")]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
     },
     /// Expired blobs cannot be removed.
     #[error("the store in {path} cannot remove expired blobs: {cause}; check the disk and its permissions")]
@@ -197,7 +203,7 @@ pub enum OpenError {
         /// The layout it has.
         found: String,
         /// The layout that this version reads and writes.
-        wanted: &'static str,
+        wanted: u32,
     },
     /// It was made for another shard count.
     #[error(
@@ -211,6 +217,18 @@ pub enum OpenError {
         /// The shard count asked for.
         wanted: ShardCount,
     },
+}
+
+impl OpenError {
+    /// What the system said of a store's folder or of something in it.
+    pub(super) fn path(path: &std::path::Path, source: std::io::Error) -> Self {
+        let path = path.to_owned();
+        if super::disk::is_no_room(&source) {
+            Self::NoRoom { path, source }
+        } else {
+            Self::Path { path, source }
+        }
+    }
 }
 
 /// Why the store cannot be served; each text names the next step.

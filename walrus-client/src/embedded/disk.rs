@@ -1,25 +1,37 @@
-//! What the embedded store keeps on disk, and the only code that touches it: records in sled, bytes in files.
+//! What the embedded store keeps on disk, and the only code that touches it.
 //!
-//! A record is switched in one write once the file it names is whole and synced, so a crash leaves either the old
-//! blob or the new one; what no record names is removed at the next start. Every record and every chunk of a file
-//! carries a checksum, so a torn, altered or misplaced one is found at open and at every read, reported, and never
-//! served. All functions block (disk): callers run them off the reactor. A write returns only after a flush, which
-//! writers at about the same time share.
+//! Three things: files with the blobs' bytes, each of which says what it is ([`files`]); the log of the index, in two
+//! copies ([`journal`]); and files set aside. The index itself is in memory, made from the log and the files at every start
+//! ([`open`]). Everything carries checksums, so torn, altered or misplaced bytes are found at open and at every read,
+//! reported, and never served; a damaged index costs no blob. All functions block (disk): callers run them off the reactor.
+//! A write returns only once it is on disk; writers at about the same time share a sync.
+//!
+//! Order of a PUT: the file is written and synced, gets its final name, the folder is synced, the log gets an entry, and a
+//! replaced file is removed. A crash leaves the old file, the new one or both, and the newest whole one counts.
 
 mod collect;
 mod commit;
+mod damage;
 mod files;
+mod frame;
 mod heads;
+mod health;
+mod journal;
+mod load;
 mod open;
 mod place;
 mod record;
+mod state;
+mod survey;
 mod tokens;
+mod trailer;
+mod turns;
 
 use std::{
     fs::File,
     io,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,55 +41,50 @@ use baton_proto::ids::BlobId;
 
 use super::{
     clock::{Clock, EpochInfo, Epochs},
-    config::MAX_OBJECTS_PER_BLOB,
+    config::{MAX_BLOBS, MAX_OBJECTS, MAX_OBJECTS_PER_BLOB},
 };
 pub use collect::Collected;
 use collect::Collections;
 use commit::Committer;
+pub use damage::{Damage, DamageKind};
 use files::Folder;
 pub(super) use files::{BlobFile, CHUNK_BYTES, FileKey, Writer};
-use record::Record;
+use health::Health;
+pub(super) use health::is_no_room;
+pub use open::{CheckReport, check};
+use record::{Entry, Record};
 pub(super) use record::{Object, made_up_id};
+use state::{BlobSlot, Records as _, State};
 pub(super) use tokens::TokenError;
-
-/// Blob ID to [`Record`].
-const BLOBS: &str = "blobs";
-/// Object ID to blob ID. An entry without such an object in the blob's record means nothing.
-const OBJECTS: &str = "objects";
-/// Head index key to head record.
-const HEADS: &str = "heads";
-/// Hash of a used token's ID to when it expires.
-const TOKENS: &str = "tokens";
-const SETTINGS: &str = "settings";
-const EPOCHS_KEY: &str = "epochs";
+use trailer::Trailer;
+use turns::Turns;
 
 /// How often a read looks again when the file that its record named was replaced in between.
 const READ_ATTEMPTS: u32 = 5;
-
-/// An entry whose checksum does not match. It is kept as it is, and treated as absent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CorruptEntry {
-    /// `blobs` or `heads`.
-    pub tree: &'static str,
-    /// Its key in hex: the raw bytes of the blob ID or head index key.
-    pub key: String,
-}
 
 /// Why a disk operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
     #[error("the storage quota of {quota} bytes is exhausted")]
     Full { quota: u64 },
+    #[error("the store lists {MAX_BLOBS} blobs or {MAX_OBJECTS} objects already")]
+    BlobsFull,
     #[error("a blob has {MAX_OBJECTS_PER_BLOB} objects already")]
     ObjectsFull,
     #[error("the head index is full")]
     HeadsFull,
     #[error("a head record with this or a higher sequence number is stored")]
     Superseded,
-    #[error("the database failed: {0}")]
-    Database(#[from] sled::Error),
+    #[error("the store's disk has no room: {0}; free some, and the store goes on by itself")]
+    NoRoom(io::Error),
     #[error("the store's files failed: {0}")]
-    File(#[from] io::Error),
+    File(io::Error),
+}
+
+impl From<io::Error> for DiskError {
+    fn from(error: io::Error) -> Self {
+        if is_no_room(&error) { Self::NoRoom(error) } else { Self::File(error) }
+    }
 }
 
 /// For how long a blob is to be kept.
@@ -100,39 +107,26 @@ pub(super) enum Stored {
     AlreadyCertified(Object),
 }
 
-/// The database, with the sums that its limits need.
+/// The folder's files, and the index of them.
 pub(super) struct Disk {
-    db: sled::Db,
-    blobs: sled::Tree,
-    objects: sled::Tree,
-    heads: sled::Tree,
-    tokens: sled::Tree,
-    settings: sled::Tree,
+    /// Held over read-decide-append, never over a sync, but while the log is written anew.
+    state: Mutex<State>,
     folder: Folder,
-    /// sled's log. Its own flush starts the writing and waits, but leaves the file's length and the disk's cache alone.
-    log: File,
-    /// Syncs of the folder, before records name what is new in it.
+    turns: Turns,
+    /// Syncs of the folder, before the index names what is new in it.
     names: Committer,
-    /// Flushes of sled.
+    /// Syncs of the log.
     records: Committer,
+    health: Arc<Health>,
     clock: Clock,
     epochs: Mutex<Epochs>,
     /// The highest epoch seen: a clock that is set back does not bring one back.
     epoch_reached: AtomicU64,
     collections: Mutex<Collections>,
+    shards: u16,
     quota: Option<u64>,
     max_heads: usize,
-    /// Held over read-decide-insert, never over a flush.
-    totals: Mutex<Totals>,
-}
-
-#[derive(Debug, Default)]
-struct Totals {
-    blobs: u64,
-    blob_bytes: u64,
-    heads: usize,
-    next_purge_ms: u64,
-    tokens: usize,
+    _lock: File,
 }
 
 /// What the store holds.
@@ -147,9 +141,13 @@ pub struct Usage {
 impl Disk {
     /// The current epoch, and the time to the next.
     pub(super) fn epoch(&self) -> EpochInfo {
-        let now = self.epochs.lock().unwrap_or_else(PoisonError::into_inner).at(self.clock.now_ms());
+        let now = self.epochs().at(self.clock.now_ms());
         let reached = self.epoch_reached.fetch_max(now.epoch, Ordering::Relaxed);
         EpochInfo { epoch: now.epoch.max(reached), ..now }
+    }
+
+    fn epochs(&self) -> Epochs {
+        *self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves the clock that epochs run by forward, for good.
@@ -157,7 +155,7 @@ impl Disk {
         {
             let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
             let moved = epochs.moved(forward);
-            self.settings.insert(EPOCHS_KEY, moved.encode())?;
+            self.health.note(self.writable()?.put_epochs(moved))?;
             *epochs = moved;
         }
         self.flush()?;
@@ -166,88 +164,107 @@ impl Disk {
 
     /// A file for the bytes of a blob. Unless it is given to [`Self::put`], it is removed again.
     pub(super) fn create_file(&self) -> Result<Writer, DiskError> {
-        Ok(self.folder.create(self.db.generate_id()?)?)
+        let serial = self.state().next_number();
+        Ok(self.health.note(self.folder.create(serial, self.health.clone()))?)
     }
 
     /// Stores what was written under its ID (the caller has computed it).
-    pub(super) fn put(&self, id: BlobId, mut writer: Writer, term: Term) -> Result<Stored, DiskError> {
-        let file = self.finish(&mut writer)?;
-        let (stored, replaced) = self.insert(id, file, term)?;
-        writer.keep();
-        self.flush()?;
-        self.forget_file(replaced);
-        Ok(stored)
-    }
-
-    /// Waits until a file and its name are on disk. Only then may a record name it: after a loss of power, the record
-    /// may be there without the flush that its writer waits for, and what it replaced is then removed at the start.
-    fn finish(&self, writer: &mut Writer) -> Result<FileKey, DiskError> {
-        let file = writer.finish()?;
-        self.names.commit(|| self.folder.sync())?;
-        Ok(file)
-    }
-
-    /// Switches the record to the new file, and adds an object unless the blob has one that is long enough.
-    fn insert(&self, id: BlobId, file: FileKey, term: Term) -> Result<(Stored, Option<FileKey>), DiskError> {
+    pub(super) fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, DiskError> {
+        let _turn = self.turns.enter(id);
         let EpochInfo { epoch, .. } = self.epoch();
-        let mut totals = self.totals();
-        let old = self.record(id)?;
-        let replaced = old.as_ref().map(|old| old.file);
-        let (mut objects, bought) = old.map_or_else(Default::default, |old| (old.objects, old.bought));
+        let (mut objects, bought) = self.objects(id)?;
         let end = epoch.saturating_add(u64::from(term.epochs));
-        let mut over = Vec::new();
         let certified = objects.iter().filter(|object| object.permanent && object.end >= end);
         let certified = certified.max_by_key(|object| object.end).copied();
-        let (stored, bought) = match certified.filter(|_| term.permanent && !term.force) {
-            Some(object) => (Stored::AlreadyCertified(object), bought),
-            None => {
-                over.extend(objects.extract_if(.., |object| object.end <= epoch));
-                if objects.len() >= MAX_OBJECTS_PER_BLOB {
-                    return Err(DiskError::ObjectsFull);
-                }
-                let number = self.db.generate_id()?;
-                let Term { permanent, share: shared, .. } = term;
-                let object = Object { number, registered: epoch, end, permanent, shared };
-                objects.push(object);
-                (Stored::New(object), bought + 1)
-            }
-        };
-        // Before the record: a failure must not come after it, when its file is not yet kept.
-        self.remove_objects(id, &over)?;
-        self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
-        Ok((stored, replaced))
+        if let Some(object) = certified.filter(|_| term.permanent && !term.force) {
+            self.switch(id, writer, objects, bought, &[])?;
+            return Ok(Stored::AlreadyCertified(object));
+        }
+        let over: Vec<Object> = objects.extract_if(.., |object| object.end <= epoch).collect();
+        if objects.len() >= MAX_OBJECTS_PER_BLOB {
+            return Err(DiskError::ObjectsFull);
+        }
+        let number = self.state().next_number();
+        let Term { permanent, share: shared, .. } = term;
+        let object = Object { number, registered: epoch, end, permanent, shared };
+        objects.push(object);
+        self.switch(id, writer, objects, bought + 1, &over)?;
+        Ok(Stored::New(object))
     }
 
-    /// Writes a record within the quota, and the index of its newest object before it.
-    fn write(
+    /// The objects of a blob, and how many were ever bought.
+    fn objects(&self, id: BlobId) -> Result<(Vec<Object>, u64), DiskError> {
+        Ok(self.record(id)?.map_or_else(Default::default, |record| (record.objects, record.bought)))
+    }
+
+    /// Makes what was written the content of a blob, in the blob's turn. True when there was another.
+    fn switch(
         &self,
-        totals: &mut Totals,
         id: BlobId,
-        record: &Record,
-        replaced: Option<FileKey>,
-    ) -> Result<(), DiskError> {
-        let total = totals.blob_bytes - replaced.map_or(0, |old| old.length) + record.file.length;
+        mut writer: Writer,
+        objects: Vec<Object>,
+        bought: u64,
+        over: &[Object],
+    ) -> Result<bool, DiskError> {
+        let reserved = self.reserve(id, writer.length())?;
+        let file = writer.key(self.state().next_file());
+        let record = Record { file, bought, objects };
+        let trailer = Trailer { shards: self.shards, epochs: self.epochs(), id, record };
+        writer.finish(&trailer)?;
+        self.health.note(self.names.commit(|| self.folder.sync()))?;
+        let old = {
+            let mut state = self.writable()?;
+            let old = self.health.note(state.put_blob(id, trailer.record))?;
+            state.table.forget_objects(id, over);
+            self.tidy(&mut state);
+            old
+        };
+        writer.keep();
+        drop(reserved);
+        self.forget_file(old);
+        self.health.works();
+        Ok(old.is_some())
+    }
+
+    /// Room for a blob within the limits, until what this returns is dropped.
+    fn reserve(&self, id: BlobId, length: u64) -> Result<Reservation<'_>, DiskError> {
+        let mut state = self.state();
+        let old = state.table.blobs.get(&id.0).map(|slot| slot.file.length);
+        let (bytes, blobs) = (length.saturating_sub(old.unwrap_or(0)), usize::from(old.is_none()));
+        let total = state.table.bytes + state.reserved_bytes + bytes;
         if let Some(quota) = self.quota.filter(|quota| total > *quota) {
             return Err(DiskError::Full { quota });
         }
-        if let Some(object) = record.objects.last() {
-            self.objects.insert(object.id(id), &id.0)?;
-            if let Some(shared) = object.shared_id(id) {
-                self.objects.insert(shared, &id.0)?;
-            }
+        let listed = state.table.blobs.len() + state.reserved_blobs + blobs;
+        if listed > MAX_BLOBS || state.table.objects.len() >= MAX_OBJECTS {
+            return Err(DiskError::BlobsFull);
         }
-        let old = self.blobs.insert(id.0, record.encode(id))?;
-        totals.blob_bytes = total;
-        totals.blobs += u64::from(old.is_none());
-        Ok(())
+        state.reserved_bytes += bytes;
+        state.reserved_blobs += blobs;
+        Ok(Reservation { disk: self, bytes, blobs })
     }
 
-    /// A record, or `None` when it is absent or corrupt.
+    /// What the index says of a blob.
+    fn slot(&self, id: BlobId) -> Option<BlobSlot> {
+        self.state().table.blobs.get(&id.0).copied()
+    }
+
+    /// A blob's record, or `None` when there is none or neither log nor file has it whole.
     fn record(&self, id: BlobId) -> Result<Option<Record>, DiskError> {
-        let Some(value) = self.blobs.get(id.0)? else { return Ok(None) };
-        let record = Record::decode(&id.0, &value);
+        let (slot, view) = {
+            let state = self.state();
+            (state.table.blobs.get(&id.0).copied(), state.journal.view())
+        };
+        let Some(slot) = slot else { return Ok(None) };
+        if let Some(payload) = slot.location.map(|location| view.read(location)).transpose()?.flatten()
+            && let Some(Entry::Blob(found, record)) = Entry::decode(&payload)
+            && found == id
+        {
+            return Ok(Some(record));
+        }
+        let record = self.folder.record(id, slot.file);
         if record.is_none() {
-            warn_corrupt(BLOBS, &id.0);
+            warn_corrupt(id);
         }
         Ok(record)
     }
@@ -256,140 +273,150 @@ impl Disk {
     /// hashes are verified here.
     pub(super) fn open_blob(&self, id: BlobId) -> Result<Option<BlobFile>, DiskError> {
         for _ in 0..READ_ATTEMPTS {
-            let Some(record) = self.record(id)?.filter(|record| record.is_live(self.epoch().epoch)) else {
-                return Ok(None);
-            };
-            match self.folder.read(record.file) {
+            let epoch = self.epoch().epoch;
+            let Some(slot) = self.slot(id).filter(|slot| slot.last_end > epoch) else { return Ok(None) };
+            match self.folder.read(slot.file) {
                 Ok(Some(file)) => return Ok(Some(file)),
                 Ok(None) => break,
-                // Replaced or removed after the record was read.
+                // Replaced or removed after the index was looked at.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        warn_corrupt(BLOBS, &id.0);
+        warn_corrupt(id);
         Ok(None)
     }
 
     /// Length of a blob that is kept in this epoch.
     pub(super) fn length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
-        let record = self.record(id)?.filter(|record| record.is_live(self.epoch().epoch));
-        Ok(record.map(|record| record.file.length))
+        let epoch = self.epoch().epoch;
+        Ok(self.slot(id).filter(|slot| slot.last_end > epoch).map(|slot| slot.file.length))
     }
 
     /// The blob that an object, or the shared object made of one, keeps in this epoch.
     pub(super) fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
-        let Some(value) = self.objects.get(object)? else { return Ok(None) };
-        let Ok(id) = <[u8; 32]>::try_from(&value[..]) else { return Ok(None) };
-        let id = BlobId(id);
+        let id = self.state().table.objects.get(&object).copied();
+        let Some(id) = id.map(BlobId) else { return Ok(None) };
         let Some(record) = self.record(id)? else { return Ok(None) };
         let mut live = record.live(self.epoch().epoch);
         Ok(live.any(|live| live.id(id) == object || live.shared_id(id) == Some(object)).then_some(id))
     }
 
-    /// Waits until every record written so far is on disk.
+    /// Waits until every entry written so far is on disk.
     pub(super) fn flush(&self) -> Result<(), DiskError> {
-        self.records.commit(|| {
-            self.db.flush()?;
-            self.log.sync_data()?;
-            Ok(())
-        })
+        let synced = self.records.commit(|| {
+            let [first, _] = self.state().journal.view().copies;
+            first.sync_data().inspect_err(|_| self.state().journal.broke())
+        });
+        Ok(self.health.note(synced)?)
     }
 
-    /// Removes a file that no record names any more, on disk as well.
+    /// Removes a file that the index does not name any more.
     fn forget_file(&self, file: Option<FileKey>) {
-        if let Some(file) = file
-            && let Err(error) = self.folder.remove(file.number)
-        {
-            tracing::warn!(%error, "a replaced file could not be removed; the next start does it");
+        let Some(file) = file else { return };
+        match self.folder.remove(&self.folder.path_of(file.number)) {
+            Ok(()) => self.state().removed(file.number),
+            Err(error) => {
+                tracing::warn!(%error, "a replaced file could not be removed; the next start does it")
+            }
         }
     }
 
     /// Admin: other bytes under an ID, with whatever objects it had; without any, one that never ends. True when it
     /// existed.
-    pub(super) fn replace(&self, id: BlobId, mut writer: Writer) -> Result<bool, DiskError> {
-        let file = self.finish(&mut writer)?;
-        let old = {
-            let mut totals = self.totals();
-            let old = self.record(id)?;
-            let (mut objects, bought) =
-                old.as_ref().map_or_else(Default::default, |old| (old.objects.clone(), old.bought));
-            if objects.is_empty() {
-                let (number, registered) = (self.db.generate_id()?, self.epoch().epoch);
-                objects.push(Object { number, registered, end: u64::MAX, permanent: false, shared: false });
-            }
-            let replaced = old.map(|old| old.file);
-            self.write(&mut totals, id, &Record { file, bought, objects }, replaced)?;
-            replaced
-        };
-        writer.keep();
-        self.flush()?;
-        self.forget_file(old);
-        Ok(old.is_some())
+    pub(super) fn replace(&self, id: BlobId, writer: Writer) -> Result<bool, DiskError> {
+        let _turn = self.turns.enter(id);
+        let (mut objects, bought) = self.objects(id)?;
+        if objects.is_empty() {
+            let (number, registered) = (self.state().next_number(), self.epoch().epoch);
+            objects.push(Object { number, registered, end: u64::MAX, permanent: false, shared: false });
+        }
+        self.switch(id, writer, objects, bought, &[])
     }
 
     /// Admin: forgets a blob. True when it existed.
     pub(super) fn remove(&self, id: BlobId) -> Result<bool, DiskError> {
-        let (existed, record) = {
-            let mut totals = self.totals();
-            let record = self.record(id)?;
-            (self.remove_record(&mut totals, id, record.as_ref())?, record)
+        let file = {
+            let _turn = self.turns.enter(id);
+            let (objects, _) = self.objects(id)?;
+            if self.slot(id).is_none() {
+                return Ok(false);
+            }
+            let mut state = self.writable()?;
+            let file = self.health.note(state.remove_blob(id))?;
+            state.table.forget_objects(id, &objects);
+            file
         };
         self.flush()?;
-        self.forget_file(record.map(|record| record.file));
-        Ok(existed)
+        self.forget_file(file);
+        Ok(file.is_some())
     }
 
-    /// Takes a blob out of sled. True when it was there, if only corrupt.
-    fn remove_record(
-        &self,
-        totals: &mut Totals,
-        id: BlobId,
-        record: Option<&Record>,
-    ) -> Result<bool, DiskError> {
-        let existed = self.blobs.remove(id.0)?.is_some();
-        totals.blobs -= u64::from(existed);
-        if let Some(record) = record {
-            totals.blob_bytes -= record.file.length;
-            self.remove_objects(id, &record.objects)?;
-        }
-        Ok(existed)
-    }
-
-    fn remove_objects(&self, id: BlobId, objects: &[Object]) -> Result<(), DiskError> {
-        for object in objects {
-            self.objects.remove(object.id(id))?;
-            if let Some(shared) = object.shared_id(id) {
-                self.objects.remove(shared)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Admin: at most `limit` IDs and lengths, in the order of their bytes. A corrupt record has length 0.
-    pub(super) fn list(&self, limit: usize) -> Result<Vec<(BlobId, u64)>, DiskError> {
-        let entries = self.blobs.iter().take(limit).filter_map(|entry| match entry {
-            Ok((key, value)) => {
-                let length = Record::decode(&key, &value).map_or(0, |record| record.file.length);
-                <[u8; 32]>::try_from(&key[..]).ok().map(|id| Ok((BlobId(id), length)))
-            }
-            Err(error) => Some(Err(error.into())),
-        });
-        entries.collect()
+    /// Admin: at most `limit` IDs and lengths, in the order of their bytes.
+    pub(super) fn list(&self, limit: usize) -> Vec<(BlobId, u64)> {
+        let state = self.state();
+        state.table.blobs.iter().take(limit).map(|(id, slot)| (BlobId(*id), slot.file.length)).collect()
     }
 
     /// What the store holds now, blobs that are over included until they are collected.
     pub(super) fn usage(&self) -> Usage {
-        let totals = self.totals();
-        Usage { blobs: totals.blobs, bytes: totals.blob_bytes }
+        let state = self.state();
+        Usage { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes }
     }
 
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        // The sums are only changed after what they count, by plain additions: a panic leaves them usable.
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Why nothing can be stored now, if so. While that lasts, this tries to write something once in a second.
+    pub(super) fn write_failure(&self) -> Option<String> {
+        if self.health.is_probe_due() {
+            let serial = self.state().next_number();
+            let written = self.health.note(self.folder.probe(serial));
+            if written.is_ok() && self.writable().is_ok() {
+                self.health.works();
+            }
+        }
+        self.health.failure()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The index is changed only after the log, by plain insertions: a panic leaves it usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The index, with a log that can be appended to.
+    fn writable(&self) -> Result<MutexGuard<'_, State>, DiskError> {
+        let mut state = self.state();
+        if state.journal.is_broken() {
+            self.health.note(state.rewrite(&self.folder))?;
+        }
+        Ok(state)
+    }
+
+    /// Writes the log anew when most of it is outdated.
+    fn tidy(&self, state: &mut State) {
+        if !state.journal.is_broken()
+            && state.journal.is_rewrite_due()
+            && let Err(error) = state.rewrite(&self.folder)
+        {
+            tracing::warn!(%error, "the index could not be written anew; it grows on");
+            state.journal.postpone_rewrite();
+        }
     }
 }
 
-fn warn_corrupt(tree: &'static str, key: &[u8]) {
-    tracing::warn!(tree, key = %hex::encode(key), "a corrupt entry is treated as absent");
+/// Room that a PUT under way has within the limits. Given back when dropped: by then the blob counts itself, or failed.
+struct Reservation<'a> {
+    disk: &'a Disk,
+    bytes: u64,
+    blobs: usize,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.disk.state();
+        state.reserved_bytes -= self.bytes;
+        state.reserved_blobs -= self.blobs;
+    }
+}
+
+fn warn_corrupt(id: BlobId) {
+    tracing::warn!(blob = %id, "a damaged blob is treated as absent; store it again");
 }

@@ -126,5 +126,5 @@ fn slice(bytes: &Bytes, first: u64, length: u64) -> Bytes {
 }
 
 fn warn(id: BlobId) {
-    tracing::warn!(tree = "blobs", key = %hex::encode(id.0), "a corrupt blob is not served");
+    tracing::warn!(blob = %id, "a damaged blob is not served; store it again");
 }

@@ -43,7 +43,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
         .route("/v1alpha/blobs/concat", concat.layer(DefaultBodyLimit::max(MAX_CONCAT_BODY_BYTES)))
         .layer(middleware::from_fn_with_state(store.clone(), faults::inject));
     Router::new()
-        .route("/status", get(|| async { "OK" }))
+        .route("/status", get(status))
         .route("/v1/api", get(api))
         .route("/v1/baton/heads", put(put_head))
         .route("/v1/baton/heads/{key}", get(get_head))
@@ -66,6 +66,17 @@ async fn allow_any_origin(request: Request, next: Next) -> Response {
     }
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any);
     response
+}
+
+/// OK as Walrus has it, or 503 and why nothing can be stored: the disk is full, or refuses to be written.
+async fn status(State(store): State<EmbeddedStore>) -> Response {
+    match store.write_failure().await {
+        None => "OK".into_response(),
+        Some(why) => {
+            let message = format!("the store serves reads and stores nothing for now: {why}");
+            Refusal::text(StatusCode::SERVICE_UNAVAILABLE, message).into_response()
+        }
+    }
 }
 
 /// The description of the interface.

@@ -33,7 +33,6 @@ pub fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
 pub fn config(folder: &TempDir) -> EmbeddedConfig {
     EmbeddedConfig {
         shards: ShardCount::TESTBED,
-        cache_bytes: 4 << 20,
         clock: Clock::fixed(NOW_MS),
         ..EmbeddedConfig::new(folder.path().join("store"))
     }

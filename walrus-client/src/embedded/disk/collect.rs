@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use baton_proto::ids::BlobId;
 
-use super::{Disk, DiskError, FileKey, Record};
+use super::{Disk, DiskError, FileKey, health::is_no_room};
 
 /// Blobs whose files are removed after one flush.
 const BATCH: usize = 256;
@@ -54,15 +54,13 @@ impl Disk {
         let epoch = self.epoch().epoch;
         let mut collected = Collected::default();
         let mut files = Vec::new();
-        for entry in &self.blobs {
-            let (key, value) = entry?;
-            let is_over = |record: &Record| record.objects.iter().any(|object| object.end <= epoch);
-            if !Record::decode(&key, &value).is_some_and(|record| is_over(&record)) {
-                continue;
-            }
-            if let Ok(id) = key[..].try_into() {
-                files.extend(self.collect_one(BlobId(id), epoch, &mut collected)?);
-            }
+        let over: Vec<[u8; 32]> = {
+            let state = self.state();
+            let over = state.table.blobs.iter().filter(|(_, slot)| slot.first_end <= epoch);
+            over.map(|(id, _)| *id).collect()
+        };
+        for id in over {
+            files.extend(self.collect_one(BlobId(id), epoch, &mut collected)?);
             if files.len() >= BATCH {
                 self.flush()?;
                 files.drain(..).for_each(|file| self.forget_file(Some(file)));
@@ -78,25 +76,42 @@ impl Disk {
         Ok(collected)
     }
 
-    /// The same for one blob, looked at again under the lock. The file is to be removed after a flush.
+    /// The same for one blob, looked at again in its turn. The file is to be removed after a flush.
     fn collect_one(
         &self,
         id: BlobId,
         epoch: u64,
         collected: &mut Collected,
     ) -> Result<Option<FileKey>, DiskError> {
-        let mut totals = self.totals();
-        let Some(mut record) = self.record(id)? else { return Ok(None) };
-        let over: Vec<_> = record.objects.extract_if(.., |object| object.end <= epoch).collect();
-        collected.objects += over.len() as u64;
-        if record.objects.is_empty() {
-            self.remove_record(&mut totals, id, Some(&record))?;
+        let _turn = self.turns.enter(id);
+        let Some(slot) = self.slot(id) else { return Ok(None) };
+        let mut record = self.record(id)?;
+        let objects = record.as_mut().map_or_else(Vec::new, |record| {
+            record.objects.extract_if(.., |object| object.end <= epoch).collect()
+        });
+        let mut state = self.writable()?;
+        // A blob whose record cannot be read ends with its last object all the same.
+        let file = if slot.last_end <= epoch {
+            let removed = state.remove_blob(id).or_else(|error| {
+                if !is_no_room(&error) {
+                    return Err(error);
+                }
+                // What is over makes the room for saying so.
+                self.folder.remove(&self.folder.path_of(slot.file.number))?;
+                state.remove_blob(id)
+            });
             collected.blobs += 1;
-            collected.bytes += record.file.length;
+            collected.bytes += slot.file.length;
+            self.health.note(removed)?
         } else {
-            self.blobs.insert(id.0, record.encode(id))?;
-        }
-        self.remove_objects(id, &over)?;
-        Ok(record.objects.is_empty().then_some(record.file))
+            if let Some(record) = record.filter(|_| !objects.is_empty()) {
+                self.health.note(state.put_blob(id, record))?;
+            }
+            None
+        };
+        collected.objects += objects.len() as u64;
+        state.table.forget_objects(id, &objects);
+        self.tidy(&mut state);
+        Ok(file)
     }
 }

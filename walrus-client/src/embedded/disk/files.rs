@@ -1,38 +1,88 @@
 //! The bytes of blobs, one file each, and the only code that touches those files.
 //!
-//! Not in sled: it keeps values above 128 KiB in files that it never syncs, writes up to sixteen values again
-//! whenever one beside them changes, and holds what it writes in memory (200 MB of chunks took 216 MB of memory with
-//! a cache of 16 MB, and up to 500 MB of disk). A blob's file has a number that no other ever gets, is
-//! written once and then only read or removed, so a record in sled that names it switches from one content to another
-//! atomically.
+//! A file is written under a name that ends in `.part`, and renamed once it is whole and synced: a `.part` file is an
+//! unfinished upload, and no other file is. Its final name is a number that no other file ever gets. It is then only
+//! read or removed, so an index entry that names it switches from one content to another atomically.
 //!
-//! Layout: the blob, then the BLAKE3 hash of each of its chunks. The record has a hash over all of it ([`Root`]), so
-//! every chunk can be verified alone, with memory for one chunk.
+//! Layout: the blob, the BLAKE3 hash of each of its chunks, then the [`Trailer`]. The record in the trailer and in the
+//! index has a hash over all chunk hashes ([`Root`]), so every chunk can be verified alone, with memory for one chunk.
 
 use std::{
     fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
 
-use super::place;
+use super::{
+    health::Health,
+    place,
+    trailer::{FOOT_BYTES, Trailer},
+};
 
 /// Bytes that are written, verified and sent at a time.
 pub(in crate::embedded) const CHUNK_BYTES: usize = 256 * 1024;
 const HASH_BYTES: usize = 32;
+/// The end of the names of unfinished uploads.
+const PART: &str = "part";
 
 /// A hash over the length of a blob and the hashes of its chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::embedded) struct Root(pub(super) [u8; HASH_BYTES]);
 
 impl Root {
-    fn of(length: u64, hashes: &[u8]) -> Self {
+    pub(super) fn of(length: u64, hashes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"baton store file").update(&length.to_le_bytes()).update(hashes);
         Self(hasher.finalize().into())
+    }
+}
+
+/// Which file, and what must be in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::embedded) struct FileKey {
+    /// The file's name: a rising serial, then 64 random bits.
+    pub(super) number: u128,
+    pub(in crate::embedded) length: u64,
+    pub(super) root: Root,
+}
+
+/// The serial in a file's number: of two files of a blob, the newer one has the higher serial.
+pub(super) fn serial_of(number: u128) -> u64 {
+    u64::try_from(number >> 64).expect("64 bits are left")
+}
+
+/// The name of the file of this number.
+pub(super) fn name_of(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+/// What a name in the folder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// A whole file.
+    Blob(u128),
+    /// An unfinished upload, with its serial.
+    Part(u64),
+    /// Nothing of the store's.
+    Foreign,
+}
+
+impl Name {
+    pub(super) fn parse(name: &str) -> Self {
+        let is_hex = |digits: &str| digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        let number = |digits: &str| u128::from_str_radix(digits, 16).ok().filter(|_| is_hex(digits));
+        match name.split_once('.') {
+            None if name.len() == 32 => number(name).map_or(Self::Foreign, Self::Blob),
+            Some((digits, PART)) if digits.len() == 16 => number(digits)
+                .map_or(Self::Foreign, |number| Self::Part(number.try_into().unwrap_or(u64::MAX))),
+            _ => Self::Foreign,
+        }
     }
 }
 
@@ -43,38 +93,32 @@ pub(super) struct Folder {
     /// Where folders can be opened and synced.
     handle: Option<File>,
     /// Whether a file was made since the folder itself was last synced.
-    changed: AtomicBool,
-}
-
-/// Which file, and what must be in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::embedded) struct FileKey {
-    pub(super) number: u64,
-    pub(in crate::embedded) length: u64,
-    pub(super) root: Root,
+    changed: Arc<AtomicBool>,
 }
 
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
-        let handle = place::open_folder(path)?;
-        // The folder's own name is to last as well.
-        if let Some(parent) = path.parent().map(place::open_folder).transpose()?.flatten() {
-            parent.sync_all()?;
-        }
-        Ok(Self { handle, path: path.to_owned(), changed: AtomicBool::new(true) })
+        Ok(Self {
+            handle: place::open_folder(path)?,
+            path: path.to_owned(),
+            changed: Arc::new(AtomicBool::new(true)),
+        })
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{number:016x}"))
+    pub(super) fn path_of(&self, number: u128) -> PathBuf {
+        self.path.join(name_of(number))
     }
 
-    /// A new file. The number must never have been given before.
-    pub(super) fn create(&self, number: u64) -> io::Result<Writer> {
-        let path = self.path(number);
+    pub(super) fn part_path(&self, serial: u64) -> PathBuf {
+        self.path.join(format!("{serial:016x}.{PART}"))
+    }
+
+    /// A new file. The serial must never have been given before.
+    pub(super) fn create(&self, serial: u64, health: Arc<Health>) -> io::Result<Writer> {
+        let path = self.part_path(serial);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        self.changed.store(true, Ordering::Release);
-        Ok(Writer { file, path, number, length: 0, hashes: Vec::new(), kept: false })
+        let (folder, changed) = (self.path.clone(), self.changed.clone());
+        Ok(Writer { file, path, folder, changed, health, length: 0, hashes: Vec::new(), kept: false })
     }
 
     /// Waits until the names of all files made so far are on disk.
@@ -87,44 +131,139 @@ impl Folder {
         Ok(())
     }
 
+    /// The names in the folder.
+    pub(super) fn names(&self) -> io::Result<impl Iterator<Item = io::Result<String>>> {
+        // A name that is no text is none of the store's.
+        let names = fs::read_dir(&self.path)?;
+        Ok(names.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default())))
+    }
+
     /// Opens a file and verifies the hashes in it, or says `None` when they are not those of the key.
     pub(super) fn read(&self, key: FileKey) -> io::Result<Option<BlobFile>> {
-        let file = File::open(self.path(key.number))?;
-        let chunks = key.length.div_ceil(CHUNK_BYTES as u64);
-        // A record is checked before its key is used, so the length is one that was written here.
-        let Ok(chunks) = usize::try_from(chunks) else { return Ok(None) };
-        let mut hashes = vec![0; chunks * HASH_BYTES];
-        match place::read(&file, &mut hashes, key.length) {
-            Ok(()) if Root::of(key.length, &hashes) == key.root => {}
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            _ => return Ok(None),
+        let file = File::open(self.path_of(key.number))?;
+        let Some(hashes) = read_hashes(&file, key.length)? else { return Ok(None) };
+        let right = Root::of(key.length, &hashes) == key.root;
+        Ok(right.then_some(BlobFile { file, length: key.length, hashes }))
+    }
+
+    /// What a file says of itself, or `None` when it says nothing whole.
+    pub(super) fn trailer(&self, number: u128) -> io::Result<Option<Trailer>> {
+        let file = File::open(self.path_of(number))?;
+        let end = file.metadata()?.len();
+        let Some(foot_at) = end.checked_sub(FOOT_BYTES as u64) else { return Ok(None) };
+        let mut foot = [0; FOOT_BYTES];
+        place::read(&file, &mut foot, foot_at)?;
+        let Some(length) = Trailer::content_length(&foot) else { return Ok(None) };
+        let Some(content_at) = foot_at.checked_sub(length as u64) else { return Ok(None) };
+        let mut bytes = vec![0; length + FOOT_BYTES];
+        place::read(&file, &mut bytes, content_at)?;
+        let trailer = Trailer::decode(&bytes).filter(|trailer| {
+            let key = trailer.record.file;
+            key.number == number && trailer_at(key.length) == Some(content_at)
+        });
+        Ok(trailer)
+    }
+
+    /// Reads a whole file and verifies it against its key.
+    pub(super) fn verify(&self, key: FileKey) -> io::Result<Verdict> {
+        let file = File::open(self.path_of(key.number))?;
+        let Some(stored) = read_hashes(&file, key.length)? else { return Ok(Verdict::Changed) };
+        let mut hashes = Vec::with_capacity(stored.len());
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for number in 0..key.length.div_ceil(CHUNK_BYTES as u64) {
+            let start = number * CHUNK_BYTES as u64;
+            let length =
+                usize::try_from((key.length - start).min(CHUNK_BYTES as u64)).expect("a chunk at most");
+            let Some(bytes) = chunk.get_mut(..length) else { return Ok(Verdict::Changed) };
+            place::read(&file, bytes, start)?;
+            hashes.extend_from_slice(blake3::hash(bytes).as_bytes());
         }
-        Ok(Some(BlobFile { file, length: key.length, hashes }))
+        Ok(match Root::of(key.length, &hashes) == key.root {
+            false => Verdict::Changed,
+            true if hashes == stored => Verdict::Whole,
+            true => Verdict::HashesChanged(hashes),
+        })
+    }
+
+    /// Writes the hashes of a blob's chunks anew, where a damage changed them.
+    pub(super) fn restore_hashes(&self, key: FileKey, hashes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
+        place::write(&file, hashes, key.length)?;
+        file.sync_data()
+    }
+
+    /// Writes the trailer of a blob's file anew, where a damage changed it.
+    pub(super) fn restore_trailer(&self, trailer: &Trailer) -> io::Result<()> {
+        let key = trailer.record.file;
+        let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
+        let at = trailer_at(key.length).ok_or(io::ErrorKind::InvalidData)?;
+        let bytes = trailer.encode();
+        place::write(&file, &bytes, at)?;
+        file.set_len(at + bytes.len() as u64)?;
+        file.sync_data()
     }
 
     /// Removes a file. One that is gone already is no error; readers that have it open keep it.
-    pub(super) fn remove(&self, number: u64) -> io::Result<()> {
-        match fs::remove_file(self.path(number)) {
+    pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Removes every file that is not kept: uploads that a crash cut short, and what a removal left. Their number.
-    pub(super) fn remove_others(&self, kept: impl Fn(u64) -> bool) -> io::Result<u64> {
-        let mut removed = 0;
-        for entry in fs::read_dir(&self.path)? {
-            let name = entry?.file_name();
-            let number = name.to_str().filter(|name| name.len() == 16);
-            let number = number.and_then(|name| u64::from_str_radix(name, 16).ok());
-            // What is no file of the store stays.
-            if let Some(number) = number.filter(|number| !kept(*number)) {
-                self.remove(number)?;
-                removed += 1;
+    /// Moves a file to another folder, under its name or one that is free there.
+    pub(super) fn set_aside(&self, number: u128, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let name = name_of(number);
+        let mut target = folder.join(&name);
+        // Each earlier one took one name: the first free one ends the search.
+        for count in 1.. {
+            if !target.try_exists()? {
+                break;
             }
+            target = folder.join(format!("{name}.{count}"));
         }
-        Ok(removed)
+        fs::rename(self.path_of(number), target)
     }
+
+    /// Whether a file of a chunk's length can be written now. It does not stay.
+    pub(super) fn probe(&self, serial: u64) -> io::Result<()> {
+        let path = self.part_path(serial);
+        let written = File::create(&path).and_then(|file| {
+            place::write(&file, &[0x5a; CHUNK_BYTES], 0)?;
+            file.sync_data()
+        });
+        // After a failure too: nothing of it is to stay.
+        let removed = self.remove(&path);
+        written.and(removed)
+    }
+}
+
+/// What a file's bytes turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Whole,
+    /// The blob is what it was, and the list of hashes in the file is not: this is the right one.
+    HashesChanged(Vec<u8>),
+    /// Bytes of the blob are missing or not what they were.
+    Changed,
+}
+
+/// Where the trailer begins in the file of a blob of this length.
+fn trailer_at(length: u64) -> Option<u64> {
+    length.checked_add(length.div_ceil(CHUNK_BYTES as u64).checked_mul(HASH_BYTES as u64)?)
+}
+
+/// The hashes in a file, or `None` when the file ends before them.
+fn read_hashes(file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
+    let whole = trailer_at(length).is_some_and(|end| file.metadata().is_ok_and(|data| data.len() >= end));
+    if !whole {
+        return Ok(None);
+    }
+    let count = usize::try_from(length.div_ceil(CHUNK_BYTES as u64)).expect("the file is longer than that");
+    let mut hashes = vec![0; count * HASH_BYTES];
+    place::read(file, &mut hashes, length)?;
+    Ok(Some(hashes))
 }
 
 /// A file that is being written. It is removed when this is dropped, unless it was kept.
@@ -132,7 +271,9 @@ impl Folder {
 pub(in crate::embedded) struct Writer {
     file: File,
     path: PathBuf,
-    number: u64,
+    folder: PathBuf,
+    changed: Arc<AtomicBool>,
+    health: Arc<Health>,
     length: u64,
     hashes: Vec<u8>,
     kept: bool,
@@ -142,18 +283,28 @@ impl Writer {
     /// Appends a chunk: of [`CHUNK_BYTES`], but for the last one.
     pub(in crate::embedded) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         debug_assert!(self.length.is_multiple_of(CHUNK_BYTES as u64), "only the last chunk may be short");
-        place::write(&self.file, chunk, self.length)?;
+        self.health.note(place::write(&self.file, chunk, self.length))?;
         self.length += chunk.len() as u64;
         self.hashes.extend_from_slice(blake3::hash(chunk).as_bytes());
         Ok(())
     }
 
-    /// Writes the hashes and waits until everything is on disk, except the file's name: see [`Folder::sync`].
-    pub(in crate::embedded) fn finish(&mut self) -> io::Result<FileKey> {
-        place::write(&self.file, &self.hashes, self.length)?;
-        self.file.sync_data()?;
-        let root = Root::of(self.length, &self.hashes);
-        Ok(FileKey { number: self.number, length: self.length, root })
+    /// Which file this becomes under a number.
+    pub(super) fn key(&self, number: u128) -> FileKey {
+        FileKey { number, length: self.length, root: Root::of(self.length, &self.hashes) }
+    }
+
+    /// Writes hashes and trailer, waits until everything is on disk, and gives the file its final name. That the name
+    /// lasts is another step: see [`Folder::sync`].
+    pub(super) fn finish(&mut self, trailer: &Trailer) -> io::Result<()> {
+        let tail = [&self.hashes[..], &trailer.encode()].concat();
+        let written = place::write(&self.file, &tail, self.length).and_then(|()| self.file.sync_data());
+        self.health.note(written)?;
+        let path = self.folder.join(name_of(trailer.record.file.number));
+        self.health.note(fs::rename(&self.path, &path))?;
+        self.path = path;
+        self.changed.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// From now on the file stays.
@@ -215,78 +366,5 @@ impl BlobFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use tempfile::TempDir;
-
-    use super::*;
-
-    fn write(folder: &Folder, number: u64, bytes: &[u8]) -> FileKey {
-        let mut writer = folder.create(number).unwrap();
-        bytes.chunks(CHUNK_BYTES).for_each(|chunk| writer.write(chunk).unwrap());
-        let key = writer.finish().unwrap();
-        writer.keep();
-        key
-    }
-
-    fn read(folder: &Folder, key: FileKey) -> Option<Vec<u8>> {
-        let file = folder.read(key).unwrap()?;
-        let mut bytes = Vec::new();
-        for number in 0..file.chunks() {
-            bytes.extend_from_slice(&file.chunk(number).unwrap()?);
-        }
-        Some(bytes)
-    }
-
-    #[test]
-    fn what_is_written_is_read_whatever_its_length() {
-        let path = TempDir::new().unwrap();
-        let folder = Folder::open(path.path()).unwrap();
-        for (length, number) in
-            [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES].iter().zip(0..)
-        {
-            let bytes: Vec<u8> = (0..=250).cycle().take(*length).collect();
-            let key = write(&folder, number, &bytes);
-            assert_eq!(read(&folder, key), Some(bytes), "{length}");
-        }
-        folder.sync().unwrap();
-    }
-
-    #[test]
-    fn any_changed_missing_or_misplaced_byte_is_found() {
-        let path = TempDir::new().unwrap();
-        let folder = Folder::open(path.path()).unwrap();
-        let bytes = vec![7; CHUNK_BYTES + 10];
-        let key = write(&folder, 1, &bytes);
-        let whole = fs::read(folder.path(1)).unwrap();
-        for place in [0, CHUNK_BYTES - 1, CHUNK_BYTES, bytes.len() - 1, bytes.len(), whole.len() - 1] {
-            let mut changed = whole.clone();
-            changed[place] ^= 1;
-            fs::write(folder.path(1), &changed).unwrap();
-            assert_eq!(read(&folder, key), None, "{place}");
-        }
-        for length in [0, CHUNK_BYTES, bytes.len(), whole.len() - 1] {
-            fs::write(folder.path(1), &whole[..length]).unwrap();
-            assert_eq!(read(&folder, key), None, "{length}");
-        }
-        fs::write(folder.path(1), &whole).unwrap();
-        assert_eq!(read(&folder, key), Some(bytes));
-        let other = write(&folder, 2, &[8; CHUNK_BYTES + 10]);
-        assert_eq!(read(&folder, FileKey { number: 1, ..other }), None);
-    }
-
-    #[test]
-    fn only_kept_files_stay() {
-        let path = TempDir::new().unwrap();
-        let folder = Folder::open(path.path()).unwrap();
-        folder.create(1).unwrap().write(b"given up").unwrap();
-        assert!(!folder.path(1).exists());
-        write(&folder, 2, b"kept");
-        write(&folder, 3, b"orphan");
-        fs::write(path.path().join("notes.txt"), b"not the store's").unwrap();
-        assert_eq!(folder.remove_others(|number| number == 2).unwrap(), 1);
-        assert!(folder.path(2).exists() && !folder.path(3).exists());
-        assert!(path.path().join("notes.txt").exists());
-        folder.remove(2).unwrap();
-        folder.remove(2).unwrap();
-    }
-}
+#[path = "files_tests.rs"]
+mod tests;

@@ -4,9 +4,9 @@ use baton_proto::ids::HeadIndexKey;
 
 use super::{
     super::config::{HeadIdentity, PURGE_INTERVAL_MS},
-    Disk, DiskError, HEADS, Totals,
-    record::HeadEntry,
-    warn_corrupt,
+    Disk, DiskError,
+    record::Entry,
+    state::State,
 };
 
 impl Disk {
@@ -19,42 +19,37 @@ impl Disk {
         force: bool,
     ) -> Result<(), DiskError> {
         {
-            let mut totals = self.totals();
-            let old = self.heads.get(head.key.0)?;
-            let known = old.as_deref().and_then(|value| HeadEntry::decode(&head.key.0, value));
-            if let Some(known) = known.filter(|_| !force)
-                && (known.sequence > head.sequence
-                    || (known.sequence == head.sequence && known.record != record))
-            {
-                return Err(DiskError::Superseded);
+            let mut state = self.writable()?;
+            let known = state.table.heads.get(&head.key.0).copied();
+            if let Some(known) = known.filter(|_| !force) {
+                let is_other =
+                    || Ok::<_, DiskError>(self.head_in(&state, head.key)?.as_deref() != Some(record));
+                if known.sequence > head.sequence || (known.sequence == head.sequence && is_other()?) {
+                    return Err(DiskError::Superseded);
+                }
             }
-            if old.is_none() {
-                self.make_room(&mut totals, now_ms)?;
-                totals.heads += 1;
+            if known.is_none() {
+                self.make_room(&mut state, now_ms)?;
             }
-            let entry = HeadEntry { sequence: head.sequence, expires_ms: head.expires_ms, record };
-            self.heads.insert(head.key.0, entry.encode(head.key))?;
+            self.health.note(state.put_head(head.key, head.sequence, head.expires_ms, record))?;
+            self.tidy(&mut state);
         }
-        self.flush()
+        self.flush()?;
+        self.health.works();
+        Ok(())
     }
 
     /// Drops expired heads when the index is full, at most once a minute.
-    fn make_room(&self, totals: &mut Totals, now_ms: u64) -> Result<(), DiskError> {
-        if totals.heads < self.max_heads {
+    fn make_room(&self, state: &mut State, now_ms: u64) -> Result<(), DiskError> {
+        if state.table.heads.len() < self.max_heads {
             return Ok(());
         }
-        if now_ms < totals.next_purge_ms {
+        if now_ms < state.next_purge_ms {
             return Err(DiskError::HeadsFull);
         }
-        totals.next_purge_ms = now_ms.saturating_add(PURGE_INTERVAL_MS);
-        for entry in &self.heads {
-            let (key, value) = entry?;
-            let live = HeadEntry::decode(&key, &value).is_some_and(|entry| entry.expires_ms > now_ms);
-            if !live && self.heads.remove(&key)?.is_some() {
-                totals.heads -= 1;
-            }
-        }
-        if totals.heads < self.max_heads { Ok(()) } else { Err(DiskError::HeadsFull) }
+        state.next_purge_ms = now_ms.saturating_add(PURGE_INTERVAL_MS);
+        state.table.heads.retain(|_, slot| slot.expires_ms > now_ms);
+        if state.table.heads.len() < self.max_heads { Ok(()) } else { Err(DiskError::HeadsFull) }
     }
 
     /// A head record that has not expired.
@@ -63,11 +58,23 @@ impl Disk {
         key: HeadIndexKey,
         now_ms: u64,
     ) -> Result<Option<Vec<u8>>, DiskError> {
-        let Some(value) = self.heads.get(key.0)? else { return Ok(None) };
-        let Some(entry) = HeadEntry::decode(&key.0, &value) else {
-            warn_corrupt(HEADS, &key.0);
+        let state = self.state();
+        if state.table.heads.get(&key.0).is_none_or(|slot| slot.expires_ms <= now_ms) {
             return Ok(None);
-        };
-        Ok((entry.expires_ms > now_ms).then(|| entry.record.to_vec()))
+        }
+        self.head_in(&state, key)
+    }
+
+    /// The record under a key, or `None` when there is none or no copy of the log has it whole.
+    fn head_in(&self, state: &State, key: HeadIndexKey) -> Result<Option<Vec<u8>>, DiskError> {
+        let Some(slot) = state.table.heads.get(&key.0) else { return Ok(None) };
+        let payload = state.journal.view().read(slot.location)?;
+        match payload.as_deref().and_then(Entry::decode) {
+            Some(Entry::Head { key: found, record, .. }) if found == key => Ok(Some(record.to_vec())),
+            _ => {
+                tracing::error!(key = %key, "a head is damaged in both copies of the index and not served");
+                Ok(None)
+            }
+        }
     }
 }

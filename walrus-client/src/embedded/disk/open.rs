@@ -1,190 +1,472 @@
-//! Opening the store: version, settings, and a check of everything.
+//! Opening the store: its lock, the index, a look at everything, and the repair of what can be repaired.
+//!
+//! Every start looks at every file and makes the index in memory from the log and the files, whether or not the store was
+//! closed in good order.
 
 use std::{
-    collections::HashSet,
-    fs::File,
+    collections::HashMap,
+    fs::{self, File, TryLockError},
     io,
-    path::Path,
-    sync::{Mutex, atomic::AtomicU64},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
+use baton_proto::ids::BlobId;
+
 use super::{
     super::config::{EmbeddedConfig, OpenError},
-    BLOBS, CorruptEntry, Disk, EPOCHS_KEY, Epochs, HEADS, OBJECTS, SETTINGS, TOKENS, Totals,
+    Damage, Disk, Epochs,
     commit::Committer,
+    damage::{DamageKind, Damages},
     files::{FileKey, Folder},
-    record::{HeadEntry, Record},
+    frame::{Header, LAYOUT},
+    health::Health,
+    journal::{COPIES, Journal, Location},
+    load::{Index, load},
+    place,
+    record::Record,
+    state::{Records, State, write_log},
+    survey::{Survey, survey},
+    trailer::Trailer,
+    turns::Turns,
 };
 
-const SHARDS_KEY: &str = "shards";
-const LAYOUT_KEY: &str = "layout";
-/// Records in sled and bytes in files. Version 1, which had no mark, kept both in sled.
-const LAYOUT: &str = "2";
 /// The folder of the blobs' files within the store's.
 const FILES: &str = "files";
-/// sled's log within the store's folder.
-const LOG: &str = "db";
-/// How long a lock that somebody holds is waited for.
+/// The folder of the index's log.
+const INDEX: &str = "index";
+/// Where files are set aside that nothing names.
+const QUARANTINE: &str = "quarantine";
+/// Locked while a process has the store open. It is empty, and means nothing by being there.
+const LOCK: &str = "lock";
+/// How long a lock that somebody holds is waited for: work of a store that was just closed may still hold it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-impl Disk {
-    /// Opens or makes the store, removes what a crash left unfinished, and checks every entry.
-    pub(in crate::embedded) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<CorruptEntry>), OpenError> {
-        let path = &config.path;
-        let no_path = |source| OpenError::Path { path: path.clone(), source };
-        std::fs::create_dir_all(path).map_err(no_path)?;
-        let failed = |error: sled::Error| match error {
-            // sled has no variant for a held lock.
-            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
-                OpenError::Locked { path: path.clone() }
+/// What a look at a store's folder found: see [`check`].
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckReport {
+    /// Blobs that are listed, damaged ones included.
+    pub blobs: u64,
+    /// Sum of their bytes.
+    pub bytes: u64,
+    /// Head records.
+    pub heads: u64,
+    /// Number of damages.
+    pub damaged: u64,
+    /// Number of those by which something is lost.
+    pub lost: u64,
+    /// The damages: at most 10,000 of them.
+    pub damages: Vec<Damage>,
+    /// Blobs that the index does not name, and that their files do.
+    pub found: u64,
+    /// Unfinished uploads, and older files of blobs.
+    pub removable: u64,
+    /// Files in the quarantine.
+    pub quarantined: u64,
+    /// Names among the files that are not the store's.
+    pub foreign: u64,
+    /// Whether what can be repaired was repaired.
+    pub repaired: bool,
+}
+
+impl CheckReport {
+    /// Whether the store is as it should be, or was made so without loss.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.lost == 0 && (self.damaged == 0 || self.repaired)
+    }
+}
+
+/// The folder of a store whose lock is held.
+struct Premises {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Premises {
+    fn index(&self) -> PathBuf {
+        self.path.join(INDEX)
+    }
+
+    fn quarantine(&self) -> PathBuf {
+        self.path.join(QUARANTINE)
+    }
+
+    /// Locks a folder, which is there.
+    fn lock(path: &Path) -> Result<Self, OpenError> {
+        let no_path = |source: io::Error| OpenError::path(path, source);
+        // Layouts 1 and 2 were sled's.
+        if path.join("conf").exists() && path.join("db").exists() {
+            return Err(OpenError::Layout { path: path.to_owned(), found: "2".to_owned(), wanted: LAYOUT });
+        }
+        let options =
+            File::options().read(true).write(true).create(true).truncate(false).open(path.join(LOCK));
+        let lock = options.map_err(no_path)?;
+        let begin = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { path: path.to_owned(), lock }),
+                Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: path.to_owned() }),
+                Err(TryLockError::Error(error)) => return Err(no_path(error)),
             }
-            sled::Error::Io(source) => OpenError::Path { path: path.clone(), source },
-            source => OpenError::Damaged { path: path.clone(), source },
-        };
-        let db = open_database(config, failed)?;
-        let settings = db.open_tree(SETTINGS).map_err(failed)?;
-        check_settings(&settings, config, failed)?;
-        let epochs = load_epochs(&settings, config).map_err(failed)?;
-        let tree = |name: &str| db.open_tree(name).map_err(failed);
+        }
+    }
+}
+
+/// What is on the disk, before anything is changed.
+struct Findings {
+    index: Index,
+    survey: Survey,
+    damages: Damages,
+}
+
+impl Findings {
+    /// `writable` opens the index for writing too; `is_logged` logs what is found.
+    fn gather(
+        premises: &Premises,
+        folder: &Folder,
+        writable: bool,
+        is_logged: bool,
+    ) -> Result<Self, OpenError> {
+        let no_path = |source: io::Error| OpenError::path(&premises.path, source);
+        let mut damages = Damages { is_logged, ..Damages::default() };
+        let index = load(&premises.index(), &premises.path, writable, &mut damages)?;
+        let survey = survey(folder, &index, &mut damages).map_err(no_path)?;
+        // A store that has blobs had an index.
+        if index.is_lost || (index.log.is_none() && !survey.found.is_empty()) {
+            damages.add(DamageKind::IndexLost, INDEX.to_owned(), None);
+        }
+        if is_logged && !survey.found.is_empty() {
+            tracing::warn!(
+                blobs = survey.found.len(),
+                "blobs that the index did not name were found by their own files and are listed again"
+            );
+        }
+        Ok(Self { index, survey, damages })
+    }
+
+    /// The shard count that the store was made for, if it holds anything that says so.
+    fn shards(&self) -> Option<u16> {
+        let header = self.index.log.as_ref().map(|(header, _)| header.shards);
+        header.or(self.survey.newest.map(|(shards, _)| shards))
+    }
+
+    fn epochs(&self) -> Option<Epochs> {
+        self.index.table.epochs.or(self.survey.newest.map(|(_, epochs)| epochs))
+    }
+}
+
+/// Records of blobs that the log does not have: those just found, and those in trailers.
+struct FoundRecords<'a> {
+    found: &'a HashMap<[u8; 32], Record>,
+    folder: &'a Folder,
+}
+
+impl Records for FoundRecords<'_> {
+    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
+        self.found.get(&id.0).cloned().or_else(|| self.folder.record(id, file))
+    }
+}
+
+impl Records for Folder {
+    fn record(&self, id: BlobId, file: FileKey) -> Option<Record> {
+        let trailer = self.trailer(file.number).ok()??;
+        (trailer.id == id && trailer.record.file == file).then_some(trailer.record)
+    }
+}
+
+/// Does what the findings ask for. What fails is told, left as it is, and found again at the next start.
+fn repair(premises: &Premises, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
+    let told = |what: &str, done: io::Result<()>| {
+        if let Err(error) = done {
+            tracing::warn!(%error, "{what} failed; the next start tries again");
+        }
+    };
+    let survey = &findings.survey;
+    for serial in &survey.parts {
+        told("removing an unfinished upload", folder.remove(&folder.part_path(*serial)));
+    }
+    for number in &survey.leftovers {
+        told("removing a replaced file", folder.remove(&folder.path_of(*number)));
+    }
+    if !survey.parts.is_empty() || !survey.leftovers.is_empty() {
+        let (unfinished, replaced) = (survey.parts.len(), survey.leftovers.len());
+        tracing::info!(
+            unfinished,
+            replaced,
+            "files of unfinished uploads and of replaced blobs were removed"
+        );
+    }
+    let quarantine = premises.quarantine();
+    for number in &survey.aside {
+        told("setting a file aside", folder.set_aside(*number, &quarantine));
+    }
+    if !survey.aside.is_empty() {
+        let files = survey.aside.len();
+        tracing::warn!(files, folder = %quarantine.display(), "files that cannot be used were set aside; none was removed");
+    }
+    for (file, hashes) in &survey.hashes {
+        told("writing hashes again", folder.restore_hashes(*file, hashes));
+    }
+    for (id, file) in &survey.trailers {
+        if let Some(record) = findings.index.record(*id).filter(|record| record.file == *file) {
+            let trailer = Trailer { shards, epochs, id: *id, record };
+            told("writing a trailer again", folder.restore_trailer(&trailer));
+        }
+    }
+}
+
+/// Sets the copies of a log aside that cannot be read.
+fn set_log_aside(premises: &Premises) -> io::Result<()> {
+    let quarantine = premises.quarantine();
+    fs::create_dir_all(&quarantine)?;
+    for name in COPIES {
+        let mut target = quarantine.join(format!("index-{name}"));
+        for count in 1.. {
+            if !target.try_exists()? {
+                break;
+            }
+            target = quarantine.join(format!("index-{name}.{count}"));
+        }
+        match fs::rename(premises.index().join(name), target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The index in memory, with a log that has all of it: the one that was found, or a new one.
+fn build(
+    premises: &Premises,
+    folder: &Folder,
+    findings: Findings,
+    epochs: Epochs,
+    shards: u16,
+) -> io::Result<State> {
+    let Findings { index, survey, .. } = findings;
+    let mut next = index.next.max(survey.next);
+    let Index { log, mut table, end, is_stale, is_lost, .. } = index;
+    let is_unwritten = is_stale || !survey.found.is_empty() || table.epochs != Some(epochs);
+    for (id, record) in &survey.found {
+        table.put_blob(BlobId(*id), record, None);
+    }
+    table.epochs = Some(epochs);
+    let live = table.live_bytes();
+    let path = premises.index();
+    let records = FoundRecords { found: &survey.found, folder };
+    let read = |location: Location| log.as_ref().and_then(|(_, view)| view.read(location).ok().flatten());
+    let write = |table: &mut _, next: &mut _, header: Header| {
+        write_log(&path, header, table, next, &HashMap::new(), &read, &records)
+    };
+    let journal = match &log {
+        Some((header, view)) => {
+            let found = Journal::found(&path, *header, view.clone(), end, live);
+            if is_unwritten || found.is_rewrite_due() {
+                match write(&mut table, &mut next, found.next_header()) {
+                    Ok(journal) => journal,
+                    Err(error) => {
+                        tracing::warn!(%error, "the index could not be written anew; the next start tries again");
+                        found
+                    }
+                }
+            } else {
+                found
+            }
+        }
+        None => {
+            if is_lost {
+                set_log_aside(premises)?;
+            }
+            write(&mut table, &mut next, Header { shards, generation: 1, salt: rand::random() })?
+        }
+    };
+    Ok(State::new(table, journal, next))
+}
+
+impl Disk {
+    /// Opens or makes the store, looks at everything, and repairs what can be repaired.
+    pub(in crate::embedded) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<Damage>), OpenError> {
+        let path = &config.path;
+        let no_path = |source: io::Error| OpenError::path(path, source);
+        for folder in [path.clone(), path.join(FILES), path.join(INDEX)] {
+            make_folder(&folder).map_err(no_path)?;
+        }
+        let premises = Premises::lock(path)?;
+        let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
+        let mut findings = Findings::gather(&premises, &folder, true, true)?;
+        let shards = config.shards.get();
+        if let Some(found) = findings.shards().filter(|found| *found != shards) {
+            let (path, found) = (path.clone(), found.to_string());
+            return Err(OpenError::Shards { path, found, wanted: config.shards });
+        }
+        let epochs = load_epochs(findings.epochs(), config);
+        repair(&premises, &folder, &findings, epochs, shards);
+        let damages = std::mem::take(&mut findings.damages.listed);
+        let now_s = config.clock.now_ms() / 1000;
+        findings.index.table.tokens.retain(|_, token| token.expires_s >= now_s);
+        let mut state = build(&premises, &folder, findings, epochs, shards).map_err(no_path)?;
+        let health = Arc::new(Health::default());
+        if health.note(folder.probe(state.next_number())).is_ok() {
+            health.works();
+        }
         let disk = Self {
-            blobs: tree(BLOBS)?,
-            objects: tree(OBJECTS)?,
-            heads: tree(HEADS)?,
-            tokens: tree(TOKENS)?,
-            settings,
-            folder: Folder::open(&path.join(FILES)).map_err(no_path)?,
-            log: open_log(path).map_err(no_path)?,
+            state: Mutex::new(state),
+            folder,
+            turns: Turns::default(),
             names: Committer::default(),
             records: Committer::default(),
+            health,
             clock: config.clock.clone(),
             epochs: Mutex::new(epochs),
             epoch_reached: AtomicU64::new(0),
             collections: Mutex::default(),
+            shards,
             quota: config.quota_bytes,
             max_heads: config.max_heads,
-            totals: Mutex::default(),
-            db,
+            _lock: premises.lock,
         };
-        let (corrupt, files) = disk.check_entries().map_err(failed)?;
-        let unfinished = disk.folder.remove_others(|number| files.contains(&number)).map_err(no_path)?;
-        if unfinished > 0 {
-            tracing::info!(unfinished, "files of unfinished uploads were removed");
-        }
-        Ok((disk, corrupt))
-    }
-
-    /// Counts and verifies everything. The second value names the files that records name.
-    fn check_entries(&self) -> Result<(Vec<CorruptEntry>, HashSet<u64>), sled::Error> {
-        let (mut corrupt, mut files, mut totals) = (Vec::new(), HashSet::new(), Totals::default());
-        let mut report = |tree, key: &[u8]| corrupt.push(CorruptEntry { tree, key: hex::encode(key) });
-        for entry in &self.blobs {
-            let (key, value) = entry?;
-            totals.blobs += 1;
-            match Record::decode(&key, &value) {
-                None => report(BLOBS, &key),
-                Some(record) => {
-                    totals.blob_bytes += record.file.length;
-                    files.insert(record.file.number);
-                    if !self.is_whole(record.file)? {
-                        report(BLOBS, &key);
-                    }
-                }
-            }
-        }
-        for entry in &self.heads {
-            let (key, value) = entry?;
-            totals.heads += 1;
-            if HeadEntry::decode(&key, &value).is_none() {
-                report(HEADS, &key);
-            }
-        }
-        totals.tokens = self.tokens.len();
-        *self.totals() = totals;
-        Ok((corrupt, files))
-    }
-
-    /// Reads a whole file and verifies it.
-    fn is_whole(&self, key: FileKey) -> Result<bool, sled::Error> {
-        let check = || -> io::Result<bool> {
-            let Some(file) = self.folder.read(key)? else { return Ok(false) };
-            for number in 0..file.chunks() {
-                if file.chunk(number)?.is_none() {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
-        match check() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            checked => Ok(checked?),
-        }
+        Ok((disk, damages))
     }
 }
 
-/// Opens sled. Its threads let go of the lock a moment after a store was closed, so a held one is tried again.
-fn open_database(
-    config: &EmbeddedConfig,
-    failed: impl Fn(sled::Error) -> OpenError + Copy,
-) -> Result<sled::Db, OpenError> {
-    let begin = Instant::now();
-    loop {
-        let opened = sled::Config::new().path(&config.path).cache_capacity(config.cache_bytes).open();
-        match opened.map_err(failed) {
-            Err(OpenError::Locked { .. }) if begin.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_PAUSE)
-            }
-            opened => return opened,
+/// Looks at every byte of the store in a folder, which no process may have open. With `repair`, what can be repaired is:
+/// as at every start. Blocking; it reads everything.
+///
+/// # Errors
+/// [`OpenError`] when there is no store, when it is open elsewhere, and when its folder cannot be read or, to repair it,
+/// written.
+pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
+    let no_path = |source: io::Error| OpenError::path(path, source);
+    if !path.join(FILES).is_dir() && !path.join(INDEX).is_dir() {
+        let premises = path.is_dir().then(|| Premises::lock(path)).transpose();
+        // A store of another version is named as such.
+        premises?;
+        return Err(OpenError::NoStore { path: path.to_owned() });
+    }
+    let premises = Premises::lock(path)?;
+    if repair_too {
+        for folder in [path.join(FILES), path.join(INDEX)] {
+            make_folder(&folder).map_err(no_path)?;
         }
+    }
+    let folder = Folder::open(&path.join(FILES)).map_err(no_path)?;
+    let findings = Findings::gather(&premises, &folder, repair_too, false)?;
+    let survey = &findings.survey;
+    let (found, removable) =
+        (survey.found.len() as u64, (survey.parts.len() + survey.leftovers.len()) as u64);
+    let Damages { listed, count, lost, .. } = findings.damages.clone();
+    let mut report = CheckReport {
+        blobs: 0,
+        bytes: 0,
+        heads: findings.index.table.heads.len() as u64,
+        damaged: count,
+        lost,
+        damages: listed,
+        found,
+        removable,
+        quarantined: 0,
+        foreign: survey.foreign,
+        repaired: false,
+    };
+    let mut table = BlobCount::of(&findings);
+    if repair_too {
+        // Without either, there is nothing that a log could be made for.
+        if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
+            repair(&premises, &folder, &findings, epochs, shards);
+            let state = build(&premises, &folder, findings, epochs, shards).map_err(no_path)?;
+            table = BlobCount { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes };
+            report.repaired = true;
+        }
+    }
+    (report.blobs, report.bytes) = (table.blobs, table.bytes);
+    report.quarantined = fs::read_dir(premises.quarantine()).map_or(0, |entries| entries.count() as u64);
+    Ok(report)
+}
+
+/// How much a store holds.
+struct BlobCount {
+    blobs: u64,
+    bytes: u64,
+}
+
+impl BlobCount {
+    /// With what was found beside the index.
+    fn of(findings: &Findings) -> Self {
+        let table = &findings.index.table;
+        let mut count = Self { blobs: table.blobs.len() as u64, bytes: table.bytes };
+        for (id, record) in &findings.survey.found {
+            let old = table.blobs.get(id);
+            count.blobs += u64::from(old.is_none());
+            count.bytes = count.bytes + record.file.length - old.map_or(0, |old| old.file.length);
+        }
+        count
     }
 }
 
-/// sled's log, for syncing it. sled has made it by now.
-fn open_log(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).open(path.join(LOG))
-}
-
-/// Compares layout and shard count with those that the store was made for, or notes them in a new store.
-fn check_settings(
-    settings: &sled::Tree,
-    config: &EmbeddedConfig,
-    failed: impl Fn(sled::Error) -> OpenError + Copy,
-) -> Result<(), OpenError> {
-    let wanted = config.shards.to_string();
-    let text = |value: Option<sled::IVec>| value.map(|value| String::from_utf8_lossy(&value).into_owned());
-    let layout = text(settings.get(LAYOUT_KEY).map_err(failed)?);
-    let shards = text(settings.get(SHARDS_KEY).map_err(failed)?);
-    match (layout.as_deref(), shards) {
-        (Some(LAYOUT), Some(found)) if found == wanted => Ok(()),
-        (Some(LAYOUT), Some(found)) => {
-            Err(OpenError::Shards { path: config.path.clone(), found, wanted: config.shards })
-        }
-        // A layout without a shard count is a store that was being made.
-        (Some(LAYOUT), None) | (None, None) => {
-            let mut batch = sled::Batch::default();
-            batch.insert(LAYOUT_KEY, LAYOUT);
-            batch.insert(SHARDS_KEY, wanted.as_bytes());
-            settings.apply_batch(batch).and_then(|()| settings.flush()).map(|_| ()).map_err(failed)
-        }
-        (found, _) => {
-            let found = found.unwrap_or("1").to_owned();
-            Err(OpenError::Layout { path: config.path.clone(), found, wanted: LAYOUT })
-        }
+/// Makes a folder, whose own name is to last as well.
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
+        && let Some(parent) = place::open_folder(parent)?
+    {
+        parent.sync_all()?;
     }
+    Ok(())
 }
 
 /// The epochs of the store: those that it had, or new ones that begin now.
-fn load_epochs(settings: &sled::Tree, config: &EmbeddedConfig) -> Result<Epochs, sled::Error> {
+fn load_epochs(known: Option<Epochs>, config: &EmbeddedConfig) -> Epochs {
     let now_ms = config.clock.now_ms();
-    let known = settings.get(EPOCHS_KEY)?.and_then(|value| Epochs::decode(&value));
-    let epochs = match known {
+    match known {
         Some(known) => known.with_duration(config.epoch_duration, now_ms),
         None => Epochs::new(config.first_epoch, config.epoch_duration, now_ms),
-    };
-    if known != Some(epochs) {
-        settings.insert(EPOCHS_KEY, epochs.encode())?;
-        settings.flush()?;
     }
-    Ok(epochs)
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::HeadIndexKey;
+    use tempfile::TempDir;
+
+    use super::{
+        super::{super::config::HeadIdentity, Term},
+        *,
+    };
+
+    #[test]
+    fn a_log_whose_sync_failed_is_written_anew_before_anything_else() {
+        let path = TempDir::new().unwrap();
+        let config = EmbeddedConfig::new(path.path().join("store"));
+        let (disk, damages) = Disk::open(&config).unwrap();
+        assert_eq!(damages, []);
+        let head = |sequence| HeadIdentity { key: HeadIndexKey([1; 32]), sequence, expires_ms: u64::MAX };
+        let put = |bytes: &[u8]| {
+            let mut writer = disk.create_file().unwrap();
+            writer.write(bytes).unwrap();
+            let term = Term { permanent: false, force: false, share: false, epochs: 1 };
+            disk.put(BlobId([bytes[0]; 32]), writer, term).unwrap();
+        };
+        put(b"a");
+        disk.put_head(head(1), b"first", 0, false).unwrap();
+        for round in 0..2 {
+            disk.state().journal.broke();
+            match round {
+                0 => put(b"b"),
+                _ => disk.put_head(head(2), b"second", 0, false).unwrap(),
+            }
+            assert!(!disk.state().journal.is_broken());
+        }
+        assert_eq!(disk.head(head(0).key, 0).unwrap().unwrap(), b"second");
+        drop(disk);
+        let (disk, damages) = Disk::open(&config).unwrap();
+        assert_eq!((damages, disk.usage().blobs), (Vec::new(), 2));
+        assert_eq!(disk.head(head(0).key, 0).unwrap().unwrap(), b"second");
+    }
 }

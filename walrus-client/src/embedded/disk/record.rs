@@ -1,19 +1,15 @@
-//! What sled holds for each blob and head, as bytes. Pure.
+//! What the index holds for each blob, head and token, as bytes. Pure.
 //!
-//! Every entry starts with a BLAKE3 checksum over its tree, its key and the rest.
+//! The frames around these bytes carry the checksums: see [`super::frame`] and [`super::trailer`].
 
 use baton_proto::ids::{BlobId, HeadIndexKey};
 
 use super::{
-    BLOBS, HEADS,
+    Epochs,
     files::{FileKey, Root},
+    frame::{take, take_number},
 };
 
-const CHECKSUM: usize = 32;
-/// Length, root, file number, objects ever bought, number of objects kept.
-const RECORD_HEADER: usize = 8 + 32 + 8 + 8 + 2;
-/// Number, first epoch, end epoch, flags.
-const OBJECT_BYTES: usize = 8 + 8 + 8 + 1;
 const PERMANENT: u8 = 1;
 const SHARED: u8 = 2;
 
@@ -66,15 +62,11 @@ impl Record {
         self.objects.iter().filter(move |object| object.end > epoch)
     }
 
-    pub(super) fn is_live(&self, epoch: u64) -> bool {
-        self.live(epoch).next().is_some()
-    }
-
-    pub(super) fn encode(&self, id: BlobId) -> Vec<u8> {
-        let mut content = Vec::with_capacity(RECORD_HEADER + self.objects.len() * OBJECT_BYTES);
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut content = Vec::with_capacity(74 + self.objects.len() * 25);
+        content.extend_from_slice(&self.file.number.to_le_bytes());
         content.extend_from_slice(&self.file.length.to_le_bytes());
         content.extend_from_slice(&self.file.root.0);
-        content.extend_from_slice(&self.file.number.to_le_bytes());
         content.extend_from_slice(&self.bought.to_le_bytes());
         let count = u16::try_from(self.objects.len()).expect("objects are bounded far below");
         content.extend_from_slice(&count.to_le_bytes());
@@ -86,22 +78,21 @@ impl Record {
             let shared = if object.shared { SHARED } else { 0 };
             content.push(permanent | shared);
         }
-        seal(BLOBS, &id.0, &[&content])
+        content
     }
 
-    /// The record in an entry, if its checksum and form are right.
-    pub(super) fn decode(id: &[u8], value: &[u8]) -> Option<Self> {
-        let mut content = verify(BLOBS, id, value)?;
-        let length = take_number(&mut content)?;
-        let root = Root(*take::<32>(&mut content)?);
-        let number = take_number(&mut content)?;
-        let bought = take_number(&mut content)?;
-        let count = u16::from_le_bytes(*take(&mut content)?);
+    pub(super) fn decode(mut content: &[u8]) -> Option<Self> {
+        let content = &mut content;
+        let number = u128::from_le_bytes(*take(content)?);
+        let length = take_number(content)?;
+        let root = Root(*take::<32>(content)?);
+        let bought = take_number(content)?;
+        let count = u16::from_le_bytes(*take(content)?);
         let mut objects = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
             let (number, registered, end) =
-                (take_number(&mut content)?, take_number(&mut content)?, take_number(&mut content)?);
-            let [flags] = *take::<1>(&mut content)?;
+                (take_number(content)?, take_number(content)?, take_number(content)?);
+            let [flags] = *take::<1>(content)?;
             let (permanent, shared) = (flags & PERMANENT != 0, flags & SHARED != 0);
             objects.push(Object { number, registered, end, permanent, shared });
         }
@@ -109,84 +100,84 @@ impl Record {
     }
 }
 
-/// A head record and what it is ordered and ended by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeadEntry<'a> {
-    pub(super) sequence: u64,
-    pub(super) expires_ms: u64,
-    pub(super) record: &'a [u8],
+/// One entry of the index. A later entry under the same key replaces an earlier one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    Blob(BlobId, Record),
+    BlobRemoved(BlobId),
+    Head { key: HeadIndexKey, sequence: u64, expires_ms: u64, record: &'a [u8] },
+    Token { key: [u8; 32], expires_s: u64 },
+    TokenReleased { key: [u8; 32] },
+    Epochs(Epochs),
 }
 
-impl<'a> HeadEntry<'a> {
-    pub(super) fn encode(&self, key: HeadIndexKey) -> Vec<u8> {
-        let header = [self.sequence.to_le_bytes(), self.expires_ms.to_le_bytes()].concat();
-        seal(HEADS, &key.0, &[&header, self.record])
+impl<'a> Entry<'a> {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Blob(id, record) => [&[1][..], &id.0, &record.encode()].concat(),
+            Self::BlobRemoved(id) => [&[2][..], &id.0].concat(),
+            Self::Head { key, sequence, expires_ms, record } => {
+                [&[3][..], &key.0, &sequence.to_le_bytes(), &expires_ms.to_le_bytes(), record].concat()
+            }
+            Self::Token { key, expires_s } => [&[4][..], key, &expires_s.to_le_bytes()].concat(),
+            Self::TokenReleased { key } => [&[5][..], key].concat(),
+            Self::Epochs(epochs) => [&[6][..], &epochs.encode()].concat(),
+        }
     }
 
-    pub(super) fn decode(key: &[u8], value: &'a [u8]) -> Option<Self> {
-        let mut content = verify(HEADS, key, value)?;
-        let (sequence, expires_ms) = (take_number(&mut content)?, take_number(&mut content)?);
-        Some(Self { sequence, expires_ms, record: content })
+    pub(super) fn decode(payload: &'a [u8]) -> Option<Self> {
+        let (kind, mut rest) = payload.split_first()?;
+        let rest = &mut rest;
+        if *kind == 6 {
+            return Epochs::decode(rest).map(Self::Epochs);
+        }
+        let key = *take::<32>(rest)?;
+        let entry = match kind {
+            1 => Self::Blob(BlobId(key), Record::decode(std::mem::take(rest))?),
+            2 => Self::BlobRemoved(BlobId(key)),
+            3 => {
+                let (sequence, expires_ms) = (take_number(rest)?, take_number(rest)?);
+                let record = std::mem::take(rest);
+                Self::Head { key: HeadIndexKey(key), sequence, expires_ms, record }
+            }
+            4 => Self::Token { key, expires_s: take_number(rest)? },
+            5 => Self::TokenReleased { key },
+            _ => return None,
+        };
+        rest.is_empty().then_some(entry)
     }
-}
-
-fn take<'a, const N: usize>(content: &mut &'a [u8]) -> Option<&'a [u8; N]> {
-    let (taken, rest) = content.split_first_chunk()?;
-    *content = rest;
-    Some(taken)
-}
-
-fn take_number(content: &mut &[u8]) -> Option<u64> {
-    take(content).map(|bytes| u64::from_le_bytes(*bytes))
-}
-
-fn checksum(tree: &str, key: &[u8], parts: &[&[u8]]) -> [u8; CHECKSUM] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(tree.as_bytes()).update(key);
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize().into()
-}
-
-/// An entry's value: checksum, then the parts.
-fn seal(tree: &str, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(CHECKSUM + parts.iter().map(|part| part.len()).sum::<usize>());
-    value.extend_from_slice(&checksum(tree, key, parts));
-    parts.iter().for_each(|part| value.extend_from_slice(part));
-    value
-}
-
-/// What follows the checksum, if that is right.
-fn verify<'a>(tree: &str, key: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
-    let (found, rest) = value.split_at_checked(CHECKSUM)?;
-    (checksum(tree, key, &[rest]) == found).then_some(rest)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn record() -> Record {
         let object = Object { number: 7, registered: 3, end: 5, permanent: true, shared: false };
         let other = Object { number: 8, end: 9, permanent: false, shared: true, ..object };
-        let file = FileKey { number: 0xfe, length: 300_000, root: Root([4; 32]) };
+        let file = FileKey { number: 0xfe << 64, length: 300_000, root: Root([4; 32]) };
         Record { file, bought: 12, objects: vec![object, other] }
     }
 
     #[test]
-    fn records_are_read_as_written_and_in_no_other_place() {
-        let id = BlobId([1; 32]);
-        let value = record().encode(id);
-        assert_eq!(value.len(), CHECKSUM + RECORD_HEADER + 2 * OBJECT_BYTES);
-        assert_eq!(Record::decode(&id.0, &value), Some(record()));
-        assert_eq!(Record::decode(&[2; 32], &value), None);
-        for place in 0..value.len() {
-            let mut changed = value.clone();
-            changed[place] ^= 0x10;
-            assert_eq!(Record::decode(&id.0, &changed), None, "{place}");
-            assert_eq!(Record::decode(&id.0, &value[..place]), None, "{place}");
+    fn entries_are_read_as_written_and_not_when_cut() {
+        let key = [3; 32];
+        for entry in [
+            Entry::Blob(BlobId([1; 32]), record()),
+            Entry::BlobRemoved(BlobId([1; 32])),
+            Entry::Head { key: HeadIndexKey([2; 32]), sequence: 7, expires_ms: 8, record: b"head" },
+            Entry::Token { key, expires_s: 9 },
+            Entry::TokenReleased { key },
+            Entry::Epochs(Epochs::new(1, Duration::from_secs(9), 5)),
+        ] {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(&bytes), Some(entry));
+            assert_eq!(Entry::decode(&bytes[..20]), None);
         }
+        assert_eq!(Entry::decode(&[]), None);
+        assert_eq!(Entry::decode(&[9; 33]), None);
     }
 
     #[test]
@@ -194,6 +185,6 @@ mod tests {
         let record = record();
         assert_eq!(record.live(4).count(), 2);
         assert_eq!(record.live(5).count(), 1);
-        assert!(record.is_live(8) && !record.is_live(9));
+        assert_eq!(record.live(9).count(), 0);
     }
 }

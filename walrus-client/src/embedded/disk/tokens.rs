@@ -2,8 +2,8 @@
 
 use super::{Disk, DiskError};
 
-/// Most IDs kept: 4 MB, ten times what Walrus's publisher keeps. Past it, while none of them has expired, no token is
-/// taken.
+/// Most IDs kept: some 10 MB, ten times what Walrus's publisher keeps. Past it, while none of them has expired, no token
+/// is taken.
 const MAX_TOKENS: usize = 100_000;
 
 /// Why a token cannot be taken.
@@ -17,14 +17,8 @@ pub(in crate::embedded) enum TokenError {
     Disk(#[from] DiskError),
 }
 
-impl From<sled::Error> for TokenError {
-    fn from(error: sled::Error) -> Self {
-        Self::Disk(error.into())
-    }
-}
-
 impl Disk {
-    /// Notes that a token is used, if it never was. On disk with the next flush: that of what the token is for.
+    /// Notes that a token is used, if it never was. It is on disk when this returns.
     pub(in crate::embedded) fn use_token(
         &self,
         id: &str,
@@ -32,34 +26,27 @@ impl Disk {
         now_s: u64,
     ) -> Result<(), TokenError> {
         let key = key_of(id);
-        let mut totals = self.totals();
-        if self.tokens.contains_key(key)? {
-            return Err(TokenError::Used);
-        }
-        if totals.tokens >= MAX_TOKENS {
-            for entry in &self.tokens {
-                let (key, value) = entry?;
-                let expires_s = value[..].try_into().map_or(0, u64::from_le_bytes);
-                if expires_s < now_s && self.tokens.remove(key)?.is_some() {
-                    totals.tokens -= 1;
-                }
+        {
+            let mut state = self.writable()?;
+            if state.table.tokens.contains_key(&key) {
+                return Err(TokenError::Used);
             }
+            if state.table.tokens.len() >= MAX_TOKENS {
+                state.table.tokens.retain(|_, token| token.expires_s >= now_s);
+            }
+            if state.table.tokens.len() >= MAX_TOKENS {
+                return Err(TokenError::Full);
+            }
+            self.health.note(state.put_token(key, expires_s)).map_err(DiskError::from)?;
+            self.tidy(&mut state);
         }
-        if totals.tokens >= MAX_TOKENS {
-            return Err(TokenError::Full);
-        }
-        self.tokens.insert(key, &expires_s.to_le_bytes())?;
-        totals.tokens += 1;
-        Ok(())
+        Ok(self.flush()?)
     }
 
     /// Takes it back, for a request that was refused for another reason.
     pub(in crate::embedded) fn release_token(&self, id: &str) -> Result<(), DiskError> {
-        let mut totals = self.totals();
-        if self.tokens.remove(key_of(id))?.is_some() {
-            totals.tokens -= 1;
-        }
-        Ok(())
+        let mut state = self.writable()?;
+        Ok(self.health.note(state.release_token(key_of(id)))?)
     }
 }
 

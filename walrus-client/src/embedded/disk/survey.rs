@@ -1,0 +1,222 @@
+//! The look at every file: what it is, whether it is whole, and what has to be done with it. Reads only.
+//!
+//! Files are the truth, and the index is checked against them. A file that the index does not name is found by its own
+//! trailer. A file is removed only where it is provably of no use: an upload that never got its final name, an older file
+//! of a blob whose newer one is whole, and the file of a blob that was removed after it was written.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
+
+use baton_proto::ids::BlobId;
+
+use super::{
+    Epochs,
+    damage::{DamageKind, Damages},
+    files::{FileKey, Folder, Name, Verdict, name_of, serial_of},
+    load::Index,
+    record::{Entry, Record},
+    trailer::Trailer,
+};
+
+/// What was found and has to be done.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Unfinished uploads, to be removed.
+    pub(super) parts: Vec<u64>,
+    /// Files of no use any more, to be removed.
+    pub(super) leftovers: Vec<u128>,
+    /// Files to be set aside.
+    pub(super) aside: Vec<u128>,
+    /// Files whose hashes have to be written again.
+    pub(super) hashes: Vec<(FileKey, Vec<u8>)>,
+    /// Blobs whose trailers have to be written again.
+    pub(super) trailers: Vec<(BlobId, FileKey)>,
+    /// Blobs that the index does not name so: they are taken in.
+    pub(super) found: HashMap<[u8; 32], Record>,
+    /// Names that are not the store's. They stay.
+    pub(super) foreign: u64,
+    /// The shards and the epochs that the newest trailer names, for an index that is lost.
+    pub(super) newest: Option<(u16, Epochs)>,
+    /// A number above those of all files.
+    pub(super) next: u64,
+}
+
+/// The survey while it is made.
+struct Surveyor<'a> {
+    folder: &'a Folder,
+    index: &'a Index,
+    damages: &'a mut Damages,
+    survey: Survey,
+    /// Whole trailers of files that the index does not name.
+    unnamed: HashMap<[u8; 32], Vec<Trailer>>,
+    /// Files that the index names and whose trailers are damaged.
+    untold: HashSet<u128>,
+    /// Blobs of which several files were compared.
+    settled: HashSet<[u8; 32]>,
+}
+
+/// Looks at every file in the folder.
+pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> io::Result<Survey> {
+    let (unnamed, untold, settled) = (HashMap::new(), HashSet::new(), HashSet::new());
+    let mut surveyor =
+        Surveyor { folder, index, damages, survey: Survey::default(), unnamed, untold, settled };
+    let blobs = &index.table.blobs;
+    let named: HashMap<u128, [u8; 32]> = blobs.iter().map(|(id, slot)| (slot.file.number, *id)).collect();
+    let mut newest = 0;
+    for name in folder.names()? {
+        match Name::parse(&name?) {
+            Name::Foreign => surveyor.survey.foreign += 1,
+            Name::Part(serial) => {
+                surveyor.survey.next = surveyor.survey.next.max(serial.saturating_add(1));
+                surveyor.survey.parts.push(serial);
+            }
+            Name::Blob(number) => {
+                let serial = serial_of(number);
+                surveyor.survey.next = surveyor.survey.next.max(serial.saturating_add(1));
+                surveyor.look_at(number, named.get(&number), &mut newest);
+            }
+        }
+    }
+    for (id, trailers) in std::mem::take(&mut surveyor.unnamed) {
+        surveyor.choose(BlobId(id), trailers);
+    }
+    for (id, slot) in blobs {
+        if !surveyor.settled.contains(id) {
+            surveyor.verify_named(BlobId(*id), slot.file);
+        }
+    }
+    Ok(surveyor.survey)
+}
+
+/// The place of a file within the store's folder.
+fn place_of(number: u128) -> String {
+    format!("files/{}", name_of(number))
+}
+
+impl Surveyor<'_> {
+    /// One file, by its trailer and by the blob that the index names it for.
+    fn look_at(&mut self, number: u128, named: Option<&[u8; 32]>, newest: &mut u64) {
+        let trailer = match self.folder.trailer(number) {
+            Ok(trailer) => trailer,
+            // The index says which file it is: the bytes are read later.
+            Err(_) if named.is_some() => return,
+            Err(error) => {
+                tracing::error!(%error, file = name_of(number), "a file cannot be read");
+                return self.damages.add(DamageKind::BlobUnreadable, place_of(number), None);
+            }
+        };
+        if let Some(trailer) = &trailer
+            && *newest <= serial_of(number)
+        {
+            *newest = serial_of(number);
+            self.survey.newest = Some((trailer.shards, trailer.epochs));
+        }
+        match (trailer, named) {
+            (Some(trailer), Some(id)) if trailer.id.0 == *id => {}
+            (_, Some(_)) => {
+                self.untold.insert(number);
+            }
+            (Some(trailer), None) => {
+                let objects = trailer.record.objects.iter().map(|object| object.number);
+                let highest = objects.max().unwrap_or(0).saturating_add(1);
+                self.survey.next = self.survey.next.max(highest);
+                if self.index.removed.get(&trailer.id.0).is_some_and(|removed| *removed > serial_of(number)) {
+                    self.survey.leftovers.push(number);
+                } else {
+                    self.unnamed.entry(trailer.id.0).or_default().push(trailer);
+                }
+            }
+            (None, None) => {
+                self.damages.add(DamageKind::BlobUnnamed, place_of(number), None);
+                self.survey.aside.push(number);
+            }
+        }
+    }
+
+    /// Of several files of a blob, the newest whole one is the blob's.
+    fn choose(&mut self, id: BlobId, trailers: Vec<Trailer>) {
+        let indexed = self.index.table.blobs.get(&id.0).map(|slot| slot.file);
+        let mut files: Vec<FileKey> =
+            trailers.iter().map(|trailer| trailer.record.file).chain(indexed).collect();
+        files.sort_by_key(|file| std::cmp::Reverse(file.number));
+        let Some(newest) = files.first().copied() else { return };
+        let whole = files.iter().position(|file| self.is_whole(id, *file));
+        // Damaged files that are newer than a whole one are set aside; older ones are of no use beside it.
+        let chosen = whole.unwrap_or(0);
+        for (place, file) in files.iter().enumerate().filter(|(place, _)| *place != chosen) {
+            if whole.is_some() && place > chosen {
+                self.survey.leftovers.push(file.number);
+            } else if self.folder.path_of(file.number).exists() {
+                self.survey.aside.push(file.number);
+            }
+        }
+        self.settled.insert(id.0);
+        if chosen > 0 || whole.is_none() {
+            self.damages.add(DamageKind::BlobBytes, place_of(newest.number), Some(id.to_string()));
+        }
+        let Some(file) = files.get(chosen).copied() else { return };
+        if indexed == Some(file) && newest == file {
+            return;
+        }
+        // The newest file has the newest list of objects.
+        let by_index = if indexed == Some(newest) { self.index.record(id) } else { None };
+        let by_file =
+            || trailers.into_iter().map(|trailer| trailer.record).max_by_key(|record| record.file.number);
+        if let Some(record) = by_index.or_else(by_file) {
+            self.survey.found.insert(id.0, Record { file, ..record });
+        }
+    }
+
+    /// Whether a file has its blob's bytes. Damaged hashes are noted.
+    fn is_whole(&mut self, id: BlobId, file: FileKey) -> bool {
+        match self.folder.verify(file) {
+            Ok(Verdict::Whole) => true,
+            Ok(Verdict::HashesChanged(hashes)) => {
+                self.damages.add(DamageKind::BlobHashes, place_of(file.number), Some(id.to_string()));
+                self.survey.hashes.push((file, hashes));
+                true
+            }
+            Ok(Verdict::Changed) | Err(_) => false,
+        }
+    }
+
+    /// The file of a blob that the index names.
+    fn verify_named(&mut self, id: BlobId, file: FileKey) {
+        let place = place_of(file.number);
+        match self.folder.verify(file) {
+            Ok(Verdict::Changed) => {
+                return self.damages.add(DamageKind::BlobBytes, place, Some(id.to_string()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.damages.add(DamageKind::BlobMissing, place, Some(id.to_string()));
+            }
+            Err(error) => {
+                tracing::error!(%error, file = place, "a blob's file cannot be read");
+                return self.damages.add(DamageKind::BlobUnreadable, place, Some(id.to_string()));
+            }
+            Ok(Verdict::Whole) => {}
+            Ok(Verdict::HashesChanged(hashes)) => {
+                self.damages.add(DamageKind::BlobHashes, place.clone(), Some(id.to_string()));
+                self.survey.hashes.push((file, hashes));
+            }
+        }
+        if self.untold.contains(&file.number) {
+            self.damages.add(DamageKind::BlobTrailer, place, Some(id.to_string()));
+            self.survey.trailers.push((id, file));
+        }
+    }
+}
+
+impl Index {
+    /// The record of a blob, as the log has it.
+    pub(super) fn record(&self, id: BlobId) -> Option<Record> {
+        let location = self.table.blobs.get(&id.0)?.location?;
+        let payload = self.log.as_ref()?.1.read(location).ok()??;
+        match Entry::decode(&payload)? {
+            Entry::Blob(found, record) if found == id => Some(record),
+            _ => None,
+        }
+    }
+}

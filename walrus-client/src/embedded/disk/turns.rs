@@ -1,0 +1,66 @@
+//! One writer of a blob at a time: a PUT reads the blob's record, and writes another one some syncs later.
+
+use std::{
+    collections::HashSet,
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+use baton_proto::ids::BlobId;
+
+/// The blobs that are being written. Writers block; callers run them off the reactor.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    busy: Mutex<HashSet<[u8; 32]>>,
+    freed: Condvar,
+}
+
+impl Turns {
+    /// Waits until no other turn of the blob is held.
+    pub(super) fn enter(&self, id: BlobId) -> Turn<'_> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while !busy.insert(id.0) {
+            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { turns: self, id }
+    }
+}
+
+/// The right to write a blob, until this is dropped.
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    id: BlobId,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.0);
+        self.turns.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn writers_of_a_blob_take_turns() {
+        let (turns, inside, done) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let _turn = turns.enter(BlobId([1; 32]));
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let _other = turns.enter(BlobId([2; 32]));
+        });
+        assert_eq!(done.into_inner(), 400);
+    }
+}
