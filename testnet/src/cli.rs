@@ -16,13 +16,14 @@ use crate::{flood::attack::Attack, network::EngineChoice, store::StoreArgs};
     version,
     after_help = "Examples:\n  baton-testnet demo\n  baton-testnet demo --faults store\n  baton-testnet up --nodes 3\n  \
                   baton-testnet churn --seconds 60\n  baton-testnet churn --hostile 0 --json\n  \
-                  baton-testnet store --listen 127.0.0.1:31415 --shards 10\n\n\
+                  baton-testnet store --listen 127.0.0.1:31415 --shards 10\n  \
+                  baton-testnet store fsck --data-dir baton-store\n\n\
                   Exit codes: 0 everything held, 1 something did not (the message says what), 2 wrong usage."
 )]
 pub(crate) struct Cli {
-    /// Log level, or a tracing filter
-    #[arg(long, global = true, env = "BATON_TESTNET_LOG", default_value = "error")]
-    pub(crate) log: String,
+    /// Log level, or a tracing filter [default: warn for `store`, else error]
+    #[arg(long, global = true, env = "BATON_TESTNET_LOG")]
+    pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

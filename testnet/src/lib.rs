@@ -26,7 +26,9 @@ use crate::cli::{Cli, Command};
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    init_logging(&cli.log);
+    // The store's warnings name damaged files: they are for its operator.
+    let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
+    init_logging(cli.log.as_deref().unwrap_or(level));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report(&anyhow::Error::new(error).context("cannot start the async runtime")),

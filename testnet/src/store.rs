@@ -2,14 +2,16 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use baton_proto::{Signable as _, Signed, head::HeadRecord};
 use baton_walrus_client::{
     ShardCount,
-    embedded::{EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES},
+    embedded::{
+        CheckReport, EmbeddedConfig, EmbeddedStore, FaultPlan, HeadIdentity, JwtSecret, MAX_PUT_BYTES, check,
+    },
     token_file::read_secret,
 };
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 /// Default sum of blob bytes kept: room for a hundred long conversations, and far from filling a laptop's disk.
@@ -27,9 +29,19 @@ Rules are route:fault, separated by commas, and the seed comes last: put:500=0.1
           404-after-put=TIME, slow=TIME, drip=TIME: then @SHARE; a TIME is a number with ms, s or m
 A request meets the first rule that fits it and is drawn; the same seed draws the same.";
 
+const FSCK_HELP: &str = "\
+Every byte is read: blobs against the hashes in their files, and both copies of the index. No process may have the store \
+open. With --repair, whatever can be put right is, as at every start: copies of the index, hashes and trailers are \
+written again, blobs that the index lost are listed again, and files that nothing names go to the folder `quarantine`.
+
+Exit code 0: nothing is damaged, or all of it was repaired without loss. 1: something is, and the lines say what.";
+
 /// Arguments of `baton-testnet store`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    command: Option<StoreCommand>,
     /// Folder of the store
     #[arg(long, default_value = "baton-store")]
     data_dir: PathBuf,
@@ -66,8 +78,80 @@ pub(crate) struct StoreArgs {
     json: bool,
 }
 
-/// Serves until SIGTERM or Ctrl-C.
+#[derive(Debug, Subcommand)]
+enum StoreCommand {
+    /// Look at everything in a store's folder, and repair it if asked to
+    #[command(after_help = FSCK_HELP)]
+    Fsck(FsckArgs),
+}
+
+#[derive(Debug, Args)]
+struct FsckArgs {
+    /// Folder of the store
+    #[arg(long, default_value = "baton-store")]
+    data_dir: PathBuf,
+    /// Put right what can be
+    #[arg(long)]
+    repair: bool,
+    /// Print the report as one JSON line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks at a store's folder, prints what was found, and fails when something is wrong and stays so.
+async fn fsck(args: FsckArgs) -> anyhow::Result<()> {
+    let FsckArgs { data_dir, repair, json } = args;
+    let checking = tokio::task::spawn_blocking(move || check(&data_dir, repair));
+    let report = checking.await.context("looking at the store panicked")??;
+    if json {
+        crate::output::line(&serde_json::to_string(&report)?);
+    } else {
+        report_lines(&report).iter().for_each(|line| crate::output::line(line));
+    }
+    match (report.is_sound(), report.repaired, report.lost) {
+        (true, ..) => Ok(()),
+        (false, false, 0) => bail!("{} damages; run it again with --repair", report.damaged),
+        (false, false, lost) => bail!(
+            "{} damages, by {lost} of which something is lost; run it again with --repair, then store the lost blobs again",
+            report.damaged
+        ),
+        (false, true, lost) => bail!("{lost} damages cost something; store the lost blobs again"),
+    }
+}
+
+/// The report as text.
+fn report_lines(report: &CheckReport) -> Vec<String> {
+    let mut lines: Vec<String> = report.damages.iter().map(ToString::to_string).collect();
+    let unlisted = report.damaged - report.damages.len() as u64;
+    if unlisted > 0 {
+        lines.push(format!("and {unlisted} more damages"));
+    }
+    let CheckReport { blobs, bytes, heads, found, removable, quarantined, .. } = report;
+    let done = if report.repaired { "listed again" } else { "not listed in the index" };
+    if *found > 0 {
+        lines.push(format!("{found} blobs found by their own files, {done}"));
+    }
+    if *removable > 0 {
+        let done = if report.repaired { "removed" } else { "to be removed" };
+        lines.push(format!("{removable} files of unfinished uploads and of replaced blobs, {done}"));
+    }
+    if *quarantined > 0 {
+        lines.push(format!("{quarantined} files in the quarantine"));
+    }
+    lines.push(format!("{blobs} blobs of {bytes} bytes, {heads} heads, {} damages", report.damaged));
+    lines
+}
+
+/// Serves until SIGTERM or Ctrl-C, or does what the subcommand says.
 pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
+    match args.command {
+        Some(StoreCommand::Fsck(args)) => fsck(args).await,
+        None => serve(args).await,
+    }
+}
+
+/// Serves until SIGTERM or Ctrl-C.
+async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     let mut config = EmbeddedConfig::new(&args.data_dir);
     config.shards = ShardCount::new(args.shards)?;
     config.quota_bytes = Some(args.quota);
