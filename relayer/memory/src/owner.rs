@@ -116,6 +116,11 @@ impl Owner {
         self.keys().content_hash(&content)
     }
 
+    /// Keyed hash of an entity: its stable key says what it is, whoever named it.
+    pub(crate) fn entity_hash(&self, key: &str) -> [u8; 32] {
+        self.content_hash(Author::User, Kind::Entity, key)
+    }
+
     fn fold(&mut self, number: u64, event: &Event) -> Result<()> {
         if let Event::Deleted { items } = event {
             for number in items.iter().filter_map(|id| self.state.number(*id)).collect::<Vec<_>>() {

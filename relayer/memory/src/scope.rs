@@ -68,8 +68,29 @@ pub(crate) struct View {
 
 impl View {
     /// Up to which number the asker sees items of a class; `None` for not at all. `session` tells what a session is, and
-    /// knows only those that exist.
+    /// knows only those that exist. Of entities, it decides on anchors alone: facts grant the others ([`View::grants`]).
     pub(crate) fn admits(
+        &self,
+        class: &Class,
+        session: impl Fn(SessionId) -> Option<SessionScope>,
+    ) -> Option<u64> {
+        // Outside a project there are no entities (B3).
+        let is_context = class.kind != Kind::Entity as u8 || self.project.is_some();
+        // A parent that was moved elsewhere is out of reach like any other session there.
+        let project = match class.home {
+            Home::Pinned(project) => project,
+            Home::Session(id) => session(id)?.project,
+        };
+        if !is_context || project != self.project {
+            return None;
+        }
+        self.grants(class, session)
+    }
+
+    /// Up to which number the asker sees what facts of a class name, in the asker's own project; `None` for not at all. It is the
+    /// question of [`View::admits`] without the project: a name keeps the project that it was tagged with when its fact's session
+    /// moves elsewhere (B9).
+    pub(crate) fn grants(
         &self,
         class: &Class,
         session: impl Fn(SessionId) -> Option<SessionScope>,
@@ -84,24 +105,26 @@ impl View {
             MemoryScope::InsightsOnly => layer == Layer::Profile as u8,
         };
         let known_to_persona = layer == Layer::Profile as u8 || class.persona == self.persona;
-        // Outside a project there are no entities (B3).
-        let is_context = class.kind != Kind::Entity as u8 || self.project.is_some();
-        if !(in_scope && known_to_persona && is_context) {
+        if !(in_scope && known_to_persona) {
             return None;
         }
-        match class.home {
-            Home::Pinned(project) => (project == self.project).then_some(u64::MAX),
-            Home::Session(id) => {
-                if let Some((_, up_to)) = self.lineage.iter().find(|(ancestor, _)| *ancestor == id) {
-                    // A parent that was moved elsewhere is out of reach like any other session there.
-                    return (session(id)?.project == self.project).then_some(*up_to);
-                }
-                let other = session(id)?;
-                // What is tried out in a fork stays in it (C4).
-                (other.project == self.project && !other.forked).then_some(u64::MAX)
-            }
+        let Home::Session(id) = class.home else { return Some(u64::MAX) };
+        let scope = session(id)?;
+        match self.lineage.iter().find(|(ancestor, _)| *ancestor == id) {
+            Some((_, up_to)) => Some(*up_to),
+            // What is tried out in a fork stays in it (C4).
+            None => (!scope.forked).then_some(u64::MAX),
         }
     }
+}
+
+/// What the keyed hash of an entity's rows in a database is over. Each entity has a class of its own there: who may see it changes
+/// with the facts that name it, and a row does not.
+pub(crate) fn entity_class(number: u64) -> [u8; 13] {
+    let mut bytes = [0; 13];
+    bytes[0] = 4;
+    bytes[1..9].copy_from_slice(&number.to_le_bytes());
+    bytes
 }
 
 #[cfg(test)]

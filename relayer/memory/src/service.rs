@@ -38,7 +38,6 @@ use crate::{
 
 pub use records::RecordChanges;
 pub(crate) use settings::OwnerWriter;
-pub(crate) use turns::ANCHOR;
 
 /// The wall clock, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;

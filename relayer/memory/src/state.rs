@@ -3,6 +3,7 @@
 mod answered;
 mod openings;
 pub(crate) mod places;
+pub(crate) mod standing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,7 +16,7 @@ use crate::{
     events::{Event, Outcome, Pointer, StoredItem, StoredKey, Unpackable},
     ids::{ItemId, ProjectId, SessionId},
     model::{Consent, Edge, Item, Kind, Layer, Text},
-    scope::{Class, Home, View},
+    scope::{Class, Home, View, entity_class},
     state::{answered::Answered, openings::Openings, places::Places},
 };
 
@@ -67,9 +68,12 @@ pub(crate) fn home_of(item: &Item) -> Home {
     }
 }
 
-/// The class of an item when it is added.
-pub(crate) fn class_of(item: &Item) -> Class {
-    Class::new(home_of(item), item.kind, item.layer, item.persona, item.intimate)
+/// What the keyed hash of an item's row in a database is over.
+pub(crate) fn row_class(number: u64, home: Home, item: &Item) -> [u8; 13] {
+    if standing::is_named(item) {
+        return entity_class(number);
+    }
+    Class::new(home, item.kind, item.layer, item.persona, item.intimate).bytes()
 }
 
 /// A turn that was recorded.
@@ -309,6 +313,7 @@ impl State {
         }
         if let Some(key) = &entry.item.stable_key
             && let Some(entities) = self.entities.get_mut(&entry.home)
+            && entities.get(&**key) == Some(&number)
         {
             entities.remove(&**key);
         }
@@ -439,6 +444,11 @@ impl State {
 
     /// Whether an asker may see the item of a number, live or not.
     pub(crate) fn admits(&self, view: &View, number: u64, entry: &Entry) -> bool {
+        self.standing(Some(view), number, entry).is_some()
+    }
+
+    /// Whether an asker may see items of this one's class; of entities, anchors alone have one.
+    fn admits_class(&self, view: &View, number: u64, entry: &Entry) -> bool {
         view.admits(&entry.class(), |id| self.places.session_scope(id)).is_some_and(|up_to| number <= up_to)
     }
 
@@ -612,12 +622,21 @@ pub(crate) mod tests {
         };
         let fact =
             Item { kind: Kind::Fact, layer: Layer::Profile, project: Some(project), ..item("Ana sails") };
+        let names = Edge {
+            from: fact.id,
+            to: entity.id,
+            label: "mentions".into(),
+            description: "d".into(),
+            evidence: "e".into(),
+            confidence: 1.0,
+        };
         let mut state = fold(&[
             Event::ProjectCreated { id: project, name: "boat".into(), at_ms: 1 },
             session(1, Some(project)),
             added(item("hello")),
             added(entity),
             added(fact),
+            Event::EdgeAdded(names),
         ]);
         let view = |project| View {
             project,
@@ -630,7 +649,7 @@ pub(crate) mod tests {
             state.entries.iter().filter(|(n, e)| state.admits(&view, **n, e)).map(|(n, _)| *n).collect()
         };
         assert_eq!((seen(&state, Some(project)), seen(&state, None)), (vec![2, 3, 4], vec![]));
-        state.apply(5, &Event::SessionMoved { id: SessionId(1), project: None, at_ms: 2 }).unwrap();
+        state.apply(6, &Event::SessionMoved { id: SessionId(1), project: None, at_ms: 2 }).unwrap();
         assert_eq!((seen(&state, Some(project)), seen(&state, None)), (vec![3], vec![2, 4]));
     }
 

@@ -1,6 +1,6 @@
 //! Consolidation of the graph (E8): what no single write sees. Duplicate entities become one, facts that say the same in
-//! other words become one or are linked, edges that say the same become one with more confidence, edges whose words were
-//! deleted go, and entities of which nothing is left are archived.
+//! other words become one or are linked, edges that say the same become one with more confidence, and edges whose words were
+//! deleted go. An entity needs no pass to go: it goes with the last fact that names it.
 //!
 //! Nothing is merged across scope, author or trust. A pass looks at a bounded part and makes a bounded number of changes; what
 //! it did is in the log. Passes are repeated until one finds nothing to do, which is noted; another one follows once the log
@@ -46,8 +46,6 @@ pub struct Consolidated {
     pub edges_raised: u64,
     /// Edges whose evidence was deleted.
     pub edges_ended: u64,
-    /// Entities that nothing is tied to any more.
-    pub orphans_archived: u64,
 }
 
 impl Consolidated {
@@ -60,7 +58,6 @@ impl Consolidated {
             + self.edges_merged
             + self.edges_raised
             + self.edges_ended
-            + self.orphans_archived
     }
 
     fn add(&mut self, other: Self) {
@@ -70,7 +67,6 @@ impl Consolidated {
         self.edges_merged += other.edges_merged;
         self.edges_raised += other.edges_raised;
         self.edges_ended += other.edges_ended;
-        self.orphans_archived += other.orphans_archived;
     }
 }
 
@@ -131,7 +127,6 @@ impl Owner {
                 look.merge_entities();
                 look.merge_edges();
                 look.end_edges_without_evidence();
-                look.archive_orphans();
             }
             let (mut plan, done) = look.finish();
             let settled =

@@ -11,7 +11,7 @@ use crate::{
     ids::ItemId,
     model::Kind,
     search::Quantised,
-    state::Entry,
+    state::{Entry, row_class},
     storage::Space,
     vault::{Changes, Secret},
 };
@@ -190,7 +190,8 @@ impl Owner {
             if let Some(entry) = after.entries.get(number) {
                 // Its vector is not at hand: it is embedded again.
                 let features = features_of(&entry.item, &self.hasher);
-                changes.index.push(self.row(*number, entry.class(), &features));
+                let class = row_class(*number, entry.home, &entry.item);
+                changes.index.push(self.row(*number, class, &features));
                 changes.put.push((Space::Features, *number, encode(&FeatureRecord::new(features, ""))));
             }
         }
@@ -232,12 +233,16 @@ impl Owner {
         }
     }
 
-    /// The plan that leaves nothing of these items: their events and the edges at them are unwritten.
+    /// The plan that leaves nothing of these items, and of what only they name: their events and the edges at them are
+    /// unwritten.
     pub(crate) fn plan_delete(&self, ids: &[ItemId]) -> Plan {
-        let ids: Vec<ItemId> = ids.iter().copied().filter(|id| self.state.number(*id).is_some()).collect();
-        if ids.is_empty() {
+        let mut going: BTreeSet<ItemId> =
+            ids.iter().copied().filter(|id| self.state.number(*id).is_some()).collect();
+        if going.is_empty() {
             return Plan::default();
         }
+        going.extend(self.state.named_only_by(&going));
+        let ids: Vec<ItemId> = going.into_iter().collect();
         let mut gone = self.state.events_about(&ids);
         let quoting = self.edges_quoting_only(&ids);
         gone.extend(&quoting);

@@ -17,9 +17,8 @@ use crate::{
     keyring::NUMBERS_PER_SEGMENT,
     model::{Author, Item},
     rotation::rotate,
-    scope::Class,
     search::{ASSISTANT_SPEAKER, Features, Quantised, TermHasher, USER_SPEAKER, document_features},
-    state::class_of,
+    state::{home_of, row_class},
     storage::{IndexRow, Space},
     vault::{Changes, OwnerVault},
 };
@@ -189,7 +188,7 @@ impl Owner {
         let Ok(item) = stored.unpack() else { return };
         let features = features_of(&item, &self.hasher);
         if self.in_database {
-            changes.index.push(self.row(number, class_of(&item), &features));
+            changes.index.push(self.row(number, row_class(number, home_of(&item), &item), &features));
         }
         changes.put.push((Space::Features, number, encode(&FeatureRecord::new(features, ""))));
     }
@@ -199,14 +198,14 @@ impl Owner {
         let mut features = features_of(&entry.item, &self.hasher);
         features.vector = Some(vector.clone());
         if self.in_database {
-            changes.index.push(self.row(number, entry.class(), &features));
+            changes.index.push(self.row(number, row_class(number, entry.home, &entry.item), &features));
         }
         let record = FeatureRecord::new(features, &self.kind.embedder);
         changes.put.push((Space::Features, number, encode(&record)));
     }
 
     /// The row of an item under the newest key of the index.
-    pub(super) fn row(&self, number: u64, class: Class, features: &Features) -> IndexRow {
+    pub(super) fn row(&self, number: u64, class: [u8; 13], features: &Features) -> IndexRow {
         let keys = self.vault.index_keys();
         let keys = keys.last().expect("a keyring always has a key of the index");
         let rotated = |vector: &Quantised| rotate(keys.rotation_seed(), &vector.to_unit());
@@ -215,7 +214,7 @@ impl Owner {
         terms.sort_unstable();
         IndexRow {
             number,
-            class: keys.class_tag(&class.bytes()),
+            class: keys.class_tag(&class),
             vector: features.vector.as_ref().map(rotated),
             length: features.length,
             terms,
@@ -316,7 +315,8 @@ impl Owner {
                     if self.unembedded.contains(number) {
                         features.vector = None;
                     }
-                    changes.index.push(self.row(*number, entry.class(), &features));
+                    let class = row_class(*number, entry.home, &entry.item);
+                    changes.index.push(self.row(*number, class, &features));
                 }
             }
             // An empty one counts as well: it raises the version, and whoever writes next has the new key.

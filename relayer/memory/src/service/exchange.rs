@@ -14,7 +14,7 @@ use crate::{
     limits::{MAX_TEXT_BYTES, RESTORE_AT_ONCE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Committed, Job, Owner, Plan, busy},
-    state::{Entry, State},
+    state::{Entry, State, standing::Standing},
 };
 
 /// Names the format of exports.
@@ -112,7 +112,7 @@ fn digest<'a>(lines: impl Iterator<Item = &'a Text>) -> [u8; 32] {
 
 impl Owner {
     /// Lines in the order of the log, so that an import gives the same order and forks begin where they began.
-    fn export_lines(&self, admitted: &dyn Fn(u64, &Entry) -> bool) -> Vec<Line> {
+    fn export_lines(&self, standing: &dyn Fn(u64, &Entry) -> Option<Standing>) -> Vec<Line> {
         let places = &self.state.places;
         let project = |id: Option<ProjectId>| id.and_then(|id| places.project_name(id)).map(Text);
         let persona = |id: PersonaId| places.persona_name(id).map(Text);
@@ -138,9 +138,11 @@ impl Owner {
             lines.push((place.number, Line::Session(line)));
         }
         let mut shown = std::collections::HashSet::new();
-        for (number, entry) in self.state.entries.iter().filter(|(number, entry)| admitted(**number, entry)) {
+        for (number, entry) in &self.state.entries {
+            let Some(how) = standing(*number, entry) else { continue };
             shown.insert(entry.item.id);
-            lines.push((*number, Line::Item(Box::new(self.item_line(entry, &project, &persona, &session)))));
+            let line = self.item_line(entry, &how, &project, &persona, &session);
+            lines.push((*number, Line::Item(Box::new(line))));
         }
         for (number, turn) in &self.state.turns {
             if let Some(name) = session(turn.session)
@@ -155,7 +157,7 @@ impl Owner {
             }
         }
         for (number, edge) in &self.state.edges {
-            if shown.contains(&edge.from) && shown.contains(&edge.to) {
+            if self.shows_edge(edge, &shown) {
                 let line = EdgeLine {
                     from: edge.from.to_string(),
                     to: edge.to.to_string(),
@@ -174,6 +176,7 @@ impl Owner {
     fn item_line(
         &self,
         entry: &Entry,
+        how: &Standing,
         project: &dyn Fn(Option<ProjectId>) -> Option<Text>,
         persona: &dyn Fn(PersonaId) -> Option<Text>,
         session: &dyn Fn(SessionId) -> Option<Text>,
@@ -190,22 +193,22 @@ impl Owner {
         ItemLine {
             id: item.id.to_string(),
             kind: item.kind.name().into(),
-            layer: item.layer.name().into(),
+            layer: how.layer.name().into(),
             role: item.role.name().into(),
-            author: item.provenance.author.name().into(),
+            author: how.author.name().into(),
             text: item.text.clone(),
             stable_key: item.stable_key.clone(),
             project: project(pinned),
             session: in_session,
             turn: item.provenance.turn,
-            persona: persona(item.persona),
+            persona: persona(how.persona),
             time_ms: item.provenance.time_ms,
             valid_from_ms: item.valid_from_ms,
             valid_to_ms: entry.valid_to_ms,
             superseded_by: entry.superseded_by.map(|id| id.to_string()),
             sources: item.provenance.sources.iter().map(ItemId::to_string).collect(),
-            consent: item.consent.name().into(),
-            intimate: item.intimate,
+            consent: how.consent.name().into(),
+            intimate: how.intimate,
             salience: item.salience,
             archived: entry.archived,
         }
@@ -340,16 +343,16 @@ impl Import {
             None => PersonaId::DEFAULT,
         };
         let sources = line.sources.iter().map(|id| parse_id(id, at)).collect::<Result<Vec<_>>>()?;
+        let content_hash = match &line.stable_key {
+            Some(key) if kind == Kind::Entity => owner.entity_hash(key),
+            _ => owner.content_hash(author, kind, &line.text),
+        };
         let item = Item {
             id,
             kind,
             layer: Layer::named(&line.layer).ok_or_else(unknown)?,
             role: Role::named(&line.role).ok_or_else(unknown)?,
-            content_hash: owner.content_hash(
-                author,
-                kind,
-                line.stable_key.as_deref().filter(|_| kind == Kind::Entity).unwrap_or(&line.text),
-            ),
+            content_hash,
             text: line.text,
             stable_key: line.stable_key,
             project,
@@ -409,13 +412,13 @@ impl Memory {
             };
             let mut lines = vec![json(&header)];
             let view = place.as_ref().map(|place| open.state.places.resolve(place, MemoryScope::Full));
-            let admitted = |number: u64, entry: &Entry| match &view {
-                None => true,
-                Some(Ok(view)) => open.state.admits(view, number, entry),
+            let standing = |number: u64, entry: &Entry| match &view {
+                None => open.state.standing(None, number, entry),
+                Some(Ok(view)) => open.state.standing(Some(view), number, entry),
                 // A place that is not there has nothing.
-                Some(Err(_)) => false,
+                Some(Err(_)) => None,
             };
-            lines.extend(open.export_lines(&admitted).iter().map(json));
+            lines.extend(open.export_lines(&standing).iter().map(json));
             let signature = hex::encode(key.sign(MEMORY_EXPORT, &digest(lines.iter())));
             lines.push(json(&Line::Signature { signature, lines: lines.len() as u64 }));
             Ok(Export { owner, lines })

@@ -1,6 +1,6 @@
 //! Items one by one and in pages: what their owner does with them (F1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use baton_keys::secret::random_bytes;
 
@@ -15,7 +15,10 @@ use crate::{
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
     owner::{Owner, Plan},
     scope::View,
-    state::Entry,
+    state::{
+        Entry,
+        standing::{Standing, is_named},
+    },
     writing,
 };
 
@@ -26,20 +29,38 @@ fn no_item() -> MemoryError {
     MemoryError::NotFound("item")
 }
 
-/// Whether an item's own properties pass.
-fn passes(owner: &Owner, entry: &Entry, filters: &Filters) -> bool {
+/// Whether an item passes, standing as it does.
+fn passes(owner: &Owner, entry: &Entry, how: &Standing, filters: &Filters) -> bool {
     let item = &entry.item;
     let excluded = filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
     (filters.kinds.is_empty() || filters.kinds.contains(&item.kind))
-        && (filters.layers.is_empty() || filters.layers.contains(&item.layer))
-        && (filters.authors.is_empty() || filters.authors.contains(&item.provenance.author))
+        && (filters.layers.is_empty() || filters.layers.contains(&how.layer))
+        && (filters.authors.is_empty() || filters.authors.contains(&how.author))
         && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
         && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
         && (filters.include_ended || entry.valid_to_ms.is_none())
-        && (excluded.is_none() || item.provenance.session != excluded)
+        && (excluded.is_none() || how.session != excluded)
 }
 
 impl Owner {
+    /// Whether an edge is shown beside these items: both its ends are, and what it quotes is said by an item that is. An edge
+    /// between other things may quote a fact that the asker may not see.
+    pub(crate) fn shows_edge(&self, edge: &Edge, shown: &HashSet<ItemId>) -> bool {
+        let ends = [edge.from, edge.to];
+        let drawn_by_an_end = || {
+            let said = |id: ItemId| self.state.entry(id).is_some_and(|entry| entry.item.kind != Kind::Entity);
+            ends.into_iter().any(said)
+        };
+        let quoted_by_a_fact = || {
+            let facts =
+                ends.into_iter().flat_map(|id| self.state.entry(id)).filter(|entry| is_named(&entry.item));
+            let mut facts = facts.flat_map(|entity| self.state.facts_naming(entity.item.id));
+            facts.any(|(_, fact)| shown.contains(&fact.item.id) && fact.item.text.contains(&*edge.evidence))
+        };
+        ends.iter().all(|end| shown.contains(end))
+            && (edge.evidence.is_empty() || drawn_by_an_end() || quoted_by_a_fact())
+    }
+
     /// What an asker sees of a place, all layers; a place that cannot be resolved has nothing.
     fn full_view(&self, place: &Place) -> Option<View> {
         self.state.places.resolve(place, MemoryScope::Full).ok()
@@ -63,28 +84,30 @@ impl Memory {
             .collect();
         let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
         self.read(owner, |owner| {
-            let view = if request.everything { None } else { Some(owner.full_view(&request.place)) };
+            let view = match (request.everything, owner.full_view(&request.place)) {
+                (true, _) => None,
+                (false, Some(view)) => Some(view),
+                (false, None) => return Ok(Page { items: Vec::new(), next: None }),
+            };
             let before = match request.after {
                 Some(id) => owner.state.number(id).ok_or_else(no_item)?,
                 None => u64::MAX,
             };
             let found = owner.state.entries.range(..before).rev().filter(|(number, entry)| {
-                let seen = match &view {
-                    None => true,
-                    Some(Some(view)) => owner.state.admits(view, **number, entry),
-                    Some(None) => false,
-                };
+                let Some(how) = owner.state.standing(view.as_ref(), **number, entry) else { return false };
                 let contains = || {
                     let text = writing::canonical(&entry.item.text);
                     words.iter().all(|word| text.contains(word.as_str()))
                 };
-                seen && (request.include_archived || !entry.archived)
-                    && request.consent.is_none_or(|consent| entry.item.consent == consent)
-                    && passes(owner, entry, &request.filters)
+                // Consent is given to facts; what they name follows them.
+                let follows = request.consent == Some(Consent::Pending) && is_named(&entry.item);
+                (request.include_archived || !how.archived)
+                    && request.consent.is_none_or(|consent| how.consent == consent && !follows)
+                    && passes(owner, entry, &how, &request.filters)
                     && (words.is_empty() || contains())
             });
             let mut items: Vec<ItemView> =
-                found.take(limit + 1).map(|(_, entry)| owner.view(entry)).collect();
+                found.take(limit + 1).map(|(_, entry)| owner.view_from(entry, view.as_ref())).collect();
             let next = if items.len() > limit {
                 items.truncate(limit);
                 items.last().map(|item| item.id)
@@ -364,16 +387,15 @@ impl Memory {
         self.read(owner, |owner| {
             let Some(view) = owner.full_view(&place) else { return Ok(GraphView::default()) };
             let entries = owner.state.entries.iter().rev().filter(|(number, entry)| {
-                in_graph(entry) && !entry.archived && owner.state.admits(&view, **number, entry)
+                let standing = || owner.state.standing(Some(&view), **number, entry);
+                in_graph(entry) && standing().is_some_and(|how| !how.archived)
             });
             let nodes: Vec<&Entry> = entries.take(MAX_GRAPH_NODES).map(|(_, entry)| entry).collect();
-            let shown: std::collections::HashSet<ItemId> = nodes.iter().map(|entry| entry.item.id).collect();
-            let edges = owner.state.edges.values();
-            let edges = edges
-                .filter(|edge| shown.contains(&edge.from) && shown.contains(&edge.to))
-                .cloned()
-                .collect();
-            Ok(GraphView { nodes: nodes.into_iter().map(|entry| owner.view(entry)).collect(), edges })
+            let shown: HashSet<ItemId> = nodes.iter().map(|entry| entry.item.id).collect();
+            let edges = owner.state.edges.values().filter(|edge| owner.shows_edge(edge, &shown));
+            let edges = edges.cloned().collect();
+            let nodes = nodes.into_iter().map(|entry| owner.view_from(entry, Some(&view))).collect();
+            Ok(GraphView { nodes, edges })
         })
         .await
     }

@@ -19,12 +19,15 @@ use crate::{
     model::{Kind, MemoryScope},
     owner::Owner,
     rotation::rotate,
-    scope::{Class, View},
+    scope::{Class, View, entity_class},
     search::{
         Candidates, DEFAULT_THRESHOLD, Documents, Quantised, Question, Ranked, candidates_from_scan,
         rank_weighted,
     },
-    state::Entry,
+    state::{
+        Entry,
+        standing::{Standing, is_anchor, is_named},
+    },
     storage::{KeyedQuery, ScanQuery},
 };
 
@@ -49,50 +52,54 @@ const UNEMBEDDED_PERCENT: usize = 10;
 /// What may be seen of an owner by one request.
 struct Sight<'a> {
     owner: &'a Owner,
+    view: &'a View,
     filters: &'a Filters,
     not_session: Option<SessionId>,
     classes: HashMap<Class, Option<u64>>,
+    /// How the entities stand that facts name, as far as those facts may be seen.
+    named: HashMap<u64, Standing>,
 }
 
 impl<'a> Sight<'a> {
-    fn new(owner: &'a Owner, view: &View, filters: &'a Filters) -> Self {
+    fn new(owner: &'a Owner, view: &'a View, filters: &'a Filters) -> Self {
         let not_session =
             filters.not_session.as_deref().and_then(|name| owner.state.places.session_named(name));
         let mut classes = HashMap::new();
-        for entry in owner.state.entries.values() {
+        let mut named = HashMap::new();
+        for (number, entry) in &owner.state.entries {
+            if is_named(&entry.item) {
+                named.extend(owner.state.standing(Some(view), *number, entry).map(|how| (*number, how)));
+                continue;
+            }
             let class = entry.class();
             classes
                 .entry(class)
                 .or_insert_with(|| view.admits(&class, |id| owner.state.places.session_scope(id)));
         }
-        Self { owner, filters, not_session, classes }
+        Self { owner, view, filters, not_session, classes, named }
     }
 
     fn entry(&self, number: u64) -> Option<&'a Entry> {
         let entry = self.owner.state.entries.get(&number)?;
+        if is_named(&entry.item) {
+            return self.passes(entry, self.named.get(&number)?).then_some(entry);
+        }
         let up_to = self.classes.get(&entry.class()).copied().flatten()?;
-        (number <= up_to && self.passes(entry)).then_some(entry)
+        (number <= up_to && self.passes(entry, &Standing::of(entry))).then_some(entry)
     }
 
     /// Whether the filters let an item through (F7).
-    fn passes(&self, entry: &Entry) -> bool {
+    fn passes(&self, entry: &Entry, how: &Standing) -> bool {
         let (item, filters) = (&entry.item, self.filters);
         let among = |empty: bool, found: bool| empty || found;
-        let live = entry.is_live() || (filters.include_ended && is_history(entry));
+        let live = how.is_recalled() && (entry.valid_to_ms.is_none() || filters.include_ended);
         live && among(filters.kinds.is_empty(), filters.kinds.contains(&item.kind))
-            && among(filters.layers.is_empty(), filters.layers.contains(&item.layer))
-            && among(filters.authors.is_empty(), filters.authors.contains(&item.provenance.author))
+            && among(filters.layers.is_empty(), filters.layers.contains(&how.layer))
+            && among(filters.authors.is_empty(), filters.authors.contains(&how.author))
             && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
             && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
-            && (self.not_session.is_none()
-                || item.provenance.session != self.not_session
-                || item.kind == Kind::Fact)
+            && (self.not_session.is_none() || how.session != self.not_session || item.kind == Kind::Fact)
     }
-}
-
-/// Whether an item is out of date, and nothing else stands against it.
-fn is_history(entry: &Entry) -> bool {
-    !entry.archived && entry.item.consent == crate::model::Consent::Granted && entry.valid_to_ms.is_some()
 }
 
 impl Documents for Sight<'_> {
@@ -268,8 +275,9 @@ fn nothing(degraded: Option<String>) -> Recall {
 
 /// What a database is asked: the classes that are seen, and the question, under each key that rows may have.
 fn scan_query(sight: &Sight<'_>, question: &Question) -> ScanQuery {
-    let seen: Vec<_> =
-        sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?))).collect();
+    let classes = sight.classes.iter().filter_map(|(class, up_to)| Some((class.bytes(), (*up_to)?)));
+    let named = sight.named.iter().filter(|(_, how)| how.is_recalled());
+    let seen: Vec<_> = classes.chain(named.map(|(number, _)| (entity_class(*number), u64::MAX))).collect();
     let unit = question.vector().map(Quantised::to_unit);
     let under = |keys: &IndexKeys| KeyedQuery {
         classes: seen.iter().map(|(class, up_to)| (keys.class_tag(class), *up_to)).collect(),
@@ -326,7 +334,7 @@ fn choose(
         }
         match reason {
             None => {
-                let view = sight.owner.view(entry);
+                let view = sight.owner.view_from(entry, Some(sight.view));
                 recall.hits.push(Hit { view, score: found.score, similarity: found.similarity });
             }
             Some(reason) if recall.dropped.len() < MAX_DROPPED => {
@@ -348,8 +356,7 @@ fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -
         for (_, edge) in sight.owner.state.edges_at(entry.item.id) {
             let other = if edge.from == entry.item.id { edge.to } else { edge.from };
             let Some(number) = sight.owner.state.number(other) else { continue };
-            let wanted =
-                sight.entry(number).is_some_and(|entry| entry.item.kind != Kind::Entity || is_named(entry));
+            let wanted = sight.entry(number).is_some_and(|entry| !is_anchor(&entry.item));
             if wanted && !known.contains(&number) {
                 let score = seed.score * GRAPH_SHARE * edge.confidence.clamp(0.0, 1.0);
                 let best = more.entry(number).or_insert(score);
@@ -365,11 +372,6 @@ fn with_neighbours(sight: &Sight<'_>, mut ranked: Vec<Ranked>, threshold: f32) -
     }
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.number.cmp(&a.number)));
     ranked
-}
-
-/// Whether an entity is one that a conversation named, not an anchor of the graph.
-fn is_named(entry: &Entry) -> bool {
-    entry.item.stable_key.as_deref().is_some_and(|key| !key.starts_with(super::turns::ANCHOR))
 }
 
 /// Whether two canonical texts say the same, or one holds the other.

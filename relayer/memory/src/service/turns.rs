@@ -16,12 +16,10 @@ use crate::{
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Owner, Plan},
     scope::{Home, View},
-    state::{Entry, home_of},
+    state::{Entry, home_of, standing::ANCHOR},
     writing::{self, Candidate, EdgeEnd, EntityMention, Relation},
 };
 
-/// What stable keys of anchors begin with: the fixed points to which everything else is tied (E3).
-pub(crate) const ANCHOR: &str = "anchor:";
 /// What stable keys of facts begin with that hold one value only.
 const SLOT: &str = "slot:";
 /// Most events of one plan; more than any exchange gives.
@@ -115,7 +113,8 @@ impl<'a> Draft<'a> {
         self.add(item)
     }
 
-    /// An entity of the target's project, made if it is not there (E1).
+    /// An entity of the target's project, made if it is not there (E1). Of an entity that facts name, its project's tag alone is its
+    /// own; the rest is as those facts are ([`crate::state::standing`]). An anchor is the persona's, or everybody's, by its layer.
     fn entity(&mut self, key: &str, name: &str, layer: Layer) -> ItemId {
         let known = (self.target.project, Text::from(key));
         if let Some(id) = self.named.get(&known) {
@@ -123,13 +122,7 @@ impl<'a> Draft<'a> {
         }
         let home = Home::Pinned(self.target.project);
         let id = match self.owner.state.entity(home, key) {
-            Some(entry) => {
-                // One that nothing was left of, and that is spoken of again.
-                if entry.archived && self.owner.state.edges_at(entry.item.id).next().is_none() {
-                    self.events.push(Event::Archived { item: entry.item.id, archived: false });
-                }
-                entry.item.id
-            }
+            Some(entry) => entry.item.id,
             None => self.add(Item {
                 id: ItemId(random_bytes()),
                 kind: Kind::Entity,
@@ -138,9 +131,9 @@ impl<'a> Draft<'a> {
                 text: name.into(),
                 stable_key: Some(key.into()),
                 project: self.target.project,
-                persona: self.target.persona,
+                persona: if layer == Layer::Profile { PersonaId::DEFAULT } else { self.target.persona },
                 provenance: Provenance {
-                    session: self.target.session,
+                    session: None,
                     turn: None,
                     author: Author::User,
                     time_ms: self.now_ms,
@@ -150,7 +143,7 @@ impl<'a> Draft<'a> {
                 intimate: false,
                 salience: 0.3,
                 valid_from_ms: self.now_ms,
-                content_hash: self.owner.content_hash(Author::User, Kind::Entity, key),
+                content_hash: self.owner.entity_hash(key),
             }),
         };
         self.named.insert(known, id);

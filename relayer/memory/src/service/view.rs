@@ -7,16 +7,23 @@ use crate::{
     ids::{ItemId, SessionId},
     model::{Consent, Kind},
     owner::Owner,
-    scope::Home,
-    state::{Entry, places::Named},
+    scope::{Home, View},
+    state::{Entry, places::Named, standing::Standing},
 };
 
 impl Owner {
     /// An item as its owner sees it.
     pub(crate) fn view(&self, entry: &Entry) -> ItemView {
+        self.view_from(entry, None)
+    }
+
+    /// An item as it is seen from a place, by an asker who may see it: of an entity, what the facts give that are seen there.
+    pub(crate) fn view_from(&self, entry: &Entry, view: Option<&View>) -> ItemView {
         let places = &self.state.places;
         let item = &entry.item;
-        let session = item.provenance.session.and_then(|id| places.session(id));
+        let standing = self.state.number(item.id).and_then(|number| self.state.standing(view, number, entry));
+        let how = standing.unwrap_or_else(|| Standing::of(entry));
+        let session = how.session.and_then(|id| places.session(id));
         let project = match entry.home {
             Home::Session(id) => places.session(id).and_then(|session| session.project),
             Home::Pinned(project) => project,
@@ -24,22 +31,22 @@ impl Owner {
         ItemView {
             id: item.id,
             kind: item.kind,
-            layer: item.layer,
+            layer: how.layer,
             role: item.role,
             text: item.text.clone(),
             project: project.and_then(|id| places.project_name(id)),
             session: session.map(|session| session.name.0.clone()),
             turn: item.provenance.turn,
-            persona: places.persona_name(item.persona),
-            author: item.provenance.author,
+            persona: places.persona_name(how.persona),
+            author: how.author,
             time_ms: item.provenance.time_ms,
             valid_from_ms: item.valid_from_ms,
             valid_to_ms: entry.valid_to_ms,
             superseded_by: entry.superseded_by,
-            consent: item.consent,
-            intimate: item.intimate,
+            consent: how.consent,
+            intimate: how.intimate,
             salience: item.salience,
-            archived: entry.archived,
+            archived: how.archived,
             blob_id: entry.pointer.as_ref().map(|pointer| QuiltPatchId::from(pointer).to_string()),
             accesses: entry.repeats,
             sources: item.provenance.sources.clone(),

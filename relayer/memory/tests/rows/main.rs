@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 
 mod conversation;
+mod entities;
 mod layers;
 mod leaks;
 mod loss;

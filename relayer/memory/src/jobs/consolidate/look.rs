@@ -8,12 +8,11 @@ use super::Consolidated;
 use crate::{
     events::Event,
     ids::{ItemId, PersonaId, ProjectId, SessionId},
-    model::{Author, Consent, Edge, Item, Kind, Layer, Text},
+    model::{Consent, Edge, Kind, Layer, Text},
     owner::{Owner, Plan, SAME_AS},
     scope::Home,
     search::{Features, TermHasher, features},
-    service::ANCHOR,
-    state::{Entry, State},
+    state::{Entry, State, standing::is_named},
     writing::canonical,
 };
 
@@ -52,14 +51,15 @@ type Numbered<'a> = (u64, &'a Edge);
 type Meaning<'a> = ([u8; 16], [u8; 16], &'a str);
 
 /// Where a fact counts, whichever of the sessions there it was said in; a fork is a place of its own.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Scope {
     project: Option<ProjectId>,
     fork: Option<SessionId>,
-    layer: Layer,
+    layer: u8,
     persona: Option<PersonaId>,
     intimate: bool,
-    author: Author,
+    granted: bool,
+    author: u8,
 }
 
 fn scope_of(state: &State, entry: &Entry) -> Option<Scope> {
@@ -75,10 +75,11 @@ fn scope_of(state: &State, entry: &Entry) -> Option<Scope> {
     Some(Scope {
         project,
         fork,
-        layer: item.layer,
+        layer: item.layer as u8,
         persona,
         intimate: item.intimate,
-        author: item.provenance.author,
+        granted: item.consent == Consent::Granted,
+        author: item.provenance.author as u8,
     })
 }
 
@@ -86,15 +87,8 @@ fn is_fact(entry: &Entry) -> bool {
     entry.item.kind == Kind::Fact && entry.is_live()
 }
 
-fn is_anchor(item: &Item) -> bool {
-    item.stable_key.as_deref().is_some_and(|key| key.starts_with(ANCHOR))
-}
-
 fn is_entity(entry: &Entry) -> bool {
-    entry.item.kind == Kind::Entity
-        && !entry.archived
-        && entry.superseded_by.is_none()
-        && !is_anchor(&entry.item)
+    is_named(&entry.item) && !entry.archived && entry.superseded_by.is_none()
 }
 
 /// Facts that were not looked at yet, in their order.
@@ -231,7 +225,8 @@ impl<'a> Look<'a> {
         }));
     }
 
-    /// Entities of one project and layer with one name, of one kind or of a kind that is not known.
+    /// Entities of one project with one name, of one kind or of a kind that is not known, that facts of the same scopes name: else
+    /// one fact's way to write it would be shown to those who may see the other alone.
     pub(super) fn merge_entities(&mut self) {
         let mut named: BTreeMap<String, Vec<(&str, &Entry)>> = BTreeMap::new();
         let state = self.state;
@@ -241,10 +236,11 @@ impl<'a> Look<'a> {
             }
         }
         for same in named.into_values().filter(|same| same.len() > 1) {
-            let mut groups: HashMap<(Home, Layer, Author), Vec<Named<'_>>> = HashMap::new();
+            let mut groups: HashMap<(Home, BTreeSet<Scope>), Vec<Named<'_>>> = HashMap::new();
             for (kind, entry) in same {
-                let (item, home) = (&entry.item, entry.home);
-                groups.entry((home, item.layer, item.provenance.author)).or_default().push((kind, entry));
+                let facts = state.facts_naming(entry.item.id).map(|(_, fact)| fact);
+                let scopes: BTreeSet<Scope> = facts.filter_map(|fact| scope_of(state, fact)).collect();
+                groups.entry((entry.home, scopes)).or_default().push((kind, entry));
             }
             let mut groups: Vec<_> = groups.into_values().collect();
             groups.sort_by_key(|group| group.first().map(|(_, entry)| entry.item.id));
@@ -410,27 +406,6 @@ impl<'a> Look<'a> {
             sources.chain([fact]).any(|entry| entry.item.text.contains(words))
         })
     }
-
-    /// Entities of which nothing is left, and that were there when all was looked through last.
-    pub(super) fn archive_orphans(&mut self) {
-        let known = self.state.entries.range(..self.state.consolidated).map(|(_, entry)| entry);
-        for entry in known.filter(|entry| is_entity(entry)) {
-            if self.is_full() {
-                return;
-            }
-            let id = entry.item.id;
-            let mut edges = self.state.edges_at(id);
-            let tied = edges.any(|(number, edge)| !self.ended.contains(&number) && edge.label != SAME_AS);
-            if !tied && !self.touched.contains(&id) && !self.events.iter().any(|event| ties(event, id)) {
-                self.events.push(Event::Archived { item: id, archived: true });
-                self.done.orphans_archived += 1;
-            }
-        }
-    }
-}
-
-fn ties(event: &Event, id: ItemId) -> bool {
-    matches!(event, Event::EdgeAdded(edge) if edge.from == id || edge.to == id)
 }
 
 fn is_said(entry: &Entry) -> bool {

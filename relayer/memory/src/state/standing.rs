@@ -1,0 +1,158 @@
+//! How an item stands: what decides who may see it, and whether it is recalled. An entity has nothing of its own but its
+//! project's tag (B9). It takes layer, persona, branch, author, intimacy and consent from the facts that name it. All of that is
+//! derived from the graph each time, so there is no copy that an edit, a move or a deletion could leave behind.
+
+use super::{Entry, State};
+use crate::{
+    ids::{ItemId, PersonaId, SessionId},
+    model::{Author, Consent, Item, Kind, Layer},
+    scope::{Home, View},
+};
+
+/// What stable keys of anchors begin with: the fixed points to which everything else is tied (E3).
+pub(crate) const ANCHOR: &str = "anchor:";
+
+/// How an item stands towards an asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) layer: Layer,
+    pub(crate) persona: PersonaId,
+    pub(crate) author: Author,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) consent: Consent,
+    pub(crate) intimate: bool,
+    pub(crate) archived: bool,
+}
+
+impl Standing {
+    pub(crate) fn of(entry: &Entry) -> Self {
+        let item = &entry.item;
+        Self {
+            layer: item.layer,
+            persona: item.persona,
+            author: item.provenance.author,
+            session: item.provenance.session,
+            consent: item.consent,
+            intimate: item.intimate,
+            archived: entry.archived,
+        }
+    }
+
+    /// Whether it is recalled, by those who may see it.
+    pub(crate) fn is_recalled(&self) -> bool {
+        !self.archived && self.consent == Consent::Granted
+    }
+
+    /// Both together: whatever is less restrictive, so that it is what either of them gives.
+    fn with(self, other: Self) -> Self {
+        let profile = [&self, &other].into_iter().find(|one| one.layer == Layer::Profile).unwrap_or(&self);
+        Self {
+            layer: profile.layer,
+            persona: profile.persona,
+            author: more_trusted(self.author, other.author),
+            session: self.session.filter(|_| self.session == other.session),
+            intimate: self.intimate && other.intimate,
+            ..self
+        }
+    }
+}
+
+/// The assistant's name of a thing counts only where nobody else names it.
+fn more_trusted(a: Author, b: Author) -> Author {
+    let trust = |author: Author| match author {
+        Author::User => 3,
+        Author::Owner => 2,
+        Author::Import => 1,
+        Author::Assistant => 0,
+    };
+    if trust(a) >= trust(b) { a } else { b }
+}
+
+/// Whether an item is a fixed point of the graph, which no fact has to name.
+pub(crate) fn is_anchor(item: &Item) -> bool {
+    item.stable_key.as_deref().is_some_and(|key| key.starts_with(ANCHOR))
+}
+
+/// Whether an item is something that facts name.
+pub(crate) fn is_named(item: &Item) -> bool {
+    item.kind == Kind::Entity && !is_anchor(item)
+}
+
+impl State {
+    /// The facts that name an entity: those that an edge ties to it.
+    pub(crate) fn facts_naming(&self, entity: ItemId) -> impl Iterator<Item = (u64, &Entry)> {
+        let others =
+            self.edges_at(entity).map(move |(_, edge)| if edge.from == entity { edge.to } else { edge.from });
+        others.filter_map(|id| {
+            let number = self.number(id)?;
+            let entry = self.entries.get(&number)?;
+            (entry.item.kind == Kind::Fact).then_some((number, entry))
+        })
+    }
+
+    /// How an item stands towards an asker, or towards its owner where there is no view; none for an item that the asker may
+    /// not see. An asker sees an entity of the own project by the facts that it may see there, wherever their sessions are by now.
+    pub(crate) fn standing(&self, view: Option<&View>, number: u64, entry: &Entry) -> Option<Standing> {
+        if !is_named(&entry.item) {
+            return view
+                .is_none_or(|view| self.admits_class(view, number, entry))
+                .then(|| Standing::of(entry));
+        }
+        let Some(view) = view else {
+            let all = self.facts_naming(entry.item.id).map(|(_, fact)| fact);
+            // One that nothing names is still its owner's to see.
+            return Some(of_facts(entry, all).unwrap_or_else(|| Standing::of(entry)));
+        };
+        if view.project.is_none() || entry.home != Home::Pinned(view.project) {
+            return None;
+        }
+        let granting = self.facts_naming(entry.item.id).filter(|(number, fact)| {
+            view.grants(&fact.class(), |id| self.places.session_scope(id))
+                .is_some_and(|up_to| *number <= up_to)
+        });
+        of_facts(entry, granting.map(|(_, fact)| fact))
+    }
+
+    /// Entities that only these items name, with what was merged into them.
+    pub(crate) fn named_only_by(&self, going: &std::collections::BTreeSet<ItemId>) -> Vec<ItemId> {
+        let tied = going.iter().flat_map(|id| self.edges_at(*id)).flat_map(|(_, edge)| [edge.from, edge.to]);
+        let tied: std::collections::BTreeSet<ItemId> = tied.filter(|id| !going.contains(id)).collect();
+        let unnamed = tied.into_iter().filter(|id| {
+            let is_entity = self.entry(*id).is_some_and(|entry| is_named(&entry.item));
+            is_entity && self.facts_naming(*id).all(|(_, fact)| going.contains(&fact.item.id))
+        });
+        self.with_merged(unnamed.collect())
+    }
+
+    /// Items with those that were merged into them, and those that were merged into these.
+    pub(crate) fn with_merged(&self, ids: Vec<ItemId>) -> Vec<ItemId> {
+        let mut all = ids;
+        let mut at = 0;
+        while let Some(id) = all.get(at).copied() {
+            at += 1;
+            for (_, edge) in self.edges_at(id) {
+                if edge.label == crate::owner::SAME_AS && edge.from == id && !all.contains(&edge.to) {
+                    all.push(edge.to);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// What facts give the entity that they name; none without any. Those that are recalled count before those that are not.
+fn of_facts<'a>(entity: &Entry, facts: impl Iterator<Item = &'a Entry>) -> Option<Standing> {
+    let mut best: Option<Standing> = None;
+    for fact in facts {
+        let next = Standing::of(fact);
+        best = Some(match best {
+            Some(best) if best.is_recalled() == next.is_recalled() => {
+                let kept = best.with(next);
+                Standing { archived: best.archived && next.archived, ..kept }
+            }
+            Some(best) if best.is_recalled() => best,
+            _ => next,
+        });
+    }
+    best.map(|best| Standing { archived: best.archived || entity.archived, ..best })
+}
