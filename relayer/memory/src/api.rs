@@ -237,6 +237,80 @@ pub struct Page {
     pub next: Option<ItemId>,
 }
 
+/// What becomes of whatever else holds the words of items that are deleted, edited or denied. Whichever it is, entities that
+/// nothing names any more go, and so do summaries that were made from what goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// It stays, and is named.
+    None,
+    /// Messages go that a fact was made from and that say it word for word, and so do the user's own messages in the same project
+    /// that say it. Facts go that were made from a message. The rest stays, and is named.
+    #[default]
+    Own,
+    /// It goes: answers of the assistant, other memories, and whatever says a name that goes.
+    All,
+}
+
+impl Others {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::None, Self::Own, Self::All];
+
+    /// Its name in requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Own => "own",
+            Self::All => "all",
+        }
+    }
+
+    /// The one with a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|others| others.name() == name)
+    }
+}
+
+/// How items are deleted, edited or denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovalOptions {
+    /// What becomes of whatever else holds the words.
+    pub others: Others,
+    /// Look in the projects of the items alone: a caller who is bound to one must learn of no other.
+    pub same_project: bool,
+}
+
+/// Something else that holds the words of a removed or edited item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub id: ItemId,
+    /// What it is.
+    pub kind: Kind,
+    /// Whose words.
+    pub author: Author,
+    /// The project it counts as in.
+    pub project: Option<String>,
+    /// The session it was said in.
+    pub session: Option<String>,
+    /// The turn in the session.
+    pub turn: Option<u64>,
+    /// Whether it is gone as well.
+    pub deleted: bool,
+}
+
+/// What a deletion, an edit or a denial did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// How many of the named items there were.
+    pub count: u64,
+    /// What else held the words, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS): first what is left.
+    pub others: Vec<Holder>,
+    /// How many more there are.
+    pub more: u64,
+}
+
 /// A project, session or persona with what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlaceView {

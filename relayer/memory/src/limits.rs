@@ -14,6 +14,8 @@ pub const MAX_QUERY_BYTES: usize = 8 * 1024;
 pub const MAX_ITEMS: u64 = 250_000;
 /// Most items of a page, and most hits of a recall.
 pub const MAX_PAGE: usize = 200;
+/// Most items that a deletion names as holders of the same words.
+pub const MAX_HOLDERS: usize = 200;
 /// Most dropped items that a recall names.
 pub const MAX_DROPPED: usize = 64;
 /// Most projects, sessions and personas of an owner, each.

@@ -3,6 +3,7 @@
 
 mod commit;
 mod features;
+mod holders;
 mod load;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -14,6 +15,7 @@ use zeroize::Zeroizing;
 pub(crate) use commit::{JOB, Job, Plan, SAME_AS};
 pub(crate) use features::embedded_text;
 use features::features_of;
+pub(crate) use holders::{Going, Holders};
 
 use crate::{
     api::{MemoryError, Result},

@@ -7,6 +7,7 @@ mod items;
 mod places;
 mod recall;
 mod records;
+mod removal;
 mod settings;
 mod turns;
 mod view;

@@ -24,7 +24,7 @@ mod words;
 pub use canonical::canonical;
 pub use endpoint::{Endpoint, EndpointConfig, KeyFileError, read_key};
 pub use entities::entities;
-pub use extract::{candidate_of, extract};
+pub use extract::{candidate_of, extract, unlabelled};
 pub use gate::{combine, gate, needs_judge};
 pub use model::{Complete, Extracted, ModelError, ModelWriter, PromptMessage, PromptRole, Recalled, Writer};
 pub use relation::{ExistingFact, Relation, relation, slot_of};
@@ -328,4 +328,12 @@ pub struct Candidate {
     pub slot: Option<Slot>,
     /// Edges that come with it; at least one.
     pub edges: Vec<EdgeCandidate>,
+}
+
+impl Candidate {
+    /// The stable key of its item, if it is about something that holds one value only.
+    #[must_use]
+    pub fn slot_key(&self) -> Option<Text> {
+        self.slot.as_ref().map(|slot| format!("slot:{}", slot.key).into())
+    }
 }

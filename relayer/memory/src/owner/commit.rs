@@ -55,6 +55,13 @@ impl Plan {
         Self { job: Job::Leave, ..self }
     }
 
+    /// Writes an event anew in its place, unless the plan does already.
+    pub(crate) fn rewrite(&mut self, number: u64, event: Event) {
+        if !self.rewrites.iter().any(|(known, _)| *known == number) {
+            self.rewrites.push((number, event));
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         let changes_job = matches!(self.job, Job::Due(_) | Job::Done);
         self.events.is_empty() && self.rewrites.is_empty() && self.vectors.is_empty() && !changes_job
@@ -255,7 +262,7 @@ impl Owner {
     }
 
     /// Edges between other items that quote what only these items say.
-    fn edges_quoting_only(&self, ids: &[ItemId]) -> Vec<u64> {
+    pub(crate) fn edges_quoting_only(&self, ids: &[ItemId]) -> Vec<u64> {
         let going: HashSet<ItemId> = ids.iter().copied().collect();
         let texts: Vec<&str> = ids.iter().filter_map(|id| Some(&*self.state.entry(*id)?.item.text)).collect();
         let quoting = self.state.edges.iter().filter(|(_, edge)| {
@@ -274,31 +281,5 @@ impl Owner {
         let others =
             self.state.entries.values().filter(|entry| said(entry) && !except.contains(&entry.item.id));
         others.into_iter().any(|entry| entry.item.text.contains(words))
-    }
-
-    /// Items with all that holds their words: what was made from them, and the messages that a fact was taken from. Deleting
-    /// a fact and leaving the message that says it would delete nothing.
-    pub(crate) fn with_their_words(&self, ids: &[ItemId]) -> Vec<ItemId> {
-        // What said the same in other words, and was merged into one of them, is one of them.
-        let merged = |id: &ItemId| {
-            let same = self.state.edges_at(*id).filter(|(_, edge)| edge.label == SAME_AS);
-            same.filter(|(_, edge)| edge.from == *id).map(|(_, edge)| edge.to).collect::<Vec<_>>()
-        };
-        let ids: Vec<ItemId> = ids.iter().flat_map(|id| merged(id).into_iter().chain([*id])).collect();
-        let mut all: BTreeSet<ItemId> = ids.iter().copied().collect();
-        for id in &ids {
-            let Some(entry) = self.state.entry(*id) else { continue };
-            let sources = entry.item.provenance.sources.iter().filter_map(|source| self.state.entry(*source));
-            let saying = sources.filter(|source| source.item.text.contains(&*entry.item.text));
-            all.extend(saying.map(|source| source.item.id));
-        }
-        let derived = self.state.entries.values().filter(|entry| {
-            entry.item.provenance.sources.iter().any(|source| all.contains(source))
-                && (entry.item.kind == Kind::Summary
-                    || ids.iter().any(|id| entry.item.provenance.sources.contains(id)))
-        });
-        let derived: Vec<ItemId> = derived.map(|entry| entry.item.id).collect();
-        all.extend(derived);
-        all.into_iter().collect()
     }
 }

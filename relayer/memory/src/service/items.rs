@@ -11,7 +11,7 @@ use crate::{
     },
     events::{Event, StoredItem, StoredKey},
     ids::{ItemId, OwnerId},
-    limits::{MAX_FACT_BYTES, MAX_PAGE, MAX_TEXT_BYTES},
+    limits::{MAX_FACT_BYTES, MAX_PAGE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
     owner::{Owner, Plan},
     scope::View,
@@ -25,7 +25,7 @@ use crate::{
 /// Most nodes of a graph answer.
 const MAX_GRAPH_NODES: usize = 2_000;
 
-fn no_item() -> MemoryError {
+pub(super) fn no_item() -> MemoryError {
     MemoryError::NotFound("item")
 }
 
@@ -127,56 +127,6 @@ impl Memory {
         self.read(owner, |owner| owner.view_of(id).ok_or_else(no_item)).await
     }
 
-    /// Replaces an item's text; the old words are gone for good, and so is what was summarised from them.
-    /// [`Memory::supersede`] keeps them in history.
-    ///
-    /// # Errors
-    /// [`MemoryError::NotFound`], [`MemoryError::Invalid`] beyond the limits or for an entity, whose name is its identity.
-    pub async fn edit(&self, owner: OwnerId, id: ItemId, text: Text) -> Result<ItemView> {
-        check_fact(&text, MAX_TEXT_BYTES)?;
-        self.write(owner, |owner| {
-            let number = owner.state.number(id).ok_or_else(no_item)?;
-            let entry = owner.state.entry(id).ok_or_else(no_item)?;
-            if entry.item.kind == Kind::Entity {
-                return Err(MemoryError::Invalid(
-                    "an entity's name is what it is known by; delete it instead".into(),
-                ));
-            }
-            if entry.item.kind != Kind::Episode {
-                check_fact(&text, MAX_FACT_BYTES)?;
-            }
-            let item = Item {
-                content_hash: owner.content_hash(entry.item.provenance.author, entry.item.kind, &text),
-                text: text.clone(),
-                ..entry.item.clone()
-            };
-            let summaries: Vec<ItemId> = owner
-                .with_their_words(&[id])
-                .into_iter()
-                .filter(|made| {
-                    owner.state.entry(*made).is_some_and(|entry| entry.item.kind == Kind::Summary)
-                        && *made != id
-                })
-                .collect();
-            let mut plan = owner.plan_delete(&summaries);
-            // Edges quote the words that they were read from.
-            for (number, edge) in owner.state.edges_at(id) {
-                let plain = Edge { evidence: Text::default(), ..edge.clone() };
-                if edge.evidence != plain.evidence && !plan.rewrites.iter().any(|(known, _)| *known == number)
-                {
-                    plan.rewrites.push((number, Event::EdgeAdded(plain)));
-                }
-            }
-            plan.rewrites.extend(owner.state.calls_about(id).map(|number| (number, Event::Redacted)));
-            plan.rewrites
-                .push((number, Event::Added(Box::new(StoredItem::pack(item, StoredKey::generate())))));
-            plan.events.push(Event::Rewritten { numbers: vec![number] });
-            Ok((plan, ()))
-        })
-        .await?;
-        self.get(owner, id).await
-    }
-
     /// Ends an item's validity and puts a new one in its place, which says who holds it now (F3).
     ///
     /// # Errors
@@ -247,44 +197,6 @@ impl Memory {
         })
         .await?;
         self.get(owner, id).await
-    }
-
-    /// Deletes items for good, with all that holds their words: what was made from them, and the messages that a fact was
-    /// taken from. Returns how many of the items there were.
-    ///
-    /// # Errors
-    /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
-    pub async fn delete(&self, owner: OwnerId, ids: Vec<ItemId>) -> Result<u64> {
-        self.write(owner, |owner| {
-            let there = ids.iter().filter(|id| owner.state.entry(**id).is_some()).count() as u64;
-            Ok((owner.plan_delete(&owner.with_their_words(&ids)), there))
-        })
-        .await
-    }
-
-    /// Decides on items that wait for consent: granted, or denied, which deletes them. Returns how many waited.
-    ///
-    /// # Errors
-    /// [`MemoryError::Invalid`] for a decision that is none.
-    pub async fn decide(&self, owner: OwnerId, ids: Vec<ItemId>, consent: Consent) -> Result<u64> {
-        if consent == Consent::Pending {
-            return Err(MemoryError::Invalid("decide granted or denied".into()));
-        }
-        self.write(owner, |owner| {
-            let waits = |id: &&ItemId| {
-                owner.state.entry(**id).is_some_and(|entry| entry.item.consent == Consent::Pending)
-            };
-            let waiting: Vec<ItemId> = ids.iter().filter(waits).copied().collect();
-            let count = waiting.len() as u64;
-            let plan = match consent {
-                Consent::Granted => {
-                    Plan::of(waiting.into_iter().map(|item| Event::Consented { item }).collect())
-                }
-                _ => owner.plan_delete(&waiting),
-            };
-            Ok((plan, count))
-        })
-        .await
     }
 
     /// Numbers.

@@ -17,11 +17,9 @@ use crate::{
     owner::{Owner, Plan},
     scope::{Home, View},
     state::{Entry, home_of, standing::ANCHOR},
-    writing::{self, Candidate, EdgeEnd, EntityMention, Relation},
+    writing::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
 };
 
-/// What stable keys of facts begin with that hold one value only.
-const SLOT: &str = "slot:";
 /// Most events of one plan; more than any exchange gives.
 const MAX_EDGES_PER_FACT: usize = 16;
 
@@ -184,7 +182,7 @@ impl<'a> Draft<'a> {
             layer: candidate.layer,
             role: candidate.role,
             text: candidate.text.clone(),
-            stable_key: candidate.slot.as_ref().map(|slot| format!("{SLOT}{}", slot.key).into()),
+            stable_key: candidate.slot_key(),
             project: self.target.project,
             persona: self.target.persona,
             provenance: Provenance {
@@ -209,18 +207,32 @@ impl<'a> Draft<'a> {
         Remembered { id, existed: false, superseded: ended.first().copied(), blob_id: None }
     }
 
+    fn drawn(&mut self, id: ItemId, edge: &EdgeCandidate, entities: &[EntityMention]) {
+        let from = self.end(&edge.from, id, entities);
+        let to = self.end(&edge.to, id, entities);
+        self.edge(Edge {
+            from,
+            to,
+            label: edge.label.clone(),
+            description: edge.description.as_str().into(),
+            evidence: edge.evidence.clone(),
+            confidence: edge.confidence,
+        });
+    }
+
+    /// Ties a fact that is there to what its new words name.
+    pub(crate) fn names(&mut self, id: ItemId, candidate: &Candidate) {
+        let names = |edge: &&EdgeCandidate| {
+            [&edge.from, &edge.to].into_iter().any(|end| matches!(end, EdgeEnd::Entity(_)))
+        };
+        for edge in candidate.edges.iter().filter(names).take(MAX_EDGES_PER_FACT) {
+            self.drawn(id, edge, &candidate.entities);
+        }
+    }
+
     fn graft(&mut self, id: ItemId, fact: &NewFact) {
         for edge in fact.candidate.edges.iter().take(MAX_EDGES_PER_FACT) {
-            let from = self.end(&edge.from, id, &fact.candidate.entities);
-            let to = self.end(&edge.to, id, &fact.candidate.entities);
-            self.edge(Edge {
-                from,
-                to,
-                label: edge.label.clone(),
-                description: edge.description.as_str().into(),
-                evidence: edge.evidence.clone(),
-                confidence: edge.confidence,
-            });
+            self.drawn(id, edge, &fact.candidate.entities);
         }
         if fact.candidate.edges.is_empty() {
             let anchor =

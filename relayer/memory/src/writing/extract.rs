@@ -123,6 +123,13 @@ fn labelled(persona: Option<&str>, said: &str) -> String {
     }
 }
 
+/// What the assistant said, without the label: words in another item say the same without it.
+#[must_use]
+pub fn unlabelled(text: &str) -> &str {
+    let said = text.split_once("(assistant) said: ").map(|(_, said)| said);
+    said.or_else(|| text.strip_prefix("The assistant said: ")).unwrap_or(text)
+}
+
 /// The edges of a fact: to whom it is about, to what it names, and from the user to what a rule says (E3).
 fn edges(said: &str, entities: &[EntityMention], by_user: bool, unit: &Unit) -> Vec<EdgeCandidate> {
     let edge =

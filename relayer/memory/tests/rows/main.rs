@@ -10,6 +10,7 @@ mod loss;
 mod ownership;
 mod projects;
 mod recall;
+mod removal;
 mod settings;
 mod world;
 mod writing;
