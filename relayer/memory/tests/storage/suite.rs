@@ -316,6 +316,36 @@ async fn what_was_committed_is_there_after_the_folder_is_opened_again() {
     assert_eq!(due, [4, 3, 2, 1, 0]);
 }
 
+#[tokio::test]
+async fn a_job_that_a_dead_process_took_is_due_again_when_the_folder_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("database");
+    let owner = somebody();
+    {
+        let storage = crate::support::embedded(&path);
+        // One that is due now, one that waits for its next try.
+        let batch = Batch { jobs: vec![(1, 50), (2, 5_000)], ..Batch::default() };
+        storage.commit(owner, 0, batch).await.unwrap();
+        assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
+        assert!(storage.take_due(100, 120_100, 10).await.unwrap().is_empty(), "it is taken");
+    }
+    for _ in 0..2 {
+        let storage = crate::support::embedded(&path);
+        let due = storage.take_due(100, 120_100, 10).await.unwrap();
+        assert_eq!(due.iter().map(|job| (job.job, job.due_ms)).collect::<Vec<_>>(), [(1, 50)]);
+    }
+    let storage = crate::support::embedded(&path);
+    // What is done or put off afterwards is not brought back.
+    let version = storage.version(owner).await.unwrap();
+    assert_eq!(storage.take_due(100, 120_100, 10).await.unwrap().len(), 1);
+    let batch = Batch { jobs: vec![(1, 9_000)], done: vec![2], ..Batch::default() };
+    storage.commit(owner, version, batch).await.unwrap();
+    drop(storage);
+    let storage = crate::support::embedded(&path);
+    assert!(storage.take_due(8_999, 120_100, 10).await.unwrap().is_empty());
+    assert_eq!(storage.take_due(9_000, 120_100, 10).await.unwrap().len(), 1);
+}
+
 /// Whatever is damaged in the file: an error, or records as they were. Not all of them: sled takes what it cannot trust for
 /// unwritten, so older records may be missing without a word. That is for whoever knows which there must be to notice.
 #[tokio::test]

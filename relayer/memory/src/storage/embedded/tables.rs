@@ -63,8 +63,27 @@ impl Tables {
         let owners = (0..OWNER_LOCKS).map(|_| RwLock::default()).collect();
         let tables =
             Self { db, log, flushes: Flushes::default(), owners, nonces: Mutex::default(), nonce_count };
+        tables.release_taken().map_err(StorageError::from)?;
         tables.flush().map_err(StorageError::from)?;
         Ok(tables)
+    }
+
+    /// Makes jobs due again that were taken: one process at a time has the database, so who took them is gone.
+    fn release_taken(&self) -> Done<()> {
+        let mut changes = sled::Batch::default();
+        for entry in self.db.scan_prefix([keys::DUE]) {
+            let (key, value) = entry?;
+            if value.is_empty() {
+                continue;
+            }
+            let job = keys::due_of(&key).ok_or_else(|| damaged("a job's time"))?;
+            let due_ms = number(&value)?;
+            changes.remove(key);
+            changes.insert(keys::due(DueJob { due_ms, ..job }), &[]);
+            changes.insert(keys::job(job.owner, job.job), &due_ms.to_be_bytes());
+        }
+        self.db.apply_batch(changes)?;
+        Ok(())
     }
 
     /// Another handle on the database.
@@ -223,7 +242,9 @@ impl Tables {
             if self.db.get(&key)?.as_deref() == Some(&job.due_ms.to_be_bytes()) {
                 let mut changes = sled::Batch::default();
                 changes.remove(keys::due(job));
-                changes.insert(keys::due(DueJob { due_ms: again_ms, ..job }), &[]);
+                // When it was due before it was taken: what a process that dies does not give back.
+                let taken_from = job.due_ms.to_be_bytes();
+                changes.insert(keys::due(DueJob { due_ms: again_ms, ..job }), &taken_from);
                 changes.insert(key, &again_ms.to_be_bytes());
                 self.db.apply_batch(changes)?;
                 taken.push(job);
