@@ -364,7 +364,7 @@ pub struct Stats {
     pub queued_jobs: u64,
     /// Jobs that failed at least once and will be tried again.
     pub retried_jobs: u64,
-    /// Jobs given up after all tries; what they were about is kept.
+    /// Extractions by a model that were given up after all tries: rules alone decided on the turn, which is kept.
     pub abandoned_jobs: u64,
     /// Items whose content is not on Walrus yet.
     pub unstored: u64,

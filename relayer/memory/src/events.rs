@@ -120,8 +120,6 @@ pub(crate) enum Outcome {
     Skipped,
     /// Something was kept, or asked about.
     Written,
-    /// All tries failed; the turn itself is kept.
-    Abandoned,
     /// The judge said no, or the turn is off the record. The backstop does not read it again.
     Refused,
 }

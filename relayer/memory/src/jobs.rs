@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use consolidate::Consolidated;
 pub(crate) use retry::{Retries, Work};
+pub(crate) use turns::MODEL_TRIES;
 
 use crate::{
     api::Result,

@@ -120,7 +120,6 @@ pub(crate) struct State {
     pub(crate) backstopped: HashMap<SessionId, u64>,
     /// Up to which number the graph was looked through for what can be merged and tidied.
     pub(crate) consolidated: u64,
-    pub(crate) abandoned: u64,
     /// Bytes of text of all items.
     pub(crate) bytes: u64,
     /// Whether nodes of strangers may read exchanges.
@@ -203,7 +202,6 @@ impl State {
                 if let Some(turn) = self.turns.get_mut(turn) {
                     turn.outcome = Some(*outcome);
                 }
-                self.abandoned += u64::from(*outcome == Outcome::Abandoned);
             }
             Event::Backstopped { session, up_to } => {
                 let looked_at = self.backstopped.entry(*session).or_default();

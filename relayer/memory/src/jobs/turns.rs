@@ -16,7 +16,7 @@ use crate::{
 /// Turns extracted before the next step, so that one owner's backlog does not hold up its own embeddings.
 const TURNS_PER_STEP: usize = 32;
 /// Tries of a model on one turn; then the rules decide (F8).
-const MODEL_TRIES: u32 = 5;
+pub(crate) const MODEL_TRIES: u32 = 5;
 /// Skipped turns that the backstop looks at together.
 const BACKSTOP_TURNS: usize = 8;
 
@@ -97,6 +97,10 @@ impl Memory {
         let model = writer.and_then(|writer| writer.for_exchange(exchange));
         let writer = model.filter(|_| failures < MODEL_TRIES);
         if model.is_some() && failures >= MODEL_TRIES {
+            tracing::warn!(
+                tries = failures,
+                "a model's extraction is given up: rules alone decide on the turn"
+            );
             self.inner.counters.extractions_abandoned.fetch_add(1, Ordering::Relaxed);
         }
         if rules.mode == Mode::SafeRedirect {

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Format of snapshots; another one is not read, and the log is folded instead.
-const SNAPSHOT_VERSION: u32 = 3;
+const SNAPSHOT_VERSION: u32 = 4;
 /// Events after which a new snapshot is worth its bytes, at most.
 const SNAPSHOT_EVERY: u64 = 4_096;
 /// The same, at least.

@@ -11,6 +11,7 @@ use crate::{
     },
     events::{Event, StoredItem, StoredKey},
     ids::{ItemId, OwnerId},
+    jobs::MODEL_TRIES,
     limits::{MAX_FACT_BYTES, MAX_PAGE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
     owner::{Owner, Plan},
@@ -229,7 +230,11 @@ impl Memory {
                     .values()
                     .filter(|turn| turn.outcome.is_none() && turn.failures > 0)
                     .count() as u64,
-                abandoned_jobs: state.abandoned,
+                abandoned_jobs: state
+                    .turns
+                    .values()
+                    .filter(|turn| turn.outcome.is_some() && turn.failures >= MODEL_TRIES)
+                    .count() as u64,
                 unstored: unstored.count() as u64,
                 unembedded: owner.unembedded.len() as u64,
                 bytes: state.bytes,

@@ -348,14 +348,18 @@ fn f8_nonsense_of_a_model_loses_nothing_and_is_tried_again_and_counted() {
             assert_eq!(stats.queued_jobs, 0);
             return;
         }
-        assert_eq!((stats.queued_jobs, stats.retried_jobs), (1, 1));
+        assert_eq!((stats.queued_jobs, stats.retried_jobs, stats.abandoned_jobs), (1, 1, 0));
         for _ in 0..12 {
             world.pass(700_000);
             world.memory.run_due().await;
         }
         let stats = world.memory.stats(ANA).await.unwrap();
-        assert_eq!((stats.queued_jobs, stats.retried_jobs), (0, 0));
+        assert_eq!((stats.queued_jobs, stats.retried_jobs, stats.abandoned_jobs), (0, 0, 1));
         assert!(!facts(&world, ANA).await.is_empty(), "the rules did what the model could not");
+        // Also over a restart, and from a snapshot.
+        world.memory.write_snapshot(ANA).await.unwrap();
+        world.reopen().await;
+        assert_eq!(world.memory.stats(ANA).await.unwrap().abandoned_jobs, 1);
     });
 }
 
