@@ -17,7 +17,8 @@ pub struct Place {
     /// The project that the request claims. Of a session that is known, the session's own project counts, and another
     /// claim sees nothing; a session that is new is made in this project before its first recall (B10).
     pub project: Option<String>,
-    /// The persona; none is the default one.
+    /// The persona that the request claims; none is the session's, and the default one without a session. Of a session that
+    /// is known, the session's own persona counts, and another claim sees nothing.
     pub persona: Option<String>,
 }
 

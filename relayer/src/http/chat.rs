@@ -96,7 +96,8 @@ struct ChatInput {
     head: Option<String>,
     /// The project that the session is in; the shared pool if left out.
     project: Option<String>,
-    /// The persona that is spoken to.
+    /// The persona that is spoken to, when the session begins; the session's if left out. With another one than the session's
+    /// nothing is recalled or recorded.
     persona: Option<String>,
     /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or `none`.
     memory_scope: Option<String>,

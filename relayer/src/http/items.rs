@@ -44,7 +44,7 @@ struct RecallInput {
     project: Option<String>,
     /// The session in which it is asked, whose project counts.
     session: Option<String>,
-    /// The persona that asks.
+    /// The persona that asks; the session's if left out. Another one than the session's sees nothing.
     persona: Option<String>,
     /// `full`, `neutral_and_relationship` (default), `relationship_only`, `neutral_only`, `insights_only` or `none`.
     memory_scope: Option<String>,

@@ -248,7 +248,7 @@ pub(super) struct PlaceQuery {
     project: Option<String>,
     /// The session, whose project counts.
     session: Option<String>,
-    /// The persona; the default one if left out.
+    /// The persona; the session's if left out, and the default one without a session.
     persona: Option<String>,
 }
 

@@ -230,3 +230,32 @@ async fn a_recall_answers_while_nothing_is_there() {
     let quota = person.get("/v1/memory/quota").await.good();
     assert_eq!(quota["items_left"], quota["max_items"]);
 }
+
+#[tokio::test]
+async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_another_project_is() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    let place = json!({ "name": "k", "project": "home", "persona": "Kenji" });
+    person.post("/v1/memory/sessions", place).await.good();
+    for (project, persona) in [(Some("other"), None), (None, Some("Aria"))] {
+        let turn = json!({
+            "session": "k", "project": project, "persona": persona, "turn": 0, "user": "Hello!", "assistant": "Hello!",
+        });
+        person.post("/v1/memory/turns", turn).await.refused(409, "conflict");
+        let fact = json!({ "text": "x y z", "session": "k", "project": project, "persona": persona });
+        person.post("/v1/memory/remember", json!({ "facts": [fact] })).await.refused(409, "conflict");
+    }
+    let recall = json!({ "query": "hello", "session": "k", "persona": "Aria" });
+    assert_eq!(person.post("/v1/memory/recall", recall).await.good()["mode"], "none");
+    // Nothing was made on the way.
+    for (path, names) in [("/v1/memory/projects", "home"), ("/v1/memory/personas", "Kenji")] {
+        let places = person.get(path).await.good();
+        let listed: Vec<&str> = places["places"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|place| place["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(listed, [names], "{path}");
+    }
+}

@@ -9,7 +9,7 @@ use crate::{
     model::{Kind, Layer},
     owner::{Owner, Plan},
     scope::Home,
-    state::Entry,
+    state::{Entry, places::Unresolved},
 };
 
 /// Refuses a name that is empty, too long or has control characters.
@@ -47,10 +47,30 @@ impl Owner {
         Some(self.named_view(project, |entry| self.project_of(entry) == Some(id)))
     }
 
+    /// Refuses a place that contradicts its session, before anything that it names is made.
+    fn check_claims(&self, place: &Place) -> Result<()> {
+        let places = &self.state.places;
+        let known = place.session.as_deref().and_then(|name| places.session_named(name));
+        let Some(session) = known.and_then(|id| places.session(id)) else { return Ok(()) };
+        let contradicts = |unresolved: Unresolved| Err(MemoryError::Conflict(unresolved.reason().into()));
+        if let Some(name) = &place.project
+            && places.project_named(name).is_none_or(|project| session.project != Some(project))
+        {
+            return contradicts(Unresolved::ProjectOfSession);
+        }
+        if let Some(name) = &place.persona
+            && places.persona_named(name) != Some(session.persona)
+        {
+            return contradicts(Unresolved::PersonaOfSession);
+        }
+        Ok(())
+    }
+
     /// Events that make what a place names and is not there: the project, the persona, and the session in them, so that a
     /// session belongs to its project before its first recall (B10).
     fn plan_place(&self, place: &Place, now_ms: u64) -> Result<Plan> {
         let places = &self.state.places;
+        self.check_claims(place)?;
         let mut events = Vec::new();
         let mut project = None;
         if let Some(name) = &place.project {

@@ -59,6 +59,8 @@ pub(crate) enum Unresolved {
     Persona,
     /// The session is in another project than the request says.
     ProjectOfSession,
+    /// The session is with another persona than the request says.
+    PersonaOfSession,
 }
 
 impl Unresolved {
@@ -68,6 +70,7 @@ impl Unresolved {
             Self::Project => "there is no such project",
             Self::Persona => "there is no such persona",
             Self::ProjectOfSession => "the session is not in that project",
+            Self::PersonaOfSession => "the session is with another persona",
         }
     }
 }
@@ -207,8 +210,11 @@ impl Places {
         if claimed.is_some() && claimed != session.project {
             return Err(Unresolved::ProjectOfSession);
         }
-        let persona = named.unwrap_or(session.persona);
-        Ok(View { project: session.project, persona, scope, lineage: self.lineage(id) })
+        // The persona of a session is the session's: nobody else hears what is shared in it.
+        if named.is_some_and(|named| named != session.persona) {
+            return Err(Unresolved::PersonaOfSession);
+        }
+        Ok(View { project: session.project, persona: session.persona, scope, lineage: self.lineage(id) })
     }
 
     /// A session and its ancestors, each with the last number that is seen of it.

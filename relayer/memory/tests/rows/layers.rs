@@ -1,7 +1,7 @@
 //! Rows D: profile, relationship, and what a request may use.
 
 use baton_memory::{
-    api::{ItemView, RecallRequest, Remember},
+    api::{ItemView, MemoryError, RecallRequest, Remember, TurnRecord},
     model::{Author, Kind, Layer, MemoryScope},
 };
 
@@ -21,6 +21,53 @@ fn d1_the_profile_is_known_to_every_persona_and_a_relationship_to_its_own() {
         let bishop = "What are you reading? Elizabeth Bishop?";
         assert!(world.recalls(ANA, &aria, bishop).await.iter().any(|text| text.contains("Bishop")));
         assert_eq!(world.recalls(ANA, &kenji, bishop).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn d1_the_persona_of_a_session_is_the_sessions() {
+    on_every_store(async |world| {
+        let (kenji, aria) = (with_persona("k", "Kenji"), with_persona("a", "Aria"));
+        world.say(ANA, &aria, 0, "Hello Aria!", "I'm reading Elizabeth Bishop tonight, by the way.").await;
+        world.say(ANA, &kenji, 0, "Hello Kenji!", "Hello!").await;
+        world.settle().await;
+        // Kenji's session, and a request that says it were Aria's.
+        for persona in ["Aria", "Nobody"] {
+            let claimed = with_persona("k", persona);
+            let recall = world.recall(ANA, &claimed, "What are you reading? Elizabeth Bishop?").await;
+            assert!(recall.hits.is_empty() && recall.degraded.unwrap().contains("persona"));
+            let turn = TurnRecord {
+                place: claimed.clone(),
+                turn: 1,
+                user: "Do you remember?".into(),
+                assistant: "I do.".into(),
+                time_ms: world.now_ms(),
+            };
+            let recorded = world.memory.record_turn(ANA, turn).await;
+            assert!(matches!(recorded, Err(MemoryError::Conflict(_))), "{recorded:?}");
+            let remembered = world.memory.remember(ANA, vec![fact(&claimed, "A fact.")]).await;
+            assert!(matches!(remembered, Err(MemoryError::Conflict(_))), "{remembered:?}");
+            assert!(world.memory.create_session(ANA, claimed).await.is_err());
+        }
+        // Nothing was made of what was refused.
+        let personas = world.memory.personas(ANA).await.unwrap();
+        assert_eq!(personas.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["Aria", "Kenji"]);
+        // A request that names no persona has the session's.
+        world
+            .say(ANA, &session("a"), 1, "Which poet was it?", "Elizabeth Bishop, whom I love to read.")
+            .await;
+        let items = world.everything(ANA).await;
+        let said: Vec<_> = items.iter().filter(|item| item.turn == Some(1)).collect();
+        assert!(
+            !said.is_empty() && said.iter().all(|item| item.persona.as_deref() == Some("Aria")),
+            "{said:?}"
+        );
+        let found = world.recalls(ANA, &session("a"), "What are you reading? Elizabeth Bishop?").await;
+        assert!(found.iter().any(|text| text.contains("Bishop")), "{found:?}");
+        // One that began with nobody stays with nobody.
+        world.say(ANA, &session("n"), 0, "Hello!", "Hello!").await;
+        let recall = world.recall(ANA, &with_persona("n", "Aria"), "Elizabeth Bishop?").await;
+        assert!(recall.hits.is_empty() && recall.degraded.unwrap().contains("persona"));
     });
 }
 
