@@ -166,7 +166,8 @@ pub struct ItemView {
 pub struct TurnRecord {
     /// Where.
     pub place: Place,
-    /// The turn in the session, from 0; recording the same turn again changes nothing.
+    /// The turn in the session, from 0. Recording the same turn again changes nothing; another text under its number is
+    /// refused.
     pub turn: u64,
     /// The user's message.
     pub user: Text,

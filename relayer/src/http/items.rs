@@ -186,7 +186,7 @@ struct TurnInput {
     session: String,
     project: Option<String>,
     persona: Option<String>,
-    /// The turn in the session, from 0; sending it again changes nothing.
+    /// The turn in the session, from 0. Sending it again changes nothing; another text under its number is refused.
     turn: u64,
     user: String,
     assistant: String,
@@ -196,9 +196,10 @@ struct TurnInput {
     time: Option<u64>,
 }
 
-/// Keeps both sides of an exchange that took place elsewhere; durable and searchable when it answers.
+/// Keeps both sides of an exchange that took place elsewhere; durable and searchable when it answers. A place that contradicts
+/// the session's project or persona is refused, and so is another text under a turn's number that is taken.
 #[utoipa::path(post, path = "/v1/memory/turns", tag = "memory", request_body = TurnInput,
-    responses((status = 200, body = Count), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = Count), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn record_turn(
     State(doors): State<Doors>,
     Writer(caller): Writer,

@@ -232,6 +232,28 @@ async fn a_recall_answers_while_nothing_is_there() {
 }
 
 #[tokio::test]
+async fn another_text_under_a_turns_number_is_refused_and_the_same_one_changes_nothing() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    let turn = |user: &str, assistant: &str| json!({ "session": "s", "turn": 0, "user": user, "assistant": assistant });
+    for _ in 0..2 {
+        person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+    }
+    person.post("/v1/memory/turns", turn("I live in Oslo.", "Noted.")).await.refused(409, "conflict");
+    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Oh.")).await.refused(409, "conflict");
+    let listed =
+        person.post("/v1/memory/list", json!({ "session": "s", "filters": { "kinds": ["episode"] } })).await;
+    assert_eq!(listed.good()["items"].as_array().unwrap().len(), 2, "{}", listed.text);
+    // Of a message that was deleted nothing is left to compare with.
+    for item in listed.json()["items"].as_array().unwrap() {
+        person.post("/v1/memory/delete", json!({ "ids": [item["id"]] })).await.good();
+    }
+    person.post("/v1/memory/turns", turn("I live in Lisbon.", "Noted.")).await.good();
+    let again = person.post("/v1/memory/list", json!({ "session": "s" })).await.good();
+    assert!(!again.to_string().contains("Lisbon"), "what was deleted does not come back: {again}");
+}
+
+#[tokio::test]
 async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_another_project_is() {
     let door = Door::open().await;
     let person = Person::new(&door);

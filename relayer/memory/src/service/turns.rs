@@ -16,7 +16,7 @@ use crate::{
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Owner, Plan},
     scope::{Home, View},
-    state::{Entry, home_of, standing::ANCHOR},
+    state::{Entry, Turn, home_of, standing::ANCHOR},
     writing::{self, Candidate, EdgeCandidate, EdgeEnd, EntityMention, Relation},
 };
 
@@ -323,6 +323,22 @@ impl<'a> Draft<'a> {
 }
 
 impl Owner {
+    /// Refuses a turn whose number is taken by other words. A message that was deleted since is compared with nothing.
+    fn check_repeated(&self, known: &Turn, turn: &TurnRecord) -> Result<()> {
+        let sides =
+            [(known.user, Author::User, &turn.user), (known.assistant, Author::Assistant, &turn.assistant)];
+        for (id, author, text) in sides {
+            let hash = self.content_hash(author, Kind::Episode, text);
+            if self.state.entry(id).is_some_and(|entry| entry.item.content_hash != hash) {
+                return Err(MemoryError::Conflict(format!(
+                    "turn {} of this session is recorded with another text; record this one under a number of its own",
+                    turn.turn
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Where a place's facts go; refuses places that are not there.
     pub(crate) fn target(&self, place: &Place) -> Result<Target> {
         let view = self
@@ -360,7 +376,8 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError::Invalid`] without a session or beyond the limits, [`MemoryError::Conflict`] for a place that
-    /// contradicts itself, [`MemoryError::Full`], [`MemoryError::Unavailable`].
+    /// contradicts itself and for another text under a number that is taken, [`MemoryError::Full`],
+    /// [`MemoryError::Unavailable`].
     pub async fn record_turn(&self, owner: OwnerId, turn: TurnRecord) -> Result<()> {
         if turn.place.session.is_none() {
             return Err(MemoryError::Invalid("a turn belongs to a session: name it".into()));
@@ -379,7 +396,8 @@ impl Memory {
         self.write(owner, |owner| {
             let target = owner.target(&turn.place)?;
             let session = target.session.expect("the place names a session that is there");
-            if owner.state.recorded(session, turn.turn).is_some() {
+            if let Some(known) = owner.state.recorded(session, turn.turn) {
+                owner.check_repeated(known, &turn)?;
                 return Ok((Plan::default(), ()));
             }
             self.check_room(owner, 2)?;
