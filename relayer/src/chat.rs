@@ -9,6 +9,7 @@
 
 mod head;
 mod keep;
+mod memoryless;
 mod turn;
 
 use std::{sync::Arc, time::Duration};
@@ -31,6 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::injection::Recollection;
 use keep::Shelf;
+use memoryless::DrivenSessions;
 
 /// Conversations driven at once; each holds a session in memory.
 pub const MAX_CHATS: usize = 128;
@@ -93,7 +95,8 @@ pub struct MemoryReport {
     pub degraded: Option<String>,
     /// What matched and was left out.
     pub dropped: Vec<(ItemId, f32, DropReason)>,
-    /// Whether the turn is recorded, durably; unknown until the turn is done.
+    /// Whether the turn is recorded, durably; unknown until the turn is done. A turn of a time in which memory was lost is
+    /// never recorded.
     pub recorded: Option<bool>,
 }
 
@@ -194,7 +197,7 @@ pub enum ChatError {
         /// Whether the message is kept, to be finished by the next request.
         kept: bool,
     },
-    /// Memory's, where the session's own records could not be read or kept.
+    /// Memory's, where it fails in the middle of a turn: the session's own records could not be kept.
     #[error("{0}")]
     Memory(Arc<MemoryError>),
 }
@@ -240,6 +243,8 @@ struct Inner {
     config: ChatConfig,
     now_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     places: Arc<Semaphore>,
+    /// Sessions that are driven while their owner's memory cannot be read.
+    memoryless: DrivenSessions,
     tasks: TaskTracker,
 }
 
@@ -269,7 +274,16 @@ impl Chat {
     ) -> Self {
         let places = Arc::new(Semaphore::new(MAX_CHATS));
         Self {
-            inner: Arc::new(Inner { client, memory, key, config, now_ms, places, tasks: TaskTracker::new() }),
+            inner: Arc::new(Inner {
+                client,
+                memory,
+                key,
+                config,
+                now_ms,
+                places,
+                memoryless: DrivenSessions::default(),
+                tasks: TaskTracker::new(),
+            }),
         }
     }
 

@@ -25,8 +25,9 @@ use super::{
     Chat, ChatAnswer, ChatError, ChatEvent, ChatRequest, Latency, MemoryReport, RecalledFact,
     head::{ChatHead, Standing},
     keep::{Lease, RecordLog, Shelf},
+    memoryless::{self, DrivenSession, Memoryless},
 };
-use crate::injection::items_of;
+use crate::injection::{Recollection, items_of};
 
 /// How long the end of a request waits for the acknowledgement and the head's publication. What is not done then is in the
 /// sealed journal, for the next request: no answer waits for a slow store.
@@ -57,6 +58,10 @@ pub(super) fn check(request: &ChatRequest) -> Result<(), ChatError> {
 struct Drive<'a> {
     chat: &'a Chat,
     guest: &'a Client,
+    /// The owner's memory, or what stands in its place while it cannot be read.
+    memory: Arc<dyn Recollection>,
+    /// Why memory does nothing for this turn; none while it works.
+    lost: Option<&'a str>,
     owner: OwnerId,
     request: &'a ChatRequest,
     place: Place,
@@ -73,7 +78,35 @@ struct Opened {
     journaled: u64,
 }
 
+/// What a turn stands on: the session's records, and the right to drive it.
+struct Footing {
+    shelf: Shelf,
+    lease: Lease,
+    /// Why memory does nothing for the turn; none while it works.
+    lost: Option<String>,
+    /// The right to drive the session while memory cannot give one.
+    driven: Option<DrivenSession>,
+}
+
 impl Chat {
+    /// The owner's records and a lease in them; or, where the owner's memory cannot be read, what does without (A7).
+    async fn footing(&self, owner: OwnerId, session: SessionId) -> Result<Footing, ChatError> {
+        let now_ms = || self.inner.now_ms.clone();
+        let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
+        let error = match Lease::take(shelf.clone(), now_ms()).await {
+            Ok(lease) => return Ok(Footing { shelf, lease, lost: None, driven: None }),
+            Err(ChatError::Memory(error)) => error,
+            Err(error) => return Err(error),
+        };
+        let Some(reason) = memoryless::reason(&error) else { return Err(ChatError::Memory(error)) };
+        tracing::warn!(%error, "a turn goes on without memory");
+        let busy = ChatError::Busy { retry_after_ms: 1_000 };
+        let driven = self.inner.memoryless.take(owner, session).ok_or(busy)?;
+        let shelf = Shelf { memory: Arc::new(Memoryless::new(reason.clone())), owner, session };
+        let lease = Lease::take(shelf.clone(), now_ms()).await?;
+        Ok(Footing { shelf, lease, lost: Some(reason), driven: Some(driven) })
+    }
+
     pub(super) async fn drive(
         &self,
         owner: OwnerId,
@@ -83,9 +116,8 @@ impl Chat {
         let began = Instant::now();
         let root = request.session_key.clone().unwrap_or_else(SessionRoot::generate);
         let session = root.session_id();
-        let shelf = Shelf { memory: self.inner.memory.clone(), owner, session };
-        let mut lease = Lease::take(shelf.clone(), self.inner.now_ms.clone()).await?;
-        let guest = self.inner.client.guest(Arc::new(RecordLog::new(shelf, Handle::current())));
+        let Footing { shelf, mut lease, lost, driven: _driven } = self.footing(owner, session).await?;
+        let guest = self.inner.client.guest(Arc::new(RecordLog::new(shelf.clone(), Handle::current())));
         let place = Place {
             session: Some(session.to_string()),
             project: request.project.clone(),
@@ -94,6 +126,8 @@ impl Chat {
         let drive = Drive {
             chat: self,
             guest: &guest,
+            memory: shelf.memory,
+            lost: lost.as_deref(),
             owner,
             request: &request,
             place,
@@ -367,13 +401,16 @@ impl Drive<'_> {
     async fn recall(&self, id: SessionId) -> Result<(Vec<Hit>, MemoryReport, Duration), ChatError> {
         let asked = Instant::now();
         let request = self.request;
-        if request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0 {
+        let unasked =
+            request.scope == MemoryScope::None || request.recall_items == 0 || request.memory_tokens == 0;
+        if unasked || self.lost.is_some() {
+            let degraded = self.lost.map(str::to_owned);
             let report =
-                MemoryReport { mode: RecallMode::None, degraded: None, dropped: Vec::new(), recorded: None };
+                MemoryReport { mode: RecallMode::None, degraded, dropped: Vec::new(), recorded: None };
             return Ok((Vec::new(), report, asked.elapsed()));
         }
         if self.first_here
-            && let Err(error) = self.chat.inner.memory.begin_session(self.owner, self.place.clone()).await
+            && let Err(error) = self.memory.begin_session(self.owner, self.place.clone()).await
         {
             // One that is in another project than the request claims sees nothing; the turn goes on.
             tracing::warn!(%error, "a session was not made known to memory");
@@ -386,8 +423,6 @@ impl Drive<'_> {
         let filters =
             Filters { not_session: (window_from == 0).then(|| session.clone()), ..Filters::default() };
         let Recall { hits, dropped, mode, degraded, .. } = self
-            .chat
-            .inner
             .memory
             .recall(
                 self.owner,
@@ -485,7 +520,7 @@ impl Drive<'_> {
             assistant: Text(answer.to_owned()),
             time_ms,
         };
-        let recorded = self.chat.inner.memory.record_turn(self.owner, record).await;
+        let recorded = self.memory.record_turn(self.owner, record).await;
         recorded.inspect_err(|error| tracing::warn!(%error, "a turn was not recorded yet")).is_ok()
     }
 

@@ -131,11 +131,11 @@ struct MemoryJson {
     /// `full`, `lexical` or `none`.
     #[schema(value_type = String)]
     mode: RecallMode,
-    /// Why less than fully.
+    /// Why less than fully, and the remedy where there is one: the turn goes on without memory if memory is lost.
     degraded: Option<String>,
     /// What matched and was left out.
     dropped: usize,
-    /// Whether the turn is recorded, durably; if not, it will be with the next request of the session.
+    /// Whether the turn is recorded, durably. If not, the next request of the session records it, unless memory was lost.
     recorded: Option<bool>,
 }
 

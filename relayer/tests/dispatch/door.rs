@@ -1,6 +1,6 @@
 //! `/v1/chat` through a real socket: streams, hang-ups, errors, and what is left when a session is deleted.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use baton_client::SessionRoot;
 use baton_memory::ids::OwnerId;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::Act,
-    world::{Desk, World},
+    world::{Desk, Tricky, World, memory_at, tricky},
 };
 
 /// The HTTP door on a world's memory, with conversations.
@@ -29,9 +29,13 @@ struct Door<'a> {
 
 impl<'a> Door<'a> {
     async fn open(world: &'a World) -> Self {
-        let desk = world.desk().await;
+        Self::on(world, world.memory.clone()).await
+    }
+
+    async fn on(world: &'a World, memory: std::sync::Arc<Tricky>) -> Self {
+        let desk = world.desk_on(memory.clone()).await;
         let doors = Doors::new(DoorsConfig {
-            memory: world.memory.memory.clone(),
+            memory: memory.memory.clone(),
             embedder: std::sync::Arc::new(crate::world::Words),
             writer: None,
             limits: Limits::default(),
@@ -122,6 +126,87 @@ impl Events {
             self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
         }
     }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_files(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Memory whose key files are there and whose database is gone.
+async fn without_the_database(world: &World) -> (tempfile::TempDir, std::sync::Arc<Tricky>) {
+    // As a relayer that ends in order does: how far each owner came is written to the key files.
+    world.memory.memory.close_all().await;
+    let folder = tempfile::tempdir().unwrap();
+    copy_files(&world.folder.path().join("keys"), &folder.path().join("keys"));
+    let memory = tricky(memory_at(folder.path()).await);
+    (folder, memory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a7_a_turn_goes_on_without_memory_when_the_owners_database_is_gone_and_says_so() {
+    let world = World::new().await;
+    world.remember("The user's boat is called Marigold").await;
+    let first = Door::open(&world).await.said(says("tell me about my boat", json!({}))).await;
+    assert_eq!(first["recalled_facts"].as_array().unwrap().len(), 1, "{first}");
+    let (_folder, lost) = without_the_database(&world).await;
+    let door = Door::on(&world, lost).await;
+    let says_why = |memory: &Value| {
+        let degraded = memory["degraded"].as_str().unwrap_or_default();
+        assert_eq!(memory["mode"], "none", "{memory}");
+        assert!(degraded.contains("lost") && degraded.contains("accept-loss"), "{memory}");
+    };
+    let second = door.said(says("and my boat?", goes_on(&first))).await;
+    assert_eq!((&second["content"], &second["turn"]), (&json!("and my boat? (1)"), &json!(1)));
+    says_why(&second["memory"]);
+    assert_eq!((&second["memory"]["recorded"], &second["recalled_facts"]), (&json!(false), &json!([])));
+
+    // Over a stream, and without asking for memories.
+    let mut more = says("and again", goes_on(&second));
+    (more["stream"], more["memory_scope"]) = (true.into(), "none".into());
+    let mut events = Events::of(door.chat(more).await);
+    let (name, started) = events.next().await.unwrap();
+    assert_eq!((name.as_str(), &started["recalled_facts"]), ("started", &json!([])));
+    says_why(&started["memory"]);
+    let mut last = (name, started);
+    while let Some(event) = events.next().await {
+        last = event;
+    }
+    assert_eq!((last.0.as_str(), &last.1["content"]), ("done", &json!("and again (2)")));
+    says_why(&last.1["memory"]);
+
+    // A new session, too; and with the database back, the first goes on with memory.
+    says_why(&door.said(says("hello", json!({}))).await["memory"]);
+    let back = Door::open(&world).await.said(says("tell me about my boat", goes_on(&last.1))).await;
+    assert_eq!(
+        (&back["content"], &back["memory"]["mode"]),
+        (&json!("tell me about my boat (3)"), &json!("full"))
+    );
+    assert_eq!(back["memory"]["recorded"], true, "{back}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_driven_by_one_request_at_a_time_also_without_memory() {
+    let world = World::new().await;
+    let first = Door::open(&world).await.said(says("one", json!({}))).await;
+    let (_folder, lost) = without_the_database(&world).await;
+    let door = Door::on(&world, lost).await;
+    world.nodes[0].script([Act::Hang]);
+    let mut slow = says("two", goes_on(&first));
+    slow["stream"] = true.into();
+    let mut events = Events::of(door.chat(slow).await);
+    assert_eq!(events.next().await.unwrap().0, "started");
+    let busy = door.chat(says("two too", goes_on(&first))).await;
+    assert_eq!(busy.status(), 503);
+    assert_eq!(busy.json::<Value>().await.unwrap()["code"], "busy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
