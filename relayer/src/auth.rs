@@ -49,6 +49,12 @@ impl Caller {
         self.delegation.as_ref().is_none_or(|delegation| delegation.scopes.allow(scope))
     }
 
+    /// Whether intimate items may be shown to it.
+    #[must_use]
+    pub fn sees_intimate(&self) -> bool {
+        self.may(Scope::Intimate)
+    }
+
     /// The one project that it is bound to.
     #[must_use]
     pub fn bound_to(&self) -> Option<&str> {

@@ -63,6 +63,8 @@ pub struct ChatRequest {
     pub persona: Option<String>,
     /// What of memory the turn may use.
     pub scope: MemoryScope,
+    /// Nothing intimate, whatever the scope says: the asker was not granted it.
+    pub without_intimate: bool,
     /// Name or id of the model, or any.
     pub model: Option<String>,
     /// Most tokens of the answer.

@@ -158,7 +158,7 @@ pub(crate) struct DelegateArgs {
     /// Public key of the delegate, 64 hex characters
     #[arg(long)]
     pub(crate) key: String,
-    /// What it may do, of read, write, chat and admin
+    /// What it may do, of read, write, chat, admin and intimate (intimate items too, where another scope shows memories)
     #[arg(long, value_delimiter = ',', default_value = "read")]
     pub(crate) scopes: Vec<String>,
     /// The one project that it may do it in

@@ -69,7 +69,7 @@ pub(crate) fn delegate(args: &DelegateArgs) -> anyhow::Result<()> {
     let account = account_key(&args.account_key, args.passphrase_file.as_deref())?;
     let delegate = PublicKey::parse_hex(&args.key).context("--key is the delegate's public key")?;
     let scopes = Scopes::named(args.scopes.iter().map(String::as_str))
-        .context("--scopes are of read, write, chat and admin")?;
+        .context("--scopes are of read, write, chat, admin and intimate")?;
     let now_s = now_ms() / 1_000;
     let owner = OwnerId::of(&account.public_key());
     let mut delegation = Delegation::new(owner, delegate, scopes, now_s, now_s + args.days * 86_400);

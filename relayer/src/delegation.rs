@@ -16,7 +16,7 @@
 //! until 1795389240
 //! ```
 //!
-//! Each line ends with a line feed; scopes stand in the order read, write, chat, admin; times are seconds since the Unix
+//! Each line ends with a line feed; scopes stand in the order read, write, chat, admin, intimate; times are seconds since the Unix
 //! epoch. The signature is Ed25519 by the account key over the byte 19, `baton/v1/delegation`, and the text.
 
 pub mod registry;
@@ -41,19 +41,21 @@ pub const MAX_LIFETIME_SECONDS: u64 = 366 * 86_400;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// See memories.
+    /// See memories that are not intimate.
     Read = 1,
-    /// Add, change and delete memories.
+    /// Add, change and delete memories, without seeing any.
     Write = 2,
     /// Hold conversations, for which memory is recalled and to which it is added.
     Chat = 4,
     /// Delegations, settings, export and import, and deleting whole projects.
     Admin = 8,
+    /// See intimate items too, wherever another scope shows memories.
+    Intimate = 16,
 }
 
 impl Scope {
     /// All of them, in the order in which they are signed.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Chat, Self::Admin];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Chat, Self::Admin, Self::Intimate];
 
     /// Its name in texts.
     #[must_use]
@@ -63,6 +65,7 @@ impl Scope {
             Self::Write => "write",
             Self::Chat => "chat",
             Self::Admin => "admin",
+            Self::Intimate => "intimate",
         }
     }
 }
@@ -206,7 +209,8 @@ pub struct DelegationJson {
     pub owner_key: String,
     /// The key that may act for the owner, 64 hex characters.
     pub delegate_key: String,
-    /// Of `read`, `write`, `chat` and `admin`.
+    /// Of `read`, `write`, `chat`, `admin` and `intimate`. `write` alone reads nothing; `read`, `chat` and `admin` show intimate
+    /// items only together with `intimate`.
     pub scopes: Vec<String>,
     /// The one project that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -364,6 +368,7 @@ mod tests {
         check(|delegation| delegation.expires_s = delegation.not_before_s + MAX_LIFETIME_SECONDS + 1);
         check(|delegation| delegation.project = Some("a\nscopes admin".to_owned()));
         check(|delegation| delegation.project = Some(String::new()));
+        assert_eq!(Scopes::named(["intimate", "read"]).unwrap().names(), ["read", "intimate"]);
         assert_eq!(Scopes::named(["read", "fly"]), None);
         assert_eq!(Scopes::named([]), None);
     }

@@ -209,7 +209,7 @@ impl Relayer {
         hint.check_for(auth, &self.key.public_key())?;
         let Some((memory, registry)) = &self.memory else { return Ok(Vec::new()) };
         let owner = OwnerId(hint.owner.0);
-        let project = self.may_read(registry, owner, &hint).await?;
+        let HintRight { project, intimate } = self.may_read(registry, owner, &hint).await?;
         self.take_hint(memory, &hint, auth).await?;
         let (session, persona) = (hint.session.clone(), hint.persona.clone());
         // Of a session that is known its own project counts. One that is not is not made known by a turn that leaves
@@ -225,7 +225,8 @@ impl Relayer {
                 tracing::warn!(%error, "no memory for a turn");
                 Vec::new()
             });
-            profile_hits(views, scope, auth.memory_tokens)
+            let granted = views.into_iter().filter(|view| intimate || !view.intimate).collect();
+            profile_hits(granted, scope, auth.memory_tokens)
         } else {
             let request = RecallRequest {
                 place,
@@ -234,7 +235,11 @@ impl Relayer {
                 limit: RECALL_ITEMS,
                 threshold: None,
                 budget_tokens: Some(auth.memory_tokens),
-                filters: Filters { not_session: session.filter(|_| known), ..Filters::default() },
+                filters: Filters {
+                    not_session: session.filter(|_| known),
+                    without_intimate: !intimate,
+                    ..Filters::default()
+                },
                 weights: None,
             };
             let recall = memory.recall(owner, request).await;
@@ -267,25 +272,34 @@ impl Relayer {
         }
     }
 
-    /// Whether the hint's signer may see the owner's memory, and the project that it is about.
+    /// What the hint's signer may see of the owner's memory, and the project that it is about.
     async fn may_read(
         &self,
         registry: &Registry,
         owner: OwnerId,
         hint: &RecallHint,
-    ) -> Result<Option<String>, ErrorCode> {
+    ) -> Result<HintRight, ErrorCode> {
         if OwnerId::of(&hint.key) == owner {
-            return Ok(hint.project.clone());
+            return Ok(HintRight { project: hint.project.clone(), intimate: true });
         }
         let found = registry.find(owner, &hint.key, None, (self.now_ms)() / 1000).await;
         let delegation = found.ok().flatten().filter(|delegation| delegation.scopes.allow(Scope::Read));
         let delegation = delegation.ok_or(ErrorCode::MemUnauthorized)?;
-        match (delegation.project, &hint.project) {
-            (None, named) => Ok(named.clone()),
-            (Some(bound), Some(named)) if bound != *named => Err(ErrorCode::MemUnauthorized),
-            (Some(bound), _) => Ok(Some(bound)),
-        }
+        let intimate = delegation.scopes.allow(Scope::Intimate);
+        let project = match (delegation.project, &hint.project) {
+            (None, named) => named.clone(),
+            (Some(bound), Some(named)) if bound != *named => return Err(ErrorCode::MemUnauthorized),
+            (Some(bound), _) => Some(bound),
+        };
+        Ok(HintRight { project, intimate })
     }
+}
+
+/// What the signer of a hint may see.
+struct HintRight {
+    project: Option<String>,
+    /// Intimate items too.
+    intimate: bool,
 }
 
 fn scope_of(scope: RecallScope) -> MemoryScope {

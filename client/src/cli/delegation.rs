@@ -24,7 +24,7 @@ use super::{
 };
 
 /// What can be allowed, in the order in which it is signed.
-pub const SCOPES: [&str; 4] = ["read", "write", "chat", "admin"];
+pub const SCOPES: [&str; 5] = ["read", "write", "chat", "admin", "intimate"];
 /// Largest delegation file: a few keys and names.
 const MAX_FILE_BYTES: u64 = 8 * 1024;
 /// Longest name of a project, as relayers take it.

@@ -39,6 +39,8 @@ pub struct Filters {
     pub include_ended: bool,
     /// Nothing from this session: its own words are in the window of the conversation already.
     pub not_session: Option<String>,
+    /// Nothing intimate, whatever the scope says: the asker was not granted it.
+    pub without_intimate: bool,
 }
 
 /// A recall.

@@ -420,8 +420,11 @@ impl Drive<'_> {
         let query = said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n");
         let session = id.to_string();
         // All of a short session is in its window anyway; of a long one the older part may be what is asked for.
-        let filters =
-            Filters { not_session: (window_from == 0).then(|| session.clone()), ..Filters::default() };
+        let filters = Filters {
+            not_session: (window_from == 0).then(|| session.clone()),
+            without_intimate: request.without_intimate,
+            ..Filters::default()
+        };
         let Recall { hits, dropped, mode, degraded, .. } = self
             .memory
             .recall(
@@ -580,6 +583,7 @@ mod tests {
             project: None,
             persona: None,
             scope: MemoryScope::NeutralAndRelationship,
+            without_intimate: false,
             model: None,
             max_tokens: None,
             temperature: None,

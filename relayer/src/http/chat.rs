@@ -213,6 +213,7 @@ async fn turn(
     let scope = scope_named(input.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
     let mut request = read(input, scope)?;
     (request.project, request.persona) = (place.project, place.persona);
+    request.without_intimate = !caller.sees_intimate();
     let events = chat.turn(caller.owner, request).map_err(fault)?;
     if streamed {
         return Ok(sse(events, request_id).into_response());
@@ -235,6 +236,7 @@ fn read(input: ChatInput, scope: MemoryScope) -> Result<ChatRequest, Fault> {
         project: input.project,
         persona: input.persona,
         scope,
+        without_intimate: false,
         model: input.model,
         max_tokens: input.max_tokens,
         temperature: input.temperature,

@@ -5,7 +5,7 @@ use axum::{
     http::request::Parts,
 };
 use baton_memory::{
-    api::{ItemView, Place},
+    api::{Filters, ItemView, Place},
     limits::MAX_NAME_BYTES,
     model::MemoryScope,
 };
@@ -164,6 +164,28 @@ impl Caller {
             Some(bound) if item.project.as_deref() != Some(bound) => Err(Fault::missing("item")),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses an item that the caller may not see: as [`Self::sees`], and an intimate one that it was not granted.
+    ///
+    /// # Errors
+    /// A 404.
+    pub(super) fn reads(&self, item: &ItemView) -> Result<(), Fault> {
+        self.sees(item)?;
+        match item.intimate && !self.sees_intimate() {
+            true => Err(Fault::missing("item")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an answer may show the item that a request changed.
+    pub(super) fn is_shown(&self, item: &ItemView) -> bool {
+        self.may(Scope::Read) && self.reads(item).is_ok()
+    }
+
+    /// Filters of a request of this caller: nothing intimate that it was not granted.
+    pub(super) fn filters(&self, filters: Filters) -> Filters {
+        Filters { without_intimate: !self.sees_intimate(), ..filters }
     }
 
     /// Refuses a caller that is bound to a project: what is asked for is the whole owner's.

@@ -3,7 +3,7 @@
 
 use axum::{Json, extract::State};
 use baton_memory::{
-    api::{ListRequest, RecallRequest, Remember, TurnRecord},
+    api::{Filters, ListRequest, RecallRequest, Remember, TurnRecord},
     ids::ItemId,
     limits::{MAX_PAGE, MAX_QUERY_BYTES},
     model::{Author, Consent, MemoryScope},
@@ -16,10 +16,10 @@ use super::{
     Doors, Fault, FaultJson, Input, Reader, Writer,
     extract::{Named, scope_named},
     limits::{MAX_FACTS, MAX_IDS},
-    shapes::{Count, FilterInput, Item, RecallAnswer, consent_named, item_id, layer_named},
+    shapes::{ChangedItem, Count, FilterInput, Item, RecallAnswer, consent_named, item_id, layer_named},
     time,
 };
-use crate::auth::Caller;
+use crate::{auth::Caller, delegation::Scope};
 
 pub(super) fn routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new()
@@ -82,7 +82,7 @@ async fn recall(
         limit: input.limit.unwrap_or(DEFAULT_HITS).min(MAX_PAGE),
         threshold: input.threshold,
         budget_tokens: input.budget_tokens,
-        filters: input.filters.read()?,
+        filters: caller.filters(input.filters.read()?),
         weights: None,
     };
     Ok(Json(doors.memory().recall(caller.owner, request).await.into()))
@@ -144,10 +144,11 @@ struct RememberInput {
 #[derive(Debug, Serialize, ToSchema)]
 struct RememberedJson {
     id: String,
-    /// Whether it was there already.
-    existed: bool,
-    /// The item that it took the place of.
+    /// Whether it was there already; none for a key that may only write.
+    existed: Option<bool>,
+    /// The item that it took the place of; none for a key that may only write.
     superseded: Option<String>,
+    /// Where its content lies on Walrus, once stored; none for a key that may only write.
     blob_id: Option<String>,
 }
 
@@ -170,11 +171,13 @@ async fn remember(
     }
     let facts = input.facts.into_iter().map(|fact| fact.read(&caller)).collect::<Result<Vec<_>, _>>()?;
     let remembered = doors.memory().remember_once(caller.owner, facts).await?;
+    // Else a key that may only write could ask what is there.
+    let reads = caller.may(Scope::Read);
     let shape = |one: baton_memory::api::Remembered| RememberedJson {
         id: one.id.to_string(),
-        existed: one.existed,
-        superseded: one.superseded.map(|id| id.to_string()),
-        blob_id: one.blob_id,
+        existed: reads.then_some(one.existed),
+        superseded: one.superseded.filter(|_| reads).map(|id| id.to_string()),
+        blob_id: one.blob_id.filter(|_| reads),
     };
     Ok(Json(RememberedAnswer { remembered: remembered.into_iter().map(shape).collect() }))
 }
@@ -266,7 +269,7 @@ async fn list(
     let request = ListRequest {
         place: caller.place(input.project, input.session, input.persona)?,
         everything: input.everything,
-        filters: input.filters.read()?,
+        filters: caller.filters(input.filters.read()?),
         words: input.words.map(Into::into),
         consent: consent_named(input.consent.as_deref())?,
         include_archived: input.archived,
@@ -312,7 +315,7 @@ async fn get(
     Named(id): Named<String>,
 ) -> Result<Json<Item>, Fault> {
     let view = doors.memory().get(caller.owner, item_id(&id)?).await?;
-    caller.sees(&view)?;
+    caller.reads(&view)?;
     Ok(Json(view.into()))
 }
 
@@ -334,15 +337,16 @@ impl TextInput {
 
 /// Replaces an item's text; the old one is gone for good.
 #[utoipa::path(patch, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path)),
-    request_body = TextInput, responses((status = 200, body = Item), (status = 404, body = FaultJson)))]
+    request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
 async fn edit(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(id): Named<String>,
     Input(input): Input<TextInput>,
-) -> Result<Json<Item>, Fault> {
+) -> Result<Json<ChangedItem>, Fault> {
     let id = visible(&doors, &caller, &id).await?;
-    Ok(Json(doors.memory().edit(caller.owner, id, input.read()?).await?.into()))
+    let view = doors.memory().edit(caller.owner, id, input.read()?).await?;
+    Ok(Json(ChangedItem::of(&caller, view)))
 }
 
 /// Deletes an item for good.
@@ -362,15 +366,16 @@ async fn delete_one(
 
 /// Puts a new item in an item's place, which stays in history.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/supersede", tag = "memory", params(("id" = String, Path)),
-    request_body = TextInput, responses((status = 200, body = Item), (status = 404, body = FaultJson)))]
+    request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
 async fn supersede(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(id): Named<String>,
     Input(input): Input<TextInput>,
-) -> Result<Json<Item>, Fault> {
+) -> Result<Json<ChangedItem>, Fault> {
     let id = visible(&doors, &caller, &id).await?;
-    Ok(Json(doors.memory().supersede(caller.owner, id, input.read()?).await?.into()))
+    let view = doors.memory().supersede(caller.owner, id, input.read()?).await?;
+    Ok(Json(ChangedItem::of(&caller, view)))
 }
 
 /// Whether an item is archived.
@@ -382,15 +387,16 @@ struct ArchiveInput {
 
 /// Archives an item, which is then kept and not recalled, or brings it back.
 #[utoipa::path(post, path = "/v1/memory/items/{id}/archive", tag = "memory", params(("id" = String, Path)),
-    request_body = ArchiveInput, responses((status = 200, body = Item), (status = 404, body = FaultJson)))]
+    request_body = ArchiveInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
 async fn archive(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(id): Named<String>,
     Input(input): Input<ArchiveInput>,
-) -> Result<Json<Item>, Fault> {
+) -> Result<Json<ChangedItem>, Fault> {
     let id = visible(&doors, &caller, &id).await?;
-    Ok(Json(doors.memory().archive(caller.owner, id, input.archived).await?.into()))
+    let view = doors.memory().archive(caller.owner, id, input.archived).await?;
+    Ok(Json(ChangedItem::of(&caller, view)))
 }
 
 /// Items to delete.
@@ -420,6 +426,7 @@ async fn waiting(State(doors): State<Doors>, Reader(caller): Reader) -> Result<J
         place: caller.place(None, None, None)?,
         everything: caller.bound_to().is_none(),
         consent: Some(Consent::Pending),
+        filters: caller.filters(Filters::default()),
         limit: MAX_PAGE,
         ..ListRequest::default()
     };

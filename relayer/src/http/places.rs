@@ -1,5 +1,7 @@
 //! Our own routes about places: projects, sessions and their forks, personas, the profile, the graph.
 
+use std::collections::HashSet;
+
 use axum::{Json, extract::State};
 use baton_memory::{
     api::{MemoryError, Place, PlaceView},
@@ -13,7 +15,7 @@ use super::{
     Admin, Doors, Fault, FaultJson, Input, Params, Reader, Writer,
     extract::{Named, SHARED, checked},
     fault::BOUND,
-    shapes::{Count, EdgeJson, Item, PlaceJson},
+    shapes::{ChangedPlace, Count, EdgeJson, Item, PlaceJson},
 };
 use crate::auth::Caller;
 
@@ -65,15 +67,16 @@ async fn projects(State(doors): State<Doors>, Reader(caller): Reader) -> Result<
 
 /// Makes a project; one that is there stays as it is.
 #[utoipa::path(post, path = "/v1/memory/projects", tag = "places", request_body = NameInput,
-    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
 async fn create_project(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Input(input): Input<NameInput>,
-) -> Result<Json<PlaceJson>, Fault> {
+) -> Result<Json<ChangedPlace>, Fault> {
     let name = caller.project(Some(input.name))?;
     let name = name.ok_or_else(|| Fault::bad(format!("`{SHARED}` is the shared pool, and no project")))?;
-    Ok(Json(doors.memory().create_project(caller.owner, name).await?.into()))
+    let view = doors.memory().create_project(caller.owner, name).await?;
+    Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// Deletes a project with everything in it, for good.
@@ -108,14 +111,15 @@ struct SessionInput {
 
 /// Makes a session in its project, before its first turn.
 #[utoipa::path(post, path = "/v1/memory/sessions", tag = "places", request_body = SessionInput,
-    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson), (status = 409, body = FaultJson)))]
 async fn create_session(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Input(input): Input<SessionInput>,
-) -> Result<Json<PlaceJson>, Fault> {
+) -> Result<Json<ChangedPlace>, Fault> {
     let place = caller.place(input.project, Some(input.name), input.persona)?;
-    Ok(Json(doors.memory().create_session(caller.owner, place).await?.into()))
+    let view = doors.memory().create_session(caller.owner, place).await?;
+    Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// The session of a path, if the caller may touch it.
@@ -168,19 +172,20 @@ struct MoveInput {
 
 /// Moves a session into a project or out of any, from its next message on.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/move", tag = "places", params(("name" = String, Path)),
-    request_body = MoveInput, responses((status = 200, body = PlaceJson), (status = 404, body = FaultJson)))]
+    request_body = MoveInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
 async fn move_session(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(name): Named<String>,
     Input(input): Input<MoveInput>,
-) -> Result<Json<PlaceJson>, Fault> {
+) -> Result<Json<ChangedPlace>, Fault> {
     // It would leave the project that the delegate is bound to, or come into it from outside.
     if caller.bound_to().is_some() {
         return Err(Fault::new(BOUND).saying("a delegate of one project moves no sessions"));
     }
     let project = caller.project(input.project)?;
-    Ok(Json(doors.memory().move_session(caller.owner, named("session", name)?, project).await?.into()))
+    let view = doors.memory().move_session(caller.owner, named("session", name)?, project).await?;
+    Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// A fork of a session.
@@ -195,15 +200,16 @@ struct ForkInput {
 
 /// Forks a session: the new one sees its parent's past, and writes nothing to it.
 #[utoipa::path(post, path = "/v1/memory/sessions/{name}/fork", tag = "places", params(("name" = String, Path)),
-    request_body = ForkInput, responses((status = 200, body = PlaceJson), (status = 404, body = FaultJson)))]
+    request_body = ForkInput, responses((status = 200, body = ChangedPlace), (status = 404, body = FaultJson)))]
 async fn fork_session(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(name): Named<String>,
     Input(input): Input<ForkInput>,
-) -> Result<Json<PlaceJson>, Fault> {
+) -> Result<Json<ChangedPlace>, Fault> {
     let (parent, fork) = (session(&doors, &caller, name).await?, named("session", input.name)?);
-    Ok(Json(doors.memory().fork_session(caller.owner, parent, fork, input.turns).await?.into()))
+    let view = doors.memory().fork_session(caller.owner, parent, fork, input.turns).await?;
+    Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// All personas.
@@ -215,14 +221,15 @@ async fn personas(State(doors): State<Doors>, Reader(caller): Reader) -> Result<
 
 /// Makes a persona.
 #[utoipa::path(post, path = "/v1/memory/personas", tag = "places", request_body = NameInput,
-    responses((status = 200, body = PlaceJson), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = ChangedPlace), (status = 400, body = FaultJson)))]
 async fn create_persona(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Input(input): Input<NameInput>,
-) -> Result<Json<PlaceJson>, Fault> {
+) -> Result<Json<ChangedPlace>, Fault> {
     caller.unbound()?;
-    Ok(Json(doors.memory().create_persona(caller.owner, named("persona", input.name)?).await?.into()))
+    let view = doors.memory().create_persona(caller.owner, named("persona", input.name)?).await?;
+    Ok(Json(ChangedPlace::of(&caller, view)))
 }
 
 /// Deletes a persona with its relationship memories and episodes.
@@ -276,7 +283,8 @@ async fn profile(
     Reader(caller): Reader,
     Params(query): Params<PlaceQuery>,
 ) -> Result<Json<Items>, Fault> {
-    let items = doors.memory().profile(caller.owner, query.read(&caller)?).await?;
+    let mut items = doors.memory().profile(caller.owner, query.read(&caller)?).await?;
+    items.retain(|item| caller.reads(item).is_ok());
     Ok(Json(Items { items: items.into_iter().map(Item::from).collect() }))
 }
 
@@ -295,7 +303,11 @@ async fn graph(
     Reader(caller): Reader,
     Params(query): Params<PlaceQuery>,
 ) -> Result<Json<Graph>, Fault> {
-    let graph = doors.memory().graph(caller.owner, query.read(&caller)?).await?;
+    let mut graph = doors.memory().graph(caller.owner, query.read(&caller)?).await?;
+    graph.nodes.retain(|node| caller.reads(node).is_ok());
+    // An edge quotes words of what it connects.
+    let shown: HashSet<_> = graph.nodes.iter().map(|node| node.id).collect();
+    graph.edges.retain(|edge| shown.contains(&edge.from) && shown.contains(&edge.to));
     let nodes = graph.nodes.into_iter().map(Item::from).collect();
     Ok(Json(Graph { nodes, edges: graph.edges.into_iter().map(EdgeJson::from).collect() }))
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Fault, time};
+use crate::{auth::Caller, delegation::Scope};
 
 /// An item of memory.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -81,6 +82,28 @@ impl From<ItemView> for Item {
             blob_id: view.blob_id,
             accesses: view.accesses,
             sources: view.sources.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// An item that a request made or changed: whole for a key that may read it, its id alone for one that may only write.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum ChangedItem {
+    /// The item.
+    Whole(Box<Item>),
+    /// Its id, 32 hex characters.
+    Id {
+        /// Of the new item, or of the one that was named.
+        id: String,
+    },
+}
+
+impl ChangedItem {
+    pub(super) fn of(caller: &Caller, view: ItemView) -> Self {
+        match caller.is_shown(&view) {
+            true => Self::Whole(Box::new(view.into())),
+            false => Self::Id { id: view.id.to_string() },
         }
     }
 }
@@ -208,6 +231,8 @@ impl FilterInput {
             before_ms: self.before,
             include_ended: self.history,
             not_session: super::extract::checked("session", self.not_session)?,
+            // The caller's grant decides; see `Caller::filters`.
+            without_intimate: true,
         })
     }
 }
@@ -277,6 +302,28 @@ impl From<PlaceView> for PlaceJson {
             bytes: view.bytes,
             created: time::format(view.created_ms),
             updated: time::format(view.updated_ms),
+        }
+    }
+}
+
+/// A place that a request made or changed: whole for a key that may read, its name alone for one that may only write.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum ChangedPlace {
+    /// The place.
+    Whole(Box<PlaceJson>),
+    /// Its name.
+    Name {
+        /// As the request named it.
+        name: String,
+    },
+}
+
+impl ChangedPlace {
+    pub(super) fn of(caller: &Caller, view: PlaceView) -> Self {
+        match caller.may(Scope::Read) {
+            true => Self::Whole(Box::new(view.into())),
+            false => Self::Name { name: view.name },
         }
     }
 }

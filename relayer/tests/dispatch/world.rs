@@ -327,6 +327,7 @@ pub fn hello(text: &str) -> ChatRequest {
         project: None,
         persona: None,
         scope: MemoryScope::NeutralAndRelationship,
+        without_intimate: false,
         model: None,
         max_tokens: None,
         temperature: Some(0.0),

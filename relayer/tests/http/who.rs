@@ -193,3 +193,138 @@ async fn another_owner_is_a_stranger_everywhere() {
     assert!(answer.status == 404 || answer.good()["count"] == 0, "{}", answer.text);
     assert_eq!(owner.recalls("safe code blue book", None).await.len(), 1);
 }
+
+/// Everything in an answer, as one text.
+fn all_of(answer: &super::harness::Answer) -> String {
+    answer.good().to_string()
+}
+
+#[tokio::test]
+async fn a_delegate_that_may_only_write_reads_nothing() {
+    let door = Door::open().await;
+    let owner = Person::new(&door);
+    let dog = owner.remember("My dog is called Biscuit.", None).await;
+    let place = json!({ "name": "s1", "project": "garden" });
+    owner.post("/v1/memory/sessions", place.clone()).await.good();
+    let mut writer = owner.friend();
+    writer.delegation = Some(owner.delegate(&writer, &["write"], None).to_header());
+
+    // A fact that takes another's place: the writer hears of its own alone.
+    let facts = json!({ "facts": [{ "text": "My dog is called Zed." }] });
+    let answer = writer.post("/v1/memory/remember", facts).await;
+    let text = all_of(&answer);
+    let zed = answer.json()["remembered"][0]["id"].as_str().unwrap().to_owned();
+    assert!(!text.contains(&dog) && answer.json()["remembered"][0]["superseded"].is_null(), "{text}");
+    let history = owner.get(&format!("/v1/memory/items/{dog}")).await.good();
+    assert_eq!(history["superseded_by"], zed.as_str(), "and yet it did");
+    // Whether a fact is there cannot be found out by telling it.
+    let known = json!({ "facts": [{ "text": "My dog is called Zed." }] });
+    let fresh = json!({ "facts": [{ "text": "The kettle is copper." }] });
+    let shape = |answer: &super::harness::Answer| {
+        let mut one = answer.good()["remembered"][0].clone();
+        one["id"] = Value::Null;
+        one
+    };
+    let known = shape(&writer.post("/v1/memory/remember", known).await);
+    assert_eq!(known, shape(&writer.post("/v1/memory/remember", fresh).await));
+    assert!(known["existed"].is_null(), "{known}");
+    let accepted = writer.post("/api/remember", json!({ "text": "My dog is called Zed." })).await.good();
+    assert!(accepted.get("existed").is_none(), "{accepted}");
+
+    // What it changes is not shown to it.
+    let item = format!("/v1/memory/items/{zed}");
+    for (method, path, body) in [
+        ("POST", format!("{item}/archive"), json!({ "archived": true })),
+        ("POST", format!("{item}/archive"), json!({ "archived": false })),
+        ("PATCH", item.clone(), json!({ "text": "My dog is called Rex." })),
+        ("POST", format!("{item}/supersede"), json!({ "text": "My dog is called Max." })),
+    ] {
+        let answer = writer.ask(method, &path, body).await.good();
+        let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["id"], "{method} {path}");
+    }
+    for (path, body) in [
+        ("/v1/memory/sessions", place),
+        ("/v1/memory/projects", json!({ "name": "garden" })),
+        ("/v1/memory/personas", json!({ "name": "Aria" })),
+        ("/v1/memory/sessions/s1/fork", json!({ "name": "s2" })),
+        ("/v1/memory/sessions/s1/move", json!({ "project": "shed" })),
+    ] {
+        let answer = writer.post(path, body).await.good();
+        let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["name"], "{path}");
+    }
+    for path in ["/v1/memory/recall", "/v1/memory/list", "/api/recall", "/api/ask", "/api/stats"] {
+        writer.post(path, json!({ "query": "dog" })).await.refused(403, "scope_missing");
+    }
+    for path in ["/v1/memory/profile", "/v1/memory/graph", "/v1/memory/consent", "/v1/memory/projects", &item]
+    {
+        writer.get(path).await.refused(403, "scope_missing");
+    }
+}
+
+#[tokio::test]
+async fn a_delegate_sees_intimate_items_only_where_that_was_granted_by_name() {
+    let door = Door::open().await;
+    let owner = Person::new(&door);
+    let fact = |text: &str, intimate: bool| json!({ "text": text, "project": "home", "intimate": intimate });
+    let facts =
+        [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
+    let told = owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
+    let secret = told["remembered"][0]["id"].as_str().unwrap().to_owned();
+    let friend = |scopes: &[&str]| {
+        let mut friend = owner.friend();
+        friend.delegation = Some(owner.delegate(&friend, scopes, None).to_header());
+        friend
+    };
+    let ask = json!({ "query": "doctor", "project": "home", "memory_scope": "full", "limit": 20 });
+    let list = json!({ "everything": true });
+    let sdk = json!({ "query": "doctor", "namespace": "home", "memory_scope": "full" });
+    let place = "?project=home";
+    for (scopes, sees) in
+        [(&["read", "admin", "write"][..], false), (&["read", "admin", "write", "intimate"], true)]
+    {
+        let friend = friend(scopes);
+        let answers = [
+            friend.post("/v1/memory/recall", ask.clone()).await,
+            friend.post("/v1/memory/list", list.clone()).await,
+            friend.post("/api/recall", sdk.clone()).await,
+            friend.get(&format!("/v1/memory/profile{place}")).await,
+            friend.get(&format!("/v1/memory/graph{place}")).await,
+        ];
+        for answer in &answers {
+            let text = all_of(answer);
+            assert!(text.contains("Mill Road"), "{text}");
+            assert_eq!(text.contains("red cream"), sees, "{text}");
+            assert!(sees || !text.contains(&secret), "{text}");
+        }
+        let export = friend.get(&format!("/v1/memory/export{place}")).await;
+        assert!(export.status == 200 && export.text.contains("Mill Road"));
+        assert_eq!(export.text.contains("red cream"), sees);
+        let item = format!("/v1/memory/items/{secret}");
+        assert_eq!(friend.get(&item).await.status == 200, sees);
+        assert_eq!(friend.get(&format!("/api/remember/{secret}")).await.status == 200, sees);
+        let archived = friend.post(&format!("{item}/archive"), json!({ "archived": false })).await;
+        assert_eq!(all_of(&archived).contains("red cream"), sees);
+    }
+    // The scope alone shows nothing.
+    friend(&["intimate"]).post("/v1/memory/recall", ask).await.refused(403, "scope_missing");
+}
+
+#[tokio::test]
+async fn the_defaults_of_the_sdks_routes_show_nothing_intimate() {
+    let door = Door::open().await;
+    let owner = Person::new(&door);
+    let fact = |text: &str, intimate: bool| json!({ "text": text, "intimate": intimate });
+    let facts =
+        [fact("The doctor prescribed a red cream.", true), fact("The doctor lives on Mill Road.", false)];
+    owner.post("/v1/memory/remember", json!({ "facts": facts })).await.good();
+    let found = all_of(&owner.post("/api/recall", json!({ "query": "doctor" })).await);
+    assert!(found.contains("Mill Road") && !found.contains("red cream"), "{found}");
+    let full = json!({ "query": "doctor", "memory_scope": "full" });
+    assert!(all_of(&owner.post("/api/recall", full).await).contains("red cream"));
+    // Without a language model the answer carries what it would have been made from.
+    let asked = owner.post("/api/ask", json!({ "question": "Which doctor?" })).await;
+    asked.refused(503, "no_model");
+    assert!(asked.text.contains("Mill Road") && !asked.text.contains("red cream"), "{}", asked.text);
+}

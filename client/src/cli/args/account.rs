@@ -56,7 +56,8 @@ Examples:
 pub struct DelegateArguments {
     /// The delegate's public key, 64 hex characters.
     pub key: String,
-    /// What it may do: read, write, chat (conversations that use memory), admin (settings, export, import, projects).
+    /// What it may do: read, write (which reads nothing), chat (conversations that use memory), admin (settings, export, import,
+    /// projects), intimate (intimate items too, where another scope shows memories).
     #[arg(
         long,
         value_name = "LIST",

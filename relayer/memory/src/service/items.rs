@@ -41,6 +41,7 @@ fn passes(owner: &Owner, entry: &Entry, how: &Standing, filters: &Filters) -> bo
         && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
         && (filters.include_ended || entry.valid_to_ms.is_none())
         && (excluded.is_none() || how.session != excluded)
+        && !(filters.without_intimate && how.intimate)
 }
 
 impl Owner {

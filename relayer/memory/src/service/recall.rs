@@ -99,6 +99,7 @@ impl<'a> Sight<'a> {
             && filters.from_ms.is_none_or(|from| item.provenance.time_ms >= from)
             && filters.before_ms.is_none_or(|before| item.provenance.time_ms < before)
             && (self.not_session.is_none() || how.session != self.not_session || item.kind == Kind::Fact)
+            && !(filters.without_intimate && how.intimate)
     }
 }
 

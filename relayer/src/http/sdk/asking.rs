@@ -84,7 +84,7 @@ pub(in crate::http) struct Recall {
     scoring_weights: Option<ScoringWeights>,
     /// `relevance` (default), or `recent`: the most relevant ones, newest first.
     sort: Option<String>,
-    /// What of memory to look at; `full` if left out, as the owner's own key asks.
+    /// What of memory to look at; `neutral_and_relationship` if left out, so nothing intimate.
     memory_scope: Option<String>,
     persona: Option<String>,
 }
@@ -149,7 +149,7 @@ pub(in crate::http) async fn recall(
         weights.check()?;
     }
     let limit = limit(request.limit, 10)?;
-    let scope = scope_named(request.memory_scope.as_deref(), MemoryScope::Full)?;
+    let scope = scope_named(request.memory_scope.as_deref(), MemoryScope::NeutralAndRelationship)?;
     let asked = Asked {
         query: request.query,
         namespace: request.namespace,
@@ -195,7 +195,7 @@ async fn search(
         limit,
         threshold: None,
         budget_tokens: None,
-        filters: Filters::default(),
+        filters: caller.filters(Filters::default()),
         weights: asked.weights,
     };
     Ok(doors.memory().recall(caller.owner, request).await)
@@ -240,7 +240,7 @@ pub(in crate::http) async fn ask(
         query: question.to_string(),
         namespace: request.namespace,
         persona: None,
-        scope: MemoryScope::Full,
+        scope: MemoryScope::NeutralAndRelationship,
         weights: None,
     };
     let found = search(&doors, &caller, asked, limit).await?;

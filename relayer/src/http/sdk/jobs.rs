@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ACCEPTED, Fact, namespace, not_blank, text};
+use crate::delegation::Scope;
 use crate::http::{
     Doors, Fault, FaultJson, Input, Reader, Writer,
     extract::Named,
@@ -23,8 +24,9 @@ use crate::http::{
 pub(in crate::http) struct Accepted {
     job_id: String,
     status: &'static str,
-    /// Whether the memory was there already.
-    existed: bool,
+    /// Whether the memory was there already; left out for a key that may only write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existed: Option<bool>,
 }
 
 /// Remembers a text.
@@ -38,7 +40,8 @@ pub(in crate::http) async fn remember(
 ) -> Result<(StatusCode, Json<Accepted>), Fault> {
     let remembered = super::remember(&doors, caller.owner, vec![fact.read(&caller)?]).await?;
     let first = remembered.first().ok_or_else(|| Fault::missing("item"))?;
-    let accepted = Accepted { job_id: first.id.to_string(), status: "pending", existed: first.existed };
+    let existed = caller.may(Scope::Read).then_some(first.existed);
+    let accepted = Accepted { job_id: first.id.to_string(), status: "pending", existed };
     Ok((ACCEPTED, Json(accepted)))
 }
 
@@ -71,7 +74,7 @@ pub(in crate::http) async fn status(
         MemoryError::NotFound(_) => missing(),
         other => other.into(),
     })?;
-    caller.sees(&view)?;
+    caller.reads(&view)?;
     let state = state_of(&doors.memory().jobs_of(caller.owner, vec![id]).await?, id);
     Ok(Json(JobStatus {
         job_id: job,
@@ -173,7 +176,7 @@ async fn status_in(
     };
     let Ok(id) = job_id.parse::<ItemId>() else { return Ok(bare(job_id, "not_found", None)) };
     match doors.memory().get(owner, id).await {
-        Ok(view) if caller.sees(&view).is_ok() => Ok(bare(job_id, state_of(jobs, id), view.blob_id.clone())),
+        Ok(view) if caller.reads(&view).is_ok() => Ok(bare(job_id, state_of(jobs, id), view.blob_id.clone())),
         Ok(_) | Err(MemoryError::NotFound(_)) => Ok(bare(job_id, "not_found", None)),
         Err(error) => Err(error.into()),
     }
@@ -224,13 +227,14 @@ pub(in crate::http) async fn analyze(
     }
     let place = caller.place(request.namespace, None, None)?;
     let found = doors.memory().analyze(caller.owner, place, text(request.text), request.occurred_at).await?;
+    let reads = caller.may(Scope::Read);
     let facts: Vec<_> = found
         .into_iter()
         .map(|(remembered, mut text)| AnalyzedFact {
             text: std::mem::take(&mut text.0),
             id: remembered.id.to_string(),
             job_id: remembered.id.to_string(),
-            blob_id: remembered.blob_id.unwrap_or_default(),
+            blob_id: remembered.blob_id.filter(|_| reads).unwrap_or_default(),
         })
         .collect();
     let job_ids = facts.iter().map(|fact| fact.job_id.clone()).collect();
