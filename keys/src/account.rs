@@ -40,6 +40,16 @@ pub const HEADER_ACCOUNT_ID: &str = "x-account-id";
 #[derive(Clone, Debug)]
 pub struct AccountKey(SecretSigningKey);
 
+/// What a signature of an export of memory is over: the BLAKE3 of the lines before it, each with a line feed.
+pub fn export_digest<'a>(lines: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for line in lines {
+        hasher.update(line.as_bytes());
+        hasher.update(b"\n");
+    }
+    hasher.finalize().into()
+}
+
 impl AccountKey {
     /// A fresh random account.
     #[must_use]

@@ -193,7 +193,7 @@ labels! {
     RECALL_HINT = "recall-hint";
     /// Where a session stands, by the relayer that drove its last turn.
     CHAT_HEAD = "chat-head";
-    /// An export of an owner's memory, by the owner's export key at the relayer.
+    /// An export of an owner's memory, by the owner's export key at the relayer, and by the owner's account key.
     MEMORY_EXPORT = "memory-export";
     /// A quota, by its issuer or by the holder who narrows it.
     QUOTA_GRANT = "quota-grant";

@@ -214,3 +214,66 @@ fn settings_are_the_owners_and_last() {
     assert_eq!(owner.says(&["memory", "list", "--all"]), "");
     assert!(owner.says(&["memory", "settings"]).contains("through nodes  off"));
 }
+
+#[test]
+fn an_export_counts_memories_and_brings_authors_back_after_everything_was_forgotten() {
+    let (data, command) = (tempfile::tempdir().unwrap(), baton());
+    let relayer = Relayer::start(data.path());
+    let owner = Person::new(&command, &relayer);
+    owner.says(&["memory", "add", "My dog is called Biscuit.", "--project", "home"]);
+    owner.says(&["memory", "add", "My boat is called Marigold.", "--project", "home"]);
+    let items = |person: &Person<'_>| {
+        let listed: Value =
+            serde_json::from_str(&person.says(&["memory", "list", "--all", "--json"])).unwrap();
+        let mut items: Vec<(String, String, String)> = listed["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| {
+                let text = |field: &str| item[field].as_str().unwrap().to_owned();
+                (text("text"), text("author"), text("id"))
+            })
+            .collect();
+        items.sort();
+        items
+    };
+    // Entities are written behind the answer: an export that has them all is one that is followed by none.
+    let (file, before) = (owner.file("memory.jsonl"), items(&owner));
+    let told = owner.says(&["memory", "export", "--out", &file]);
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let count = lines.lines().filter(|line| line.starts_with("{\"item\"")).count();
+    assert!(told.starts_with(&format!("{count} memories written")), "{told}");
+    assert!(count >= 2 && count < lines.lines().count() - 3, "{lines}");
+
+    owner.says(&["memory", "forget", "--everything", "--yes"]);
+    assert_eq!(owner.says(&["memory", "list", "--all"]), "");
+    owner.says(&["memory", "import", &file]);
+    let after = items(&owner);
+    assert!(before.iter().all(|item| after.contains(item)), "{before:?} {after:?}");
+    assert!(after.iter().all(|(_, author, _)| author != "import"), "{after:?}");
+
+    // Without the account's line, with that of another file, or for another account it proves nothing.
+    let bare: String = lines
+        .lines()
+        .filter(|line| !line.contains("\"endorsement\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let other = Person::new(&command, &relayer);
+    for (name, text, taken) in [
+        ("bare.jsonl", bare.clone(), true),
+        ("changed.jsonl", lines.replace("Biscuit", "Rex"), false),
+        ("moved.jsonl", format!("{bare}{}", lines.lines().last().unwrap()), true),
+    ] {
+        std::fs::write(owner.file(name), text).unwrap();
+        owner.says(&["memory", "forget", "--everything", "--yes"]);
+        if taken {
+            owner.says(&["memory", "import", &owner.file(name)]);
+        } else {
+            owner.fails(9, &["memory", "import", &owner.file(name)]);
+        }
+        let imported = items(&owner).iter().any(|(_, author, _)| author == "import");
+        assert_eq!(imported, name == "bare.jsonl", "{name}");
+    }
+    other.says(&["memory", "import", &file]);
+    assert!(items(&other).iter().all(|(_, author, _)| author == "import"), "{:?}", items(&other));
+}

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use baton_client::{AccountKey, ClientError};
+use baton_keys::{
+    account::export_digest,
+    contexts::MEMORY_EXPORT,
+};
 use reqwest::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Failure, delegation::Acting, settings::Settings, storage::now_ms};
 
@@ -54,6 +58,19 @@ impl Desk {
         let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
         let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
         Ok(Self { http, url, key, acting })
+    }
+
+    /// The line by which the account vouches for an export of its own memory: its signature over all lines. It is checked when
+    /// the export comes back, also after the relayer destroyed the owner's keys. None where a delegate asks.
+    pub fn endorsement(&self, export: &str) -> Option<String> {
+        if self.key.account_id() != self.acting.owner {
+            return None;
+        }
+        let signature = self.key.signing_key().sign(MEMORY_EXPORT, &export_digest(export.lines()));
+        let public_key = self.key.public_key().to_string();
+        let line =
+            json!({ "endorsement": { "public_key": public_key, "signature": hex::encode(signature) } });
+        Some(line.to_string())
     }
 
     /// Asks, and reads the answer as JSON.

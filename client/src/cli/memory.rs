@@ -155,7 +155,11 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 
 async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> Result<(), Failure> {
     let path = format!("/v1/memory/export{}", place_query(place));
-    let text = desk.text(Method::GET, &path, String::new()).await?;
+    let mut text = desk.text(Method::GET, &path, String::new()).await?;
+    if let Some(line) = desk.endorsement(&text) {
+        text.push_str(&line);
+        text.push('\n');
+    }
     if file.as_os_str() == "-" {
         for line in text.lines() {
             out.line(line)?;
@@ -163,9 +167,14 @@ async fn export(desk: &Desk, file: &Path, place: &PlaceArguments, out: &Out) -> 
         return Ok(());
     }
     write_private(file, text.as_bytes())?;
-    let lines = (text.lines().count() as u64).saturating_sub(2);
-    let written = format!("{} written to {}; they are in the clear", memories(lines), file.display());
-    told(&json!({ "items": lines, "file": file }), &written, out)
+    let items = exported_items(&text);
+    let written = format!("{} written to {}; they are in the clear", memories(items), file.display());
+    told(&json!({ "items": items, "file": file }), &written, out)
+}
+
+/// Items among the lines of an export. Others name places, turns, and what connects items.
+fn exported_items(text: &str) -> u64 {
+    text.lines().filter(|line| line.starts_with("{\"item\":")).count() as u64
 }
 
 async fn consent(desk: &Desk, grant: &[String], deny: &[String], out: &Out) -> Result<(), Failure> {
@@ -297,6 +306,22 @@ fn places(answer: &Value, out: &Out) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_export_counts_its_items_and_nothing_else() {
+        let lines = [
+            r#"{"header":{"format":"baton-memory-export-v1"}}"#,
+            r#"{"project":{"name":"{\"item\":","created_ms":1}}"#,
+            r#"{"session":{"name":"s"}}"#,
+            r#"{"item":{"text":"one"}}"#,
+            r#"{"item":{"text":"two"}}"#,
+            r#"{"edge":{"from":"a"}}"#,
+            r#"{"turn":{"turn":0}}"#,
+            r#"{"signature":{"lines":7}}"#,
+        ];
+        assert_eq!(exported_items(&lines.join("\n")), 2);
+        assert_eq!(exported_items(""), 0);
+    }
 
     #[test]
     fn names_are_escaped_in_a_query() {

@@ -29,10 +29,11 @@ pub(super) fn routes() -> OpenApiRouter<Doors> {
         .routes(routes!(erase))
 }
 
-/// Everything of the owner, or of one project or session, as JSON lines: a header, the items, and a signature over all
-/// lines before it.
+/// Everything of the owner, or of one project or session, as JSON lines: a header, the places and items, and a signature over
+/// all lines before it. Of one place, no other places are named. A delegate gets intimate items only with the scope `intimate`.
 #[utoipa::path(get, path = "/v1/memory/export", tag = "owner", params(PlaceQuery),
-    responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = FaultJson)))]
+    responses((status = 200, body = String, content_type = "application/x-ndjson"), (status = 403, body = FaultJson),
+        (status = 404, body = FaultJson)))]
 async fn export(
     State(doors): State<Doors>,
     Admin(caller): Admin,
@@ -40,7 +41,7 @@ async fn export(
 ) -> Result<Response, Fault> {
     let everything = query.is_empty() && caller.bound_to().is_none();
     let place = if everything { None } else { Some(query.read(&caller)?) };
-    let export = doors.memory().export(caller.owner, place).await?;
+    let export = doors.memory().export(caller.owner, place, caller.sees_intimate()).await?;
     let lines = export.lines.into_iter().map(|mut line| {
         let mut line = std::mem::take(&mut line.0);
         line.push('\n');
@@ -60,7 +61,9 @@ struct ImportedJson {
     skipped: u64,
 }
 
-/// Takes in the lines of an export; what is here already is passed over.
+/// Takes in the lines of an export; what is here already is passed over. Authors stay what they were in an export that the
+/// owner's key of this relayer signed, or that ends with the account's own line:
+/// `{"endorsement":{"public_key":…,"signature":…}}`, over the BLAKE3 of all lines before it.
 #[utoipa::path(post, path = "/v1/memory/import", tag = "owner",
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 200, body = ImportedJson), (status = 400, body = FaultJson)))]

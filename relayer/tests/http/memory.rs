@@ -281,3 +281,37 @@ async fn a_request_that_contradicts_the_sessions_persona_is_refused_as_one_of_an
         assert_eq!(listed, [names], "{path}");
     }
 }
+
+#[tokio::test]
+async fn an_export_of_one_place_names_no_other_and_one_of_nowhere_is_refused() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    for (project, session, persona) in [("boat", "at sea", "Aria"), ("house", "at home", "Kenji")] {
+        let turn = json!({
+            "project": project, "session": session, "persona": persona, "turn": 0,
+            "user": format!("We paint the {project} green."), "assistant": "Good.",
+        });
+        person.post("/v1/memory/turns", turn).await.good();
+    }
+    for query in ["project=nowhere", "session=nowhere", "persona=nobody"] {
+        let refused = person.get(&format!("/v1/memory/export?{query}")).await;
+        refused.refused(404, "not_found");
+        assert!(!refused.text.contains("boat") && !refused.text.contains("house"), "{}", refused.text);
+    }
+    for query in ["project=boat&persona=Aria", "session=at%20sea"] {
+        let export = person.get(&format!("/v1/memory/export?{query}")).await;
+        assert_eq!(export.status, 200, "{}", export.text);
+        for own in ["paint the boat", "\"boat\"", "at sea", "Aria"] {
+            assert!(export.text.contains(own), "{own}: {}", export.text);
+        }
+        for other in ["house", "at home", "Kenji"] {
+            assert!(!export.text.contains(other), "{other}: {}", export.text);
+        }
+        // Another account takes it in as it is.
+        let other = Person::new(&door);
+        let headers = other.headers("POST", "/v1/memory/import", export.text.as_bytes());
+        let imported = door.send("POST", "/v1/memory/import", &headers, export.text.into_bytes()).await;
+        assert_eq!(imported.good()["added"], 2);
+    }
+    assert!(person.get("/v1/memory/export").await.text.contains("house"), "of everything, all is named");
+}

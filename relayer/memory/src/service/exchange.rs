@@ -1,8 +1,11 @@
 //! Export and import as signed JSON lines, and the check of contents on Walrus.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use baton_keys::{SIGNATURE_LEN, contexts::MEMORY_EXPORT, ids::PublicKey, secret::random_bytes, sign};
+use baton_keys::{
+    SIGNATURE_LEN, account::export_digest, contexts::MEMORY_EXPORT, ids::PublicKey, secret::random_bytes,
+    sign,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Memory, places::check_name, turns::check_fact};
@@ -14,7 +17,8 @@ use crate::{
     limits::{MAX_TEXT_BYTES, RESTORE_AT_ONCE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Role, Text},
     owner::{Committed, Job, Owner, Plan, busy},
-    state::{Entry, State, standing::Standing},
+    scope::View,
+    state::{Entry, State, places::Unresolved, standing::Standing},
 };
 
 /// Names the format of exports.
@@ -30,14 +34,39 @@ const LINES_PER_ITEM: u64 = 8;
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Line {
-    Header { format: String, owner: String, exported_ms: u64, public_key: String },
-    Project { name: Text, created_ms: u64 },
-    Persona { name: Text, created_ms: u64 },
+    Header {
+        format: String,
+        owner: String,
+        exported_ms: u64,
+        public_key: String,
+    },
+    Project {
+        name: Text,
+        created_ms: u64,
+    },
+    Persona {
+        name: Text,
+        created_ms: u64,
+    },
     Session(SessionLine),
     Item(Box<ItemLine>),
     Edge(EdgeLine),
-    Turn { session: Text, turn: u64, user: String, assistant: String, time_ms: u64 },
-    Signature { signature: String, lines: u64 },
+    Turn {
+        session: Text,
+        turn: u64,
+        user: String,
+        assistant: String,
+        time_ms: u64,
+    },
+    Signature {
+        signature: String,
+        lines: u64,
+    },
+    /// The account's own signature over all lines before it, added by the owner's client. It outlives the owner's keys here.
+    Endorsement {
+        public_key: String,
+        signature: String,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -100,33 +129,74 @@ fn parse_id(text: &str, line: usize) -> Result<ItemId> {
     text.parse().map_err(|_| wrong(line, "has an item id that is none"))
 }
 
-/// What the signature is over: the BLAKE3 of all lines before it, each with its newline.
+/// What a signature is over.
 fn digest<'a>(lines: impl Iterator<Item = &'a Text>) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    for line in lines {
-        hasher.update(line.as_bytes());
-        hasher.update(b"\n");
+    export_digest(lines.map(|line| &**line))
+}
+
+/// The places that an export of one place names: those that its items are in, and what these stand in.
+struct NamedPlaces {
+    projects: HashSet<ProjectId>,
+    personas: HashSet<PersonaId>,
+    sessions: HashSet<SessionId>,
+}
+
+impl NamedPlaces {
+    fn of(owner: &Owner, view: &View, admitted: &dyn Fn(u64, &Entry) -> bool) -> Self {
+        let places = &owner.state.places;
+        let mut named = Self {
+            projects: view.project.into_iter().collect(),
+            personas: HashSet::from([view.persona]),
+            sessions: view.lineage.iter().map(|(session, _)| *session).collect(),
+        };
+        for (_, entry) in owner.state.entries.iter().filter(|(number, entry)| admitted(**number, entry)) {
+            named.personas.insert(entry.item.persona);
+            match entry.home {
+                crate::scope::Home::Pinned(project) => named.projects.extend(project),
+                crate::scope::Home::Session(session) => {
+                    named.projects.extend(entry.item.project);
+                    named.sessions.extend(places.lineage(session).into_iter().map(|(session, _)| session));
+                }
+            }
+        }
+        for session in named.sessions.iter().filter_map(|id| places.session(*id)) {
+            named.projects.extend(session.project);
+            named.personas.insert(session.persona);
+        }
+        named
     }
-    hasher.finalize().into()
 }
 
 impl Owner {
     /// Lines in the order of the log, so that an import gives the same order and forks begin where they began.
-    fn export_lines(&self, standing: &dyn Fn(u64, &Entry) -> Option<Standing>) -> Vec<Line> {
+    /// Of one place, it names no other.
+    fn export_lines(
+        &self,
+        view: Option<&View>,
+        standing: &dyn Fn(u64, &Entry) -> Option<Standing>,
+    ) -> Vec<Line> {
         let places = &self.state.places;
         let project = |id: Option<ProjectId>| id.and_then(|id| places.project_name(id)).map(Text);
         let persona = |id: PersonaId| places.persona_name(id).map(Text);
         let session = |id: SessionId| places.session(id).map(|session| session.name.clone());
+        let only = view.map(|view| NamedPlaces::of(self, view, admitted));
+        let only = only.as_ref();
         let mut lines: Vec<(u64, Line)> = Vec::new();
-        for named in places.projects.values() {
+        for (_, named) in
+            places.projects.iter().filter(|(id, _)| only.is_none_or(|only| only.projects.contains(id)))
+        {
             let (name, created_ms) = (named.name.clone(), named.created_ms);
             lines.push((named.number, Line::Project { name, created_ms }));
         }
-        for named in places.personas.values() {
+        for (_, named) in
+            places.personas.iter().filter(|(id, _)| only.is_none_or(|only| only.personas.contains(id)))
+        {
             let (name, created_ms) = (named.name.clone(), named.created_ms);
             lines.push((named.number, Line::Persona { name, created_ms }));
         }
-        for place in places.sessions.values() {
+        for (_, place) in
+            places.sessions.iter().filter(|(id, _)| only.is_none_or(|only| only.sessions.contains(id)))
+        {
             let line = SessionLine {
                 name: place.name.clone(),
                 project: project(place.project),
@@ -137,7 +207,7 @@ impl Owner {
             };
             lines.push((place.number, Line::Session(line)));
         }
-        let mut shown = std::collections::HashSet::new();
+        let mut shown = HashSet::new();
         for (number, entry) in &self.state.entries {
             let Some(how) = standing(*number, entry) else { continue };
             shown.insert(entry.item.id);
@@ -242,7 +312,9 @@ impl Import {
             None => Ok(PersonaId::DEFAULT),
         };
         Ok(match line {
-            Line::Header { .. } | Line::Signature { .. } => return Err(wrong(at, "stands where none may")),
+            Line::Header { .. } | Line::Signature { .. } | Line::Endorsement { .. } => {
+                return Err(wrong(at, "stands where none may"));
+            }
             Line::Project { name, created_ms } => {
                 check_name(&name)?;
                 let id = places.next_project();
@@ -396,11 +468,13 @@ impl Import {
 }
 
 impl Memory {
-    /// Everything of the owner, or what is seen from one place, as signed JSON lines (F1, C13).
+    /// Everything of the owner, or what is seen from one place, as signed JSON lines (F1, C13); intimate items only where
+    /// `intimate` says so.
     ///
     /// # Errors
+    /// [`MemoryError::NotFound`] for a place that is not there, [`MemoryError::Conflict`] for one that contradicts itself,
     /// [`MemoryError::Unavailable`], [`MemoryError::Damaged`].
-    pub async fn export(&self, owner: OwnerId, place: Option<Place>) -> Result<Export> {
+    pub async fn export(&self, owner: OwnerId, place: Option<Place>, intimate: bool) -> Result<Export> {
         let exported_ms = self.now_ms();
         self.read(owner, |open| {
             let key = open.keys().export_key();
@@ -411,14 +485,11 @@ impl Memory {
                 public_key: key.public_key().to_string(),
             };
             let mut lines = vec![json(&header)];
-            let view = place.as_ref().map(|place| open.state.places.resolve(place, MemoryScope::Full));
-            let standing = |number: u64, entry: &Entry| match &view {
-                None => open.state.standing(None, number, entry),
-                Some(Ok(view)) => open.state.standing(Some(view), number, entry),
-                // A place that is not there has nothing.
-                Some(Err(_)) => None,
+            let view = place.as_ref().map(|place| open.exported_view(place)).transpose()?;
+            let standing = |number: u64, entry: &Entry| {
+                open.state.standing(view.as_ref(), number, entry).filter(|how| intimate || !how.intimate)
             };
-            lines.extend(open.export_lines(&standing).iter().map(json));
+            lines.extend(open.export_lines(view.as_ref(), &standing).iter().map(json));
             let signature = hex::encode(key.sign(MEMORY_EXPORT, &digest(lines.iter())));
             lines.push(json(&Line::Signature { signature, lines: lines.len() as u64 }));
             Ok(Export { owner, lines })
@@ -426,7 +497,8 @@ impl Memory {
         .await
     }
 
-    /// Takes in an export. An owner's own comes back as it was; another's is marked as imported, and not trusted like what
+    /// Takes in an export. An owner's own comes back as it was, told by the key that signed it here or by the account's own
+    /// signature, which counts after the owner was erased, too. Another's is marked as imported, and not trusted like what
     /// the user said. What is here already stays.
     ///
     /// # Errors
@@ -442,7 +514,8 @@ impl Memory {
         let own = self
             .read(owner, |open| {
                 self.check_room(open, items)?;
-                Ok(parsed.owner == owner && parsed.public_key == open.keys().export_key().public_key())
+                let made_here = parsed.public_key == open.keys().export_key().public_key();
+                Ok(parsed.owner == owner && (made_here || parsed.endorsed_by == Some(owner)))
             })
             .await?;
         let mut import = Import { own, ids: HashMap::new(), imported: Imported::default() };
@@ -519,6 +592,18 @@ impl Memory {
 type StoredContent = (ItemId, StoredKey, crate::events::Pointer, Text);
 
 impl Owner {
+    /// The place of an export.
+    fn exported_view(&self, place: &Place) -> Result<View> {
+        self.state.places.resolve(place, MemoryScope::Full).map_err(|unresolved| match unresolved {
+            Unresolved::Session => MemoryError::NotFound("session"),
+            Unresolved::Project => MemoryError::NotFound("project"),
+            Unresolved::Persona => MemoryError::NotFound("persona"),
+            Unresolved::ProjectOfSession | Unresolved::PersonaOfSession => {
+                MemoryError::Conflict(unresolved.reason().to_owned())
+            }
+        })
+    }
+
     /// Items of a project whose content is on Walrus, newest first, at most `limit`; and how many there are.
     fn stored_in(&self, project: Option<&str>, limit: usize) -> Result<(Vec<StoredContent>, u64)> {
         let id = match project {
@@ -543,10 +628,29 @@ impl Owner {
 struct Parsed {
     owner: OwnerId,
     public_key: PublicKey,
+    /// The account that signed all of it; none where no account did.
+    endorsed_by: Option<OwnerId>,
     lines: Vec<(usize, Line)>,
 }
 
+/// The account that endorses an export, and the lines that it endorses: all but its own line, where there is one.
+fn endorsement(lines: &[Text]) -> Result<(Option<OwnerId>, &[Text])> {
+    let Some((last, before)) = lines.split_last() else { return Ok((None, lines)) };
+    let Ok(Line::Endorsement { public_key, signature }) = serde_json::from_str::<Line>(last) else {
+        return Ok((None, lines));
+    };
+    let at = lines.len();
+    let public_key: PublicKey = public_key.parse().map_err(|_| wrong(at, "names no public key"))?;
+    let mut bytes = [0; SIGNATURE_LEN];
+    hex::decode_to_slice(&signature, &mut bytes).map_err(|_| wrong(at, "is no signature"))?;
+    sign::verify(MEMORY_EXPORT, &public_key, &digest(before.iter()), &bytes).map_err(|_| {
+        MemoryError::Invalid("the account's signature on the export does not fit: it was changed".into())
+    })?;
+    Ok((Some(OwnerId::of(&public_key)), before))
+}
+
 fn parse(lines: &[Text]) -> Result<Parsed> {
+    let (endorsed_by, lines) = endorsement(lines)?;
     let [first, middle @ .., last] = lines else {
         return Err(MemoryError::Invalid("an import has at least a header and a signature".into()));
     };
@@ -570,5 +674,5 @@ fn parse(lines: &[Text]) -> Result<Parsed> {
     sign::verify(MEMORY_EXPORT, &public_key, &signed, &bytes)
         .map_err(|_| MemoryError::Invalid("the export's signature does not fit: it was changed".into()))?;
     let lines = middle.iter().enumerate().map(|(at, line)| Ok((at + 2, read(line, at + 2)?)));
-    Ok(Parsed { owner, public_key, lines: lines.collect::<Result<_>>()? })
+    Ok(Parsed { owner, public_key, endorsed_by, lines: lines.collect::<Result<_>>()? })
 }

@@ -119,7 +119,7 @@ fn c13_branches_are_exported_and_imported() {
         world.remember(ANA, &pool(), "I am allergic to shellfish.").await;
         world.settle().await;
         let before = world.everything(ANA).await;
-        let export = world.memory.export(ANA, None).await.unwrap();
+        let export = world.memory.export(ANA, None, true).await.unwrap();
 
         // Another owner gets it as imported; nothing is trusted like what the user said.
         let imported = world.memory.import(BEN, export.lines.clone()).await.unwrap();

@@ -145,9 +145,11 @@ async fn reads(world: &World, reader: &Spot) -> Vec<(&'static str, String)> {
     seen.extend(
         graph.edges.iter().map(|edge| ("edge", format!("{} {}", &*edge.description, &*edge.evidence))),
     );
-    let export = world.memory.export(owner, Some(place)).await.unwrap();
+    // A place that is not there is refused.
+    let export = world.memory.export(owner, Some(place), true).await;
+    let lines = export.map(|export| export.lines).unwrap_or_default();
     seen.extend(
-        export.lines.iter().filter(|line| line.contains("\"item\"")).map(|line| ("export", line.to_string())),
+        lines.iter().filter(|line| line.contains("\"item\"")).map(|line| ("export", line.to_string())),
     );
     seen
 }

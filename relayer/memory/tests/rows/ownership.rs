@@ -169,7 +169,7 @@ fn f1_a_deleted_fact_goes_with_the_message_that_said_it() {
             let left = world.everything(ANA).await;
             assert!(left.iter().all(|item| !item.text.contains(CANARY)), "{left:?}");
             assert!(left.iter().any(|item| item.text.contains("tide")));
-            let export = world.memory.export(ANA, None).await.unwrap();
+            let export = world.memory.export(ANA, None, true).await.unwrap();
             assert!(export.lines.iter().all(|line| !line.contains(CANARY)));
             let graph = world.memory.graph(ANA, pool()).await.unwrap();
             assert!(graph.edges.iter().all(|edge| !edge.evidence.contains(CANARY)));
