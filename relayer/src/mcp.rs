@@ -5,6 +5,7 @@
 //! scopes, projects and limits hold for both in one place.
 
 pub mod http;
+mod lines;
 pub mod remote;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use reqwest::{Client, Url};
 use rmcp::{ServiceExt as _, model::Extensions, transport::stdio};
 use serde_json::Value;
 
-use super::{Door, Errand, MemoryTools};
+use super::{Door, Errand, MemoryTools, lines::Pipes};
 
 /// How long a relayer may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -103,7 +103,17 @@ impl Door for Remote {
 /// # Errors
 /// When the agent does not speak the protocol.
 pub async fn serve(remote: Remote) -> anyhow::Result<()> {
-    let running = MemoryTools::new(Arc::new(remote)).serve(stdio()).await?;
+    let (input, output) = stdio();
+    let Pipes { input, output, reader, mut tasks } = Pipes::between(input, output);
+    let running = MemoryTools::new(Arc::new(remote)).serve((input, output)).await?;
     running.waiting().await?;
+    reader.abort();
+    // The last answers are on their way.
+    while let Some(ended) = tasks.join_next().await {
+        match ended {
+            Err(stopped) if stopped.is_cancelled() => {}
+            ended => ended??,
+        }
+    }
     Ok(())
 }

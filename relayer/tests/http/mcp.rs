@@ -105,6 +105,27 @@ async fn f9_an_agent_remembers_and_recalls_over_standard_input_and_output() {
 }
 
 #[tokio::test]
+async fn a_line_that_is_no_json_is_answered_with_a_parse_error_over_standard_output() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    door.follow_the_real_clock();
+    let folder = tempfile::tempdir().unwrap();
+    let mut agent = Agent::start(&person, folder.path()).await;
+    for nonsense in ["this is no json", "{\"jsonrpc\":\"2.0\",\"id\":7,"] {
+        let line = format!("{nonsense}\n");
+        agent.input.as_mut().unwrap().write_all(line.as_bytes()).await.unwrap();
+        let line = tokio::time::timeout(Duration::from_secs(60), agent.lines.next_line()).await;
+        let answer: Value = serde_json::from_str(&line.unwrap().unwrap().unwrap()).unwrap();
+        assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &Value::Null));
+        assert_eq!(answer["error"]["code"], -32_700, "{answer}");
+    }
+    // It goes on serving.
+    assert_eq!(agent.ask("tools/list", json!({})).await["tools"].as_array().unwrap().len(), 9);
+    drop(agent.input.take());
+    assert!(agent.child.wait().await.unwrap().success(), "it ends with its input");
+}
+
+#[tokio::test]
 async fn an_agent_with_a_key_that_may_not_is_told_so() {
     let door = Door::open().await;
     door.follow_the_real_clock();
