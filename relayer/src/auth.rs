@@ -9,7 +9,7 @@ use baton_keys::{
     SIGNATURE_LEN,
     account::{
         HEADER_ACCOUNT_ID, HEADER_NONCE, HEADER_PUBLIC_KEY, HEADER_SIGNATURE, HEADER_TIMESTAMP,
-        MAX_REQUEST_AGE_SECONDS, RequestParts, body_sha256, verify_request,
+        MAX_REQUEST_AGE_SECONDS, RequestParts, verify_request,
     },
     ids::PublicKey,
 };
@@ -132,32 +132,68 @@ pub struct Verified<'a> {
     headers: &'a HeaderMap,
 }
 
-/// Checks a request's signature and time.
-///
-/// # Errors
-/// [`Unknown::Signature`], [`Unknown::Clock`].
-pub fn verify<'a>(
-    method: &Method,
-    path_and_query: &str,
+/// The header in which a request may state its body's hash, so that its signature can be checked before the body is read.
+pub const HEADER_BODY_SHA256: &str = "x-body-sha256";
+
+/// The head of a request that has the form of a signed one. Whether its signature holds is not known yet.
+pub struct SignedHead<'a> {
+    signed: Signed<'a>,
     headers: &'a HeaderMap,
-    body: &[u8],
-    now_ms: u64,
-) -> Result<Verified<'a>, Unknown> {
-    let signed = Signed::read(headers).ok_or(Unknown::Signature)?;
-    let body_sha256 = body_sha256(body);
-    let request = RequestParts {
-        timestamp: signed.timestamp,
-        method: method.as_str(),
-        path_and_query,
-        body_sha256: &body_sha256,
-        nonce: signed.nonce,
-        account_id: signed.account_text,
-    };
-    verify_request(&signed.key, &request, &signed.signature).map_err(|_| Unknown::Signature)?;
-    if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
-        return Err(Unknown::Clock);
+    body_sha256: Option<&'a str>,
+}
+
+impl<'a> SignedHead<'a> {
+    /// Reads a head, without looking at a body.
+    ///
+    /// # Errors
+    /// [`Unknown::Signature`] for a header that is missing or malformed.
+    pub fn read(headers: &'a HeaderMap) -> Result<Self, Unknown> {
+        let signed = Signed::read(headers).ok_or(Unknown::Signature)?;
+        let body_sha256 = match headers.contains_key(HEADER_BODY_SHA256) {
+            false => None,
+            true => {
+                let is_hash = |text: &&str| {
+                    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+                };
+                let stated = single(headers, HEADER_BODY_SHA256).filter(is_hash);
+                Some(stated.ok_or(Unknown::Signature)?)
+            }
+        };
+        Ok(Self { signed, headers, body_sha256 })
     }
-    Ok(Verified { signed, headers })
+
+    /// The hash of the body, if the head states it: 64 lowercase hex characters.
+    #[must_use]
+    pub fn stated_body_sha256(&self) -> Option<&str> {
+        self.body_sha256
+    }
+
+    /// Checks the signature over the request with a body of this hash, and the time.
+    ///
+    /// # Errors
+    /// [`Unknown::Signature`], [`Unknown::Clock`].
+    pub fn verify(
+        self,
+        method: &Method,
+        path_and_query: &str,
+        body_sha256: &str,
+        now_ms: u64,
+    ) -> Result<Verified<'a>, Unknown> {
+        let Self { signed, headers, .. } = self;
+        let request = RequestParts {
+            timestamp: signed.timestamp,
+            method: method.as_str(),
+            path_and_query,
+            body_sha256,
+            nonce: signed.nonce,
+            account_id: signed.account_text,
+        };
+        verify_request(&signed.key, &request, &signed.signature).map_err(|_| Unknown::Signature)?;
+        if signed.seconds.abs_diff(now_ms / 1_000) > MAX_REQUEST_AGE_SECONDS {
+            return Err(Unknown::Clock);
+        }
+        Ok(Verified { signed, headers })
+    }
 }
 
 impl Verified<'_> {
@@ -234,7 +270,7 @@ mod tests {
     use axum::http::{HeaderName, HeaderValue};
     use baton_keys::{
         SecretSigningKey,
-        account::{AccountKey, account_id},
+        account::{AccountKey, account_id, body_sha256},
     };
 
     use super::*;
@@ -259,7 +295,8 @@ mod tests {
             body: &[u8],
         ) -> Result<Caller, Unknown> {
             let now_ms = NOW_S * 1_000 + 500;
-            let verified = verify(method, path, headers, body, now_ms)?;
+            let head = SignedHead::read(headers)?;
+            let verified = head.verify(method, path, &body_sha256(body), now_ms)?;
             let identified = verified.identify(&self.registry, now_ms).await?;
             identified.admit(self.registry.records(), now_ms).await
         }

@@ -4,6 +4,7 @@
 //! Nothing here decides what a caller may see beyond its scopes and its project; nothing here logs a path, a query, a
 //! body or a name.
 
+mod body;
 pub mod chat;
 mod delegations;
 mod extract;
@@ -201,7 +202,8 @@ fn tools() -> Operation {
 const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /version, /config, /sui \
     and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
     {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
-    x-account-id (the Sui address of the owner's key). A key that is not the owner's needs a delegation, registered or in \
+    x-account-id (the Sui address of the owner's key). A body of more than 2 MiB needs its SHA-256, hex, in \
+    x-body-sha256 too, so that its signature is checked before it is read. A key that is not the owner's needs a delegation, registered or in \
     the header x-delegation. Errors are JSON with code, message, hint and request_id; a 429 or 503 says in Retry-After \
     when to come back. Times are RFC 3339. The namespace `default` is the shared pool of no project.";
 
@@ -216,7 +218,7 @@ pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
         .merge(crate::mcp::http::router(gated))
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(doors.clone(), gate::gate));
-    let open = open.layer(DefaultBodyLimit::max(limits::OPEN_BODY_BYTES)).with_state(doors.clone());
+    let open = open.layer(middleware::from_fn(gate::open)).with_state(doors.clone());
     open.merge(gated)
         .fallback(async || Fault::new(fault::NO_ROUTE))
         .method_not_allowed_fallback(async || Fault::new(fault::NO_METHOD))

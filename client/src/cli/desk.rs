@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_client::{AccountKey, ClientError};
 use baton_keys::{
-    account::export_digest,
+    account::{body_sha256, export_digest},
     contexts::MEMORY_EXPORT,
 };
 use reqwest::{Method, StatusCode};
@@ -96,7 +96,10 @@ impl Desk {
             request = request.header("x-delegation", delegation);
         }
         if !body.is_empty() {
-            request = request.header("content-type", "application/json").body(body);
+            // The relayer checks the signature before it reads the body.
+            let hash = body_sha256(body.as_bytes());
+            request =
+                request.header("content-type", "application/json").header("x-body-sha256", hash).body(body);
         }
         let mut answer = request.send().await.map_err(unreachable)?;
         let status = answer.status();

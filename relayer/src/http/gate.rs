@@ -1,37 +1,43 @@
 //! The gate: how many requests are in hand, how long bodies are, who asks, how often, and that no request counts twice.
 
-use std::time::Duration;
-
 use axum::{
-    body::{Body, to_bytes},
+    body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue},
+    http::{HeaderMap, HeaderValue, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use bytes::Bytes;
+use baton_keys::account::body_sha256;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Doors,
-    fault::{BUSY, CLOCK, DEADLINE, Fault, INTERNAL, RATE, SLOW_BODY, TOO_LARGE, UNAUTHENTICATED},
-    limits::{ANSWER_TIMEOUT, BODY_BYTES, BODY_TIMEOUT, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, IMPORT_TIMEOUT},
+    Doors, body,
+    fault::{BUSY, CLOCK, DEADLINE, Fault, INTERNAL, RATE, TOO_LARGE, UNAUTHENTICATED},
+    limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
 };
-use crate::auth::{self, Caller, Unknown};
+use crate::auth::{Caller, SignedHead, Unknown, Verified};
 
-/// How much of a body a route takes, and for how long.
-struct BodyLimit {
-    bytes: usize,
-    time: Duration,
+/// The route of conversations.
+const CHAT: &str = "/v1/chat";
+
+/// How many bytes of a body a route takes.
+fn body_limit(path: &str) -> usize {
+    match path {
+        "/v1/memory/import" => IMPORT_BODY_BYTES,
+        CHAT => CHAT_BODY_BYTES,
+        _ => BODY_BYTES,
+    }
 }
 
-impl BodyLimit {
-    fn of(path: &str) -> Self {
-        match path {
-            "/v1/memory/import" => Self { bytes: IMPORT_BODY_BYTES, time: IMPORT_TIMEOUT },
-            "/v1/chat" => Self { bytes: CHAT_BODY_BYTES, time: BODY_TIMEOUT },
-            _ => Self { bytes: BODY_BYTES, time: BODY_TIMEOUT },
+/// Reads the body of a route that anybody may ask, which no gate reads.
+pub(super) async fn open(request: Request, next: Next) -> Response {
+    let (parts, sent) = request.into_parts();
+    match body::read(sent, OPEN_BODY_BYTES, |_| Ok(())).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(fault) if fault.code() == "too_large" => {
+            Fault::bad(format!("a body of this route has at most {OPEN_BODY_BYTES} bytes")).into_response()
         }
+        Err(fault) => fault.into_response(),
     }
 }
 
@@ -60,42 +66,88 @@ pub(super) async fn gate(State(doors): State<Doors>, request: Request, next: Nex
     }
 }
 
-type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+/// The right to be in hand: one of all requests, and for a large body one of those.
+#[derive(Default)]
+struct Permits {
+    _request: Option<OwnedSemaphorePermit>,
+    large: Option<OwnedSemaphorePermit>,
+}
 
+impl Permits {
+    fn take(doors: &Doors) -> Result<Self, Fault> {
+        let request = doors.inner.requests.clone().try_acquire_owned().map_err(|_| busy())?;
+        Ok(Self { _request: Some(request), large: None })
+    }
+
+    /// A body has grown to so many bytes.
+    fn grow(&mut self, doors: &Doors, bytes: usize) -> Result<(), Fault> {
+        if bytes > BODY_BYTES && self.large.is_none() {
+            self.large = Some(doors.inner.large_bodies.clone().try_acquire_owned().map_err(|_| busy())?);
+        }
+        Ok(())
+    }
+}
+
+fn busy() -> Fault {
+    Fault::new(BUSY).after_ms(1_000)
+}
+
+/// Who asks, with the body and the right to be in hand.
+///
+/// Nobody holds a place before its signature held. A head that states its body's hash is checked before the body is read; any
+/// other is checked once a body of moderate length is there, which until then holds its connection alone.
 async fn admit(doors: &Doors, request: Request) -> Result<(Request, Permits), Fault> {
-    let busy = |_| Fault::new(BUSY).after_ms(1_000);
-    let permit = doors.inner.requests.clone().try_acquire_owned().map_err(busy)?;
-    let limit = BodyLimit::of(request.uri().path());
-    let large = match limit.bytes > BODY_BYTES {
-        true => Some(doors.inner.large_bodies.clone().try_acquire_owned().map_err(busy)?),
-        false => None,
+    let (mut parts, sent) = request.into_parts();
+    let most = body_limit(parts.uri.path());
+    let head = SignedHead::read(&parts.headers).map_err(refuse)?;
+    let (caller, bytes, permits) = match head.stated_body_sha256().map(str::to_owned) {
+        Some(stated) => {
+            let (caller, mut permits) = identify(doors, &parts, head, &stated).await?;
+            let bytes = body::read(sent, most, |length| permits.grow(doors, length)).await?;
+            if body_sha256(&bytes) != stated {
+                return Err(Fault::new(UNAUTHENTICATED));
+            }
+            (caller, bytes, permits)
+        }
+        None => {
+            let bytes = body::read(sent, most.min(BODY_BYTES), |_| Ok(())).await;
+            let bytes = bytes.map_err(|fault| unstated(fault, most))?;
+            let (caller, permits) = identify(doors, &parts, head, &body_sha256(&bytes)).await?;
+            (caller, bytes, permits)
+        }
     };
-    let (mut parts, body) = request.into_parts();
-    let body = read(body, &limit).await?;
-    // A route that may have a large body has a small one most of the time.
-    let large = large.filter(|_| body.len() > BODY_BYTES);
+    parts.extensions.insert(caller);
+    Ok((Request::from_parts(parts, Body::from(bytes)), permits))
+}
+
+/// What to tell about a body that is too long to be read before its signature is checked.
+fn unstated(fault: Fault, most: usize) -> Fault {
+    if fault.code() != "too_large" || most <= BODY_BYTES {
+        return fault;
+    }
+    Fault::new(TOO_LARGE)
+        .saying(format!("a body of more than {BODY_BYTES} bytes needs the header x-body-sha256"))
+        .hinting("send the SHA-256 of the body, in hex, in x-body-sha256: the signature is then checked before the body")
+}
+
+/// Who signed a head, with the right to be in hand; its nonce is taken.
+async fn identify(
+    doors: &Doors,
+    parts: &Parts,
+    head: SignedHead<'_>,
+    body_sha256: &str,
+) -> Result<(Caller, Permits), Fault> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let now_ms = doors.now_ms();
-    let verified = auth::verify(&parts.method, path, &parts.headers, &body, now_ms).map_err(refuse)?;
+    let verified: Verified<'_> = head.verify(&parts.method, path, body_sha256, now_ms).map_err(refuse)?;
     // Before anything is looked up for the key, which may be a stranger's.
     let limited = |wait: u32| Fault::new(RATE).after_ms(wait.into());
     super::lock(&doors.inner.key_rates).take(verified.key(), now_ms).map_err(limited)?;
+    let permits = Permits::take(doors)?;
     let identified = verified.identify(doors.registry(), now_ms).await.map_err(refuse)?;
     super::lock(&doors.inner.owner_rates).take(identified.caller.owner, now_ms).map_err(limited)?;
     let caller = identified.admit(doors.registry().records(), now_ms).await.map_err(refuse)?;
-    parts.extensions.insert(caller);
-    Ok((Request::from_parts(parts, Body::from(body)), (permit, large)))
-}
-
-async fn read(body: Body, limit: &BodyLimit) -> Result<Bytes, Fault> {
-    let most = limit.bytes;
-    match tokio::time::timeout(limit.time, to_bytes(body, most)).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => {
-            Err(Fault::new(TOO_LARGE).saying(format!("a body of this route has at most {most} bytes")))
-        }
-        Err(_) => Err(Fault::new(SLOW_BODY)),
-    }
+    Ok((caller, permits))
 }
 
 fn refuse(unknown: Unknown) -> Fault {

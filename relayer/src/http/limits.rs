@@ -12,10 +12,10 @@ pub(super) const BODY_BYTES: usize = 2 * 1024 * 1024;
 pub(super) const CHAT_BODY_BYTES: usize = 8 * 1024 * 1024;
 /// Longest import: some ten thousand items; larger ones are sent in parts.
 pub(super) const IMPORT_BODY_BYTES: usize = 64 * 1024 * 1024;
-/// How long a body may take to arrive.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an import may take to arrive.
-pub(super) const IMPORT_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a body may take to arrive beyond the time that [`MIN_BODY_RATE`] gives it: a stalled sender is cut off then.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// Slowest pace of a body on average, in bytes a second. The slowest mobile connections are some times faster.
+pub(super) const MIN_BODY_RATE: u64 = 32 * 1024;
 /// How long an answer may take to begin: a restore reads many blobs.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most ids of one request.

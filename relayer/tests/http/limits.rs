@@ -2,11 +2,18 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use baton_keys::account::body_sha256;
 use baton_relayer::http::Limits;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
 
 use super::harness::{Door, Person};
+
+/// Generous for a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn an_owner_and_a_key_have_a_rate_and_are_told_when_to_come_back() {
@@ -37,7 +44,9 @@ async fn bodies_and_batches_are_bounded() {
     let door = Door::open().await;
     let person = Person::new(&door);
     let large = "x".repeat(2 * 1024 * 1024 + 1);
-    door.bare("POST", "/api/remember", &large).await.refused(413, "too_large");
+    door.bare("POST", "/api/remember", &large).await.refused(401, "unauthenticated");
+    let headers = person.headers("POST", "/api/remember", large.as_bytes());
+    door.send("POST", "/api/remember", &headers, large.into_bytes()).await.refused(413, "too_large");
     person.post("/api/remember", json!({ "text": "x".repeat(5_000) })).await.refused(400, "bad_request");
     let many: Vec<Value> = (0..101).map(|number| json!({ "text": format!("fact {number}") })).collect();
     person.post("/api/remember/bulk", json!({ "items": many })).await.refused(400, "bad_request");
@@ -53,13 +62,25 @@ async fn bodies_and_batches_are_bounded() {
     person.post("/api/analyze", json!({ "text": "x".repeat(70_000) })).await.refused(400, "bad_request");
 }
 
+/// Sends the head of a signed request that states its body's hash, and a part of the body.
+async fn begin(person: &Person<'_>, path: &str, body: &[u8], sent: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(person.door.address).await.unwrap();
+    let mut head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in person.headers("POST", path, body) {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("x-body-sha256: {}\r\n\r\n", body_sha256(body)));
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&body[..sent]).await.unwrap();
+    stream
+}
+
 #[tokio::test]
 async fn requests_in_hand_are_bounded() {
     let door = Door::with(Limits { requests: 1, ..Limits::default() }).await;
-    let person = Person::new(&door);
-    // A body that does not end keeps the one place.
-    let mut slow = tokio::net::TcpStream::connect(door.address).await.unwrap();
-    slow.write_all(b"POST /api/stats HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").await.unwrap();
+    let (person, other) = (Person::new(&door), Person::new(&door));
+    // A body that does not end keeps the one place, once its head was checked.
+    let slow = begin(&other, "/api/stats", b"{\"namespace\":\"default\"}", 1).await;
     let busy = async {
         loop {
             let answer = person.post("/api/stats", json!({})).await;
@@ -69,13 +90,107 @@ async fn requests_in_hand_are_bounded() {
             tokio::task::yield_now().await;
         }
     };
-    let answer = tokio::time::timeout(Duration::from_secs(20), busy).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, busy).await.unwrap();
     answer.refused(503, "busy");
     assert_eq!(answer.headers["retry-after"], "1");
     drop(slow);
     let free = async { while person.post("/api/stats", json!({})).await.status != 200 {} };
-    tokio::time::timeout(Duration::from_secs(20), free).await.unwrap();
+    tokio::time::timeout(PATIENCE, free).await.unwrap();
     door.bare("GET", "/health", "").await.good();
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_signed_holds_no_place_while_its_body_is_awaited() {
+    let limits = Limits { requests: 1, large_bodies: 1, ..Limits::default() };
+    let door = Door::with(limits).await;
+    let person = Person::new(&door);
+    let mut waiting = Vec::new();
+    for path in ["/v1/memory/import", "/v1/memory/import", "/v1/memory/recall", "/v1/chat", "/sui"] {
+        for headers in [
+            String::new(),
+            // The form of a signed one, which nobody signed.
+            person
+                .headers("POST", path, b"{ }")
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}\r\n"))
+                .collect(),
+        ] {
+            let mut stream = TcpStream::connect(door.address).await.unwrap();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: 1000\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            waiting.push(stream);
+        }
+    }
+    // Each of them has arrived: a later one is answered.
+    for _ in 0..3 {
+        door.bare("GET", "/health", "").await.good();
+        person.post("/api/stats", json!({})).await.good();
+        let import = person.headers("POST", "/v1/memory/import", b"x");
+        door.send("POST", "/v1/memory/import", &import, b"x".to_vec()).await.refused(400, "bad_request");
+    }
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn a_large_body_comes_after_its_signature_was_checked() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    let (path, body) = ("/v1/memory/import", vec![b' '; 3 * 1024 * 1024]);
+    let plain = door.send("POST", path, &person.headers("POST", path, &body), body.clone()).await;
+    plain.refused(413, "too_large");
+    assert!(plain.json()["hint"].as_str().unwrap().contains("x-body-sha256"), "{}", plain.text);
+    let stated = |hash: String| {
+        let mut headers = person.headers("POST", path, &body);
+        headers.push(("x-body-sha256", hash));
+        headers
+    };
+    // It is read: what is wrong with it is told by the route.
+    let read = door.send("POST", path, &stated(body_sha256(&body)), body.clone()).await;
+    read.refused(400, "bad_request");
+    // A head that states another hash than the one that was signed is nobody's, and so is a body of another hash.
+    for hash in [body_sha256(b"x"), "zz".repeat(32), String::new()] {
+        let refused = door.send("POST", path, &stated(hash), b"x".to_vec()).await;
+        refused.refused(401, "unauthenticated");
+    }
+    let mut other = body.clone();
+    other[0] = b'x';
+    door.send("POST", path, &stated(body_sha256(&body)), other).await.refused(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_cost_others_nothing() {
+    const MANY: usize = 400;
+    let door = Door::open().await;
+    let head = |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n");
+    for sent in [String::new(), "POST /v1".to_owned(), head("/v1/memory/recall"), head("/sui")] {
+        let mut silent = Vec::new();
+        for _ in 0..MANY {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let mut stream = socket.connect(door.address).await.unwrap();
+            // Those at the front are closed meanwhile.
+            let _ = stream.write_all(sent.as_bytes()).await;
+            silent.push(stream);
+        }
+        for from in ["127.0.0.2", "127.0.0.1"] {
+            let client = reqwest::Client::builder()
+                .no_proxy()
+                .local_address(from.parse::<std::net::IpAddr>().unwrap());
+            let client = client.build().unwrap();
+            let person = Person::new(&door);
+            let body = b"{\"query\":\"dog\"}";
+            let mut request = client.post(door.url("/v1/memory/recall")).body(body.to_vec());
+            for (name, value) in person.headers("POST", "/v1/memory/recall", body) {
+                request = request.header(name, value);
+            }
+            let begun = tokio::time::Instant::now();
+            let answer = tokio::time::timeout(PATIENCE, request.send()).await.expect("an answer").unwrap();
+            assert_eq!(answer.status(), 200, "{from}");
+            // Far below the time after which silent connections end by themselves.
+            assert!(begun.elapsed() < Duration::from_secs(8), "{from}: {:?}", begun.elapsed());
+        }
+        drop(silent);
+    }
 }
 
 #[tokio::test]
