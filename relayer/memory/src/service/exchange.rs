@@ -142,15 +142,16 @@ struct NamedPlaces {
 }
 
 impl NamedPlaces {
-    fn of(owner: &Owner, view: &View, admitted: &dyn Fn(u64, &Entry) -> bool) -> Self {
+    fn of(owner: &Owner, view: &View, standing: &dyn Fn(u64, &Entry) -> Option<Standing>) -> Self {
         let places = &owner.state.places;
         let mut named = Self {
             projects: view.project.into_iter().collect(),
             personas: HashSet::from([view.persona]),
             sessions: view.lineage.iter().map(|(session, _)| *session).collect(),
         };
-        for (_, entry) in owner.state.entries.iter().filter(|(number, entry)| admitted(**number, entry)) {
-            named.personas.insert(entry.item.persona);
+        for (number, entry) in &owner.state.entries {
+            let Some(how) = standing(*number, entry) else { continue };
+            named.personas.insert(how.persona);
             match entry.home {
                 crate::scope::Home::Pinned(project) => named.projects.extend(project),
                 crate::scope::Home::Session(session) => {
@@ -179,7 +180,7 @@ impl Owner {
         let project = |id: Option<ProjectId>| id.and_then(|id| places.project_name(id)).map(Text);
         let persona = |id: PersonaId| places.persona_name(id).map(Text);
         let session = |id: SessionId| places.session(id).map(|session| session.name.clone());
-        let only = view.map(|view| NamedPlaces::of(self, view, admitted));
+        let only = view.map(|view| NamedPlaces::of(self, view, standing));
         let only = only.as_ref();
         let mut lines: Vec<(u64, Line)> = Vec::new();
         for (_, named) in

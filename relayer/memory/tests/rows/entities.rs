@@ -30,7 +30,7 @@ async fn shown(world: &World, place: &Place, name: &str) -> bool {
     let graph = world.memory.graph(ANA, place.clone()).await.unwrap();
     let in_graph = graph.nodes.iter().any(|node| node.kind == Kind::Entity && node.text.contains(name));
     let quoted = graph.edges.iter().any(|edge| edge.evidence.contains(name));
-    let export = world.memory.export(ANA, Some(place.clone())).await.unwrap();
+    let export = world.memory.export(ANA, Some(place.clone()), true).await.unwrap();
     let exported = export.lines.iter().any(|line| line.contains("\"entity\"") && line.contains(name));
     let listed = baton_memory::api::ListRequest {
         place: place.clone(),
