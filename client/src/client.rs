@@ -581,6 +581,7 @@ async fn start_mesh(config: &ClientConfig) -> Result<MeshHandle, ClientError> {
     settings.listen = config.listen.clone();
     settings.bootstrap = config.bootstrap.clone();
     settings.mdns = config.mdns;
+    settings.clock = config.mesh_clock.clone();
     let seed = || Zeroizing::new(baton_keys::secret::random_bytes());
     if settings.listen.is_empty() && settings.meets_others() {
         // Two routers can be crossed only from ports that are listened on. Nobody can open a turn here.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use baton_mesh::{MeshHandle, Multiaddr};
+use baton_mesh::{MeshClock, MeshHandle, Multiaddr};
 use baton_proto::{
     store::{BlobStore, HeadIndex},
     turn::StoragePolicy,
@@ -132,6 +132,8 @@ pub struct ClientConfig {
     pub renew: bool,
     /// The time.
     pub clock: Clock,
+    /// The time by which the client's own mesh judges signed records.
+    pub mesh_clock: MeshClock,
     /// Most that one turn may cost, in millionths of the node's unit, were its context and its answer full; nodes that
     /// may ask for more are not chosen. 0 leaves those that are free.
     pub max_price: u64,
@@ -171,10 +173,18 @@ impl ClientConfig {
             epoch: DEFAULT_EPOCH,
             renew: true,
             clock: system_clock(),
+            mesh_clock: MeshClock::default(),
             max_price: DEFAULT_MAX_PRICE,
             quota: None,
             timeouts: Timeouts::default(),
         }
+    }
+
+    /// Moves both clocks by so many seconds from the system's, as on a machine whose clock is wrong. For tests.
+    pub fn shift_clocks(&mut self, seconds: i64) {
+        let clock = MeshClock::shifted(seconds);
+        self.mesh_clock = clock.clone();
+        self.clock = Arc::new(move || clock.now_ms());
     }
 
     /// A client of stores over HTTP, which have the head index too.

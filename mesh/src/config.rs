@@ -25,7 +25,17 @@ impl MeshClock {
         Self(Arc::new(now_ms))
     }
 
-    pub(crate) fn now_ms(&self) -> u64 {
+    /// The system's clock, moved ahead by so many seconds, or back where they are negative. For tests of wrong clocks.
+    #[must_use]
+    pub fn shifted(seconds: i64) -> Self {
+        let shift_ms = seconds.saturating_mul(1000);
+        let system = Self::default();
+        Self::new(move || system.now_ms().saturating_add_signed(shift_ms))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
         (self.0)()
     }
 }

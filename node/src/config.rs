@@ -161,6 +161,8 @@ pub struct Settings {
     pub echo_delay_ms: u32,
     /// Step of a turn at which to pause the process, for tests of crashes.
     pub pause_at: Option<String>,
+    /// Seconds by which the clock is wrong on purpose, for tests.
+    pub clock_offset: i64,
 }
 
 /// Address of the Walrus daemon on this machine, as Walrus itself defaults to.
@@ -284,6 +286,7 @@ impl Settings {
             drain_seconds: chosen.drain_seconds.unwrap_or(30),
             echo_delay_ms: chosen.echo_delay_ms.unwrap_or(0),
             pause_at: chosen.pause_at,
+            clock_offset: chosen.clock_offset.unwrap_or_default(),
         }
     }
 

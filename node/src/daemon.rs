@@ -11,16 +11,12 @@ mod signals;
 mod upkeep;
 mod view;
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{io, sync::Arc, time::Duration};
 
 use baton_keys::ids::NodeId;
 use baton_mesh::{
-    AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshConfig, MeshError, MeshExit, MeshHandle, MeshLimits,
-    StreamProtocol,
+    AUDIT_PROTOCOL, EMBED_PROTOCOL, Incoming, Mesh, MeshClock, MeshConfig, MeshError, MeshExit, MeshHandle,
+    MeshLimits, StreamProtocol,
 };
 use baton_proto::{
     node_record::{ModelOffer, NodeLimits},
@@ -143,14 +139,6 @@ fn traces(
     Ok((telemetry, Some(exporter)))
 }
 
-/// The system's clock, the only one outside tests.
-fn system_clock() -> ClockMs {
-    Arc::new(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
-}
-
 /// Everything of a node that serves.
 struct Node {
     running: Arc<Running>,
@@ -168,7 +156,9 @@ impl Node {
         pause: PausePoints,
         telemetry: Telemetry,
     ) -> Result<Self, Failure> {
-        let clock = system_clock();
+        let mesh_clock = MeshClock::shifted(settings.clock_offset);
+        let of_service = mesh_clock.clone();
+        let clock: ClockMs = Arc::new(move || of_service.now_ms());
         let offers: Vec<ModelOffer> = engines
             .iter()
             .map(|engine| offer(settings, engine.as_ref()))
@@ -180,7 +170,7 @@ impl Node {
         let heads =
             (settings.heads != HeadsSetting::Off).then(|| Arc::new(http.clone()) as Arc<dyn HeadIndex>);
         let store = Arc::new(WatchedStore::new(Arc::new(http), metrics.clone()));
-        let (mesh, incoming) = join_mesh(settings, &identity, embeddings.is_some()).await?;
+        let (mesh, incoming) = join_mesh(settings, &identity, embeddings.is_some(), mesh_clock).await?;
         upkeep::refresh(identity.clone(), upkeep::addresses(&settings.external, &mesh)).await;
 
         let deps = ServiceDeps {
@@ -375,6 +365,7 @@ async fn join_mesh(
     settings: &Settings,
     identity: &Identity,
     embeds: bool,
+    clock: MeshClock,
 ) -> Result<(MeshHandle, Incoming), Failure> {
     let defaults = settings.resources.mesh();
     let limits = if settings.defence {
@@ -403,6 +394,7 @@ async fn join_mesh(
         upnp: settings.upnp,
         relay: settings.relay,
         relays: settings.relays.clone(),
+        clock,
         ..MeshConfig::server(SOFTWARE, settings.listen.clone())
     };
     Box::pin(Mesh::spawn(identity.seed(), config)).await.map_err(|error| {

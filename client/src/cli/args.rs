@@ -131,6 +131,9 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Seconds by which the clock is wrong: ahead, or behind where negative. For tests.
+    #[arg(long, global = true, value_name = "SECONDS", hide = true, allow_negative_numbers = true)]
+    pub clock_offset: Option<i64>,
 }
 
 /// What to do.

@@ -136,6 +136,8 @@ pub struct Settings {
     renew: bool,
     dht: bool,
     max_price: u64,
+    /// Seconds by which the clock is wrong on purpose.
+    clock_offset: Option<i64>,
     passphrase: Option<Zeroizing<String>>,
     /// Default model.
     pub model: Option<String>,
@@ -199,6 +201,7 @@ impl Settings {
             renew: !arguments.no_renew && file.renew.unwrap_or(true),
             dht: !arguments.no_dht && file.dht.unwrap_or(true),
             max_price: arguments.max_price.or(file.max_price).unwrap_or(DEFAULT_MAX_PRICE),
+            clock_offset: arguments.clock_offset,
             passphrase: passphrase(arguments.passphrase_file.as_deref(), &home)?,
             account: arguments.account.clone().or(file.account).unwrap_or_else(|| home.join("account.key")),
             relayer_url: arguments.relayer_url.clone().or(file.relayer_url),
@@ -285,6 +288,9 @@ impl Settings {
         config.storage.closed_epochs = self.closed_epochs;
         config.epoch = self.epoch;
         config.max_price = self.max_price;
+        if let Some(seconds) = self.clock_offset {
+            config.shift_clocks(seconds);
+        }
         // What only looks does not buy.
         config.renew = self.renew && network;
         if network {
@@ -527,6 +533,19 @@ mod tests {
         assert_eq!(of("", &[]), DEFAULT_MAX_PRICE);
         assert_eq!(of("max_price = 7", &[]), 7);
         assert_eq!(of("max_price = 7", &["--max-price", "0"]), 0);
+    }
+
+    #[test]
+    fn both_clocks_can_be_wrong_on_purpose() {
+        let folder = tempfile::tempdir().unwrap();
+        for (flags, ahead_ms) in [(&[][..], 0), (&["--clock-offset", "-86400"], -86_400_000)] {
+            let config = gather(folder.path(), "", flags).unwrap().client(false).unwrap();
+            let now_ms = baton_client::system_clock()();
+            for read_ms in [(config.clock)(), config.mesh_clock.now_ms()] {
+                let off_ms = read_ms.cast_signed() - now_ms.cast_signed() - ahead_ms;
+                assert!(off_ms.abs() < 60_000, "{flags:?}: {off_ms} ms");
+            }
+        }
     }
 
     #[test]

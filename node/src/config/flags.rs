@@ -288,6 +288,9 @@ pub struct RunFlags {
     /// Pause the process at this step of a turn, for tests of crashes
     #[arg(long, env = "BATON_NODE_PAUSE_AT", value_name = "STEP", hide = true)]
     pub pause_at: Option<String>,
+    /// Seconds by which the clock is wrong: ahead, or behind where negative. For tests
+    #[arg(long, value_name = "SECONDS", hide = true, allow_negative_numbers = true)]
+    pub clock_offset: Option<i64>,
 }
 
 macro_rules! first_given {
@@ -307,7 +310,8 @@ impl RunFlags {
             max_memory_mb max_connections new_connections_per_second max_connections_per_peer max_streams max_streams_per_peer cache_mb journal_mb
             subnet_turns_per_minute tokens_per_hour subnet_tokens_per_hour defence count_private audits
             grant_issuers grants_required grants_revoked
-            input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at)
+            input_price output_price admin log log_format otlp_endpoint json drain_seconds echo_delay_ms pause_at
+            clock_offset)
     }
 
     /// Sets an option from the texts of its value in a file; lists have several.

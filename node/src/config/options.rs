@@ -170,7 +170,7 @@ pub const OPTIONS: &[OptionEntry] = &[
 
 /// Options for tests only: in no file and no help.
 #[cfg(test)]
-pub(super) const HIDDEN: &[&str] = &["pause_at"];
+pub(super) const HIDDEN: &[&str] = &["pause_at", "clock_offset"];
 
 impl OptionEntry {
     /// What is allowed, in words.
