@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, Multiaddr, NewSession};
 use baton_keys::{files::create_private_folder, secret::random_bytes};
 use baton_proto::ids::NodeId;
@@ -102,11 +102,7 @@ pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
         seed: args.seed.unwrap_or(base.seed),
         ..base
     };
-    // Dropping it ends the processes too.
-    let report = tokio::select! {
-        report = Box::pin(churn(&options, &folder)) => report?,
-        () = output::wait_for_signal() => bail!("interrupted"),
-    };
+    let report = Box::pin(output::until_signal(churn(&options, &folder))).await?;
     report.print(args.json)?;
     ensure!(report.violations.is_empty(), "{} things did not hold", report.violations.len());
     Ok(())

@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// The attacker of `flood`
     #[command(hide = true)]
     FloodAttack(AttackArgs),
+    /// Kills the processes of a command that was killed
+    #[command(hide = true)]
+    Warden,
     /// Only the Walrus-compatible store
     Store(StoreArgs),
     /// Print what completes this command in a shell

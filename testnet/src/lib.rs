@@ -26,6 +26,10 @@ use crate::cli::{Cli, Command};
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Warden) {
+        // Before anything else is started: it must outlive whoever started it.
+        return process::warden::run();
+    }
     // The store's warnings name damaged files: they are for its operator.
     let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
     init_logging(cli.log.as_deref().unwrap_or(level));
@@ -37,10 +41,11 @@ pub fn main() -> ExitCode {
         match cli.command {
             Command::Store(args) => store::run(args).await,
             Command::Up(args) => up::run(args).await,
-            Command::Bench(args) => bench::run(args).await,
-            Command::Flood(args) => Box::pin(flood::command(args)).await,
+            Command::Bench(args) => Box::pin(output::until_signal(bench::run(args))).await,
+            Command::Flood(args) => Box::pin(output::until_signal(flood::command(args))).await,
             Command::FloodAttack(args) => flood::attack::run(args).await,
-            Command::Demo(args) => Box::pin(demo::run(args)).await,
+            Command::Demo(args) => Box::pin(output::until_signal(demo::run(args))).await,
+            Command::Warden => Ok(()),
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),
             Command::Churn(args) => Box::pin(churn::run(args)).await,

@@ -17,6 +17,15 @@ pub(crate) fn note(text: &str) {
     };
 }
 
+/// Does something until it is done, or a signal comes: then it is dropped, and with it the processes that it started.
+pub(crate) async fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        () = wait_for_signal() => anyhow::bail!("interrupted"),
+        result = work => result,
+    }
+}
+
 /// Waits for SIGTERM or Ctrl-C.
 pub(crate) async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};

@@ -27,7 +27,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
         extra: Vec::new(),
     };
     output::note(&format!("starting a store and {} nodes", args.nodes));
-    let network = Network::start(&folder, args.nodes, options).await?;
+    let network = output::until_signal(Network::start(&folder, args.nodes, options)).await?;
     let config = write_config(&network, &folder)?;
     announce(&network, &args, &config);
     output::wait_for_signal().await;
