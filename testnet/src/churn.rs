@@ -33,6 +33,7 @@ use crate::{
 };
 use chat::Talk;
 use nodes::Deaths;
+pub(crate) use nodes::free_ports;
 pub use report::{Breakdown, LieReport, Report, Spread};
 
 /// Nodes that are never killed: everybody is told of them.
@@ -178,7 +179,7 @@ async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Ne
     };
     let honest = options.nodes.saturating_sub(options.hostile);
     let mut network = Network::start(folder, 0, node_options).await?;
-    network.use_ports(nodes::free_ports(honest, &mut Draws::of(options.seed, 1))?);
+    network.use_ports(free_ports(honest, &mut Draws::of(options.seed, 1))?);
     network.bootstrap_to(HUB);
     for _ in 0..honest {
         network.add_node(&[]).await?;

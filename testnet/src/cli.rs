@@ -1,13 +1,13 @@
 //! Command line of `baton-testnet`.
 
-use std::path::PathBuf;
+use std::{ops::RangeInclusive, path::PathBuf};
 
 use baton_client::manual::{CompletionsArguments, ManArguments};
 use baton_mesh::Multiaddr;
 use baton_proto::ids::NodeId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{flood::attack::Attack, network::EngineChoice, store::StoreArgs};
+use crate::{chaos::Scenario, flood::attack::Attack, network::EngineChoice, store::StoreArgs};
 
 /// A whole Baton network on this machine.
 #[derive(Debug, Parser)]
@@ -16,6 +16,7 @@ use crate::{flood::attack::Attack, network::EngineChoice, store::StoreArgs};
     version,
     after_help = "Examples:\n  baton-testnet demo\n  baton-testnet demo --faults store\n  baton-testnet up --nodes 3\n  \
                   baton-testnet churn --seconds 60\n  baton-testnet churn --hostile 0 --json\n  \
+                  baton-testnet chaos --seed 7\n  \
                   baton-testnet store --listen 127.0.0.1:31415 --shards 10\n  \
                   baton-testnet store fsck --data-dir baton-store\n\n\
                   Exit codes: 0 everything held, 1 something did not (the message says what), 2 wrong usage."
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     /// Many conversations while nodes are killed and started again, and some of them lie
     #[command(after_help = CHURN_HELP)]
     Churn(ChurnArgs),
+    /// Kills, full disks, damaged files, old copies and wrong clocks: what was acknowledged is there afterwards
+    #[command(after_help = CHAOS_HELP)]
+    Chaos(ChaosArgs),
     /// Measure
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -191,6 +195,56 @@ pub(crate) struct ChurnArgs {
     pub(crate) json: bool,
 }
 
+const CHAOS_HELP: &str = "\
+A seed stands for one trial of each scenario, each on a network of its own with the echo engine. Afterwards everything that \
+a client printed as verified must be there, once and in order, also for a fresh device with the 24 words alone.
+
+Columns: acked: turns and memories that were acknowledged; lost: acknowledged and not there; wrong: doubled, out of \
+order, or with another's answer; undetected: damage or a wrong clock that nobody named; unserved: honest calls that were \
+refused with nothing wrong any more; panics; hangs: calls of more than 30 s; failed: trials that could not be carried \
+out; unmentioned: starts after harmless damage of which no log says a word, for information.
+
+Examples:
+  baton-testnet chaos --seed 7
+  baton-testnet chaos --seeds 1..200 --json
+  baton-testnet chaos --seed 7 --only older-home --keep /tmp/chaos
+
+Exit code 0: no promise broke.";
+
+/// Arguments of `baton-testnet chaos`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// The first seed; a random one if none
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How many seeds, from the first one on
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) count: u64,
+    /// Seeds from the first to the last one, both included
+    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_seeds, conflicts_with_all = ["seed", "count"])]
+    pub(crate) seeds: Option<RangeInclusive<u64>>,
+    /// Only this scenario; may be repeated, or several with commas between
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SCENARIO")]
+    pub(crate) only: Vec<Scenario>,
+    /// Trials at once
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) lanes: u16,
+    /// Keep the folders of trials in which something did not hold here: logs, and all calls with their output
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Print the report as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `FIRST..LAST`, both included.
+fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let seed = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    let (first, last) = text.split_once("..").ok_or("take two seeds, for example 1..200")?;
+    let seeds = seed(first)?..=seed(last)?;
+    if seeds.is_empty() { Err("the last seed is before the first one".to_owned()) } else { Ok(seeds) }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Number of nodes
@@ -242,4 +296,25 @@ pub(crate) struct BenchTurnArgs {
     /// Folder of downloaded models
     #[arg(long, env = "BATON_MODEL_DIR")]
     pub(crate) model_dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn seeds_are_a_first_and_a_last_one() {
+        assert_eq!(parse_seeds("1..200"), Ok(1..=200));
+        assert_eq!(parse_seeds("7..7"), Ok(7..=7));
+        for text in ["", "7", "1..", "..7", "9..8", "a..b", "1...3", "-1..3"] {
+            assert!(parse_seeds(text).is_err(), "{text}");
+        }
+    }
 }

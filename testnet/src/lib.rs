@@ -2,6 +2,7 @@
 //! benchmarks, and the network itself for tests of other kinds.
 
 mod bench;
+pub mod chaos;
 pub mod churn;
 mod cli;
 mod demo;
@@ -45,6 +46,7 @@ pub fn main() -> ExitCode {
             Command::Flood(args) => Box::pin(output::until_signal(flood::command(args))).await,
             Command::FloodAttack(args) => flood::attack::run(args).await,
             Command::Demo(args) => Box::pin(output::until_signal(demo::run(args))).await,
+            Command::Chaos(args) => Box::pin(output::until_signal(chaos::run(args))).await,
             Command::Warden => Ok(()),
             Command::Completions(shell) => Ok(manual::print_completions(Cli::command(), &shell)?),
             Command::Man(pages) => Ok(manual::print_or_write_pages(Cli::command(), &pages)?),

@@ -39,7 +39,8 @@ pub struct NodeOptions {
 /// The store process.
 #[derive(Debug)]
 pub struct StoreProcess {
-    process: Process,
+    /// The process.
+    pub process: Process,
     /// URL of its HTTP interface.
     pub url: String,
     /// URL of the interface that damages what is stored.
@@ -255,6 +256,27 @@ impl Network {
         }
     }
 
+    /// `kill -9` of the store; its data stays.
+    ///
+    /// # Errors
+    /// What went wrong, with the process's last log lines where it has any.
+    pub async fn kill_store(&mut self) -> anyhow::Result<()> {
+        match self.store.take() {
+            Some(mut store) => store.process.kill().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets a stored blob, as a store that lost it would.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn forget_blob(&self, id: BlobId) -> anyhow::Result<()> {
+        let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
+        reqwest::Client::new().delete(url).send().await?.error_for_status()?;
+        Ok(())
+    }
+
     /// Starts the store again at its old address.
     ///
     /// # Errors
@@ -323,7 +345,11 @@ impl Network {
         Ok(blobs)
     }
 
-    async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
+    /// The IDs of all stored blobs.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
         let url = format!("{}/admin/blobs", self.admin_url()?);
         let listed: Vec<ListedBlob> = reqwest::get(url).await?.error_for_status()?.json().await?;
         Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
@@ -346,6 +372,8 @@ async fn start_store(
 ) -> anyhow::Result<StoreProcess> {
     let mut args: Vec<String> = [
         "store",
+        "--log",
+        "warn",
         "--data-dir",
         &folder.join("store").to_string_lossy(),
         "--shards",

@@ -18,12 +18,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Every command that starts processes, so that a few seconds of it are enough.
-const COMMANDS: [&[&str]; 5] = [
+const COMMANDS: [&[&str]; 7] = [
     &["up", "--nodes", "1", "--engine", "echo"],
     &["demo", "--engine", "echo"],
     &["churn", "--nodes", "4", "--hostile", "1", "--clients", "2", "--seconds", "60"],
     &["flood", "--seconds", "60", "--rate", "50", "--subnets", "0", "--parts", "signed"],
     &["bench", "turn", "--model-turns", "0", "--turns", "100000", "--at", "10"],
+    &["chaos", "--count", "50", "--only", "kills,kill-relayer", "--lanes", "2"],
+    &["chaos", "--count", "50", "--only", "full-disk,older-home,damage-store", "--lanes", "3"],
 ];
 
 /// Processes, by id and command line, that name the folder in their arguments or their environment.
@@ -102,7 +104,7 @@ fn ctrl_c_leaves_no_process_behind() {
 
 #[test]
 fn kill_9_leaves_no_process_behind() {
-    for words in [COMMANDS[0], COMMANDS[3]] {
+    for words in [COMMANDS[0], COMMANDS[3], COMMANDS[5]] {
         check(words, "baton-node", Signal::KILL);
     }
 }

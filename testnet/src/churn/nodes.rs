@@ -43,7 +43,7 @@ pub(super) struct Shaken {
 }
 
 /// Ports that are free now, TCP and UDP.
-pub(super) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<u16>> {
+pub(crate) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<u16>> {
     let mut ports = Vec::new();
     for _ in 0..PORTS {
         if ports.len() == count {

@@ -1,0 +1,162 @@
+//! `baton-testnet chaos`: kills, full disks, damaged files, old copies, wrong clocks, on real processes.
+//!
+//! A seed stands for one trial of each scenario ([`Scenario`]); which kill, damage or clock it has is a pure function of the
+//! seed (`plan`). Each trial has a network of its own: store, node, clients and relayer are the programs beside this one,
+//! and the engine repeats what is said, so that answers are known. After each trial everything that a client printed as
+//! verified must be there, once and in order, also for a fresh device that has the 24 words alone. What did not hold is in
+//! [`Report::findings`], with its seed.
+
+mod call;
+mod damage;
+mod disks;
+mod faults;
+mod files;
+mod kills;
+mod ledger;
+mod memories;
+mod plan;
+mod report;
+mod rollback;
+mod world;
+
+use std::{ops::RangeInclusive, path::Path, time::Instant};
+
+use anyhow::{Context as _, ensure};
+use baton_keys::{files::create_private_folder, secret::random_bytes};
+use futures::{StreamExt as _, stream};
+
+use crate::{cli::ChaosArgs, output};
+use memories::Memories;
+pub use plan::Scenario;
+use plan::{Fault, FirstCommand, Program, Trial};
+use report::Findings;
+pub use report::{Finding, Report, Tally};
+use world::World;
+
+/// Which trials are run, and how many at once.
+#[derive(Clone, Debug)]
+pub struct ChaosOptions {
+    /// Seeds.
+    pub seeds: RangeInclusive<u64>,
+    /// Scenarios; all if there are none.
+    pub only: Vec<Scenario>,
+    /// Trials at once. They mostly wait: for processes to start, and for each other.
+    pub lanes: usize,
+}
+
+/// The command.
+pub(crate) async fn run(args: ChaosArgs) -> anyhow::Result<()> {
+    let first = args.seed.unwrap_or_else(|| u64::from(u16::from_le_bytes(random_bytes())));
+    let last = first.checked_add(args.count - 1).context("--seed and --count exceed the largest number")?;
+    let seeds = args.seeds.clone().unwrap_or(first..=last);
+    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
+    create_private_folder(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let options = ChaosOptions { seeds, only: args.only, lanes: args.lanes.into() };
+    let report = Box::pin(chaos(&options, &folder)).await?;
+    report.print(args.json)?;
+    ensure!(report.total.broken() == 0, "{} promises broke", report.total.broken());
+    Ok(())
+}
+
+/// Runs the trials in a folder, and says what came of them.
+///
+/// # Errors
+/// When the folder cannot be used. A trial that cannot be carried out is in the report.
+pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Report> {
+    let began = Instant::now();
+    let wanted = |trial: &Trial| options.only.is_empty() || options.only.contains(&trial.scenario);
+    let trials: Vec<Trial> = options.seeds.clone().flat_map(plan::plan).filter(wanted).collect();
+    let (first, last) = (options.seeds.start(), options.seeds.end());
+    output::note(&format!("chaos: seeds {first}..{last}, {} trials", trials.len()));
+    let mut report = Report::default();
+    let mut running = stream::iter(trials)
+        .map(|trial| async move {
+            let findings = in_folder(folder, &trial).await;
+            (trial, findings)
+        })
+        .buffer_unordered(options.lanes.max(1));
+    while let Some((trial, findings)) = running.next().await {
+        let name = trial.scenario.name();
+        for line in &findings.lines {
+            output::note(&format!("  seed {}, {name}: {line}", trial.seed));
+        }
+        report.add(trial.seed, trial.scenario, findings);
+    }
+    report.seconds = (began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+    Ok(report)
+}
+
+/// Runs a trial in a folder of its own, which goes where nothing was found.
+async fn in_folder(folder: &Path, trial: &Trial) -> Findings {
+    let folder = folder.join(format!("seed-{}-{}", trial.seed, trial.scenario.name()));
+    let mut findings = match prepared(&folder, trial).await {
+        Ok(findings) => findings,
+        Err(error) => {
+            let mut findings = Findings::default();
+            findings.failed(&format!("{error:#}"));
+            findings
+        }
+    };
+    findings.tally.trials += 1;
+    if findings.tally.broken() == 0 {
+        // Hundreds of trials leave gigabytes otherwise.
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    findings
+}
+
+async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<Findings> {
+    create_private_folder(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let program = match &trial.fault {
+        Fault::FullDisk(program) | Fault::Damage(program, _) => *program,
+        Fault::SilentPeers { program, .. } => *program,
+        Fault::KillRelayer(_) => Program::Relayer,
+        Fault::FirstStart(command, how) if *command != FirstCommand::Chat => {
+            return disks::first_start(folder, *command, *how).await;
+        }
+        _ => Program::Client,
+    };
+    if program == Program::Relayer {
+        let mut memories = Memories::start(folder, trial).await?;
+        if let Err(error) = of_memories(&mut memories, &trial.fault).await {
+            memories.findings.failed(&format!("{error:#}"));
+        }
+        return Ok(memories.end().await);
+    }
+    let mut world = World::start(folder, trial).await?;
+    if let Err(error) = of_world(&mut world, &trial.fault).await {
+        world.findings.failed(&format!("{error:#}"));
+    }
+    Ok(world.end().await)
+}
+
+/// A trial of a conversation.
+async fn of_world(world: &mut World, fault: &Fault) -> anyhow::Result<()> {
+    match fault {
+        Fault::Kills(turns) => kills::kills(world, turns).await,
+        Fault::TwoDevices(rounds) => kills::two_devices(world, rounds).await,
+        Fault::FullDisk(program) => disks::in_a_conversation(world, *program).await,
+        Fault::FirstStart(_, how) => disks::first_chat(world, *how).await,
+        Fault::Damage(Program::Node, damage) => damage::of_node(world, damage).await,
+        Fault::Damage(Program::Store, damage) => damage::of_store(world, damage).await,
+        Fault::Damage(_, damage) => damage::of_client(world, damage).await,
+        Fault::OlderHome { before, after } => rollback::older_home(world, *before, *after).await,
+        Fault::CutJournal { turns, kept } => rollback::cut_journal(world, *turns, *kept).await,
+        Fault::WrongClock { program, seconds } => faults::wrong_clock(world, *program, *seconds).await,
+        Fault::ForgetfulStore { everything } => faults::forgetful_store(world, *everything).await,
+        Fault::SilentPeers { connections, .. } => faults::silent_at_store(world, *connections).await,
+        Fault::KillRelayer(_) => anyhow::bail!("a relayer's trial has no conversation"),
+    }
+}
+
+/// A trial of memory.
+async fn of_memories(memories: &mut Memories, fault: &Fault) -> anyhow::Result<()> {
+    match fault {
+        Fault::KillRelayer(additions) => kills::kill_relayer(memories, additions).await,
+        Fault::FullDisk(_) => disks::of_a_relayer(memories).await,
+        Fault::Damage(_, damage) => damage::of_relayer(memories, damage).await,
+        Fault::SilentPeers { connections, .. } => faults::silent_at_relayer(memories, *connections).await,
+        other => anyhow::bail!("a conversation's trial has no relayer: {other:?}"),
+    }
+}

@@ -1,0 +1,177 @@
+//! Calls of programs that end by themselves: run with a limit of time, killed on the way where the plan says so, and kept
+//! with all that they print.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    time::timeout,
+};
+
+use crate::process::{self, Disk};
+
+/// A call that takes longer counts as one that hangs.
+pub(super) const HANG: Duration = Duration::from_secs(30);
+/// And is killed after this.
+const GIVE_UP: Duration = Duration::from_secs(90);
+/// Exit code of a Rust program whose main thread panicked.
+const PANIC_CODE: i32 = 101;
+/// Variables that calls get of this process's environment: settings of the user would change what is measured.
+const PASSED_ON: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"];
+
+/// How a call is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Conditions {
+    pub(super) disk: Disk,
+    /// `kill -9` after this time, if it still runs.
+    pub(super) kill_after: Option<Duration>,
+}
+
+impl Conditions {
+    pub(super) fn killed_after(ms: Option<u64>) -> Self {
+        Self { kill_after: ms.map(Duration::from_millis), ..Self::default() }
+    }
+
+    pub(super) fn full_disk() -> Self {
+        Self { disk: Disk::Full, ..Self::default() }
+    }
+}
+
+/// What came of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// The call, for messages.
+    pub(super) what: String,
+    status: ExitStatus,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) took: Duration,
+}
+
+impl Answer {
+    /// Whether it ended with code 0.
+    pub(super) fn is_ok(&self) -> bool {
+        self.status.success()
+    }
+
+    pub(super) fn has_panicked(&self) -> bool {
+        self.status.code() == Some(PANIC_CODE) || self.stderr.contains("panicked at")
+    }
+
+    /// The last line of standard output that is JSON.
+    pub(super) fn json(&self) -> Option<Value> {
+        self.stdout.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// The acknowledged turn, if the client printed one.
+    pub(super) fn verified(&self) -> Option<Value> {
+        self.json().filter(|turn| turn["verified"] == true && turn["seq"].is_u64())
+    }
+
+    /// One line about it, for a finding.
+    pub(super) fn brief(&self) -> String {
+        let lines: Vec<&str> = self.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let last = lines.iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" | ");
+        format!("{} ended with {} after {:.1} s: {last}", self.what, self.status, self.took.as_secs_f64())
+    }
+}
+
+/// Calls programs in a folder, where all that they print is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    folder: PathBuf,
+}
+
+impl Caller {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) async fn call(
+        &self,
+        program: &str,
+        args: &[String],
+        conditions: Conditions,
+    ) -> anyhow::Result<Answer> {
+        let mut command = process::command(program, args, conditions.disk)?;
+        command.env_clear().env("HOME", &self.folder);
+        command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let began = Instant::now();
+        let (mut child, ward) = process::spawn(command)?;
+        let stdout = tokio::spawn(read_all(child.stdout.take().context("the output is piped")?));
+        let stderr = tokio::spawn(read_all(child.stderr.take().context("the errors are piped")?));
+        let limit = conditions.kill_after.unwrap_or(GIVE_UP);
+        let status = match timeout(limit, child.wait()).await {
+            Ok(status) => status?,
+            Err(_) => {
+                child.start_kill()?;
+                child.wait().await?
+            }
+        };
+        drop(ward);
+        let answer = Answer {
+            what: format!("{program} {}", said(args)),
+            status,
+            stdout: stdout.await?,
+            stderr: stderr.await?,
+            took: began.elapsed(),
+        };
+        self.keep(&answer)?;
+        Ok(answer)
+    }
+
+    /// Adds an answer to the folder's list of calls.
+    fn keep(&self, answer: &Answer) -> anyhow::Result<()> {
+        let path = self.folder.join("calls.log");
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
+        let Answer { what, status, stdout, stderr, took } = answer;
+        writeln!(file, "== {what}: {status}, {:.1} s\n{stdout}{stderr}", took.as_secs_f64())
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The arguments that say what is done: not those that say where.
+fn said(args: &[String]) -> String {
+    let mut shown = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--home" | "--publisher" | "--shards" | "--node" | "--words-file" | "--out" | "--data-dir" => {
+                args.next();
+            }
+            "--json" | "--allow-echo" => {}
+            arg => shown.push(arg),
+        }
+    }
+    shown.join(" ")
+}
+
+async fn read_all(mut pipe: impl AsyncRead + Unpin) -> String {
+    let mut bytes = Vec::new();
+    // What came before the end is what there is.
+    let _ = pipe.read_to_end(&mut bytes).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_named_by_what_it_does() {
+        let args =
+            ["chat", "abc", "--message", "hello", "--home", "/x", "--json", "--node", "/ip4", "--only", "n"];
+        assert_eq!(said(&args.map(str::to_owned)), "chat abc --message hello --only n");
+    }
+}

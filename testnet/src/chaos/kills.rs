@@ -1,0 +1,129 @@
+//! `kill -9` at random moments: of client, node and store, of the relayer, and of two devices that write at once.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::{
+    call::Conditions,
+    memories::Memories,
+    plan::{Kill, Program},
+    world::{Device, World},
+};
+use crate::network::Network;
+
+/// How often two devices come into step before they must have one head.
+const STEPS: usize = 4;
+
+/// A conversation in which something is killed in most turns.
+pub(super) async fn kills(world: &mut World, turns: &[Option<Kill>]) -> anyhow::Result<()> {
+    let mut device = world.device();
+    world.say_turns(&mut device, 1).await?;
+    for kill in turns {
+        turn(world, &mut device, *kill).await?;
+    }
+    world.say_surely(&mut device).await?;
+    world.check(&device).await
+}
+
+/// One turn, perhaps with a kill.
+async fn turn(world: &mut World, device: &mut Device, kill: Option<Kill>) -> anyhow::Result<()> {
+    let text = world.next_text(device);
+    let clients = world.clients();
+    let own = kill.filter(|kill| kill.program == Program::Client).map(|kill| kill.after_ms);
+    let chatting = clients.chat(device, &text, &[], Conditions::killed_after(own));
+    let (answer, killed) = tokio::join!(chatting, kill_and_start(&mut world.network, kill));
+    killed?;
+    world.take(device, &text, &answer?);
+    Ok(())
+}
+
+/// Kills node or store after a while, and starts it again.
+async fn kill_and_start(network: &mut Network, kill: Option<Kill>) -> anyhow::Result<()> {
+    let Some(Kill { program, after_ms }) = kill else { return Ok(()) };
+    tokio::time::sleep(Duration::from_millis(after_ms)).await;
+    match program {
+        Program::Node => {
+            let node = network.running().next().map(|node| node.node).context("the node runs")?;
+            network.kill_node(node).await?;
+            network.start_node(0, &[]).await?;
+        }
+        Program::Store => {
+            network.kill_store().await?;
+            network.restart_store().await?;
+        }
+        Program::Client | Program::Relayer => {}
+    }
+    Ok(())
+}
+
+/// Additions to memory, of which most meet a kill of the relayer.
+pub(super) async fn kill_relayer(memories: &mut Memories, additions: &[Option<u64>]) -> anyhow::Result<()> {
+    for kill_after_ms in additions {
+        memories.add(*kill_after_ms).await?;
+    }
+    if let Err(answer) = memories.add_surely().await? {
+        memories.findings.unserved(&answer.brief());
+    }
+    memories.check().await
+}
+
+/// Two devices write at once and are killed on the way; then both come into step, and a third one has the words alone.
+pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) -> anyhow::Result<()> {
+    let mut first = world.device();
+    world.say_turns(&mut first, 1).await?;
+    world.settle(&first).await?;
+    let words = world.words(&first).await?;
+    let restored = world.restore(&words, &first).await?;
+    let mut second = restored.context("a second device has the session")?.in_lane(1);
+    for [first_ms, second_ms] in rounds {
+        let texts = [world.next_text(&first), world.next_text(&second)];
+        let clients = world.clients();
+        let (one, other) = tokio::join!(
+            clients.chat(&first, &texts[0], &[], Conditions::killed_after(*first_ms)),
+            clients.chat(&second, &texts[1], &[], Conditions::killed_after(*second_ms)),
+        );
+        world.take(&mut first, &texts[0], &one?);
+        world.take(&mut second, &texts[1], &other?);
+    }
+    // Each finishes what a kill left unfinished, and takes in what the other one wrote.
+    for device in [&mut first, &mut second] {
+        world.say_surely(device).await?;
+        world.settle(device).await?;
+    }
+    come_into_step(world, [&first, &second]).await?;
+    let (of_second, _) = world.history(&second).await?;
+    let mut verdict = world.ledger.judge(&of_second);
+    world.check(&first).await?;
+    // What the first device lacks too is counted already.
+    let (of_first, _) = world.history(&first).await?;
+    let first_lacks = world.ledger.judge(&of_first);
+    verdict.lost.retain(|text| !first_lacks.lost.contains(text));
+    verdict.wrong.retain(|text| !first_lacks.wrong.contains(text));
+    world.findings.judge(&verdict);
+    Ok(())
+}
+
+/// Both devices compare notes until they have one head: each time, one of them may say again what lost its place.
+async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Result<()> {
+    let mut heads = [String::new(), String::new()];
+    for _ in 0..STEPS {
+        for (device, head) in devices.into_iter().zip(&mut heads) {
+            world.settle(device).await?;
+            *head = head_of(world, device).await?;
+        }
+        if heads[0] == heads[1] {
+            return Ok(());
+        }
+    }
+    world.findings.wrong(&format!("after {STEPS} times in step, two devices have the heads {heads:?}"));
+    Ok(())
+}
+
+/// The head that a device has of its only session.
+async fn head_of(world: &mut World, device: &Device) -> anyhow::Result<String> {
+    let listed = world.clients().call(&device.home, &["session", "list"], Conditions::default()).await?;
+    world.look_at(&listed);
+    let sessions = listed.json().with_context(|| format!("no list: {}", listed.brief()))?;
+    Ok(sessions["sessions"][0]["head"].as_str().unwrap_or("none").to_owned())
+}

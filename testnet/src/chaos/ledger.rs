@@ -1,0 +1,196 @@
+//! What was said in a trial and what was acknowledged, and the judgement of a history against it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One message that was handed to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Message {
+    text: String,
+    /// Who said it: messages of one lane keep their order.
+    lane: usize,
+    acknowledged: bool,
+}
+
+/// All messages of a session, each with a text of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    messages: Vec<Message>,
+}
+
+/// A turn as a client shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exchange {
+    pub(super) said: String,
+    pub(super) answer: String,
+}
+
+/// What is not as it was promised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Acknowledged messages that are not there.
+    pub(super) lost: BTreeSet<String>,
+    /// Turns that nobody said, that are there twice, out of order, or with another's answer.
+    pub(super) wrong: BTreeSet<String>,
+}
+
+impl Verdict {
+    /// Whether all is as promised.
+    pub(super) fn is_good(&self) -> bool {
+        self.lost.is_empty() && self.wrong.is_empty()
+    }
+
+    /// Adds another look at the same session.
+    pub(super) fn and(&mut self, other: Self) {
+        self.lost.extend(other.lost);
+        self.wrong.extend(other.wrong);
+    }
+}
+
+impl Ledger {
+    /// Notes a message before it is handed over. Its text occurs once.
+    pub(super) fn say(&mut self, lane: usize, text: &str) {
+        self.messages.push(Message { text: text.to_owned(), lane, acknowledged: false });
+    }
+
+    /// Notes that the client printed its acknowledgement.
+    pub(super) fn acknowledge(&mut self, text: &str) {
+        if let Some(message) = self.messages.iter_mut().find(|message| message.text == text) {
+            message.acknowledged = true;
+        }
+    }
+
+    /// How many were acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.messages.iter().filter(|message| message.acknowledged).count() as u64
+    }
+
+    /// The number for the next message.
+    pub(super) fn next_number(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Compares a session: what was acknowledged is there, once, in its lane's order, with its answer; what was said
+    /// without an acknowledgement may be there, once; and nothing else is.
+    pub(super) fn judge(&self, history: &[Exchange]) -> Verdict {
+        let mut verdict = self.count(history.iter().map(|exchange| exchange.said.as_str()));
+        for exchange in history {
+            if exchange.answer != echo(&exchange.said) {
+                let what = format!("{:?} has the answer {:?}", brief(&exchange.said), exchange.answer);
+                verdict.wrong.insert(what);
+            }
+        }
+        let places: BTreeMap<&str, usize> =
+            history.iter().enumerate().map(|(place, exchange)| (exchange.said.as_str(), place)).collect();
+        let mut last: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
+        for message in self.messages.iter().filter(|message| message.acknowledged) {
+            let Some(place) = places.get(message.text.as_str()).copied() else { continue };
+            if let Some((before, text)) = last.insert(message.lane, (place, &message.text))
+                && before > place
+            {
+                verdict.wrong.insert(format!("{:?} comes before {:?}", brief(&message.text), brief(text)));
+            }
+        }
+        verdict
+    }
+
+    /// The same of a list without answers or order, such as memory's.
+    pub(super) fn count<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Verdict {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for text in texts {
+            *counts.entry(text).or_default() += 1;
+        }
+        let mut verdict = Verdict::default();
+        for message in self.messages.iter().filter(|message| message.acknowledged) {
+            if !counts.contains_key(message.text.as_str()) {
+                verdict.lost.insert(brief(&message.text).to_owned());
+            }
+        }
+        let said: BTreeSet<&str> = self.messages.iter().map(|message| message.text.as_str()).collect();
+        for (text, count) in counts {
+            if !said.contains(text) {
+                verdict.wrong.insert(format!("nobody said {text:?}"));
+            } else if count > 1 {
+                verdict.wrong.insert(format!("{:?} is there {count} times", brief(text)));
+            }
+        }
+        verdict
+    }
+}
+
+/// A message's name: what stands before the words that make it longer.
+fn brief(text: &str) -> &str {
+    text.split(':').next().unwrap_or(text)
+}
+
+/// The answer of the echo engine.
+fn echo(said: &str) -> String {
+    format!("echo: {said}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `a`, `b` and `d` of one lane and `c` of another; all but `b` acknowledged.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for (lane, text) in [(0, "a"), (0, "b"), (1, "c"), (0, "d")] {
+            ledger.say(lane, text);
+            if text != "b" {
+                ledger.acknowledge(text);
+            }
+        }
+        ledger
+    }
+
+    fn history(texts: &[&str]) -> Vec<Exchange> {
+        let exchange = |text: &&str| Exchange { said: (*text).to_owned(), answer: echo(text) };
+        texts.iter().map(exchange).collect()
+    }
+
+    #[test]
+    fn a_history_with_all_that_was_acknowledged_is_good() {
+        assert_eq!(ledger().acknowledged(), 3);
+        for texts in [&["a", "b", "c", "d"][..], &["a", "c", "d"], &["c", "a", "d"], &["a", "d", "c", "b"]] {
+            assert!(ledger().judge(&history(texts)).is_good(), "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn finds_lost_doubled_unknown_and_unordered_turns() {
+        let cases: [(&[&str], &[&str], usize); 5] = [
+            (&["a", "b", "c"], &["d"], 0),
+            (&[], &["a", "c", "d"], 0),
+            (&["a", "a", "c", "d"], &[], 1),
+            (&["a", "c", "d", "x"], &[], 1),
+            (&["d", "c", "a"], &[], 1),
+        ];
+        for (texts, lost, wrong) in cases {
+            let verdict = ledger().judge(&history(texts));
+            let expected: BTreeSet<String> = lost.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!((&verdict.lost, verdict.wrong.len()), (&expected, wrong), "{texts:?}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn finds_anothers_answer() {
+        let mut turns = history(&["a", "c", "d"]);
+        turns[1].answer = echo("a");
+        let verdict = ledger().judge(&turns);
+        assert_eq!((verdict.lost.len(), verdict.wrong.len()), (0, 1), "{verdict:?}");
+    }
+
+    #[test]
+    fn two_looks_count_a_lost_turn_once() {
+        let mut verdict = ledger().judge(&history(&["a", "c"]));
+        verdict.and(ledger().judge(&history(&["a", "c"])));
+        verdict.and(ledger().judge(&history(&["a", "d"])));
+        assert_eq!(verdict.lost, BTreeSet::from(["c".to_owned(), "d".to_owned()]));
+    }
+
+    #[test]
+    fn a_list_has_no_order() {
+        assert!(ledger().count(["d", "c", "a"].into_iter()).is_good());
+        assert_eq!(ledger().count(["d", "d", "a"].into_iter()).lost, BTreeSet::from(["c".to_owned()]));
+    }
+}

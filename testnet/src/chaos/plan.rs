@@ -1,0 +1,339 @@
+//! What is done in a seed's trials: a pure function of the seed.
+//!
+//! A plan holds choices alone: moments, numbers, kinds of damage. What they fall on (which file there is, how long a
+//! journal became) follows when a trial runs.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::draws::Draws;
+
+/// Turns of a conversation in which processes are killed.
+const KILL_TURNS: usize = 12;
+/// Additions to memory while the relayer is killed.
+const KILL_ADDITIONS: usize = 10;
+/// Rounds in which two devices write at once.
+const DEVICE_ROUNDS: usize = 4;
+/// From a turn's start to the kill, at most: a client starts, finds its node, has its answer, and stores within it.
+const LATEST_KILL_MS: u64 = 700;
+/// From the start of an addition to memory to the kill, at most.
+const LATEST_RELAYER_KILL_MS: u64 = 120;
+/// From a program's first start to its kill, at most.
+const LATEST_FIRST_KILL_MS: u64 = 80;
+/// Connections that say nothing: more than a server takes at once by default.
+const SILENT_CONNECTIONS: u64 = 300;
+/// Seconds by which a client's clock is wrong.
+const CLIENT_OFFSETS: [i64; 8] = [-86_400, -3_600, -300, 45, 3_600, 86_400, 40 * 86_400, 400 * 86_400];
+/// Seconds by which a node's clock is wrong.
+const NODE_OFFSETS: [i64; 6] = [-300, 3, 8, 20, 90, 3_600];
+
+/// A kind of trial: a row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// `kill -9` of client, node and store at random moments of turns
+    Kills,
+    /// `kill -9` of the relayer at random moments of additions to memory
+    KillRelayer,
+    /// Two devices of one session write at once, and are killed on the way
+    TwoDevices,
+    /// The disk of client, node, store or relayer is full for a while
+    FullDisk,
+    /// A first start on a full disk, or one that is killed, and then a second one
+    FirstStart,
+    /// A file of the client's home is flipped, cut, zeroed or emptied
+    DamageClient,
+    /// The same with the node's folder
+    DamageNode,
+    /// The same with the store's folder
+    DamageStore,
+    /// The same with the relayer's folder
+    DamageRelayer,
+    /// An older copy of the client's home is put back, and then a turn is said
+    OlderHome,
+    /// The client's journal loses its end, and then a turn is said
+    CutJournal,
+    /// The clock of client or node is wrong for a while
+    WrongClock,
+    /// The store forgets blobs that it was paid for
+    ForgetfulStore,
+    /// Connections that say nothing occupy store or relayer
+    SilentPeers,
+}
+
+impl Scenario {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 14] = [
+        Self::Kills,
+        Self::KillRelayer,
+        Self::TwoDevices,
+        Self::FullDisk,
+        Self::FirstStart,
+        Self::DamageClient,
+        Self::DamageNode,
+        Self::DamageStore,
+        Self::DamageRelayer,
+        Self::OlderHome,
+        Self::CutJournal,
+        Self::WrongClock,
+        Self::ForgetfulStore,
+        Self::SilentPeers,
+    ];
+
+    /// Its name on the command line and in the table.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// A program that something happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    Client,
+    Node,
+    Store,
+    Relayer,
+}
+
+/// A kill during a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kill {
+    pub(super) program: Program,
+    /// From the turn's start.
+    pub(super) after_ms: u64,
+}
+
+/// Damage of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Damage {
+    /// A draw: which folder's file.
+    pub(super) folder: u64,
+    /// A draw: which file there.
+    pub(super) file: u64,
+    pub(super) change: Change,
+}
+
+/// What a file's bytes become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// One bit is another one; a draw says which.
+    Flip { at: u64 },
+    /// So many thousandths of the file are left.
+    Cut { kept: u64 },
+    /// A stretch is zeros, from the place that a draw says.
+    Zero { at: u64 },
+    /// Nothing is left.
+    Empty,
+}
+
+/// A command that makes a program's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstCommand {
+    Chat,
+    Account,
+    Node,
+    Relayer,
+}
+
+/// Why a first start does not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interruption {
+    FullDisk,
+    Kill { after_ms: u64 },
+}
+
+/// What happens in a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A kill, or none, in each turn.
+    Kills(Vec<Option<Kill>>),
+    /// Milliseconds to the relayer's kill, if there is one, in each addition.
+    KillRelayer(Vec<Option<u64>>),
+    /// Milliseconds to the kill of each device, if there is one, in each round.
+    TwoDevices(Vec<[Option<u64>; 2]>),
+    FullDisk(Program),
+    FirstStart(FirstCommand, Interruption),
+    Damage(Program, Damage),
+    /// Turns before the copy, and after it.
+    OlderHome {
+        before: u64,
+        after: u64,
+    },
+    /// Turns, and how many thousandths of the journal are left.
+    CutJournal {
+        turns: u64,
+        kept: u64,
+    },
+    WrongClock {
+        program: Program,
+        seconds: i64,
+    },
+    ForgetfulStore {
+        everything: bool,
+    },
+    SilentPeers {
+        program: Program,
+        connections: u64,
+    },
+}
+
+/// One trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trial {
+    pub(super) seed: u64,
+    pub(super) scenario: Scenario,
+    pub(super) fault: Fault,
+}
+
+/// The trials of a seed: one of each scenario.
+pub(super) fn plan(seed: u64) -> Vec<Trial> {
+    let trial = |(lane, scenario): (usize, Scenario)| {
+        let mut draws = Draws::of(seed, lane as u64);
+        Trial { seed, scenario, fault: fault(scenario, &mut draws) }
+    };
+    Scenario::ALL.into_iter().enumerate().map(trial).collect()
+}
+
+fn fault(scenario: Scenario, draws: &mut Draws) -> Fault {
+    match scenario {
+        Scenario::Kills => Fault::Kills((0..KILL_TURNS).map(|_| kill(draws)).collect()),
+        Scenario::KillRelayer => {
+            Fault::KillRelayer((0..KILL_ADDITIONS).map(|_| moment(draws, LATEST_RELAYER_KILL_MS)).collect())
+        }
+        Scenario::TwoDevices => {
+            let round = |_| [moment(draws, LATEST_KILL_MS), moment(draws, LATEST_KILL_MS)];
+            Fault::TwoDevices((0..DEVICE_ROUNDS).map(round).collect())
+        }
+        Scenario::FullDisk => {
+            Fault::FullDisk(one_of(draws, [Program::Client, Program::Node, Program::Store, Program::Relayer]))
+        }
+        Scenario::FirstStart => first_start(draws),
+        Scenario::DamageClient => Fault::Damage(Program::Client, damage(draws)),
+        Scenario::DamageNode => Fault::Damage(Program::Node, damage(draws)),
+        Scenario::DamageStore => Fault::Damage(Program::Store, damage(draws)),
+        Scenario::DamageRelayer => Fault::Damage(Program::Relayer, damage(draws)),
+        Scenario::OlderHome => Fault::OlderHome { before: 1 + draws.below(3), after: 1 + draws.below(4) },
+        Scenario::CutJournal => Fault::CutJournal { turns: 3 + draws.below(3), kept: 300 + draws.below(700) },
+        Scenario::WrongClock => {
+            let program = one_of(draws, [Program::Client, Program::Node]);
+            let offsets: &[i64] = if program == Program::Client { &CLIENT_OFFSETS } else { &NODE_OFFSETS };
+            Fault::WrongClock { program, seconds: draws.one_of(offsets).unwrap_or_default() }
+        }
+        Scenario::ForgetfulStore => Fault::ForgetfulStore { everything: draws.below(2) == 0 },
+        Scenario::SilentPeers => Fault::SilentPeers {
+            program: one_of(draws, [Program::Store, Program::Relayer]),
+            connections: SILENT_CONNECTIONS + draws.below(100),
+        },
+    }
+}
+
+fn first_start(draws: &mut Draws) -> Fault {
+    let commands = [FirstCommand::Chat, FirstCommand::Account, FirstCommand::Node, FirstCommand::Relayer];
+    let command = one_of(draws, commands);
+    let after_ms = draws.below(LATEST_FIRST_KILL_MS);
+    let how = one_of(draws, [Interruption::FullDisk, Interruption::Kill { after_ms }]);
+    Fault::FirstStart(command, how)
+}
+
+/// Two turns of three meet a kill.
+fn kill(draws: &mut Draws) -> Option<Kill> {
+    let programs = [Program::Client, Program::Node, Program::Store];
+    let program = one_of(draws, programs);
+    moment(draws, LATEST_KILL_MS).map(|after_ms| Kill { program, after_ms })
+}
+
+/// Two of three have one.
+fn moment(draws: &mut Draws, latest_ms: u64) -> Option<u64> {
+    let after_ms = draws.below(latest_ms);
+    (draws.below(3) > 0).then_some(after_ms)
+}
+
+fn damage(draws: &mut Draws) -> Damage {
+    let (folder, file, at) = (draws.next(), draws.next(), draws.next());
+    let kept = draws.below(1000);
+    let change =
+        one_of(draws, [Change::Flip { at }, Change::Cut { kept }, Change::Zero { at }, Change::Empty]);
+    Damage { folder, file, change }
+}
+
+/// One of a few, of which there is at least one.
+fn one_of<T: Copy, const N: usize>(draws: &mut Draws, choices: [T; N]) -> T {
+    const { assert!(N > 0, "there is a choice") };
+    draws.one_of(&choices).unwrap_or(choices[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_is_a_function_of_its_seed() {
+        for seed in [0, 1, 7, u64::MAX] {
+            assert_eq!(plan(seed), plan(seed));
+            let scenarios: Vec<Scenario> = plan(seed).iter().map(|trial| trial.scenario).collect();
+            assert_eq!(scenarios, Scenario::ALL);
+        }
+        assert_ne!(plan(1), plan(2));
+    }
+
+    #[test]
+    fn many_seeds_have_every_kind_of_fault() {
+        let trials: Vec<Trial> = (0..200).flat_map(plan).collect();
+        let kinds = |of: fn(&Fault) -> Option<String>| -> BTreeSet<String> {
+            trials.iter().filter_map(|trial| of(&trial.fault)).collect()
+        };
+        let full = kinds(|fault| match fault {
+            Fault::FullDisk(program) => Some(format!("{program:?}")),
+            _ => None,
+        });
+        assert_eq!(full.len(), 4, "{full:?}");
+        let first = kinds(|fault| match fault {
+            Fault::FirstStart(command, how) => {
+                Some(format!("{command:?} {}", matches!(how, Interruption::FullDisk)))
+            }
+            _ => None,
+        });
+        assert_eq!(first.len(), 8, "{first:?}");
+        let changes = kinds(|fault| match fault {
+            Fault::Damage(program, Damage { change, .. }) => {
+                let change = format!("{change:?}");
+                Some(format!("{program:?} {}", change.split(' ').next().unwrap_or_default()))
+            }
+            _ => None,
+        });
+        assert_eq!(changes.len(), 16, "{changes:?}");
+        let clocks = kinds(|fault| match fault {
+            Fault::WrongClock { program, seconds } => Some(format!("{program:?} {seconds}")),
+            _ => None,
+        });
+        assert_eq!(clocks.len(), CLIENT_OFFSETS.len() + NODE_OFFSETS.len(), "{clocks:?}");
+        let victims = kinds(|fault| match fault {
+            Fault::Kills(turns) => Some(format!("{:?}", turns.first()?.as_ref()?.program)),
+            _ => None,
+        });
+        assert_eq!(victims.len(), 3, "{victims:?}");
+    }
+
+    #[test]
+    fn moments_and_shares_are_within_their_bounds() {
+        for trial in (0..300).flat_map(plan) {
+            match trial.fault {
+                Fault::Kills(turns) => {
+                    assert_eq!(turns.len(), KILL_TURNS);
+                    assert!(turns.iter().flatten().all(|kill| kill.after_ms < LATEST_KILL_MS));
+                }
+                Fault::CutJournal { turns, kept } => {
+                    assert!((3..=5).contains(&turns) && (300..1000).contains(&kept));
+                }
+                Fault::OlderHome { before, after } => {
+                    assert!((1..=3).contains(&before) && (1..=4).contains(&after));
+                }
+                Fault::SilentPeers { connections, .. } => assert!(connections >= SILENT_CONNECTIONS),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! A trial's own network: a store and a node, devices with a session, and what was said in it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    call::{Answer, Caller, Conditions, HANG},
+    ledger::{Exchange, Ledger},
+    plan::Trial,
+    report::Findings,
+};
+use crate::{
+    churn::free_ports,
+    draws::Draws,
+    network::{EngineChoice, Network, NodeOptions},
+};
+
+/// Shard count of the store: that of Walrus's local testbed.
+const SHARDS: u16 = 10;
+/// The node's pause before each token: an answer takes long enough for kills to fall into it.
+const ECHO_DELAY_MS: u64 = 10;
+/// How long a session may take to be in the store and the index after everything is well again.
+const SETTLE: Duration = Duration::from_secs(60);
+/// How long an honest call may be refused after its cause is gone.
+pub(super) const RECOVERY: Duration = Duration::from_secs(25);
+/// How often a message says the same: an answer then takes a third of a second.
+const REPEATS: usize = 8;
+/// Between two tries of a call.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The first lane of draws for ports: plans use those below.
+const PORT_LANES: u64 = 1000;
+
+/// A client's home, and the session in it.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) home: PathBuf,
+    session: Option<String>,
+    /// The ledger's lane for what is said here.
+    pub(super) lane: usize,
+}
+
+impl Device {
+    /// The session's id.
+    ///
+    /// # Errors
+    /// When nothing was said yet.
+    pub(super) fn session(&self) -> anyhow::Result<&str> {
+        self.session.as_deref().context("the device has no session yet")
+    }
+
+    /// The folder's copy, for other lanes of the same session.
+    pub(super) fn in_lane(&self, lane: usize) -> Self {
+        Self { lane, ..self.clone() }
+    }
+}
+
+/// Calls clients, and tells each where the network is. Clones may call at once.
+#[derive(Clone, Debug)]
+pub(super) struct Clients {
+    caller: Caller,
+    store: String,
+    node: String,
+}
+
+impl Clients {
+    /// `baton`, for a home.
+    pub(super) async fn call(
+        &self,
+        home: &Path,
+        words: &[&str],
+        conditions: Conditions,
+    ) -> anyhow::Result<Answer> {
+        let home = home.to_string_lossy();
+        let shards = SHARDS.to_string();
+        let settings = [
+            "--json",
+            "--home",
+            &home,
+            "--publisher",
+            &self.store,
+            "--shards",
+            &shards,
+            "--node",
+            &self.node,
+        ];
+        let args: Vec<String> = words.iter().chain(&settings).map(|word| (*word).to_owned()).collect();
+        self.caller.call("baton", &args, conditions).await
+    }
+
+    /// One turn, with more arguments if there are any.
+    pub(super) async fn chat(
+        &self,
+        device: &Device,
+        text: &str,
+        more: &[&str],
+        conditions: Conditions,
+    ) -> anyhow::Result<Answer> {
+        let mut words = vec!["chat"];
+        words.extend(device.session.as_deref());
+        words.extend(["--message", text, "--allow-echo"]);
+        words.extend(more);
+        self.call(&device.home, &words, conditions).await
+    }
+
+    /// A command about the device's session.
+    pub(super) async fn session(
+        &self,
+        device: &Device,
+        command: &str,
+        more: &[&str],
+    ) -> anyhow::Result<Answer> {
+        let words = [&["session", command, device.session()?], more].concat();
+        self.call(&device.home, &words, Conditions::default()).await
+    }
+}
+
+/// All of a trial.
+pub(super) struct World {
+    pub(super) folder: PathBuf,
+    pub(super) network: Network,
+    pub(super) caller: Caller,
+    pub(super) ledger: Ledger,
+    pub(super) findings: Findings,
+    /// The node's address, also while it is down.
+    node: String,
+    homes: usize,
+}
+
+impl World {
+    /// A store and a node, in a folder.
+    ///
+    /// # Errors
+    /// When they do not start.
+    pub(super) async fn start(folder: &Path, trial: &Trial) -> anyhow::Result<Self> {
+        let options = NodeOptions {
+            engine: EngineChoice::Echo,
+            shards: SHARDS,
+            store_faults: None,
+            context_tokens: None,
+            echo_delay_ms: ECHO_DELAY_MS,
+            model_dir: None,
+            extra: Vec::new(),
+        };
+        let mut network = Network::start(folder, 0, options).await?;
+        // A port of its own, so that a node that starts again is where clients look for it.
+        let mut draws = Draws::of(trial.seed, PORT_LANES + trial.scenario as u64);
+        network.use_ports(free_ports(1, &mut draws)?);
+        network.add_node(&[]).await?;
+        let mut world = Self {
+            folder: folder.to_owned(),
+            network,
+            caller: Caller::new(folder),
+            ledger: Ledger::default(),
+            findings: Findings::default(),
+            node: String::new(),
+            homes: 0,
+        };
+        world.find_node()?;
+        Ok(world)
+    }
+
+    /// Takes the running node's address.
+    fn find_node(&mut self) -> anyhow::Result<()> {
+        let address = self.network.addresses().first().map(ToString::to_string);
+        self.node = address.context("the node has an address")?;
+        Ok(())
+    }
+
+    /// Starts the node again, with more arguments if there are any.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(super) async fn start_node(&mut self, extra: &[&str]) -> anyhow::Result<()> {
+        let extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
+        self.network.start_node(0, &extra).await?;
+        self.find_node()
+    }
+
+    /// SIGTERM to the node.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub(super) async fn stop_node(&mut self) -> anyhow::Result<()> {
+        let running = self.network.running().next().map(|node| node.node);
+        self.network.stop_node(running.context("the node runs")?).await
+    }
+
+    /// The caller of clients, for the network as it is now.
+    pub(super) fn clients(&self) -> Clients {
+        Clients {
+            caller: self.caller.clone(),
+            store: self.network.store_url().to_owned(),
+            node: self.node.clone(),
+        }
+    }
+
+    /// A fresh home, made by the first call.
+    pub(super) fn device(&mut self) -> Device {
+        self.homes += 1;
+        let home = self.folder.join(format!("home-{}", self.homes));
+        Device { home, session: None, lane: 0 }
+    }
+
+    /// A text that is said nowhere else, noted as said.
+    pub(super) fn next_text(&mut self, device: &Device) -> String {
+        let (number, lane) = (self.ledger.next_number(), device.lane);
+        let text = format!("message {number} of lane {lane}:{}", " and so on".repeat(REPEATS));
+        self.ledger.say(device.lane, &text);
+        text
+    }
+
+    /// Looks at an answer: panics, hangs, and whether the turn was acknowledged.
+    pub(super) fn take(&mut self, device: &mut Device, text: &str, answer: &Answer) -> bool {
+        self.look_at(answer);
+        let Some(turn) = answer.verified() else { return false };
+        self.ledger.acknowledge(text);
+        if device.session.is_none() {
+            device.session = turn["session"].as_str().map(str::to_owned);
+        }
+        true
+    }
+
+    /// Counts a panic, and a call that took too long.
+    pub(super) fn look_at(&mut self, answer: &Answer) {
+        look_at(&mut self.findings, answer);
+    }
+
+    /// One turn under conditions.
+    pub(super) async fn say(
+        &mut self,
+        device: &mut Device,
+        more: &[&str],
+        conditions: Conditions,
+    ) -> anyhow::Result<(bool, Answer)> {
+        let text = self.next_text(device);
+        let answer = self.clients().chat(device, &text, more, conditions).await?;
+        Ok((self.take(device, &text, &answer), answer))
+    }
+
+    /// One turn of which nothing stands in the way any more: tried for a while, and a finding if it never succeeds.
+    pub(super) async fn say_surely(&mut self, device: &mut Device) -> anyhow::Result<bool> {
+        let until = Instant::now() + RECOVERY;
+        loop {
+            let (acknowledged, answer) = self.say(device, &[], Conditions::default()).await?;
+            if acknowledged {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                self.findings.unserved(&answer.brief());
+                return Ok(false);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// So many turns, of which each must succeed.
+    pub(super) async fn say_turns(&mut self, device: &mut Device, turns: u64) -> anyhow::Result<()> {
+        for _ in 0..turns {
+            anyhow::ensure!(self.say_surely(device).await?, "a turn of a sound network was not served");
+        }
+        Ok(())
+    }
+
+    /// The device's session comes into step with store and index; a finding if it never does.
+    pub(super) async fn settle(&mut self, device: &Device) -> anyhow::Result<()> {
+        let until = Instant::now() + SETTLE;
+        let clients = self.clients();
+        loop {
+            let synced = clients.session(device, "sync", &["--allow-echo"]).await?;
+            self.look_at(&synced);
+            let verified = clients.session(device, "verify", &["--full", "--repair"]).await?;
+            self.look_at(&verified);
+            if synced.is_ok() && verified.is_ok() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let failed = if synced.is_ok() { verified } else { synced };
+                self.findings.unserved(&format!("the session did not settle: {}", failed.brief()));
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Writes the session's words to a file.
+    pub(super) async fn words(&mut self, device: &Device) -> anyhow::Result<PathBuf> {
+        self.homes += 1;
+        let file = self.folder.join(format!("words-{}", self.homes));
+        let out = file.to_string_lossy().into_owned();
+        let answer = self.clients().session(device, "backup", &["--out", &out]).await?;
+        anyhow::ensure!(answer.is_ok(), "no words: {}", answer.brief());
+        Ok(file)
+    }
+
+    /// A fresh device that has the session by its words alone, if one try gives that.
+    pub(super) async fn restore_once(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
+        let (fresh, answer) = self.try_restore(words, of).await?;
+        Ok(answer.is_ok().then_some(fresh))
+    }
+
+    async fn try_restore(&mut self, words: &Path, of: &Device) -> anyhow::Result<(Device, Answer)> {
+        let words = words.to_string_lossy().into_owned();
+        let fresh = Device { session: of.session.clone(), ..self.device() };
+        let call = ["session", "restore", "--words-file", &words];
+        let answer = self.clients().call(&fresh.home, &call, Conditions::default()).await?;
+        self.look_at(&answer);
+        Ok((fresh, answer))
+    }
+
+    /// A fresh device that has the session by its words alone; none, and a finding, where that never succeeds.
+    pub(super) async fn restore(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
+        let until = Instant::now() + RECOVERY;
+        loop {
+            let (fresh, answer) = self.try_restore(words, of).await?;
+            if answer.is_ok() {
+                return Ok(Some(fresh));
+            }
+            if Instant::now() >= until {
+                self.findings.unserved(&answer.brief());
+                return Ok(None);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The session as a device shows it.
+    pub(super) async fn history(&mut self, device: &Device) -> anyhow::Result<(Vec<Exchange>, Answer)> {
+        let answer = self.clients().session(device, "show", &[]).await?;
+        self.look_at(&answer);
+        Ok((exchanges(answer.json().as_ref()), answer))
+    }
+
+    /// Everything that was acknowledged is there, once and in order: on the device, and on one that has the words alone.
+    pub(super) async fn check(&mut self, device: &Device) -> anyhow::Result<()> {
+        self.settle(device).await?;
+        let words = self.words(device).await?;
+        let (own, _) = self.history(device).await?;
+        let mut verdict = self.ledger.judge(&own);
+        verdict.and(self.restored(&words, device).await?);
+        self.findings.judge(&verdict);
+        Ok(())
+    }
+
+    /// The same where the device itself cannot be asked any more.
+    pub(super) async fn check_by_words(&mut self, words: &Path, of: &Device) -> anyhow::Result<()> {
+        let verdict = self.restored(words, of).await?;
+        self.findings.judge(&verdict);
+        Ok(())
+    }
+
+    async fn restored(&mut self, words: &Path, of: &Device) -> anyhow::Result<super::ledger::Verdict> {
+        let history = match self.restore(words, of).await? {
+            Some(fresh) => self.history(&fresh).await?.0,
+            None => Vec::new(),
+        };
+        Ok(self.ledger.judge(&history))
+    }
+
+    /// Ends the network, and looks through the logs.
+    pub(super) async fn end(self) -> Findings {
+        let Self { folder, network, ledger, mut findings, .. } = self;
+        if let Err(error) = network.stop().await {
+            findings.unserved(&format!("the end: {error:#}"));
+        }
+        findings.tally.acknowledged += ledger.acknowledged();
+        find_panics(&folder, &mut findings);
+        findings
+    }
+}
+
+/// Counts a panic, and a call that took too long.
+pub(super) fn look_at(findings: &mut Findings, answer: &Answer) {
+    find_panic(findings, answer);
+    if answer.took > HANG {
+        findings.hang(&answer.brief());
+    }
+}
+
+/// Counts a panic.
+pub(super) fn find_panic(findings: &mut Findings, answer: &Answer) {
+    if answer.has_panicked() {
+        findings.panic(&answer.brief());
+    }
+}
+
+/// Looks for panics in the logs of a folder's processes.
+pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // What calls print was looked at already.
+        if name.ends_with(".log") && name != "calls.log" {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            for line in text.lines().filter(|line| line.contains("panicked at")) {
+                findings.panic(&format!("{name}: {line}"));
+            }
+        }
+    }
+}
+
+/// Turns out of what `baton session show --json` prints.
+fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
+    let turns = shown.and_then(|shown| shown["turns"].as_array());
+    let text = |turn: &Value, role: &str| {
+        let messages = turn["messages"].as_array().into_iter().flatten();
+        let texts = messages.filter(|message| message["role"] == role);
+        texts.filter_map(|message| message["text"].as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let exchange = |turn: &Value| Exchange { said: text(turn, "you"), answer: text(turn, "model") };
+    turns.into_iter().flatten().map(exchange).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn turns_are_read_from_what_a_client_shows() {
+        let message = |role: &str, text: &str| json!({ "role": role, "text": text });
+        let shown = json!({ "turns": [
+            { "messages": [message("system", "s"), message("you", "a"), message("model", "echo: a")] },
+            { "messages": [message("you", "b"), message("model", "echo: b")] },
+        ] });
+        let turns = exchanges(Some(&shown));
+        let said: Vec<(&str, &str)> =
+            turns.iter().map(|turn| (turn.said.as_str(), turn.answer.as_str())).collect();
+        assert_eq!(said, [("a", "echo: a"), ("b", "echo: b")]);
+        assert!(exchanges(Some(&json!({ "error": "x" }))).is_empty() && exchanges(None).is_empty());
+    }
+}
