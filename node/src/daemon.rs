@@ -277,9 +277,24 @@ async fn open_state(
             let text = format!("cannot make the folder of receipts {}: {error}", receipts.display());
             Failure::text(Exit::Storage, text)
         })?;
+        tell_damage(&journal, &ledger);
         Ok((identity, journal.with_ledger(ledger)))
     });
     opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
+}
+
+/// Tells the operator which files of the node are damaged, and what follows.
+fn tell_damage(journal: &Journal, ledger: &Ledger) {
+    if let Some(damage) = journal.damage() {
+        if damage.may_miss_entries() {
+            tracing::error!("the journal is damaged: {damage}");
+        } else {
+            tracing::warn!("the journal was damaged: {damage}");
+        }
+    }
+    for damage in ledger.damage() {
+        tracing::error!("receipts are damaged: {damage}");
+    }
 }
 
 fn offer(settings: &Settings, engine: &dyn Engine) -> ModelOffer {

@@ -8,9 +8,16 @@
 //! them. A journal that is new, because there was none or its disk was lost, refuses every authorisation issued
 //! before it was made ([`Journal::begins_ms`]), since it cannot know whether that was served.
 
+mod intact;
+mod open;
 mod trees;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    ops::Deref,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use baton_proto::{
     ErrorCode, SignedBytes,
@@ -22,10 +29,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::ledger::Ledger;
+pub use intact::JournalDamage;
 use trees::Trees;
 
 /// Layout of the entries; another one in the folder is refused.
-const JOURNAL_VERSION: u8 = 1;
+const JOURNAL_VERSION: u8 = 2;
 /// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
 /// Stands in a mark for the authorisation of an attempt that was given up before it came.
@@ -42,8 +50,19 @@ pub enum JournalError {
         "the journal could not be written earlier; check the disk and make space, then start the node again"
     )]
     Failed,
-    /// An entry is damaged, or of another version.
-    #[error("the journal holds an entry that is damaged or of another version: move the folder away")]
+    /// Its files cannot be compared, copied or marked.
+    #[error("the journal's files cannot be looked after: {0}; check the disk and the folder's permissions")]
+    Files(std::io::Error),
+    /// sled cannot make sense of the files.
+    #[error(
+        "the journal's files are damaged, and cannot be read even after they were made anew: check the disk"
+    )]
+    Unreadable,
+    /// It was written by another version.
+    #[error("the journal is of another version of the node: move its folder away, and a new one is made")]
+    Version,
+    /// An entry is damaged.
+    #[error("the journal holds a damaged entry: start the node again, which sets it aside")]
     Damaged,
     /// The receipts that clients acknowledge cannot be kept.
     #[error("a receipt cannot be kept: {0}; check the disk and the folder's permissions")]
@@ -174,9 +193,46 @@ impl TurnEntry {
     }
 }
 
+impl TurnEntry {
+    /// Whether the entry has a blob that the store is not known to have.
+    fn is_untaken(&self) -> bool {
+        matches!(&self.state, EntryState::Sealed(sealed) if !matches!(sealed.store, StoreState::Stored { .. }))
+    }
+}
+
 /// A handle on the journal; clones share it.
 #[derive(Clone)]
-pub struct Journal(Arc<Trees>);
+pub struct Journal(Arc<OpenJournal>);
+
+/// The trees while they are open. The last handle closes them, and writes the checksums of their files.
+struct OpenJournal {
+    trees: Option<Trees>,
+    folder: PathBuf,
+    damage: Option<JournalDamage>,
+}
+
+impl Deref for OpenJournal {
+    type Target = Trees;
+
+    fn deref(&self) -> &Trees {
+        self.trees.as_ref().expect("only dropping takes them")
+    }
+}
+
+impl Drop for OpenJournal {
+    fn drop(&mut self) {
+        let Some(trees) = self.trees.take() else { return };
+        // What is in memory after a failure is not on the disk, so the files are not vouched for.
+        let whole = !trees.failed();
+        if whole {
+            trees.mark_end();
+        }
+        drop(trees);
+        if whole {
+            intact::close(&self.folder);
+        }
+    }
+}
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -193,7 +249,14 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
-        Trees::open(folder, limits, now_ms).map(|trees| Self(Arc::new(trees)))
+        let (trees, damage) = Trees::open(folder, limits, now_ms)?;
+        Ok(Self(Arc::new(OpenJournal { trees: Some(trees), folder: folder.to_owned(), damage })))
+    }
+
+    /// What was found wrong when it was opened. The caller tells the operator.
+    #[must_use]
+    pub fn damage(&self) -> Option<&JournalDamage> {
+        self.0.damage.as_ref()
     }
 
     /// Keeps the receipts of acknowledged turns in a ledger from now on. Only the first call counts.
@@ -298,7 +361,7 @@ impl Journal {
         blob: Vec<u8>,
     ) -> Decided<()> {
         self.on_disk(move |trees| {
-            let unflushed = {
+            let (unflushed, change) = {
                 let _writing = trees.write_lock();
                 let Some(mut entry) = trees.entry(&key)? else { return Ok(Err(ErrorCode::Internal)) };
                 match entry.state {
@@ -309,10 +372,9 @@ impl Journal {
                 let digest = sealed.committed.blob_digest;
                 entry.state = EntryState::Sealed(Box::new(sealed));
                 let unflushed = trees.unflushed(key);
-                trees.insert_sealed(&key, &entry, &digest, blob)?;
-                unflushed
+                (unflushed, trees.insert_sealed(&key, &entry, &digest, blob)?)
             };
-            trees.flush()?;
+            trees.flush_change(change)?;
             trees.is_flushed(unflushed);
             Ok(Ok(()))
         })
@@ -326,10 +388,8 @@ impl Journal {
     pub async fn set_store(&self, key: TurnKey, store: StoreState) -> Result<(), JournalError> {
         self.on_disk(move |trees| {
             let _writing = trees.write_lock();
-            let Some(mut entry) = trees.entry(&key)? else { return Ok(()) };
-            let EntryState::Sealed(sealed) = &mut entry.state else { return Ok(()) };
-            sealed.store = store;
-            trees.write(&key, &entry)
+            let Some(entry) = trees.entry(&key)? else { return Ok(()) };
+            trees.write_store(&key, entry, store)
         })
         .await
     }
@@ -341,7 +401,7 @@ impl Journal {
     /// Inside: [`ErrorCode::IdempotencyConflict`] when it was acknowledged. Outside: [`JournalError`].
     pub async fn abort(&self, key: TurnKey, now_ms: u64) -> Decided<()> {
         self.on_disk(move |trees| {
-            {
+            let change = {
                 let _writing = trees.write_lock();
                 match trees.entry(&key)? {
                     None => {
@@ -349,15 +409,15 @@ impl Journal {
                         // No authorisation that was signed before the abort lives longer.
                         let expires_ms = now_ms.saturating_add(MAX_AUTH_LIFETIME_MS + MAX_CLOCK_SKEW_MS);
                         let entry = TurnEntry::new(UNKNOWN_AUTH, expires_ms, now_ms, EntryState::Aborted);
-                        trees.insert(&key, &entry)?;
+                        trees.insert_counted(&key, &entry)?
                     }
                     Some(TurnEntry { state: EntryState::Sealed(sealed), .. }) if sealed.ack.is_some() => {
                         return Ok(Err(ErrorCode::IdempotencyConflict));
                     }
                     Some(entry) => trees.abort(&key, entry)?,
                 }
-            }
-            trees.flush()?;
+            };
+            trees.flush_change(change)?;
             Ok(Ok(()))
         })
         .await
@@ -388,10 +448,13 @@ impl Journal {
                 // In this order: after a crash between the two the ack comes again, and the ledger's reader counts it once.
                 trees.keep_receipt(&sealed.committed.receipt, &ack)?;
                 sealed.ack = Some(ack);
-                trees.write(&key, &entry)?;
+                let change = trees.write_counted(&key, &entry)?;
+                drop(writing);
+                trees.flush_change(change)?;
+            } else {
+                drop(writing);
+                trees.flush()?;
             }
-            drop(writing);
-            trees.flush()?;
             Ok(Ok(()))
         })
         .await

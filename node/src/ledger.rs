@@ -5,10 +5,12 @@
 //! itself: the receipt is signed by the node, the acknowledgement by the session's key over the receipt's hash. What
 //! does not prove itself does not count.
 
+mod intact;
+
 use std::{
     collections::{BTreeMap, HashSet},
     fs,
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -23,6 +25,9 @@ use baton_proto::{
     receipt::Receipt,
 };
 
+use intact::Month;
+pub use intact::ReceiptsDamage;
+
 /// The folder of the files in the data directory.
 pub const LEDGER_FOLDER: &str = "receipts";
 /// Months that are kept, the present one included: a year's books, and the month in which they are made.
@@ -30,9 +35,11 @@ pub const KEPT_MONTHS: usize = 13;
 /// Largest file of a month: some three hundred thousand turns. What comes beyond is not kept, and the log says so.
 const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
 /// What a line begins with.
-const LINE_PREFIX: &str = "1 ";
-/// Longest line: two signed objects in hex.
-const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 16;
+const LINE_PREFIX: &str = "2 ";
+/// Bytes of a line's checksum, in hex at its end.
+const CHECKSUM_BYTES: usize = 8;
+/// Longest line: two signed objects in hex, and a checksum.
+const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 2 * CHECKSUM_BYTES as u64 + 16;
 /// Refused lines that are named; the others are counted.
 pub const MAX_REFUSED_NAMED: usize = 100;
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -41,8 +48,9 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 #[derive(Debug)]
 pub struct Ledger {
     folder: PathBuf,
-    /// Held over an append: two lines may not mix.
-    writing: Mutex<()>,
+    /// The files by their months. Held over an append: two lines may not mix.
+    writing: Mutex<BTreeMap<PathBuf, Month>>,
+    damage: Vec<ReceiptsDamage>,
 }
 
 /// A day of the Gregorian calendar, UTC.
@@ -91,15 +99,28 @@ impl std::fmt::Display for Day {
 }
 
 impl Ledger {
-    /// Opens the folder, which is made if it is not there.
+    /// Opens the folder, which is made if it is not there, and checks every line of its files. Blocking: a hundred thousand
+    /// turns take some tenths of a second.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made or read.
     pub fn open(folder: &Path) -> io::Result<Self> {
         if !folder.is_dir() {
             files::create_private_folder(folder)?;
         }
-        Ok(Self { folder: folder.to_owned(), writing: Mutex::default() })
+        let (mut months, mut damage) = (BTreeMap::new(), Vec::new());
+        for path in intact::marked_months(folder)? {
+            let (month, found) = Month::open(&path)?;
+            months.insert(path, month);
+            damage.extend(found);
+        }
+        Ok(Self { folder: folder.to_owned(), writing: Mutex::new(months), damage })
+    }
+
+    /// What was found wrong with the files when they were opened. The caller tells the operator.
+    #[must_use]
+    pub fn damage(&self) -> &[ReceiptsDamage] {
+        &self.damage
     }
 
     /// Appends a receipt and its acknowledgement, on the disk when this returns. Blocking. The same one twice is one
@@ -111,21 +132,20 @@ impl Ledger {
         let time_ms = Signed::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
         // The node made it, so this cannot be; and what cannot be read is of no use here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut months = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let day = Day::of(time_ms);
         let path = self.folder.join(format!("{:04}-{:02}.txt", day.year, day.month));
-        let fresh = !path.exists();
+        let fresh = !months.contains_key(&path);
+        if fresh {
+            months.insert(path.clone(), Month::create(&path)?);
+        }
+        let Some(month) = months.get_mut(&path) else { return Ok(()) };
         let line = line_of(receipt, ack);
-        let mut options = fs::OpenOptions::new();
-        options.append(true).create(true);
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&path)?;
-        if file.metadata()?.len() + line.len() as u64 > MAX_MONTH_BYTES {
+        if month.bytes() + line.len() as u64 > MAX_MONTH_BYTES {
             tracing::error!(file = %path.display(), "this month's receipts are full: one was not kept");
             return Ok(());
         }
-        file.write_all(line.as_bytes())?;
-        file.sync_data()?;
+        month.append(&line)?;
         if fresh {
             fs::File::open(&self.folder)?.sync_all()?;
             self.forget()?;
@@ -137,12 +157,34 @@ impl Ledger {
     fn forget(&self) -> io::Result<()> {
         let months = months(&self.folder)?;
         let old = months.len().saturating_sub(KEPT_MONTHS);
-        months.iter().take(old).try_for_each(fs::remove_file)
+        for month in months.iter().take(old) {
+            // The mark first: without its file it would be taken for damage.
+            fs::remove_file(intact::mark_path(month)).or_else(missing_is_fine)?;
+            fs::remove_file(month)?;
+        }
+        Ok(())
     }
 }
 
 fn line_of(receipt: &SignedBytes, ack: &SignedBytes) -> String {
-    format!("{LINE_PREFIX}{} {}\n", hex::encode(codec::encode(receipt)), hex::encode(codec::encode(ack)))
+    let signed = [receipt, ack].map(|signed| hex::encode(codec::encode(signed)));
+    let text = format!("{LINE_PREFIX}{}", signed.join(" "));
+    format!("{text} {}\n", checksum(&text))
+}
+
+fn checksum(text: &str) -> String {
+    let hash = blake3::hash(text.as_bytes());
+    hex::encode(hash.as_bytes().iter().take(CHECKSUM_BYTES).copied().collect::<Vec<u8>>())
+}
+
+/// What a line says before its checksum; none where that does not match.
+fn checked(line: &str) -> Option<&str> {
+    let (text, sum) = line.rsplit_once(' ')?;
+    (text.starts_with(LINE_PREFIX) && checksum(text) == sum).then_some(text)
+}
+
+fn missing_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// The files of a folder, oldest first.
@@ -194,8 +236,9 @@ pub struct Earned {
 /// # Errors
 /// [`Fault`].
 pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
-    let rest = line.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
-    let (receipt, ack) = rest.trim_end().split_once(' ').ok_or(Fault::Damaged)?;
+    let text = checked(line.trim_end()).ok_or(Fault::Damaged)?;
+    let rest = text.strip_prefix(LINE_PREFIX).ok_or(Fault::Damaged)?;
+    let (receipt, ack) = rest.split_once(' ').ok_or(Fault::Damaged)?;
     let signed = |text: &str| -> Result<SignedBytes, Fault> {
         let bytes = hex::decode(text).map_err(|_| Fault::Damaged)?;
         codec::decode(&bytes, MAX_SIGNED_BYTES + 72).map_err(|_| Fault::Damaged)

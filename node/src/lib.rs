@@ -9,6 +9,7 @@ pub mod identity;
 pub mod journal;
 pub mod ledger;
 pub mod logging;
+mod mark;
 pub mod metrics;
 pub mod models;
 pub mod prompt;

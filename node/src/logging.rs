@@ -22,7 +22,9 @@ use crate::config::{LogFormat, LogLevel};
 /// Exit code of a process that ended by a panic: a fault in the program.
 pub const PANIC_EXIT_CODE: i32 = 101;
 /// Threads whose panics are caught by their owner and fail one job only.
-const CAUGHT_THREADS: &str = "engine-";
+const CAUGHT_THREADS: [&str; 2] = ["engine-", JOURNAL_OPENING];
+/// Name of the thread that opens the journal, whose database may panic over damaged files.
+pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 /// Our own crates, which the level is for.
 const OURS: [&str; 5] = ["baton_node", "baton_mesh", "baton_walrus_client", "baton_proto", "baton_keys"];
 /// Longest reason of a panic that is written.
@@ -90,7 +92,7 @@ pub fn end_on_panic() {
         } else {
             let _ = writeln!(io::stderr(), "baton-node: panic in {name} at {place}: {reason}");
         }
-        if !name.starts_with(CAUGHT_THREADS) {
+        if !CAUGHT_THREADS.iter().any(|caught| name.starts_with(caught)) {
             exit(PANIC_EXIT_CODE);
         }
     }));

@@ -320,3 +320,31 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     let (_, log) = node.stop();
     assert!(log.contains(&format!("storing blobs of an earlier run blobs={committed}")), "{log}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_files_are_named_in_the_log_of_the_next_start() {
+    let home = tempfile::tempdir().unwrap();
+    let mut node = Node::start(home.path(), &[]);
+    let client = Client::of(&node.ready).await;
+    assert!(client.ask("hello").await.finish().await.committed);
+    let (_, log) = node.stop();
+    assert!(!log.contains("damaged"), "{log}");
+    let db = home.path().join(".local/share/baton-node/journal/db");
+    let harms: [(&str, fn(&mut Vec<u8>)); 4] = [
+        ("flipped", |bytes| bytes[200] ^= 1),
+        ("cut", |bytes| bytes.truncate(bytes.len() / 3)),
+        ("zeroed", |bytes| bytes.fill(0)),
+        ("emptied", Vec::clear),
+    ];
+    for (name, harm) in harms {
+        let mut bytes = std::fs::read(&db).unwrap();
+        harm(&mut bytes);
+        std::fs::write(&db, bytes).unwrap();
+        let (_, log) = Node::start(home.path(), &[]).stop();
+        let told = log.lines().find(|line| line.contains(&*db.to_string_lossy()));
+        let told = told.unwrap_or_else(|| panic!("{name}: {log}"));
+        assert!(told.contains("damaged") && told.contains("as they were found are in"), "{name}: {told}");
+        let (_, log) = Node::start(home.path(), &[]).stop();
+        assert!(!log.contains("damaged"), "{name}: told twice: {log}");
+    }
+}

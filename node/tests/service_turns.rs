@@ -5,6 +5,8 @@
 
 #[path = "service/audits.rs"]
 mod audits;
+#[path = "service/damage.rs"]
+mod damage;
 #[path = "service/embeddings.rs"]
 mod embeddings;
 #[path = "service/fairness.rs"]

@@ -10,17 +10,31 @@ use std::{
     },
 };
 
-use baton_proto::{SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, wire::StoreState};
+use baton_proto::{
+    SignedBytes, codec, ids::BlobDigest, limits::MAX_CLOCK_SKEW_MS, link::blob_digest, wire::StoreState,
+};
 use sled::{
     IVec, Transactional as _, Tree,
     transaction::{ConflictableTransactionResult, TransactionError, TransactionalTree},
 };
 
-use super::{EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey};
-use crate::{ledger::Ledger, service::lock};
+use super::{
+    EntryState, JOURNAL_VERSION, JournalError, JournalLimits, SealedEntry, TurnEntry, TurnKey,
+    intact::{DB_FILE, Inspection, JournalDamage, MARK_FILE},
+    open::{is_damage, open_and_read},
+};
+use crate::{
+    ledger::Ledger,
+    mark::{LastMark, Mark},
+    service::lock,
+};
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.
 const MAX_ENTRY_BYTES: usize = 64 * 1024;
+/// Bytes of an entry's checksum, which covers its key too.
+const CHECKSUM_BYTES: usize = 8;
+/// Where the number of the last change is, beside the digests, which are longer.
+pub(super) const CHANGES_KEY: &[u8] = b"changes";
 /// Entries or blobs looked at in one round of pruning, so that no single turn pays for a long one (about ten
 /// milliseconds).
 const PRUNE_BATCH: usize = 1024;
@@ -40,6 +54,12 @@ pub(super) struct Trees {
     begins_ms: u64,
     blob_bytes: AtomicU64,
     entries: AtomicU64,
+    /// Entries whose blob is here and not known to be stored.
+    untaken: AtomicU64,
+    /// Changes so far that somebody heard of once they were on the disk.
+    changes: AtomicU64,
+    /// How many of them are on the disk, in a place of its own and here.
+    mark: Mutex<(Mark, u64)>,
     /// Hashes of the keys of all entries: whoever is not among them is not on the disk.
     known: Mutex<HashSet<u64>>,
     hasher: RandomState,
@@ -65,49 +85,119 @@ type Change<'a> = (
 );
 
 impl Trees {
-    pub(super) fn open(folder: &Path, limits: JournalLimits, now_ms: u64) -> Result<Self, JournalError> {
-        let db = sled::Config::new().path(folder).cache_capacity(limits.cache_bytes).open()?;
-        let begins_ms = match (db.get("version")?, db.get("begins_ms")?) {
-            (None, None) => {
-                db.insert("version", &[JOURNAL_VERSION])?;
-                db.insert("begins_ms", &now_ms.to_be_bytes())?;
-                db.flush()?;
-                now_ms
+    /// Opens the journal of a folder: what can be read of it, and what is wrong with the rest.
+    pub(super) fn open(
+        folder: &Path,
+        limits: JournalLimits,
+        now_ms: u64,
+    ) -> Result<(Self, Option<JournalDamage>), JournalError> {
+        let mut inspection = Inspection::begin(folder, now_ms).map_err(JournalError::Files)?;
+        inspection.copy_if_doubtful();
+        if inspection.are_settings_damaged() {
+            inspection.renew_settings().map_err(JournalError::Files)?;
+        }
+        let mark_path = folder.join(MARK_FILE);
+        let last = Mark::read(&mark_path).map_err(JournalError::Files)?;
+        let (db, read) = match open_and_read(folder, &mut inspection, (limits, now_ms)) {
+            Err(error) if is_damage(&error) => {
+                // Nothing tells sled's good pages from the others. A new journal refuses what was sent before it.
+                inspection.start_anew().map_err(JournalError::Files)?;
+                open_and_read(folder, &mut inspection, (limits, now_ms))?
             }
-            (Some(version), Some(begins)) if version.as_ref() == [JOURNAL_VERSION] => {
-                u64::from_be_bytes(begins.as_ref().try_into().map_err(|_| JournalError::Damaged)?)
-            }
-            _ => return Err(JournalError::Damaged),
+            opened => opened?,
         };
-        let blobs = db.open_tree("blobs")?;
-        let mut blob_bytes = 0;
-        for blob in &blobs {
-            blob_bytes += blob?.1.len() as u64;
+        let mut begins_ms = read.begins_ms;
+        let lost_changes = match last {
+            LastMark::Counts([changes, _]) => Some(changes.saturating_sub(read.changes)),
+            LastMark::Missing if read.changes == 0 => Some(0),
+            LastMark::Missing | LastMark::Damaged => {
+                inspection.note(mark_path.clone());
+                None
+            }
+        };
+        if lost_changes.is_some_and(|lost| lost > 0) {
+            inspection.note(folder.join(DB_FILE));
         }
-        let turns = db.open_tree("turns")?;
-        let (hasher, mut known, mut entries) = (RandomState::new(), HashSet::new(), 0);
-        for key in turns.iter().keys() {
-            known.insert(hasher.hash_one(key?.as_ref()));
-            entries += 1;
+        let untaken_before = if let LastMark::Counts([_, untaken]) = last { untaken } else { read.untaken };
+        let mut damage = JournalDamage {
+            files: inspection.damaged.clone(),
+            lost_changes,
+            damaged_entries: read.damaged,
+            kept_entries: read.known.len() as u64,
+            untaken_blobs: untaken_before,
+            set_aside: None,
+        };
+        damage.set_aside = inspection.end();
+        let damage = (!damage.files.is_empty()).then_some(damage);
+        if damage.as_ref().is_some_and(JournalDamage::may_miss_entries) {
+            // What is missing may have been served, and must not be signed a second time.
+            begins_ms = begins_ms.max(now_ms);
+            db.insert("begins_ms", &begins_ms.to_be_bytes())?;
+            db.flush()?;
         }
-        Ok(Self {
-            turns,
+        // From now on the mark counts from where the journal is.
+        let changes = read.changes.max(match last {
+            LastMark::Counts([changes, _]) => changes,
+            LastMark::Missing | LastMark::Damaged => 0,
+        });
+        if changes != read.changes {
+            db.open_tree("by_digest")?.insert(CHANGES_KEY, &changes.to_be_bytes())?;
+            db.flush()?;
+        }
+        let mark = Mark::create(&mark_path, [changes, read.untaken]).map_err(JournalError::Files)?;
+        let (hasher, entries) = (RandomState::new(), read.known.len() as u64);
+        let trees = Self {
+            turns: db.open_tree("turns")?,
             by_digest: db.open_tree("by_digest")?,
             by_age: db.open_tree("by_age")?,
             blob_age: db.open_tree("blob_age")?,
-            blobs,
+            blobs: db.open_tree("blobs")?,
             db,
             limits,
             begins_ms,
-            blob_bytes: AtomicU64::new(blob_bytes),
+            blob_bytes: AtomicU64::new(read.blob_bytes),
             entries: AtomicU64::new(entries),
-            known: Mutex::new(known),
+            untaken: AtomicU64::new(read.untaken),
+            changes: AtomicU64::new(changes),
+            mark: Mutex::new((mark, changes)),
+            known: Mutex::new(read.known.iter().map(|key| hasher.hash_one(key.as_ref())).collect()),
             hasher,
             failed: AtomicBool::new(false),
             unflushed: Mutex::default(),
             ledger: OnceLock::new(),
             writing: Mutex::new(()),
-        })
+        };
+        Ok((trees, damage))
+    }
+
+    /// The number of a change that must be on the disk before somebody hears of it. The caller holds the write lock.
+    fn next_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Flushes, and marks that the change with this number is on the disk.
+    pub(super) fn flush_change(&self, change: u64) -> Result<(), JournalError> {
+        self.flush()?;
+        let counts = [change, self.untaken.load(Ordering::Relaxed)];
+        let mut mark = lock(&self.mark);
+        let (mark, marked) = &mut *mark;
+        if change > *marked {
+            // A mark that is behind notices less, and is no reason to refuse what is on the disk.
+            match mark.set(counts) {
+                Ok(()) => *marked = change,
+                Err(error) => tracing::warn!(%error, "the journal's mark was not written"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks, as the last change before the journal is closed, how many blobs the store has not taken.
+    pub(super) fn mark_end(&self) {
+        let mut mark = lock(&self.mark);
+        let (mark, marked) = &mut *mark;
+        if let Err(error) = mark.set([*marked, self.untaken.load(Ordering::Relaxed)]) {
+            tracing::warn!(%error, "the journal's mark was not written");
+        }
     }
 
     pub(super) fn begins_ms(&self) -> u64 {
@@ -173,7 +263,7 @@ impl Trees {
     }
 
     pub(super) fn entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        self.turns.get(key.to_bytes())?.map(|bytes| decode(&bytes)).transpose()
+        self.turns.get(key.to_bytes())?.map(|bytes| decode(&key.to_bytes(), &bytes)).transpose()
     }
 
     /// The entry as the disk has it: nobody hears of a seal that could still be lost.
@@ -203,16 +293,68 @@ impl Trees {
 
     /// Changes an entry that is there.
     pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        self.turns.insert(key.to_bytes(), codec::encode(entry))?;
+        self.turns.insert(key.to_bytes(), encode(key, entry))?;
         Ok(())
+    }
+
+    /// Changes an entry that is there, in a change that is to be flushed; its number.
+    pub(super) fn write_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
+        let (change, encoded) = (self.next_change(), encode(key, entry));
+        self.change(|(turns, _, by_digest, _, _)| {
+            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
+            turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
+            Ok(())
+        })?;
+        Ok(change)
+    }
+
+    /// Notes what became of storing the blob of an entry that is there.
+    pub(super) fn write_store(
+        &self,
+        key: &TurnKey,
+        mut entry: TurnEntry,
+        store: StoreState,
+    ) -> Result<(), JournalError> {
+        let before = entry.is_untaken();
+        let EntryState::Sealed(sealed) = &mut entry.state else { return Ok(()) };
+        sealed.store = store;
+        self.write(key, &entry)?;
+        self.count_untaken(before, entry.is_untaken());
+        Ok(())
+    }
+
+    fn count_untaken(&self, before: bool, after: bool) {
+        match (before, after) {
+            (false, true) => drop(self.untaken.fetch_add(1, Ordering::Relaxed)),
+            // Never below zero: it only helps a message.
+            (true, false) => {
+                let less = |count: u64| Some(count.saturating_sub(1));
+                let _ = self.untaken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            }
+            _ => {}
+        }
     }
 
     /// Adds an entry.
     pub(super) fn insert(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
-        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(entry));
+        self.insert_as(key, entry, None)
+    }
+
+    /// Adds an entry in a change that is to be flushed; its number.
+    pub(super) fn insert_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
+        let change = self.next_change();
+        self.insert_as(key, entry, Some(change))?;
+        Ok(change)
+    }
+
+    fn insert_as(&self, key: &TurnKey, entry: &TurnEntry, change: Option<u64>) -> Result<(), JournalError> {
+        let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         // Before it is there, so that nobody misses it.
         lock(&self.known).insert(self.hash(key));
-        self.change(|(turns, _, _, by_age, _)| {
+        self.change(|(turns, _, by_digest, by_age, _)| {
+            if let Some(change) = change {
+                by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
+            }
             by_age.insert(age.as_slice(), &[])?;
             turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
             Ok(())
@@ -221,17 +363,19 @@ impl Trees {
         Ok(())
     }
 
-    /// Changes an entry to a sealed one, with its blob.
+    /// Changes an entry to a sealed one, with its blob; the number of the change, which is to be flushed.
     pub(super) fn insert_sealed(
         &self,
         key: &TurnKey,
         entry: &TurnEntry,
         digest: &BlobDigest,
         blob: Vec<u8>,
-    ) -> Result<(), JournalError> {
-        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(entry));
+    ) -> Result<u64, JournalError> {
+        let change = self.next_change();
+        let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
         let blob = IVec::from(blob);
         let before = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
             let before = blobs.insert(&digest.0, &blob)?;
             by_digest.insert(&digest.0, &key.to_bytes()[..])?;
             blob_age.insert(age.as_slice(), &digest.0)?;
@@ -241,18 +385,21 @@ impl Trees {
         if before.is_none() {
             self.blob_bytes.fetch_add(blob.len() as u64, Ordering::Relaxed);
         }
-        Ok(())
+        self.count_untaken(false, entry.is_untaken());
+        Ok(change)
     }
 
-    /// Changes an entry to one that was given up, and removes its blob.
-    pub(super) fn abort(&self, key: &TurnKey, mut entry: TurnEntry) -> Result<(), JournalError> {
+    /// Changes an entry to one that was given up, and removes its blob; the number of the change, which is to be flushed.
+    pub(super) fn abort(&self, key: &TurnKey, mut entry: TurnEntry) -> Result<u64, JournalError> {
+        let (change, before) = (self.next_change(), entry.is_untaken());
         let digest = match &entry.state {
             EntryState::Sealed(sealed) => Some(sealed.committed.blob_digest),
             EntryState::Accepted | EntryState::Aborted => None,
         };
         entry.state = EntryState::Aborted;
-        let (age, encoded) = (age_key(key, entry.created_ms), codec::encode(&entry));
+        let (age, encoded) = (age_key(key, entry.created_ms), encode(key, &entry));
         let removed = self.change(|(turns, blobs, by_digest, _, blob_age)| {
+            by_digest.insert(CHANGES_KEY, &change.to_be_bytes())?;
             turns.insert(&key.to_bytes()[..], encoded.as_slice())?;
             let Some(digest) = digest else { return Ok(None) };
             by_digest.remove(&digest.0)?;
@@ -260,7 +407,8 @@ impl Trees {
             Ok(blobs.remove(&digest.0)?)
         })?;
         self.forget_bytes(removed);
-        Ok(())
+        self.count_untaken(before, false);
+        Ok(change)
     }
 
     fn change<T>(
@@ -284,7 +432,9 @@ impl Trees {
     }
 
     pub(super) fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
-        Ok(self.blobs.get(digest.0)?.map(|bytes| bytes.to_vec()))
+        let found = self.blobs.get(digest.0)?;
+        // Bytes that are not what they were are nobody's.
+        Ok(found.filter(|bytes| blob_digest(bytes) == *digest).map(|bytes| bytes.to_vec()))
     }
 
     /// The turn that a blob is of.
@@ -297,7 +447,7 @@ impl Trees {
         for item in &self.turns {
             let (key, bytes) = item?;
             let key = TurnKey::from_bytes(&key).ok_or(JournalError::Damaged)?;
-            if let EntryState::Sealed(sealed) = decode(&bytes)?.state
+            if let EntryState::Sealed(sealed) = decode(&key.to_bytes(), &bytes)?.state
                 && !matches!(sealed.store, StoreState::Stored { .. })
                 && self.blobs.contains_key(sealed.committed.blob_digest.0)?
             {
@@ -326,6 +476,7 @@ impl Trees {
                 Some(EntryState::Sealed(sealed)) if !may_go(&sealed.store) => continue,
                 Some(EntryState::Sealed(sealed)) => {
                     self.forget_bytes(self.blobs.remove(sealed.committed.blob_digest.0)?);
+                    self.count_untaken(!matches!(sealed.store, StoreState::Stored { .. }), false);
                 }
                 // No entry needs it.
                 _ => self.forget_bytes(self.blobs.remove(digest)?),
@@ -365,6 +516,7 @@ impl Trees {
                 Ok(blobs.remove(&digest.0)?)
             })?;
             lock(&self.known).remove(&self.hash(&key));
+            self.count_untaken(removed.is_some() && entry.is_untaken(), false);
             self.forget_bytes(removed);
             self.entries.fetch_sub(1, Ordering::Relaxed);
         }
@@ -376,7 +528,25 @@ fn age_key(key: &TurnKey, created_ms: u64) -> Vec<u8> {
     [&created_ms.to_be_bytes()[..], &key.to_bytes()].concat()
 }
 
-fn decode(bytes: &[u8]) -> Result<TurnEntry, JournalError> {
+/// A checksum, and the entry.
+fn encode(key: &TurnKey, entry: &TurnEntry) -> Vec<u8> {
+    let encoded = codec::encode(entry);
+    [&checksum(&key.to_bytes(), &encoded)[..], &encoded].concat()
+}
+
+fn checksum(key: &[u8], encoded: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"baton journal entry").update(key).update(encoded);
+    let mut checksum = [0; CHECKSUM_BYTES];
+    hasher.finalize_xof().fill(&mut checksum);
+    checksum
+}
+
+pub(super) fn decode(key: &[u8], bytes: &[u8]) -> Result<TurnEntry, JournalError> {
+    let (sum, bytes) = bytes.split_first_chunk::<CHECKSUM_BYTES>().ok_or(JournalError::Damaged)?;
+    if checksum(key, bytes) != *sum {
+        return Err(JournalError::Damaged);
+    }
     let entry: TurnEntry = codec::decode(bytes, MAX_ENTRY_BYTES).map_err(|_| JournalError::Damaged)?;
     if entry.version == JOURNAL_VERSION { Ok(entry) } else { Err(JournalError::Damaged) }
 }

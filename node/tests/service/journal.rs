@@ -13,13 +13,13 @@ use baton_proto::{
 };
 use tempfile::tempdir;
 
-const STORED: StoreState = StoreState::Stored { blob_id: BlobId([1; 32]), end_epoch: None };
+pub const STORED: StoreState = StoreState::Stored { blob_id: BlobId([1; 32]), end_epoch: None };
 
-fn key(attempt: u32) -> TurnKey {
+pub fn key(attempt: u32) -> TurnKey {
     TurnKey { session_id: SessionId([1; 32]), turn_id: TurnId([2; 16]), attempt }
 }
 
-fn hash(fill: u8) -> AuthHash {
+pub fn hash(fill: u8) -> AuthHash {
     AuthHash([fill; 32])
 }
 
@@ -46,7 +46,13 @@ fn open(folder: &Path, limits: JournalLimits) -> Journal {
     Journal::open(folder, limits, 1000).unwrap()
 }
 
-async fn seal(journal: &Journal, attempt: u32, blob: Vec<u8>, store: StoreState, now_ms: u64) -> BlobDigest {
+pub async fn seal(
+    journal: &Journal,
+    attempt: u32,
+    blob: Vec<u8>,
+    store: StoreState,
+    now_ms: u64,
+) -> BlobDigest {
     let digest = blob_digest(&blob);
     journal.accept(key(attempt), hash(1), now_ms + 100, now_ms).await.unwrap().unwrap();
     journal.seal(key(attempt), hash(1), sealed(&blob, store), blob).await.unwrap().unwrap();
@@ -217,10 +223,12 @@ async fn forgets_entries_after_their_time_unless_they_could_be_replayed() {
 
 #[test]
 fn refuses_a_folder_of_another_version() {
-    let folder = tempdir().unwrap();
-    drop(open(folder.path(), JournalLimits::default()));
-    let db = sled::open(folder.path()).unwrap();
+    let parent = tempdir().unwrap();
+    let folder = parent.path().join("journal");
+    drop(open(&folder, JournalLimits::default()));
+    let db = sled::open(&folder).unwrap();
     db.insert("version", &[9]).unwrap();
     drop(db);
-    assert!(Journal::open(folder.path(), JournalLimits::default(), 1000).is_err());
+    let refused = Journal::open(&folder, JournalLimits::default(), 1000);
+    assert!(matches!(refused, Err(baton_node::journal::JournalError::Version)));
 }

@@ -1,0 +1,274 @@
+//! The files of the receipts as they are written and opened: every line has a checksum, and a mark beside each file says how
+//! many lines it had, so that a file without its end is noticed. Damaged files are set aside, and their good lines kept.
+//!
+//! Blocking throughout.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::{MAX_LINE_BYTES, checked, missing_is_fine, months};
+use crate::mark::{LastMark, Mark};
+
+/// Extension of marks.
+const MARK_EXTENSION: &str = "mark";
+/// Damaged files of one month that are kept; then opening the folder fails.
+const MAX_SET_ASIDE: u32 = 100;
+
+/// A file of receipts that is damaged, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptsDamage {
+    /// The file.
+    pub file: PathBuf,
+    /// Receipts that were in it and are missing; none where that cannot be told.
+    pub lost: Option<u64>,
+    /// Receipts that are kept.
+    pub kept: u64,
+    /// Where the file is as it was found; none where it is gone.
+    pub set_aside: Option<PathBuf>,
+}
+
+impl std::fmt::Display for ReceiptsDamage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is damaged, or not as the node left it: ", self.file.display())?;
+        match self.lost {
+            Some(lost) => write!(f, "{lost} receipts are missing")?,
+            None => write!(f, "whether receipts are missing cannot be told")?,
+        }
+        write!(f, ", and {} are kept. Credit cannot be shown for a missing receipt. ", self.kept)?;
+        match &self.set_aside {
+            Some(aside) => write!(f, "The file as it was found is {}", aside.display()),
+            None => write!(f, "There was no file to set aside"),
+        }
+    }
+}
+
+/// Where the mark of a month's file is.
+pub(super) fn mark_path(path: &Path) -> PathBuf {
+    path.with_extension(MARK_EXTENSION)
+}
+
+/// The files of a folder, and those of which only the mark is left; oldest first.
+pub(super) fn marked_months(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = months(folder)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == MARK_EXTENSION) {
+            found.push(path.with_extension("txt"));
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// A month's file and its mark.
+#[derive(Debug)]
+pub(super) struct Month {
+    path: PathBuf,
+    mark: Mark,
+    lines: u64,
+    bytes: u64,
+}
+
+/// What a file holds.
+#[derive(Default)]
+struct Contents {
+    lines: u64,
+    bytes: u64,
+    damaged: u64,
+    /// Whether the last line has no end.
+    torn: bool,
+}
+
+impl Month {
+    /// Starts a month. The mark comes first, so that no file is without one.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let mark = Mark::create(&mark_path(path), [0, 0])?;
+        Ok(Self { path: path.to_owned(), mark, lines: 0, bytes: 0 })
+    }
+
+    /// Checks a month's file, and sets it aside if it is damaged.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Option<ReceiptsDamage>)> {
+        let last = Mark::read(&mark_path(path))?;
+        let contents = read(path, &mut io::sink())?;
+        let lost = match last {
+            LastMark::Counts([lines, _]) => Some(lines.saturating_sub(contents.lines)),
+            LastMark::Missing | LastMark::Damaged => None,
+        };
+        let whole = contents.damaged == 0 && lost == Some(0);
+        let set_aside = if whole && !contents.torn { None } else { rewrite(path, whole)? };
+        let damage = (!whole).then(|| ReceiptsDamage {
+            file: path.to_owned(),
+            // A damaged line may be one that the mark does not count yet.
+            lost: lost.map(|lost| lost.max(contents.damaged)),
+            kept: contents.lines,
+            set_aside,
+        });
+        let Contents { lines, bytes, .. } = contents;
+        let mark = Mark::create(&mark_path(path), [lines, bytes])?;
+        Ok((Self { path: path.to_owned(), mark, lines, bytes }, damage))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Appends a line, on the disk when this returns.
+    pub(super) fn append(&mut self, line: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
+        if written.is_err() {
+            // Half a line would spoil the next one. What cannot be cut off now is found at the next start.
+            let _ = file.set_len(self.bytes);
+        }
+        written?;
+        self.lines += 1;
+        self.bytes += line.len() as u64;
+        if let Err(error) = self.mark.set([self.lines, self.bytes]) {
+            tracing::warn!(%error, "the mark of the receipts was not written");
+        }
+        Ok(())
+    }
+}
+
+/// Reads a file, and hands on its good lines. One that is not there is empty.
+fn read(path: &Path, good: &mut impl io::Write) -> io::Result<Contents> {
+    let mut contents = Contents::default();
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => return missing_is_fine(error).map(|()| contents),
+    };
+    let mut reader = BufReader::new(file);
+    loop {
+        let mut bytes = Vec::new();
+        if (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(contents);
+        }
+        let line = bytes.strip_suffix(b"\n");
+        let is_good = line.and_then(|line| std::str::from_utf8(line).ok()).and_then(checked).is_some();
+        if is_good {
+            good.write_all(&bytes)?;
+            contents.lines += 1;
+            contents.bytes += bytes.len() as u64;
+        } else if line.is_none() && (bytes.len() as u64) < MAX_LINE_BYTES {
+            // Only the last line can be without an end. A crash in the middle of a write tears it, and nobody was told of it.
+            contents.torn = true;
+        } else {
+            contents.damaged += 1;
+        }
+    }
+}
+
+/// Puts the good lines of a file in its place, and the file itself aside unless it was only torn.
+fn rewrite(path: &Path, torn: bool) -> io::Result<Option<PathBuf>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let new = path.with_extension("new");
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut writer = BufWriter::new(file);
+    read(path, &mut writer)?;
+    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    let aside = if torn { None } else { Some(aside_path(path)?) };
+    if let Some(aside) = &aside {
+        fs::rename(path, aside)?;
+    }
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(aside)
+}
+
+/// A name that no file has.
+fn aside_path(path: &Path) -> io::Result<PathBuf> {
+    let mut names = (1..=MAX_SET_ASIDE).map(|number| path.with_extension(format!("damaged-{number}")));
+    let free = names.find(|name| !name.exists());
+    free.ok_or_else(|| {
+        io::Error::other(format!("{MAX_SET_ASIDE} damaged files are there already: move them away"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{LINE_PREFIX, Ledger, checksum};
+
+    const LINES: u64 = 6;
+
+    fn line(number: u64) -> String {
+        let text = format!("{LINE_PREFIX}{number:064x} {number:032x}");
+        format!("{text} {}\n", checksum(&text))
+    }
+
+    fn written(folder: &Path) -> PathBuf {
+        let path = folder.join("2026-11.txt");
+        let mut month = Month::create(&path).unwrap();
+        (0..LINES).for_each(|number| month.append(&line(number)).unwrap());
+        path
+    }
+
+    #[test]
+    fn a_flipped_cut_zeroed_emptied_or_removed_file_is_named_and_set_aside_and_the_rest_is_kept() {
+        let length = line(0).len();
+        type Harm = Box<dyn Fn(&mut Vec<u8>)>;
+        let cases: Vec<(&str, Harm, u64)> = vec![
+            ("flipped in the first line", Box::new(|bytes: &mut Vec<u8>| bytes[9] ^= 4), LINES - 1),
+            (
+                "flipped in the last checksum",
+                Box::new(|bytes| *bytes.iter_mut().rev().nth(3).unwrap() ^= 1),
+                LINES - 1,
+            ),
+            ("a line end flipped", Box::new(move |bytes| bytes[length - 1] ^= 1), LINES - 2),
+            ("the last line end flipped", Box::new(|bytes| *bytes.last_mut().unwrap() ^= 1), LINES - 1),
+            ("cut between lines", Box::new(move |bytes| bytes.truncate(4 * length)), 4),
+            ("cut within a line", Box::new(move |bytes| bytes.truncate(4 * length + 7)), 4),
+            ("zeroed in the middle", Box::new(move |bytes| bytes[length..3 * length].fill(0)), LINES - 3),
+            ("zeroed", Box::new(|bytes| bytes.fill(0)), 0),
+            ("emptied", Box::new(Vec::clear), 0),
+        ];
+        for (name, harm, kept) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let path = written(folder.path());
+            assert_eq!(Ledger::open(folder.path()).unwrap().damage(), [], "{name}: unharmed");
+            let mut bytes = fs::read(&path).unwrap();
+            harm(&mut bytes);
+            fs::write(&path, &bytes).unwrap();
+            let ledger = Ledger::open(folder.path()).unwrap();
+            let [damage] = ledger.damage() else { panic!("{name}: {:?}", ledger.damage()) };
+            assert_eq!((&damage.file, damage.lost, damage.kept), (&path, Some(LINES - kept), kept), "{name}");
+            assert!(damage.to_string().contains("2026-11.txt"), "{name}");
+            assert_eq!(fs::read(damage.set_aside.as_ref().unwrap()).unwrap(), bytes, "{name}");
+            let good = fs::read_to_string(&path).unwrap();
+            assert_eq!(good.lines().count() as u64, kept, "{name}");
+            assert!(good.lines().all(|line| checked(line).is_some()), "{name}");
+            // It was told once, and what follows is appended to good lines.
+            assert_eq!(Ledger::open(folder.path()).unwrap().damage(), [], "{name}: told twice");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        fs::remove_file(&path).unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        assert_eq!(ledger.damage().iter().map(|damage| damage.lost).collect::<Vec<_>>(), [Some(LINES)]);
+    }
+
+    #[test]
+    fn a_line_that_a_crash_tore_is_cut_off_and_no_damage_and_a_damaged_mark_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{whole}{}", &line(9)[..20])).unwrap();
+        assert_eq!(Ledger::open(folder.path()).unwrap().damage(), []);
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+        for harm in [|path: &Path| fs::write(path, "").unwrap(), |path: &Path| fs::remove_file(path).unwrap()]
+        {
+            harm(&mark_path(&path));
+            let ledger = Ledger::open(folder.path()).unwrap();
+            let [damage] = ledger.damage() else { panic!("{:?}", ledger.damage()) };
+            assert_eq!((damage.lost, damage.kept), (None, LINES));
+        }
+        assert_eq!(Ledger::open(folder.path()).unwrap().damage(), []);
+    }
+}
