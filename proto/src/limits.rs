@@ -66,7 +66,8 @@ pub const MAX_RESUME_TOKENS: usize = MAX_OUTPUT_TOKENS as usize;
 
 /// Longest life of a turn authorisation.
 pub const MAX_AUTH_LIFETIME_MS: u64 = 120_000;
-/// How far ahead of a node's clock an authorisation may be issued.
+/// How far ahead of a node's clock an authorisation may be issued, and how far a client's clock may lie outside the times of a
+/// node record.
 pub const MAX_CLOCK_SKEW_MS: u64 = 30_000;
 /// Longest life of a node's exchange key.
 pub const MAX_EXCHANGE_KEY_LIFETIME_MS: u64 = 24 * 3600 * 1000;

@@ -10,7 +10,7 @@ use crate::{
     codec,
     error::ErrorCode,
     ids::{ExchangeKey, ModelId, NodeId, PublicKey},
-    limits::{MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES},
+    limits::{MAX_CLOCK_SKEW_MS, MAX_EXCHANGE_KEY_LIFETIME_MS, MAX_RECORD_LIST, MAX_RECORD_TEXT_BYTES},
     receipt::EngineKind,
     signed::Signable,
 };
@@ -79,6 +79,21 @@ pub struct NodeLimits {
     pub max_output_tokens: u32,
 }
 
+/// How a record's times do not fit a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfTime {
+    /// Its first key begins so much later.
+    NotBegun {
+        /// Milliseconds.
+        by_ms: u64,
+    },
+    /// It ended so much earlier.
+    RanOut {
+        /// Milliseconds.
+        by_ms: u64,
+    },
+}
+
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
@@ -138,18 +153,93 @@ impl Signable for NodeRecord {
 }
 
 impl NodeRecord {
-    /// The exchange key to seal to now.
+    /// The exchange key to seal to now. The node's clock and the caller's may differ by [`MAX_CLOCK_SKEW_MS`]; a key that holds
+    /// without that comes before one that does not.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the record, or every key in it, is out of date.
     pub fn current_key(&self, now_ms: u64) -> Result<ExchangeKey, ErrorCode> {
-        if now_ms > self.expires_ms {
+        if now_ms > self.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS) {
             return Err(ErrorCode::KxExpired);
         }
-        self.keys
-            .iter()
-            .find(|window| window.from_ms <= now_ms && now_ms <= window.until_ms)
-            .map(|window| window.key)
-            .ok_or(ErrorCode::KxExpired)
+        let holds = |window: &&KeyWindow, skew_ms: u64| {
+            window.from_ms <= now_ms.saturating_add(skew_ms)
+                && now_ms <= window.until_ms.saturating_add(skew_ms)
+        };
+        let exact = self.keys.iter().find(|window| holds(window, 0));
+        let nearly = || self.keys.iter().find(|window| holds(window, MAX_CLOCK_SKEW_MS));
+        exact.or_else(nearly).map(|window| window.key).ok_or(ErrorCode::KxExpired)
+    }
+
+    /// How the record is out of time, if it is: from how far away its times do not fit the caller's clock. None for a
+    /// record with a current key, and for one without any key.
+    #[must_use]
+    pub fn out_of_time(&self, now_ms: u64) -> Option<OutOfTime> {
+        if self.current_key(now_ms).is_ok() {
+            return None;
+        }
+        let first = self.keys.iter().map(|window| window.from_ms).min()?;
+        let last = self.keys.iter().map(|window| window.until_ms).max()?.min(self.expires_ms);
+        if now_ms < first {
+            Some(OutOfTime::NotBegun { by_ms: first - now_ms })
+        } else {
+            // Between two keys is as good as after them.
+            Some(OutOfTime::RanOut { by_ms: now_ms.saturating_sub(last) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000;
+    const LIFE: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS;
+
+    fn record(windows: &[(u8, u64, u64)], expires_ms: u64) -> NodeRecord {
+        let key = |(key, from_ms, until_ms): &(u8, u64, u64)| KeyWindow {
+            key: ExchangeKey([*key; 32]),
+            from_ms: *from_ms,
+            until_ms: *until_ms,
+        };
+        NodeRecord {
+            version: 1,
+            node: NodeId([1; 32]),
+            sequence: 1,
+            addresses: Vec::new(),
+            keys: windows.iter().map(key).collect(),
+            models: Vec::new(),
+            limits: NodeLimits { slots: 1, queue: 1, turns_per_minute: 1, max_output_tokens: 1 },
+            versions: vec![1],
+            software: String::new(),
+            issued_ms: NOW,
+            expires_ms,
+        }
+    }
+
+    #[test]
+    fn clocks_may_differ_by_thirty_seconds_at_both_ends_and_no_more() {
+        let one = record(&[(1, NOW, NOW + LIFE)], NOW + LIFE / 2);
+        let (begin, end) = (NOW - MAX_CLOCK_SKEW_MS, NOW + LIFE / 2 + MAX_CLOCK_SKEW_MS);
+        for now in [begin, NOW, NOW + 1, end] {
+            assert_eq!(
+                (one.current_key(now), one.out_of_time(now)),
+                (Ok(ExchangeKey([1; 32])), None),
+                "{now}"
+            );
+        }
+        assert_eq!(one.current_key(begin - 1), Err(ErrorCode::KxExpired));
+        assert_eq!(one.out_of_time(begin - 1), Some(OutOfTime::NotBegun { by_ms: MAX_CLOCK_SKEW_MS + 1 }));
+        assert_eq!(one.current_key(end + 1), Err(ErrorCode::KxExpired));
+        assert_eq!(one.out_of_time(end + 1), Some(OutOfTime::RanOut { by_ms: MAX_CLOCK_SKEW_MS + 1 }));
+        assert_eq!(record(&[], NOW + LIFE).out_of_time(NOW), None, "nothing to tell the time by");
+    }
+
+    #[test]
+    fn a_key_that_holds_comes_before_one_that_nearly_does() {
+        let two = record(&[(1, NOW - LIFE, NOW), (2, NOW + 10, NOW + LIFE)], NOW + LIFE);
+        for (now, key) in [(NOW - 20_000, 1), (NOW, 1), (NOW + 5, 1), (NOW + 10, 2), (NOW + 20_000, 2)] {
+            assert_eq!(two.current_key(now), Ok(ExchangeKey([key; 32])), "{now}");
+        }
     }
 }

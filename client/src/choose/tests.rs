@@ -1,6 +1,7 @@
 //! The choice, by examples and by properties.
 
 use baton_proto::{
+    limits::MAX_CLOCK_SKEW_MS,
     node_record::{KeyWindow, NodeLimits},
     receipt::EngineKind,
 };
@@ -54,7 +55,7 @@ fn refuses_by_the_first_condition_nobody_meets() {
     let native = record(1, &[("small", EngineKind::Native)]);
     let echo = record(2, &[("echo", EngineKind::Echo)]);
     let mut stale = record(3, &[("small", EngineKind::Native)]);
-    stale.expires_ms = NOW - 1;
+    stale.expires_ms = NOW - MAX_CLOCK_SKEW_MS - 1;
     let mut future = record(4, &[("small", EngineKind::Native)]);
     future.versions = vec![9];
     let elsewhere = NodeId([9; 32]);
