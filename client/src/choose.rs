@@ -19,6 +19,8 @@ use baton_proto::{
     receipt::EngineKind,
 };
 
+use crate::clocks::ClockDifference;
+
 pub use score::Factors;
 pub use weigh::{Behind, Exclusion, Ranked, Verdict, Weighed, weigh};
 
@@ -124,6 +126,9 @@ pub enum NoChoice {
     /// Nodes are known, but none has a current record of a version spoken here.
     #[error("no known node has a current record")]
     NoneCurrent,
+    /// Every node says of itself what does not fit this machine's clock.
+    #[error("{0}")]
+    ClocksDiffer(ClockDifference),
     /// Nobody serves the model.
     #[error("no node serves the model {wanted}; served are: {served}")]
     ModelUnavailable {
@@ -157,6 +162,7 @@ impl NoChoice {
             }
             Self::NodeUnknown(_) => "give its address with --node, or see who is there: baton nodes",
             Self::NoneCurrent => "check this machine's clock, and that the nodes run",
+            Self::ClocksDiffer(difference) => difference.hint(),
             Self::ModelUnavailable { .. } => "see what is served: baton nodes",
             Self::OnlyEcho => "for a test, allow them with --allow-echo",
             Self::TooExpensive { .. } => {
@@ -225,8 +231,11 @@ fn none_fits(weighed: &[Weighed<'_>], wish: &Wish<'_>) -> NoChoice {
     if exclusions.iter().all(|exclusion| *exclusion == Exclusion::NotNamed) {
         return wish.node.map_or(NoChoice::NoNodes, NoChoice::NodeUnknown);
     }
-    let stale = [Exclusion::NotNamed, Exclusion::Version, Exclusion::NotCurrent];
-    if exclusions.iter().all(|exclusion| stale.contains(exclusion)) {
+    let is_stale = |exclusion: &Exclusion| {
+        use Exclusion::{NotBegun, NotNamed, RanOut, Version};
+        matches!(exclusion, NotNamed | Version | RanOut { .. } | NotBegun { .. })
+    };
+    if exclusions.iter().all(is_stale) {
         return NoChoice::NoneCurrent;
     }
     let prices = exclusions.iter().filter_map(|exclusion| match exclusion {

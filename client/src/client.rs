@@ -177,7 +177,8 @@ impl Client {
         let may_find = !owns_mesh || config.mdns || !config.bootstrap.is_empty() || !config.listen.is_empty();
         let heads = Arc::new(head_indexes(&config, &mesh)?);
         let (clock, timeouts, expected) = (config.clock.clone(), config.timeouts, config.bootstrap.len());
-        let setup = Setup { clock, timeouts, expected, may_find, reputation, keep };
+        let store = config.store.clone();
+        let setup = Setup { clock, store, timeouts, expected, may_find, reputation, keep };
         let directory = Arc::new(Directory::new(mesh, setup));
         let cancel = CancellationToken::new();
         let kept = tokio::spawn(keeper::run(Arc::downgrade(&directory), cancel.clone()));

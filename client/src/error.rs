@@ -223,6 +223,7 @@ impl ClientError {
             Self::Deleted => "Deleted",
             Self::EmptyMessage => "EmptyMessage",
             Self::MessageTooLong { .. } => "MessageTooLong",
+            Self::NoNode(NoChoice::ClocksDiffer(_)) => "ClocksDiffer",
             Self::NoNode(_) => "NoNode",
             Self::TurnFailed { code, .. }
             | Self::EmbedFailed { code, .. }
@@ -313,6 +314,7 @@ impl ClientError {
         }
         match self {
             Self::EmptyMessage | Self::MessageTooLong { .. } | Self::Config(_) | Self::Words(_) => 2,
+            Self::NoNode(NoChoice::ClocksDiffer(_)) => 4,
             Self::NoNode(_) => 3,
             Self::TurnFailed { .. } | Self::EmbedFailed { .. } | Self::AuditFailed { .. } => 4,
             Self::Protocol(_) | Self::Export(_) => 5,

@@ -13,6 +13,7 @@ mod audit;
 
 pub mod choose;
 mod client;
+mod clocks;
 mod config;
 mod conversation;
 mod duty;
@@ -55,6 +56,7 @@ pub use client::{
     Client, MovedFrom, NewSession, SessionInfo, TurnView,
     home::{change_passphrase, home_needs_passphrase},
 };
+pub use clocks::{ClockDifference, WrongClock};
 pub use config::{
     ClientConfig, Clock, DEFAULT_CLOSED_EPOCHS, DEFAULT_EPOCH, DEFAULT_MAX_PRICE, DEFAULT_OPEN_EPOCHS,
     MAX_EPOCHS, Timeouts, system_clock,

@@ -21,10 +21,12 @@ use std::{
 
 use baton_mesh::{MeshHandle, Multiaddr, PeerInfo};
 use baton_proto::{
-    Signed,
+    ErrorCode, Signed,
     ids::{ModelId, NodeId},
+    limits::MAX_CLOCK_SKEW_MS,
     node_record::NodeRecord,
     receipt::Receipt,
+    store::BlobStore,
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -32,6 +34,7 @@ pub use explain::NodeExplanation;
 
 use crate::{
     choose::{Candidate, Choice, NoChoice, Wish, choose, output_cap},
+    clocks::{ClockDifference, NodeTime, judge},
     config::{Clock, Timeouts},
     reputation::{Fault, Measured, Reputation, keep::Keep},
     retry::Begun,
@@ -43,6 +46,8 @@ use presence::Presence;
 pub(crate) const MAX_NODES: usize = 256;
 /// A record is asked for again when less than this is left of it.
 const RENEW_BEFORE_MS: u64 = 60_000;
+/// How long stores are asked for their clocks, where nodes' times do not fit this machine's.
+const ASK_CLOCKS: Duration = Duration::from_secs(3);
 /// After the start of a client, a turn that finds no node waits so long for those that the network still tells of.
 const JOIN_WAIT: Duration = Duration::from_secs(4);
 
@@ -60,6 +65,8 @@ pub struct NodeInfo {
 #[derive(Debug, Clone, Default)]
 struct Known {
     record: Option<Signed<NodeRecord>>,
+    /// Whether it gave that record itself just now although it is out of time.
+    out_of_time: bool,
     addrs: Vec<Multiaddr>,
     presence: Presence,
     in_flight: u32,
@@ -69,6 +76,8 @@ struct Known {
 pub(crate) struct Directory {
     mesh: MeshHandle,
     clock: Clock,
+    /// Whose clocks are compared with ours.
+    store: Arc<dyn BlobStore>,
     timeouts: Timeouts,
     /// Peers that discovery waits for, at first: those named in the configuration.
     expected: usize,
@@ -104,6 +113,8 @@ impl Drop for InFlight {
 /// What a directory is made with.
 pub(crate) struct Setup {
     pub(crate) clock: Clock,
+    /// Whose clocks are compared with ours.
+    pub(crate) store: Arc<dyn BlobStore>,
     pub(crate) timeouts: Timeouts,
     /// Peers that discovery waits for at first.
     pub(crate) expected: usize,
@@ -120,6 +131,7 @@ impl Directory {
         Self {
             mesh,
             clock: setup.clock,
+            store: setup.store,
             timeouts: setup.timeouts,
             expected: setup.expected.max(1),
             may_find: setup.may_find,
@@ -219,16 +231,57 @@ impl Directory {
                 // Just after the start the network is still being told of.
                 let until = self.started + JOIN_WAIT;
                 while chosen.is_err()
+                    && !self.are_out_of_time()
                     && self.mesh.peers().iter().any(|peer| peer.connected)
                     && self.hears_of_one(until).await
                 {
                     self.ask_stale().await;
                     chosen = self.choose_now(wish);
                 }
-                chosen
+                match chosen {
+                    Err(why @ (NoChoice::NoNodes | NoChoice::NodeUnknown(_) | NoChoice::NoneCurrent)) => {
+                        Err(self.clock_difference(wish.node).await.map_or(why, NoChoice::ClocksDiffer))
+                    }
+                    chosen => chosen,
+                }
             }
             chosen => chosen,
         }
+    }
+
+    /// Whether there are nodes, and all of them gave records that are out of time here.
+    fn are_out_of_time(&self) -> bool {
+        let known = self.lock();
+        !known.is_empty() && known.values().all(|known| known.out_of_time)
+    }
+
+    /// What the times that nodes sign say of the clocks, where none of them, or of the one that is named, fits.
+    pub(crate) async fn clock_difference(&self, node: Option<NodeId>) -> Option<ClockDifference> {
+        let now = self.now_ms();
+        let said = |(id, known): (&NodeId, &Known)| {
+            let record = known.record.as_ref().filter(|_| known.out_of_time)?;
+            Some(NodeTime { node: *id, out: record.out_of_time(now)? })
+        };
+        let of_nodes: Vec<NodeTime> = {
+            let known = self.lock();
+            known.iter().filter(|(id, _)| node.is_none_or(|node| node == **id)).filter_map(said).collect()
+        };
+        self.compare_clocks(&of_nodes).await
+    }
+
+    /// What a node's refusal of an authorisation says of the clocks, if it is about them.
+    pub(crate) async fn refused_by_clock(&self, node: NodeId, code: ErrorCode) -> Option<ClockDifference> {
+        self.compare_clocks(&[NodeTime::of_refusal(node, code)?]).await
+    }
+
+    async fn compare_clocks(&self, of_nodes: &[NodeTime]) -> Option<ClockDifference> {
+        if of_nodes.is_empty() {
+            return None;
+        }
+        // A store that does not answer says nothing of its clock.
+        let asked = tokio::time::timeout(ASK_CLOCKS, self.store.times()).await;
+        let of_stores = asked.ok().and_then(Result::ok).unwrap_or_default();
+        judge(self.now_ms(), &of_stores, of_nodes)
     }
 
     /// The node that continues an answer: at once, among those that are known, with the same model, and not one that failed
@@ -358,6 +411,7 @@ impl Known {
     fn take_told(&mut self, record: &Signed<NodeRecord>, now_ms: u64) {
         if self.record.as_ref().is_none_or(|old| old.sequence < record.sequence) {
             self.record = Some(record.clone());
+            self.out_of_time = false;
             self.presence.told_of(record.issued_ms, now_ms);
         }
     }
@@ -388,7 +442,9 @@ fn make_room(known: &mut HashMap<NodeId, Known>, peers: &[PeerInfo]) -> HashSet<
 }
 
 fn is_fresh(record: Option<&Signed<NodeRecord>>, now: u64) -> bool {
-    record.is_some_and(|record| record.current_key(now.saturating_add(RENEW_BEFORE_MS)).is_ok())
+    // Beside what clocks may differ by, which is for those that are wrong.
+    let soon = now.saturating_add(RENEW_BEFORE_MS + MAX_CLOCK_SKEW_MS);
+    record.is_some_and(|record| record.current_key(soon).is_ok())
 }
 
 #[cfg(test)]

@@ -21,8 +21,9 @@ use baton_proto::{
 
 use crate::{
     attempt::{self, Context, Events, Finished},
-    choose::Wish,
+    choose::{NoChoice, Wish},
     client::Client,
+    clocks::ClockDifference,
     error::ClientError,
     event::{InlinePolicy, ResumeOptions, TurnEvent, TurnInput, TurnOutcome},
     exchange,
@@ -319,9 +320,18 @@ impl Client {
             self.after_failure(session, &auth, (failure, noticed_ago), &mut progress, events).await?;
         }
         Err(match progress.last {
-            Some((node, failure)) => failed(progress.attempts, node, &failure),
-            None => ClientError::NoNode(crate::choose::NoChoice::NoNodes),
+            Some((node, failure)) => match self.clock_refusal(node, &failure).await {
+                Some(difference) => NoChoice::ClocksDiffer(difference).into(),
+                None => failed(progress.attempts, node, &failure),
+            },
+            None => ClientError::NoNode(NoChoice::NoNodes),
         })
+    }
+
+    /// Whose clock is wrong, where a node refused an attempt because of its time.
+    async fn clock_refusal(&self, node: NodeId, failure: &AttemptFailure) -> Option<ClockDifference> {
+        let code = failure.code.filter(|_| failure.is_said())?;
+        self.inner.directory.refused_by_clock(node, code).await
     }
 
     /// One attempt: chooses a node, journals, sends and follows. The outer error is the client's own.
@@ -367,7 +377,7 @@ impl Client {
             if session.read(|state| state.system.iter().any(is_definitions)) && progress.all_lack_the_model()
             {
                 // None of them takes tools, and none will for being asked again.
-                return Err(ClientError::NoNode(crate::choose::NoChoice::NoNodes));
+                return Err(ClientError::NoNode(NoChoice::NoNodes));
             }
             let asked = progress.last.as_ref().map_or(0, |(_, failure)| failure.retry_after_ms);
             tokio::time::sleep(pause_before_repeat(progress.attempts, asked)).await;

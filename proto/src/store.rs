@@ -114,6 +114,22 @@ pub trait BlobStore: Send + Sync {
     fn note_stored(&self, id: BlobId) {
         let _ = id;
     }
+    /// What time it is at the servers behind it, as far as they say; asked anew. Nothing by default. A hint, like all that a
+    /// store says: it tells a person whose clock to look at.
+    fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// What time it is at a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreTime {
+    /// Which server, for people.
+    pub name: String,
+    /// Its time when it was asked, in milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// How exact that is.
+    pub margin_ms: u64,
 }
 
 /// Where signed head records are published and found. What it returns is a hint until its signature and

@@ -35,6 +35,7 @@ mod reads;
 mod recent;
 mod retry;
 mod sources;
+mod times;
 mod verify;
 mod write;
 mod writes;
@@ -43,7 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_proto::{
     ids::{BlobDigest, BlobId},
-    store::{BlobStore, PutOptions, PutOutcome, StoreError, StoreFuture},
+    store::{BlobStore, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
 };
 use reqwest::{Client, Url};
 
@@ -62,6 +63,7 @@ pub use quilts::{QuiltPatchInfo, ReadPatch, StoredPatch, StoredQuilt};
 pub use reads::{BlobStat, ConcatId, ObjectBlob};
 use recent::Recent;
 use sources::Sources;
+pub use times::http_date;
 
 /// Publishers and aggregators (often one daemon), spoken to over HTTP. Cloning shares connections, health and
 /// counters.
@@ -191,6 +193,10 @@ impl BlobStore for HttpStore {
 
     fn note_stored(&self, id: BlobId) {
         self.inner.recent().stored(id, tokio::time::Instant::now());
+    }
+
+    fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
+        Box::pin(self.ask_times())
     }
 }
 

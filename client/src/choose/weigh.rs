@@ -4,7 +4,7 @@
 use baton_proto::{
     ids::{ExchangeKey, NodeId},
     limits::VERSION,
-    node_record::{ModelOffer, NodeRecord},
+    node_record::{ModelOffer, NodeRecord, OutOfTime},
     receipt::EngineKind,
 };
 
@@ -44,7 +44,15 @@ pub enum Exclusion {
     /// It speaks no version of the protocol that is spoken here.
     Version,
     /// Its record, or its exchange key, ran out.
-    NotCurrent,
+    RanOut {
+        /// Since when, in milliseconds.
+        by_ms: u64,
+    },
+    /// Its record's first exchange key has not begun: its clock, or this machine's, is wrong.
+    NotBegun {
+        /// Until when, in milliseconds.
+        by_ms: u64,
+    },
     /// It does not serve the model; for a node without any offer too.
     Model,
     /// It embeds texts where a turn is to be served, or the other way round.
@@ -171,7 +179,11 @@ fn meets(candidate: &Candidate<'_>, wish: &Wish<'_>) -> Result<ExchangeKey, Excl
     if !candidate.record.versions.contains(&VERSION) {
         return Err(Exclusion::Version);
     }
-    candidate.record.current_key(wish.now_ms).map_err(|_| Exclusion::NotCurrent)
+    candidate.record.current_key(wish.now_ms).map_err(|_| match candidate.record.out_of_time(wish.now_ms) {
+        Some(OutOfTime::NotBegun { by_ms }) => Exclusion::NotBegun { by_ms },
+        Some(OutOfTime::RanOut { by_ms }) => Exclusion::RanOut { by_ms },
+        None => Exclusion::RanOut { by_ms: 0 },
+    })
 }
 
 /// The conditions on an offer; its price.

@@ -47,7 +47,7 @@ a list), publisher_token_file, publisher_secret_file, shards, mdns, dht, open_ep
 renew, max_price, model, system, plain, relayer, relayer_url, account. Flags go before the environment (BATON_*), and
 that before the file.
 
-Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed; 5 something did
+Exit codes: 0 done; 1 other failure; 2 wrong usage or message; 3 no node found; 4 the turn failed, or a clock is wrong; 5 something did
 not verify; 6 the store or head index failed, or lacks something; 7 the session is unknown, busy or unfinished; 8 the
 home folder, its key or a damaged journal; 9 the relayer refused or failed; 10 an audit could
 say nothing; 130 interrupted.";

@@ -20,13 +20,18 @@ pub async fn run(settings: &Settings, arguments: &NodesArguments, out: &Out) -> 
     if arguments.explain {
         return explain(settings, arguments, out).await;
     }
-    let nodes = with_client(settings, true, async |client| Ok(client.nodes().await)).await?;
+    let (nodes, clocks) = with_client(settings, true, async |client| {
+        let nodes = client.nodes().await;
+        let clocks = if nodes.is_empty() { client.clock_difference().await } else { None };
+        Ok((nodes, clocks))
+    })
+    .await?;
     if out.json() {
         let list: Vec<_> = nodes.iter().map(describe).collect();
         return Ok(out.value(&json!({ "nodes": list }))?);
     }
     if nodes.is_empty() {
-        return Err(ClientError::NoNode(NoChoice::NoNodes).into());
+        return Err(ClientError::NoNode(clocks.map_or(NoChoice::NoNodes, NoChoice::ClocksDiffer)).into());
     }
     for node in &nodes {
         out.line(&node.record.node.to_string())?;
@@ -161,7 +166,11 @@ fn excluded(exclusion: Exclusion) -> String {
     match exclusion {
         Exclusion::NotNamed => "no: another node was named".to_owned(),
         Exclusion::Version => "no: it speaks another version of the protocol".to_owned(),
-        Exclusion::NotCurrent => "no: its record ran out".to_owned(),
+        Exclusion::RanOut { by_ms } => format!("no: its record ran out {} s ago", by_ms / 1000),
+        Exclusion::NotBegun { by_ms } => format!(
+            "no: its record has not begun yet, for {} s more: its clock or this machine's is wrong",
+            by_ms / 1000
+        ),
         Exclusion::Model => "no: it does not serve the model".to_owned(),
         Exclusion::Purpose => "no: it embeds texts, and serves no turns".to_owned(),
         Exclusion::Echo => "no: a test engine, and those are not allowed (--allow-echo)".to_owned(),
@@ -262,7 +271,8 @@ fn condition(exclusion: Exclusion) -> &'static str {
     match exclusion {
         Exclusion::NotNamed => "not_named",
         Exclusion::Version => "version",
-        Exclusion::NotCurrent => "not_current",
+        Exclusion::RanOut { .. } => "ran_out",
+        Exclusion::NotBegun { .. } => "not_begun",
         Exclusion::Model => "model",
         Exclusion::Purpose => "purpose",
         Exclusion::Echo => "echo",

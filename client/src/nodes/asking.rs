@@ -27,6 +27,8 @@ const GATHER: Duration = Duration::from_millis(1500);
 pub(super) enum Asked {
     /// It gave one that holds.
     Record(Box<Signed<NodeRecord>>),
+    /// It gave one that is out of time by this machine's clock.
+    OutOfTime(Box<Signed<NodeRecord>>),
     /// It answered something else.
     Otherwise,
     /// It did not answer.
@@ -57,6 +59,10 @@ impl Directory {
             let found = self.usable();
             // A peer whose record could not be had yet may still come; without any, look again until the deadline.
             if !found.is_empty() || Instant::now() >= deadline {
+                return found;
+            }
+            // Records that are out of time do not get into time by waiting for them.
+            if self.are_out_of_time() && some_expected(&self.mesh.peers()) {
                 return found;
             }
             if !self.wait_for_change(deadline).await {
@@ -164,8 +170,14 @@ impl Directory {
         };
         let Ok(record) = Signed::<NodeRecord>::verify(bytes) else { return Asked::Otherwise };
         // A record is about its signer; it must be the peer that was asked.
-        if record.node == node && record.current_key(self.now_ms()).is_ok() {
+        if record.node != node {
+            return Asked::Otherwise;
+        }
+        let now = self.now_ms();
+        if record.current_key(now).is_ok() {
             Asked::Record(Box::new(record))
+        } else if record.out_of_time(now).is_some() {
+            Asked::OutOfTime(Box::new(record))
         } else {
             Asked::Otherwise
         }
@@ -178,9 +190,20 @@ impl Directory {
         match answer {
             Asked::Record(record) => {
                 entry.presence.heard(now);
-                // An older record than the one known is a replay and changes nothing.
-                if entry.record.as_ref().is_none_or(|old| old.sequence <= record.sequence) {
+                // An older record than the one known is a replay and changes nothing, unless that one is of a wrong clock.
+                if entry.out_of_time
+                    || entry.record.as_ref().is_none_or(|old| old.sequence <= record.sequence)
+                {
                     entry.record = Some(*record);
+                }
+                entry.out_of_time = false;
+            }
+            Asked::OutOfTime(record) => {
+                entry.presence.answered_otherwise(now);
+                // One that is known and current is better than one that is not.
+                if entry.record.as_ref().is_none_or(|old| old.current_key(now).is_err()) {
+                    entry.record = Some(*record);
+                    entry.out_of_time = true;
                 }
             }
             Asked::Otherwise => entry.presence.answered_otherwise(now),

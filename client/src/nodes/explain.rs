@@ -11,6 +11,7 @@ use super::Directory;
 use crate::{
     choose::{Evidence, Verdict, Wish, weigh},
     client::Client,
+    clocks::ClockDifference,
     error::ClientError,
     event::{DEFAULT_OUTPUT_TOKENS, ResumeOptions},
 };
@@ -91,6 +92,11 @@ impl Client {
             });
         }
         Ok(self.inner.directory.explain(&wish).await)
+    }
+
+    /// Whose clock is wrong, where every node that answers gives a record that is out of time by this machine's.
+    pub async fn clock_difference(&self) -> Option<ClockDifference> {
+        self.inner.directory.clock_difference(None).await
     }
 
     /// What a model was called that served a turn of this home, as its node said.

@@ -3,7 +3,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use baton_client::Multiaddr;
@@ -137,6 +140,8 @@ struct Shared {
     engine: EngineKind,
     stores: Stores,
     state: Mutex<State>,
+    /// How far the node's clock is ahead, in milliseconds.
+    clock_ahead_ms: AtomicI64,
     /// Rises with every turn that began to hang.
     hanging: watch::Sender<u32>,
     /// Rises with every turn whose client went away while it hung.
@@ -170,6 +175,7 @@ impl FakeNode {
             exchange: ExchangeSecret::generate(),
             engine,
             stores: stores.into(),
+            clock_ahead_ms: AtomicI64::new(0),
             state: Mutex::new(State {
                 script: VecDeque::new(),
                 sealed: HashMap::new(),
@@ -208,6 +214,12 @@ impl FakeNode {
 
     pub fn script(&self, acts: impl IntoIterator<Item = Act>) {
         self.shared.state.lock().unwrap().script.extend(acts);
+    }
+
+    /// Sets the node's clock ahead, or behind.
+    #[allow(dead_code, reason = "for the client's tests")]
+    pub fn set_clock_ahead(&self, ms: i64) {
+        self.shared.clock_ahead_ms.store(ms, Ordering::SeqCst);
     }
 
     pub fn clear_script(&self) {
@@ -299,7 +311,7 @@ async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
 }
 
 fn record(shared: &Shared) -> Signed<NodeRecord> {
-    let now = now_ms();
+    let now = now_ms().saturating_add_signed(shared.clock_ahead_ms.load(Ordering::SeqCst));
     let until = now + 3_600_000;
     let record = NodeRecord {
         version: VERSION,

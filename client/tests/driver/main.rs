@@ -5,6 +5,7 @@ mod audits;
 mod background;
 mod blobs;
 mod choosing;
+mod clocks;
 mod command;
 mod damage;
 mod devices;

@@ -5,11 +5,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use baton_client::Clock;
 use baton_proto::{
     Signed,
     head::HeadRecord,
     ids::{BlobId, HeadIndexKey},
-    store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture},
+    store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
 };
 use baton_walrus_client::{ShardCount, blob_id};
 use tokio::sync::watch;
@@ -21,6 +22,8 @@ struct Inner {
     puts: usize,
     down: bool,
     silent_about_epochs: bool,
+    /// Its clock, if it says the time.
+    clock: Option<Clock>,
     /// What the next reads answer instead.
     reads: VecDeque<StoreError>,
 }
@@ -33,6 +36,12 @@ pub fn down() -> StoreError {
 }
 
 impl MemoryStore {
+    /// Says this time when it is asked.
+    #[allow(dead_code, reason = "for the client's tests")]
+    pub fn set_clock(&self, clock: Clock) {
+        self.0.lock().unwrap().clock = Some(clock);
+    }
+
     pub fn set_down(&self, down: bool) {
         self.0.lock().unwrap().down = down;
     }
@@ -124,6 +133,16 @@ impl BlobStore for MemoryStore {
             let inner = self.0.lock().unwrap();
             if inner.down { Err(down()) } else { Ok(inner.blobs.contains_key(&id)) }
         })
+    }
+
+    fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
+        let clock = self.0.lock().unwrap().clock.clone();
+        let time = |clock: Clock| StoreTime {
+            name: "the test's store".to_owned(),
+            unix_ms: clock(),
+            margin_ms: 500,
+        };
+        Box::pin(async move { Ok(clock.map(time).into_iter().collect()) })
     }
 }
 

@@ -58,6 +58,11 @@ impl Sources {
         self.health().order(Instant::now())
     }
 
+    /// Where they are, as configured.
+    pub(super) fn urls(&self) -> impl Iterator<Item = &Url> {
+        self.list.iter().map(|source| &source.url)
+    }
+
     pub(super) fn asked(&self, index: usize) {
         self.get(index).requests.add(1);
     }

@@ -7,6 +7,7 @@ use baton_proto::{
     ids::{BlobId, HeadIndexKey},
     store::{HeadIndex as _, StoreError},
 };
+use baton_walrus_client::http_date;
 use reqwest::{Client, Method, header};
 
 use super::{Subject, codes, report::Check};
@@ -14,7 +15,7 @@ use crate::{
     cli::{
         Exit, Failure,
         ask::root_cause,
-        time::{http_date, now_ms, short},
+        time::{now_ms, short},
     },
     config::HeadsSetting,
     daemon::http_store,

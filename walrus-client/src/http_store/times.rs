@@ -1,0 +1,90 @@
+//! What time it is at the servers, by the date that every answer over HTTP has.
+
+use baton_proto::{
+    ids::BlobId,
+    store::{StoreError, StoreTime},
+};
+use futures::future::join_all;
+use reqwest::{Method, Url, header};
+use tokio::time::Instant;
+
+use super::{HttpStore, join};
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/// A date says the second, not where in it.
+const DATE_MARGIN_MS: u64 = 1000;
+
+impl HttpStore {
+    /// Asks each server once. Any answer has the date, also that nobody has the blob that is asked for.
+    pub(super) async fn ask_times(&self) -> Result<Vec<StoreTime>, StoreError> {
+        let inner = &self.inner;
+        let mut bases: Vec<&Url> = inner.aggregators.urls().chain(&inner.heads).collect();
+        bases.dedup_by(|later, first| later.origin() == first.origin());
+        let times = join_all(bases.into_iter().map(|base| self.ask_time(base))).await;
+        Ok(times.into_iter().flatten().collect())
+    }
+
+    async fn ask_time(&self, base: &Url) -> Option<StoreTime> {
+        let url = join(base, &format!("v1/blobs/{}", BlobId([0; 32]))).ok()?;
+        let begun = Instant::now();
+        let answer = self.inner.client.request(Method::HEAD, url).timeout(self.inner.settings.base_timeout);
+        let answer = answer.send().await.ok()?;
+        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let seconds = http_date(answer.headers().get(header::DATE)?.to_str().ok()?)?;
+        Some(StoreTime {
+            name: base.origin().ascii_serialization(),
+            unix_ms: seconds.saturating_mul(1000).saturating_add(DATE_MARGIN_MS / 2),
+            margin_ms: took_ms.saturating_add(DATE_MARGIN_MS / 2),
+        })
+    }
+}
+
+/// Seconds since 1970 of an HTTP date in its one current form: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110).
+#[must_use]
+pub fn http_date(text: &str) -> Option<u64> {
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let mut word = || words.next();
+    let (day, month, year) = (word()?.parse().ok()?, word()?, word()?.parse::<u64>().ok()?);
+    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
+    let mut clock = word()?.split(':').map(|part| part.parse::<u64>().ok().filter(|part| *part < 61));
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    let sane = (1..=31).contains(&day) && (1970..=9999).contains(&year) && hour < 24;
+    if word()? != "GMT" || !sane {
+        return None;
+    }
+    Some(days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// The day since 1970-01-01 of a date.
+fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
+    let of_year = (153 * month_from_march + 2) / 5 + day.checked_sub(1)?;
+    let of_era = year % 400 * 365 + year % 400 / 4 - year % 400 / 100 + of_year;
+    (year / 400 * 146_097 + of_era).checked_sub(719_468)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_dates_are_read_and_nothing_else_is() {
+        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(http_date("Tue, 29 Feb 2000 12:34:56 GMT"), Some(951_827_696));
+        assert_eq!(http_date("Mon, 01 Mar 2100 00:00:00 GMT"), Some(4_107_542_400));
+        for text in [
+            "",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 25:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+            "x, 1 Jan 18446744073709551615 1:1:1 GMT",
+        ] {
+            assert_eq!(http_date(text), None, "{text}");
+        }
+    }
+}
