@@ -54,6 +54,7 @@ codes! {
     CLOCK_OFF_STORE = problem("D201", "this machine's clock and the store's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
     CLOCK_OFF_PEERS = problem("D202", "this machine's clock and a peer's differ", "switch on time synchronisation (such as `timedatectl set-ntp true`)");
     CLOCK_ABSURD = problem("D203", "this machine's clock is years off", "set the clock, and switch on time synchronisation");
+    CLOCK_ALONE = warning("D204", "no other clock could be compared with this machine's", "give the store with --aggregator, or a peer with --bootstrap, as the node's own command does");
 
     NOT_WRITABLE = problem("D301", "the data directory cannot be written", "give the node's user the folder (chown), or remount the disk writable");
     DISK_FULL = problem("D302", "the disk is almost full", "make room: without it the journal fails, and turns are refused");

@@ -158,8 +158,16 @@ pub(super) fn check_clock(subject: &Subject, dates: &[StoreDate], records: &[Pee
             check.found(codes::CLOCK_OFF_PEERS, detail);
         }
     }
-    if dates.is_empty() && records.is_empty() {
-        check.saw("nobody answered whose clock could be compared");
+    if !dates.is_empty() || !records.is_empty() {
+        return check;
+    }
+    if subject.offline {
+        check.saw("offline: no other clock was compared");
+    } else {
+        let asked = subject.settings.aggregators.len() + subject.settings.publishers.len();
+        let detail =
+            format!("{asked} stores and {} peers are configured here", subject.settings.bootstrap.len());
+        check.found(codes::CLOCK_ALONE, detail);
     }
     check
 }
@@ -182,7 +190,7 @@ mod tests {
             in_use: false,
             stranger: None,
             fix: false,
-            offline: true,
+            offline: false,
             now_ms,
         };
         let check = check_clock(&subject, dates, records);
@@ -194,7 +202,7 @@ mod tests {
     #[test]
     fn a_clock_is_wrong_beyond_what_the_protocol_allows() {
         let date = |ahead_ms| StoreDate { url: "http://s".to_owned(), ahead_ms, margin_ms: 1500 };
-        assert!(codes_of(NOW, &[], &[]).is_empty());
+        assert_eq!(codes_of(NOW, &[], &[]), ["D204"], "what nobody confirms is not well");
         let skew = i64::try_from(MAX_CLOCK_SKEW_MS).unwrap();
         assert!(codes_of(NOW, &[date(skew + 1500), date(-skew)], &[]).is_empty());
         assert_eq!(codes_of(NOW, &[date(skew + 1501)], &[]), ["D201"]);
