@@ -148,7 +148,7 @@ mod tests {
         for (shards, limit) in [(7, 4), (10, 6), (100, 66), (1_000, 100)] {
             let shards = ShardCount::new(shards).unwrap();
             assert_eq!(batch_limit(shards), limit);
-            let names: Vec<String> = (0..=limit).map(|number| hex::encode([number as u8; 16])).collect();
+            let names: Vec<String> = (0..=limit).map(|number| format!("{number:032}")).collect();
             let patch = |name| QuiltPatch {
                 identifier: name,
                 tags: std::collections::BTreeMap::new(),
