@@ -15,6 +15,7 @@ mod limits;
 mod open;
 mod places;
 mod portability;
+mod removal;
 mod sdk;
 mod settings;
 mod shapes;

@@ -251,7 +251,8 @@ impl MemoryTools {
         self.on_item(&context, Method::GET, &args.id, "", None).await
     }
 
-    /// Replace the text of a memory that was wrong. The old text is gone for good.
+    /// Replace the text of a memory that was wrong. The old text is gone for good, and so are the user's own messages that say it.
+    /// The answer's `others` name what else holds the old words: forget what the user wants gone as well.
     #[tool(annotations(read_only_hint = false, destructive_hint = true))]
     async fn edit(
         &self,
@@ -261,7 +262,8 @@ impl MemoryTools {
         self.on_item(&context, Method::PATCH, &args.id, "", Some(args.text)).await
     }
 
-    /// Delete a memory for good.
+    /// Delete a memory for good, with the user's own messages that say it. The answer's `others` name what else holds the words:
+    /// forget what the user wants gone as well.
     #[tool(annotations(read_only_hint = false, destructive_hint = true))]
     async fn forget(
         &self,

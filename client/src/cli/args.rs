@@ -10,7 +10,7 @@ use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{Args, Parser, Subcommand};
 
 pub use account::{AccountCommand, DelegateArguments};
-pub use memory::{MemoryCommand, PlaceArguments, Switch};
+pub use memory::{MemoryCommand, Others, PlaceArguments, Switch};
 
 use super::blob::args::BlobCommand;
 

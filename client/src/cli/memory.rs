@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{MemoryCommand, PlaceArguments, Switch},
+    args::{MemoryCommand, Others, PlaceArguments, Switch},
     desk::Desk,
     out::{Out, clean, count},
     settings::{Settings, read_bounded},
@@ -50,16 +50,22 @@ pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Res
             let body = json!({ "facts": [fact] });
             added(&desk.json(Method::POST, "/v1/memory/remember", Some(&body)).await?, out)
         }
-        MemoryCommand::Edit { id, text, keep_old } => {
+        MemoryCommand::Edit { id, text, keep_old, others } => {
             let body = json!({ "text": text });
             let answer = if *keep_old {
                 desk.json(Method::POST, &item_path(id, "/supersede")?, Some(&body)).await?
             } else {
-                desk.json(Method::PATCH, &item_path(id, "")?, Some(&body)).await?
+                let query = others.map(|others| format!("?others={}", others.name())).unwrap_or_default();
+                desk.json(Method::PATCH, &item_path(id, &query)?, Some(&body)).await?
             };
-            one(&answer, out)
+            one(&answer, out)?;
+            holders(&answer, out);
+            Ok(())
         }
-        MemoryCommand::Forget { ids, everything, yes } => forget(&desk, ids, *everything, *yes, out).await,
+        MemoryCommand::Forget { ids, others, everything: false, .. } => {
+            forget(&desk, ids, *others, out).await
+        }
+        MemoryCommand::Forget { yes, .. } => forget_everything(&desk, *yes, out).await,
         MemoryCommand::Export { out: file, place } => export(&desk, file, place, out).await,
         MemoryCommand::Import { file } => {
             let text = read_bounded(file, MAX_IMPORT_BYTES)?;
@@ -67,7 +73,7 @@ pub async fn run(settings: &Settings, command: &MemoryCommand, out: &Out) -> Res
             let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
             told(&answer, &format!("{} added, {} known already", answer["added"], answer["skipped"]), out)
         }
-        MemoryCommand::Consent { grant, deny } => consent(&desk, grant, deny, out).await,
+        MemoryCommand::Consent { grant, deny, others } => consent(&desk, grant, deny, *others, out).await,
         MemoryCommand::Profile { place } => {
             let path = format!("/v1/memory/profile{}", place_query(place));
             items(&desk.json(Method::GET, &path, None).await?, out)
@@ -118,25 +124,60 @@ fn item_path(id: &str, action: &str) -> Result<String, Failure> {
     Ok(format!("/v1/memory/items/{}{action}", id.to_lowercase()))
 }
 
-async fn forget(desk: &Desk, ids: &[String], everything: bool, yes: bool, out: &Out) -> Result<(), Failure> {
-    if everything {
-        let question = "Delete all memories of this account, with their keys, for good?";
-        if !yes && !confirmed(question)? {
-            return Err(Failure::Usage(
-                "nothing was deleted; say --yes where nobody can be asked".to_owned(),
-            ));
-        }
-        // The account once more: nothing is deleted by a path alone.
-        let confirm = json!({ "confirm": desk.owner() });
-        desk.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
-        return told(&json!({ "deleted": "everything" }), "everything is deleted", out);
+async fn forget_everything(desk: &Desk, yes: bool, out: &Out) -> Result<(), Failure> {
+    let question = "Delete all memories of this account, with their keys, for good?";
+    if !yes && !confirmed(question)? {
+        return Err(Failure::Usage("nothing was deleted; say --yes where nobody can be asked".to_owned()));
     }
+    // The account once more: nothing is deleted by a path alone.
+    let confirm = json!({ "confirm": desk.owner() });
+    desk.text(Method::DELETE, "/v1/memory/owner", confirm.to_string()).await?;
+    told(&json!({ "deleted": "everything" }), "everything is deleted", out)
+}
+
+async fn forget(desk: &Desk, ids: &[String], others: Option<Others>, out: &Out) -> Result<(), Failure> {
     for id in ids {
         item_path(id, "")?;
     }
-    let answer = desk.json(Method::POST, "/v1/memory/delete", Some(&json!({ "ids": ids }))).await?;
+    let mut body = json!({ "ids": ids });
+    if let Some(others) = others {
+        body["others"] = others.name().into();
+    }
+    let answer = desk.json(Method::POST, "/v1/memory/delete", Some(&body)).await?;
     let deleted = answer["count"].as_u64().unwrap_or_default();
-    told(&answer, &format!("{} deleted for good", memories(deleted)), out)
+    told(&answer, &format!("{} deleted for good", memories(deleted)), out)?;
+    holders(&answer, out);
+    Ok(())
+}
+
+/// What else held the words: how much of it went along, and what is left, by its id.
+fn holders(answer: &Value, out: &Out) {
+    if out.json() {
+        return;
+    }
+    let all = answer["others"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (gone, left): (Vec<&Value>, Vec<&Value>) =
+        all.iter().partition(|holder| holder["deleted"].as_bool().unwrap_or_default());
+    if !gone.is_empty() {
+        out.note(&format!("{} with the same words went along", count(gone.len() as u64, "item")));
+    }
+    for holder in &left {
+        out.note(&format!("left, with the same words: {}", holder_line(holder)));
+    }
+    if let Some(more) = answer["more"].as_u64().filter(|more| *more > 0) {
+        out.note(&format!("{more} more are not shown"));
+    }
+    if !left.is_empty() {
+        out.note("delete them by their ids: baton memory forget ID…");
+    }
+}
+
+/// What a holder of words is, in a line.
+fn holder_line(holder: &Value) -> String {
+    let text = |field: &str| holder[field].as_str().unwrap_or_default();
+    let session = if text("session").is_empty() { "" } else { "  in " };
+    clean(&format!("{}  {} of {}{session}{}", text("id"), text("kind"), text("author"), text("session")))
+        .replace('\n', " ")
 }
 
 fn memories(number: u64) -> String {
@@ -177,7 +218,13 @@ fn exported_items(text: &str) -> u64 {
     text.lines().filter(|line| line.starts_with("{\"item\":")).count() as u64
 }
 
-async fn consent(desk: &Desk, grant: &[String], deny: &[String], out: &Out) -> Result<(), Failure> {
+async fn consent(
+    desk: &Desk,
+    grant: &[String],
+    deny: &[String],
+    others: Option<Others>,
+    out: &Out,
+) -> Result<(), Failure> {
     if grant.is_empty() && deny.is_empty() {
         return items(&desk.json(Method::GET, "/v1/memory/consent", None).await?, out);
     }
@@ -185,11 +232,15 @@ async fn consent(desk: &Desk, grant: &[String], deny: &[String], out: &Out) -> R
         if ids.is_empty() {
             continue;
         }
-        let body = json!({ "ids": ids, "decision": decision });
+        let mut body = json!({ "ids": ids, "decision": decision });
+        if let Some(others) = others.filter(|_| decision == "deny") {
+            body["others"] = others.name().into();
+        }
         let answer = desk.json(Method::POST, "/v1/memory/consent", Some(&body)).await?;
         let number = answer["count"].as_u64().unwrap_or_default();
         let done = if decision == "grant" { "kept" } else { "denied and deleted" };
         told(&answer, &format!("{} {done}", memories(number)), out)?;
+        holders(&answer, out);
     }
     Ok(())
 }
@@ -341,6 +392,16 @@ mod tests {
             item_path(&"AB".repeat(16), "/x").unwrap(),
             format!("/v1/memory/items/{}/x", "ab".repeat(16))
         );
+    }
+
+    #[test]
+    fn a_holder_of_words_is_named_in_one_line() {
+        let mut holder = json!({
+            "id": "ab", "kind": "episode", "author": "assistant", "session": "work\u{1b}[31m\nx", "deleted": false,
+        });
+        assert_eq!(holder_line(&holder), "ab  episode of assistant  in work[31m x");
+        holder["session"] = Value::Null;
+        assert_eq!(holder_line(&holder), "ab  episode of assistant");
     }
 
     #[test]

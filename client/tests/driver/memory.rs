@@ -122,6 +122,19 @@ async fn memories_are_listed_searched_added_edited_and_forgotten_with_signed_req
     assert_eq!(code(&baton(&["edit", &id, "likes coffee"]).await), 0);
     answers(&server, "POST", "/v1/memory/delete", Some(json!({ "ids": [id] })), json!({ "count": 1 })).await;
     assert_eq!(out(&baton(&["forget", &id]).await), "1 memory deleted for good\n");
+    let holder = |id: &str, author: &str, deleted: bool| json!({ "id": id, "kind": "episode", "author": author, "session": "work", "deleted": deleted });
+    let others = [holder("cd", "assistant", false), holder("ef", "user", true)];
+    let body = json!({ "ids": [id], "others": "none" });
+    let answer = json!({ "count": 1, "others": others, "more": 3 });
+    answers(&server, "POST", "/v1/memory/delete", Some(body), answer).await;
+    let removed = baton(&["delete", &id, "--others", "none"]).await;
+    assert_eq!(out(&removed), "1 memory deleted for good\n");
+    for said in
+        ["cd  episode of assistant  in work", "1 item with the same words", "3 more", "baton memory forget"]
+    {
+        assert!(err(&removed).contains(said), "{}", err(&removed));
+    }
+    assert_eq!(code(&baton(&["forget", &id, "--others", "some"]).await), 2);
     assert_eq!(code(&baton(&["forget", "--everything"]).await), 2, "nobody to ask");
     let account = last(&self::baton(folder.path(), &["account", "show", "--json"], "").await);
     let confirm = Some(json!({ "confirm": account["account"] }));

@@ -14,8 +14,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Doors, Fault, FaultJson, Input, Reader, Writer,
-    extract::{Named, scope_named},
+    extract::{Named, Params, scope_named},
     limits::{MAX_FACTS, MAX_IDS},
+    removal::{self, EditAnswer, OthersQuery, RemovalAnswer},
     shapes::{ChangedItem, Count, FilterInput, Item, RecallAnswer, consent_named, item_id, layer_named},
     time,
 };
@@ -335,32 +336,37 @@ impl TextInput {
     }
 }
 
-/// Replaces an item's text; the old one is gone for good.
-#[utoipa::path(patch, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path)),
-    request_body = TextInput, responses((status = 200, body = ChangedItem), (status = 404, body = FaultJson)))]
+/// Replaces an item's text. The old words are gone for good from the item, from what was made of it and from the graph. The answer
+/// names what else holds them, and what became of it.
+#[utoipa::path(patch, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
+    request_body = TextInput, responses((status = 200, body = EditAnswer), (status = 404, body = FaultJson)))]
 async fn edit(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(id): Named<String>,
+    Params(query): Params<OthersQuery>,
     Input(input): Input<TextInput>,
-) -> Result<Json<ChangedItem>, Fault> {
+) -> Result<Json<EditAnswer>, Fault> {
+    let options = removal::options(&caller, query.others.as_deref())?;
     let id = visible(&doors, &caller, &id).await?;
-    let view = doors.memory().edit(caller.owner, id, input.read()?).await?;
-    Ok(Json(ChangedItem::of(&caller, view)))
+    let (item, removal) = doors.memory().edit_with(caller.owner, id, input.read()?, options).await?;
+    Ok(Json(EditAnswer::of(&caller, item, removal)))
 }
 
-/// Deletes an item for good.
-#[utoipa::path(delete, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path)),
-    responses((status = 200, body = Count), (status = 404, body = FaultJson)))]
+/// Deletes an item for good. The answer names what else holds its words, and what became of it.
+#[utoipa::path(delete, path = "/v1/memory/items/{id}", tag = "memory", params(("id" = String, Path), OthersQuery),
+    responses((status = 200, body = RemovalAnswer), (status = 404, body = FaultJson)))]
 async fn delete_one(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Named(id): Named<String>,
-) -> Result<Json<Count>, Fault> {
+    Params(query): Params<OthersQuery>,
+) -> Result<Json<RemovalAnswer>, Fault> {
+    let options = removal::options(&caller, query.others.as_deref())?;
     let id = visible(&doors, &caller, &id).await?;
-    match doors.memory().delete(caller.owner, vec![id]).await? {
-        0 => Err(Fault::missing("item")),
-        count => Ok(Json(Count { count })),
+    match doors.memory().delete_with(caller.owner, vec![id], options).await? {
+        removal if removal.count == 0 => Err(Fault::missing("item")),
+        removal => Ok(Json(RemovalAnswer::of(&caller, removal))),
     }
 }
 
@@ -405,18 +411,23 @@ async fn archive(
 struct IdsInput {
     /// 1 to 1000.
     ids: Vec<String>,
+    /// What becomes of whatever else holds the words: `own` (default), `all` or `none`, as for one item.
+    others: Option<String>,
 }
 
-/// Deletes items for good; those that are not there are passed over.
+/// Deletes items for good; those that are not there are passed over. The answer names what else holds their words, and what
+/// became of it.
 #[utoipa::path(post, path = "/v1/memory/delete", tag = "memory", request_body = IdsInput,
-    responses((status = 200, body = Count), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
 async fn delete(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Input(input): Input<IdsInput>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<RemovalAnswer>, Fault> {
+    let options = removal::options(&caller, input.others.as_deref())?;
     let ids = all_visible(&doors, &caller, &input.ids).await?;
-    Ok(Json(Count { count: doors.memory().delete(caller.owner, ids).await? }))
+    let removal = doors.memory().delete_with(caller.owner, ids, options).await?;
+    Ok(Json(RemovalAnswer::of(&caller, removal)))
 }
 
 /// Items that wait for the user's consent.
@@ -441,21 +452,25 @@ struct DecideInput {
     ids: Vec<String>,
     /// `grant` or `deny`; denied items are deleted.
     decision: String,
+    /// What becomes of whatever else holds denied words: `own` (default), `all` or `none`, as for a deletion.
+    others: Option<String>,
 }
 
-/// Grants or denies consent.
+/// Grants or denies consent. A denial deletes as a deletion does, and names what else holds the words.
 #[utoipa::path(post, path = "/v1/memory/consent", tag = "memory", request_body = DecideInput,
-    responses((status = 200, body = Count), (status = 400, body = FaultJson)))]
+    responses((status = 200, body = RemovalAnswer), (status = 400, body = FaultJson)))]
 async fn decide(
     State(doors): State<Doors>,
     Writer(caller): Writer,
     Input(input): Input<DecideInput>,
-) -> Result<Json<Count>, Fault> {
+) -> Result<Json<RemovalAnswer>, Fault> {
+    let options = removal::options(&caller, input.others.as_deref())?;
     let consent = match input.decision.as_str() {
         "grant" => Consent::Granted,
         "deny" => Consent::Denied,
         _ => return Err(Fault::bad("`decision` is `grant` or `deny`")),
     };
     let ids = all_visible(&doors, &caller, &input.ids).await?;
-    Ok(Json(Count { count: doors.memory().decide(caller.owner, ids, consent).await? }))
+    let removal = doors.memory().decide_with(caller.owner, ids, consent, options).await?;
+    Ok(Json(RemovalAnswer::of(&caller, removal)))
 }

@@ -50,6 +50,62 @@ async fn f1_an_owner_lists_gets_edits_supersedes_archives_and_deletes() {
 }
 
 #[tokio::test]
+async fn f1_a_removal_names_what_else_holds_the_words_and_does_with_it_as_it_is_told() {
+    let door = Door::open().await;
+    let person = Person::new(&door);
+    let told = async |session: &str, name: &str| {
+        let body = json!({
+            "session": session, "project": "zoo", "turn": 0,
+            "user": format!("My dog is called {name}."), "assistant": format!("{name} is a lovely name."),
+        });
+        person.post("/v1/memory/turns", body).await.good();
+        let body = json!({ "facts": [{ "text": format!("My dog is called {name}."), "project": "zoo" }] });
+        let answer = person.post("/v1/memory/remember", body).await.good();
+        answer["remembered"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let listed = async |words: &str| {
+        let body = json!({ "everything": true, "words": words });
+        let page = person.post("/v1/memory/list", body).await.good();
+        texts(&page).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let kinds = |answer: &Value, deleted: bool| {
+        let others = answer["others"].as_array().unwrap().iter();
+        let others = others.filter(|one| one["deleted"] == deleted);
+        others
+            .map(|one| format!("{} {}", one["kind"].as_str().unwrap(), one["author"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    // By default, what the user said goes, and the answer of the assistant is named.
+    let id = told("a", "Flibbertigibbet").await;
+    let path = format!("/v1/memory/items/{id}");
+    let answer = person.ask("DELETE", &path, Value::Null).await.good();
+    assert_eq!((answer["count"].as_u64(), answer["more"].as_u64()), (Some(1), Some(0)));
+    assert_eq!(kinds(&answer, false), ["episode assistant"]);
+    assert!(kinds(&answer, true).contains(&"episode user".to_owned()), "{answer}");
+    assert_eq!(
+        (answer["others"][0]["session"].as_str(), answer["others"][0]["turn"].as_u64()),
+        (Some("a"), Some(0))
+    );
+    assert_eq!(listed("Flibbertigibbet").await, ["Flibbertigibbet is a lovely name."]);
+    // All of it, in a query and in a body.
+    let id = told("b", "Wobbegongus").await;
+    let path = format!("/v1/memory/items/{id}?others=all");
+    let edited = person.ask("PATCH", &path, json!({ "text": "My dog has no name." })).await.good();
+    assert_eq!((edited["id"].as_str(), edited["text"].as_str()), (Some(&*id), Some("My dog has no name.")));
+    assert!(kinds(&edited, false).is_empty() && kinds(&edited, true).len() >= 2, "{edited}");
+    assert!(listed("Wobbegongus").await.is_empty());
+    let id = told("c", "Grimalkin").await;
+    let body = json!({ "ids": [id], "others": "none" });
+    let answer = person.post("/v1/memory/delete", body).await.good();
+    let left = kinds(&answer, false);
+    assert!(left.contains(&"episode user".to_owned()) && left.contains(&"episode assistant".to_owned()));
+    assert_eq!(listed("Grimalkin").await.len(), 2);
+    let nonsense = json!({ "ids": [id], "others": "everybody" });
+    person.post("/v1/memory/delete", nonsense).await.refused(400, "bad_request");
+    person.ask("DELETE", &path.replace("all", "some"), Value::Null).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
 async fn f6_a_recall_says_scores_and_how_it_searched() {
     let door = Door::open().await;
     let person = Person::new(&door);

@@ -69,12 +69,19 @@ pub enum MemoryCommand {
         /// Keep the old text as history.
         #[arg(long)]
         keep_old: bool,
+        /// What becomes of whatever else holds the old words [default: own].
+        #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "keep_old")]
+        others: Option<Others>,
     },
     /// Delete memories for good.
+    #[command(visible_alias = "delete", after_help = FORGET_EXAMPLES)]
     Forget {
         /// The memories.
         #[arg(required_unless_present = "everything")]
         ids: Vec<String>,
+        /// What becomes of whatever else holds the words [default: own].
+        #[arg(long, value_name = "none|own|all", value_enum, conflicts_with = "everything")]
+        others: Option<Others>,
         /// All of the account's, with their keys.
         #[arg(long, conflicts_with = "ids")]
         everything: bool,
@@ -103,6 +110,9 @@ pub enum MemoryCommand {
         /// Delete this one; may be repeated.
         #[arg(long, value_name = "ID")]
         deny: Vec<String>,
+        /// What becomes of whatever else holds the denied words [default: own].
+        #[arg(long, value_name = "none|own|all", value_enum, requires = "deny")]
+        others: Option<Others>,
     },
     /// Show what has been learned about you.
     Profile {
@@ -127,6 +137,36 @@ Examples:
   baton memory settings --relayer-url https://relayer.example
   baton memory settings --extract-through-nodes on       nodes read the words of exchanges, and not whose they are
   baton memory settings --extract-through-nodes off      from the next exchange on";
+
+const FORGET_EXAMPLES: &str = "\
+Your own messages that say a memory go with it. An answer of the assistant that says it stays, and is named with its id.
+
+Examples:
+  baton memory forget 3f0a…                  delete a memory, and your own messages that say it
+  baton memory forget 3f0a… --others all     delete the answers and other memories that hold its words, too
+  baton memory forget 3f0a… --others none    leave all of them";
+
+/// What becomes of whatever else holds the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Others {
+    /// It stays, and is named.
+    None,
+    /// Your own messages that say it go.
+    Own,
+    /// All of it goes.
+    All,
+}
+
+impl Others {
+    /// Its name in a request.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Own => "own",
+            Self::All => "all",
+        }
+    }
+}
 
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -1,0 +1,102 @@
+//! What deletions, edits and denials take and answer: the caller's choice about whatever else holds the words, and what became of
+//! it. The routes themselves stand in [`super::items`].
+
+use baton_memory::api::{Holder, ItemView, Others, Removal, RemovalOptions};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Fault, shapes::ChangedItem};
+use crate::{auth::Caller, delegation::Scope};
+
+/// The options of a removal, as a caller may have them: whoever is bound to a project removes, and learns, nothing of another.
+pub(super) fn options(caller: &Caller, others: Option<&str>) -> Result<RemovalOptions, Fault> {
+    let others = match others {
+        None => Others::default(),
+        Some(name) => Others::named(name).ok_or_else(|| Fault::bad("`others` is `none`, `own` or `all`"))?,
+    };
+    Ok(RemovalOptions { others, same_project: caller.bound_to().is_some() })
+}
+
+/// What becomes of whatever else holds the words.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OthersQuery {
+    /// What becomes of whatever else holds the words. `own` (default) deletes the messages that a fact was made from and that say
+    /// it, the user's own messages in the same project that say it, and facts that were made from a message. `all` deletes answers
+    /// of the assistant and other memories, too. `none` leaves them.
+    pub(super) others: Option<String>,
+}
+
+/// Something else that holds the words, or a name that went with them.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HolderJson {
+    /// 32 hex characters.
+    id: String,
+    /// `episode` (a message), `fact`, `entity` or `summary`.
+    kind: String,
+    /// Whose words: `user`, `assistant`, `owner` or `import`.
+    author: String,
+    /// Its project; none for the shared pool.
+    project: Option<String>,
+    /// Its session.
+    session: Option<String>,
+    /// The turn in the session, from 0.
+    turn: Option<u64>,
+    /// Whether it is gone as well.
+    deleted: bool,
+}
+
+/// What was deleted or decided, and what else holds the words.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RemovalAnswer {
+    /// How many of the named items there were.
+    count: u64,
+    /// What else held the words, at most 200; first what is left. Delete it by its id. Empty for a key that may only write.
+    others: Vec<HolderJson>,
+    /// How many more there are.
+    more: u64,
+}
+
+/// The item with its new text, and what else held the old words.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct EditAnswer {
+    #[serde(flatten)]
+    item: ChangedItem,
+    /// What else held the old words, at most 200; first what is left. Delete it by its id.
+    others: Vec<HolderJson>,
+    /// How many more there are.
+    more: u64,
+}
+
+/// The other holders, and how many more there are; none for a key that may only write, which learns nothing of them.
+fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Vec<HolderJson>, u64) {
+    if !caller.may(Scope::Read) {
+        return (Vec::new(), 0);
+    }
+    let holder = |one: Holder| HolderJson {
+        id: one.id.to_string(),
+        kind: one.kind.name().into(),
+        author: one.author.name().into(),
+        project: one.project,
+        session: one.session,
+        turn: one.turn,
+        deleted: one.deleted,
+    };
+    (others.into_iter().map(holder).collect(), more)
+}
+
+impl RemovalAnswer {
+    pub(super) fn of(caller: &Caller, removal: Removal) -> Self {
+        let (others, more) = holders(caller, removal.others, removal.more);
+        Self { count: removal.count, others, more }
+    }
+}
+
+impl EditAnswer {
+    pub(super) fn of(caller: &Caller, item: ItemView, removal: Removal) -> Self {
+        let Removal { others, more, .. } = removal;
+        let (others, more) = holders(caller, others, more);
+        Self { item: ChangedItem::of(caller, item), others, more }
+    }
+}
