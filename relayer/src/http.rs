@@ -50,6 +50,8 @@ use crate::delegation::registry::{Records, Registry};
 
 /// How long running requests get to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+/// For how long an answer on how memory is counts: anybody may ask, and the storage is asked once for all of them.
+const READINESS_KEPT: Duration = Duration::from_millis(500);
 
 /// What the routes stand on. Clones share everything.
 #[derive(Clone)]
@@ -71,6 +73,8 @@ struct Inner {
     large_bodies: Arc<Semaphore>,
     tasks: TaskTracker,
     document: OnceLock<OpenApi>,
+    /// The last answer of memory on how it is, and when it was asked.
+    readiness: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
 }
 
 /// What the HTTP door is made from.
@@ -110,6 +114,7 @@ impl Doors {
                 limits,
                 tasks: TaskTracker::new(),
                 document: OnceLock::new(),
+                readiness: tokio::sync::Mutex::default(),
             }),
         }
     }
@@ -124,6 +129,19 @@ impl Doors {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         (self.inner.now_ms)()
+    }
+
+    /// Whether memory can be used now; if not, why, and what to do. Asked again after [`READINESS_KEPT`], whoever asks.
+    async fn readiness(&self) -> Result<(), String> {
+        let mut known = self.inner.readiness.lock().await;
+        if let Some((asked, answer)) = &*known
+            && asked.elapsed() < READINESS_KEPT
+        {
+            return answer.clone();
+        }
+        let answer = self.inner.memory.readiness().await;
+        *known = Some((tokio::time::Instant::now(), answer.clone()));
+        answer
     }
 
     fn registry(&self) -> &Registry {
@@ -146,6 +164,7 @@ fn gated_routes() -> OpenApiRouter<Doors> {
 fn open_routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new()
         .routes(routes!(open::health))
+        .routes(routes!(open::ready))
         .routes(routes!(open::version))
         .routes(routes!(open::config))
         .routes(routes!(open::sui))
@@ -200,7 +219,7 @@ fn tools() -> Operation {
         .build()
 }
 
-const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /version, /config, /sui \
+const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /config, /sui \
     and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
     {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
     x-account-id (the Sui address of the owner's key). A body of more than 2 MiB needs its SHA-256, hex, in \

@@ -9,6 +9,8 @@ mod door;
 #[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
 #[path = "../../client/tests/driver/fake.rs"]
 mod fake;
+#[path = "dispatch/process.rs"]
+mod process;
 #[path = "dispatch/replay.rs"]
 mod replay;
 #[path = "dispatch/sealed.rs"]

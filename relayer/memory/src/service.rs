@@ -32,13 +32,16 @@ use crate::{
     limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
     owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
     search::Background,
-    storage::StorageError,
+    storage::{Pseudonym, StorageError},
     vault::{Marker, Vault, VaultError},
     writing::Writer,
 };
 
 pub use records::RecordChanges;
 pub(crate) use settings::OwnerWriter;
+
+/// How long a storage may take to say that it is there.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The wall clock, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -342,6 +345,29 @@ impl Memory {
     /// [`MemoryError::Unavailable`].
     pub async fn take_nonce(&self, nonce: [u8; 32], now_ms: u64, until_ms: u64) -> Result<bool> {
         Ok(self.inner.parts.vault.storage().take_nonce(nonce, now_ms, until_ms).await?)
+    }
+
+    /// Whether memory can be read and written now, by a question to its storage; if not, why, and what to do. The text is for
+    /// whoever asks: it names no path, no address and no owner.
+    ///
+    /// # Errors
+    /// The text.
+    pub async fn readiness(&self) -> std::result::Result<(), String> {
+        let storage = self.inner.parts.vault.storage();
+        match tokio::time::timeout(READINESS_TIMEOUT, storage.version(Pseudonym([0; 16]))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(StorageError::Unavailable(why) | StorageError::Damaged(why))) if !self.in_database() => {
+                Err(why)
+            }
+            failed => {
+                if let Ok(Err(error)) = failed {
+                    tracing::warn!(%error, "the database of memory does not answer");
+                }
+                Err("the database of memory does not answer: check that it runs and can be reached; the relayer's log says \
+                     more"
+                    .into())
+            }
+        }
     }
 
     /// Writes a snapshot of an owner's state now, from which, with the log behind it, it opens faster. Done by itself as the

@@ -1,5 +1,5 @@
-//! What a stranger may ask: health, version, and what the `memwal` SDK reads at its start. Constants, and nothing about
-//! any owner.
+//! What a stranger may ask: health, version, and what the `memwal` SDK reads at its start. Constants, whether memory can be used,
+//! and nothing about any owner.
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 use utoipa::openapi::{OpenApi, PathItem, path::Operation};
 
-use super::{Doors, Fault, FaultJson, Input};
+use super::{Doors, Fault, FaultJson, Input, fault::UNAVAILABLE};
 
 /// Version of the HTTP interface that the `memwal` SDK knows; it demands major version 1.
 const API_VERSION: &str = "1.0.0";
@@ -49,10 +49,26 @@ fn about() -> Value {
     })
 }
 
-/// Whether the relayer is up.
+/// Whether the relayer is up, and how memory is: 200 while the process answers. `status` is `ok`, or `degraded` with the reason and
+/// the remedy in `memory`.
 #[utoipa::path(get, path = "/health", tag = "open", responses((status = 200, body = Object)))]
-pub(super) async fn health() -> Json<Value> {
-    Json(about())
+pub(super) async fn health(State(doors): State<Doors>) -> Json<Value> {
+    let mut about = about();
+    if let Err(why) = doors.readiness().await {
+        about["status"] = "degraded".into();
+        about["write_ready"] = false.into();
+        about["memory"] = why.into();
+    }
+    Json(about)
+}
+
+/// Whether memory can be used: 200, or 503 with the reason and the remedy.
+#[utoipa::path(get, path = "/readyz", tag = "open", responses((status = 200, body = Object), (status = 503, body = FaultJson)))]
+pub(super) async fn ready(State(doors): State<Doors>) -> Result<Json<Value>, Fault> {
+    match doors.readiness().await {
+        Ok(()) => Ok(Json(json!({ "ready": true }))),
+        Err(why) => Err(Fault::new(UNAVAILABLE).saying(why).after_ms(2_000)),
+    }
 }
 
 /// Which interface it speaks.

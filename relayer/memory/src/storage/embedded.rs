@@ -13,12 +13,11 @@ mod tables;
 
 use std::{
     cell::Cell,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    io::Write as _,
+    mem::ManuallyDrop,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
@@ -26,6 +25,14 @@ use tables::Tables;
 
 /// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
+/// Longest time in which a failed database is closed.
+const MAX_CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// How often a failed database is tried to be opened again, at most.
+const REOPEN_EVERY: Duration = Duration::from_secs(1);
+/// Bytes that are written to find out whether there is room: some of sled's segments, which have half a MiB.
+const PROBE_BYTES: usize = 2 * 1024 * 1024;
+/// A part of them. Not zeros, which some file systems do not store.
+const PROBE_PART: [u8; 4096] = [0x5a; 4096];
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -71,14 +78,78 @@ impl EmbeddedConfig {
 }
 
 /// A [`Storage`] in one folder, which one process opens at a time. Clones share it.
+///
+/// After a failure of the disk nothing is read or written: sled refuses every later write, and holds in memory what is not on
+/// the disk. The database is then closed and opened again once a file can be written beside it, so that the storage recovers by
+/// itself when there is room again. Everything that was acknowledged was flushed before, and is there.
 #[derive(Clone)]
 pub struct EmbeddedStorage(Arc<Inner>);
 
 struct Inner {
-    tables: Tables,
-    /// Set by the first failure of the disk. What is in memory is not on the disk from then on, and sled refuses every
-    /// later write, so it stays set.
-    failed: AtomicBool,
+    config: EmbeddedConfig,
+    state: Mutex<State>,
+}
+
+enum State {
+    Open(Arc<Tables>),
+    Failed(FailedDatabase),
+}
+
+/// A database that the disk failed.
+struct FailedDatabase {
+    /// What to tell whoever asks meanwhile.
+    cause: Cause,
+    /// Its tables, and a handle that keeps them from being closed by whoever lets go of them last: closing flushes, and after
+    /// some failures sled waits for that for ever. None once it is closed.
+    closing: Option<(Arc<Tables>, ManuallyDrop<sled::Db>)>,
+    /// When it may be opened again; none while somebody tries, and where that is of no use.
+    retry_at: Option<Instant>,
+}
+
+/// Why nothing is read or written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    DiskFull,
+    DiskFailed,
+    Damaged,
+    /// It cannot be closed, so that it cannot be opened again.
+    Stuck,
+}
+
+impl Cause {
+    fn of(error: &sled::Error) -> Self {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match error {
+            sled::Error::Io(io) if matches!(io.kind(), StorageFull | FileTooLarge | QuotaExceeded) => {
+                Self::DiskFull
+            }
+            sled::Error::Io(_) => Self::DiskFailed,
+            _ => Self::Damaged,
+        }
+    }
+
+    /// Without a path: the text goes to whoever asks the relayer how it is.
+    fn error(self) -> StorageError {
+        match self {
+            Self::DiskFull => StorageError::Unavailable(
+                "the disk failed earlier: it is full. Make space; memory is there again by itself a moment later".into(),
+            ),
+            Self::DiskFailed => StorageError::Unavailable(
+                "the disk failed earlier. Check it; memory is there again by itself once it can be written".into(),
+            ),
+            Self::Stuck => StorageError::Unavailable(
+                "the disk failed earlier, and the database cannot be closed. Check the disk, then start the relayer again"
+                    .into(),
+            ),
+            Self::Damaged => StorageError::Damaged(
+                "the database cannot be read; put the folder back from a backup, then start the relayer again".into(),
+            ),
+        }
+    }
+
+    fn recovers(self) -> bool {
+        matches!(self, Self::DiskFull | Self::DiskFailed)
+    }
 }
 
 impl EmbeddedStorage {
@@ -88,23 +159,21 @@ impl EmbeddedStorage {
     /// [`StorageError::Unavailable`] when the folder cannot be used or another process has it open,
     /// [`StorageError::Damaged`] when it holds something else.
     pub fn open(config: &EmbeddedConfig) -> Result<Self, StorageError> {
-        let tables = Tables::open(config)?;
-        Ok(Self(Arc::new(Inner { tables, failed: AtomicBool::new(false) })))
+        let tables = Arc::new(Tables::open(config)?);
+        Ok(Self(Arc::new(Inner { config: config.clone(), state: Mutex::new(State::Open(tables)) })))
     }
 
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tables) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, StorageError> {
-        if self.0.failed.load(Ordering::Acquire) {
-            return Err(failed_before());
-        }
-        let inner = self.0.clone();
+        let tables = self.tables().await?;
+        let (inner, used) = (self.0.clone(), tables.clone());
         let working = tokio::task::spawn_blocking(move || {
             let _catching = Catching::begin();
-            let done = work(&inner.tables);
-            if let Err(Failure::Disk(_)) = &done {
-                inner.fail();
+            let done = work(&used);
+            if let Err(Failure::Disk(error)) = &done {
+                inner.fail(&used, Cause::of(error));
             }
             done
         });
@@ -113,35 +182,141 @@ impl EmbeddedStorage {
             Ok(Ok(Err(failure))) => Err(failure.into()),
             Ok(Err(stopped)) if stopped.is_panic() => {
                 // sled tells some damage by a panic.
-                self.0.fail();
-                Err(StorageError::Damaged(
-                    "the database cannot be read; put the folder back from a backup".into(),
-                ))
+                self.0.fail(&tables, Cause::Damaged);
+                Err(Cause::Damaged.error())
             }
             Ok(Err(_)) => Err(StorageError::Unavailable("the storage's worker was stopped".into())),
             Err(_) => {
-                self.0.fail();
-                Err(failed_before())
+                self.0.fail(&tables, Cause::DiskFailed);
+                Err(Cause::DiskFailed.error())
+            }
+        }
+    }
+
+    /// The open database; one that failed is opened again if it is time for that.
+    async fn tables(&self) -> Result<Arc<Tables>, StorageError> {
+        let inner = self.0.clone();
+        {
+            let mut state = inner.lock();
+            match &mut *state {
+                State::Open(tables) => return Ok(tables.clone()),
+                State::Failed(failed) if failed.retry_at.is_some_and(|at| at <= Instant::now()) => {
+                    failed.retry_at = None
+                }
+                State::Failed(failed) => return Err(failed.cause.error()),
+            }
+        }
+        let reopening = tokio::task::spawn_blocking(move || inner.reopen());
+        reopening.await.map_err(|_| StorageError::Unavailable("the storage's worker was stopped".into()))?
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Values are replaced whole: a panic leaves them usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is read or written from now on, until it is opened again.
+    fn fail(&self, tables: &Arc<Tables>, cause: Cause) {
+        let mut state = self.lock();
+        match &mut *state {
+            State::Open(open) if Arc::ptr_eq(open, tables) => {
+                let closing = Some((tables.clone(), ManuallyDrop::new(tables.handle())));
+                let retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
+                *state = State::Failed(FailedDatabase { cause, closing, retry_at });
+            }
+            // Damage outweighs: what cannot be read is not opened again and again.
+            State::Failed(failed) if cause == Cause::Damaged => {
+                (failed.cause, failed.retry_at) = (cause, None);
+            }
+            State::Open(_) | State::Failed(_) => {}
+        }
+    }
+
+    /// Closes the failed database and opens it again. Blocking; one at a time, since whoever tries has taken `retry_at`.
+    fn reopen(&self) -> Result<Arc<Tables>, StorageError> {
+        let _catching = Catching::begin();
+        let outcome = self.try_reopen();
+        let mut state = self.lock();
+        match (outcome, &mut *state) {
+            (Ok(tables), _) => {
+                *state = State::Open(tables.clone());
+                tracing::info!("the disk can be written again: memory is open");
+                Ok(tables)
+            }
+            (Err(cause), State::Failed(failed)) => {
+                failed.cause = cause;
+                failed.retry_at = cause.recovers().then(|| Instant::now() + REOPEN_EVERY);
+                Err(cause.error())
+            }
+            // Only this call opens it.
+            (Err(cause), State::Open(_)) => Err(cause.error()),
+        }
+    }
+
+    fn try_reopen(&self) -> Result<Arc<Tables>, Cause> {
+        let known = match &*self.lock() {
+            State::Open(tables) => return Ok(tables.clone()),
+            State::Failed(failed) => failed.cause,
+        };
+        // Before anything is closed: sled cleans up as it opens, which needs room.
+        if let Err(error) = probe(&self.config.path) {
+            tracing::debug!(%error, "the disk cannot be written yet");
+            return Err(Cause::of(&sled::Error::Io(error)));
+        }
+        let closing = match &mut *self.lock() {
+            State::Failed(failed) => failed.closing.take(),
+            State::Open(_) => None,
+        };
+        if let Some((tables, handle)) = closing {
+            match Arc::try_unwrap(tables) {
+                Ok(tables) => drop(tables),
+                Err(tables) => {
+                    // Somebody still waits for the disk.
+                    if let State::Failed(failed) = &mut *self.lock() {
+                        failed.closing = Some((tables, handle));
+                    }
+                    return Err(known);
+                }
+            }
+            if !close(ManuallyDrop::into_inner(handle)) {
+                return Err(Cause::Stuck);
+            }
+        }
+        match Tables::open(&self.config) {
+            Ok(tables) => Ok(Arc::new(tables)),
+            Err(error) => {
+                tracing::warn!(%error, "the database cannot be opened again yet");
+                Err(if matches!(error, StorageError::Damaged(_)) { Cause::Damaged } else { known })
             }
         }
     }
 }
 
-fn failed_before() -> StorageError {
-    StorageError::Unavailable(
-        "the disk failed earlier; check it and make space, then start the relayer again".into(),
-    )
+/// Writes and removes a file in the folder: whether there is room.
+fn probe(folder: &Path) -> std::io::Result<()> {
+    let path = folder.join("room.probe");
+    let written = std::fs::File::create(&path).and_then(|mut file| {
+        for _ in 0..PROBE_BYTES / PROBE_PART.len() {
+            file.write_all(&PROBE_PART)?;
+        }
+        file.sync_all()
+    });
+    let removed = std::fs::remove_file(&path);
+    written.and(removed)
 }
 
-impl Inner {
-    /// Nothing is read or written from now on.
-    fn fail(&self) {
-        if !self.failed.swap(true, Ordering::AcqRel) {
-            // Dropping a database flushes it, and after some failures sled waits for that for ever: the process could
-            // not end. What could be flushed is on the disk already.
-            std::mem::forget(self.tables.handle());
-        }
-    }
+/// Closes a database, in a thread that is left alone if it takes too long; whether it is closed.
+fn close(database: sled::Db) -> bool {
+    let (closed, waiting) = std::sync::mpsc::channel();
+    let closing = std::thread::Builder::new().name("close database".into()).spawn(move || {
+        let _catching = Catching::begin();
+        drop(database);
+        // Nobody listens any more where it took too long.
+        let _ = closed.send(());
+    });
+    closing.is_ok() && waiting.recv_timeout(MAX_CLOSE_WAIT).is_ok()
 }
 
 /// Why work failed, inside.
@@ -174,12 +349,12 @@ impl From<Failure> for StorageError {
 }
 
 fn disk_error(error: &sled::Error) -> StorageError {
-    match error {
-        sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => StorageError::Unavailable(
-            format!("the disk is full ({io}); make space, then start the relayer again"),
-        ),
-        sled::Error::Io(io) => StorageError::Unavailable(format!("the disk failed: {io}")),
-        other => StorageError::Damaged(format!("{other}; put the folder back from a backup")),
+    match (Cause::of(error), error) {
+        (Cause::DiskFull, _) => StorageError::Unavailable(format!(
+            "the disk is full ({error}); make space, and memory is there again by itself a moment later"
+        )),
+        (_, sled::Error::Io(io)) => StorageError::Unavailable(format!("the disk failed: {io}")),
+        _ => StorageError::Damaged(format!("{error}; put the folder back from a backup")),
     }
 }
 

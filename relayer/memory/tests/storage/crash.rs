@@ -166,6 +166,14 @@ async fn writes_until_the_disk_is_full() {
     // It neither hangs nor pretends from then on.
     let error = owner.commit(Changes::default()).await.unwrap_err();
     println!("\nsaid after {error}");
+    // It opens again by itself: there is room for a commit that has nothing in it.
+    let recovered = async {
+        while owner.refresh().await.is_err() || owner.commit(Changes::default()).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(120), recovered).await.expect("it recovers");
+    println!("\nsaid recovered {}", contents(&owner).await.len());
 }
 
 #[tokio::test]
@@ -189,6 +197,7 @@ async fn a_full_disk_is_told_at_once_and_what_was_acknowledged_is_there() {
     assert!(said("after")[0].contains("failed earlier"), "{text}");
     let appended = said("appended");
     assert!(appended.len() > 100);
+    assert!(said("recovered")[0].parse::<usize>().unwrap() >= appended.len(), "{text}");
     let found = contents(&open(folder.path(), "").await).await;
     for number in appended {
         let number = number.parse().unwrap();
