@@ -166,7 +166,7 @@ impl Client {
         let now_ms = (config.clock)();
         let home::Opened { secret, keeper, keep, reputation } = match home {
             None => home::Opened::nowhere(),
-            Some(home) => tokio::task::spawn_blocking(move || home::open(&home, passphrase, now_ms))
+            Some(home) => crate::wiped::spawn_blocking(move || home::open(&home, passphrase, now_ms))
                 .await
                 .map_err(|_| ClientError::TaskEnded)??,
         };
@@ -241,7 +241,7 @@ impl Client {
     pub async fn open_log(&self, root: &SessionRoot) -> Result<Option<SessionId>, ClientError> {
         let Keeper::Log(log) = &self.inner.keeper else { return Ok(None) };
         let (log, root) = (log.clone(), root.clone());
-        let opened = tokio::task::spawn_blocking(move || Session::open_log(&log, &root));
+        let opened = crate::wiped::spawn_blocking(move || Session::open_log(&log, &root));
         let Some(session) = opened.await.map_err(|_| ClientError::TaskEnded)?? else { return Ok(None) };
         let session = Arc::new(session);
         self.lock().insert(session.id, session.clone());
@@ -261,7 +261,7 @@ impl Client {
         let session = self.opened(id).await?;
         let _permit = session.begin()?;
         let (keeper, secret) = (self.inner.keeper.clone(), self.inner.secret.clone());
-        let shortened = tokio::task::spawn_blocking(move || session.shorten(&keeper, &secret));
+        let shortened = crate::wiped::spawn_blocking(move || session.shorten(&keeper, &secret));
         shortened.await.map_err(|_| ClientError::TaskEnded)?
     }
 
@@ -295,7 +295,7 @@ impl Client {
         }
         let open: Vec<Arc<Session>> = self.lock().drain().map(|(_, session)| session).collect();
         // A write of a turn that was dropped midway may still run; the files are free only after it.
-        let closed = tokio::task::spawn_blocking(move || open.iter().for_each(|session| session.close()));
+        let closed = crate::wiped::spawn_blocking(move || open.iter().for_each(|session| session.close()));
         if closed.await.is_err() {
             tracing::warn!("the sessions were not closed properly");
         }
@@ -349,7 +349,7 @@ impl Client {
     ) -> Result<SessionId, ClientError> {
         let id = root.session_id();
         let client = self.clone();
-        let created = tokio::task::spawn_blocking(move || {
+        let created = crate::wiped::spawn_blocking(move || {
             let replaced = match client.find(&id)? {
                 None => None,
                 Some(path) if replace_damaged => Some(client.set_damaged_aside(id, path)?),
@@ -445,7 +445,7 @@ impl Client {
             return Ok(session.clone());
         }
         let client = self.clone();
-        let opened = tokio::task::spawn_blocking(move || {
+        let opened = crate::wiped::spawn_blocking(move || {
             let path = client.find(&id)?.ok_or_else(|| ClientError::UnknownSession(id.to_string()))?;
             let mut open = client.lock();
             // Somebody else may have been first; the file's lock would refuse a second writer.

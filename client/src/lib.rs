@@ -48,6 +48,7 @@ pub mod transfer;
 mod turn;
 mod wait;
 mod walk;
+mod wiped;
 
 pub use audit::{AuditWish, Audited};
 pub use baton_keys::{account::AccountKey, session::SessionRoot, words::WordsError};

@@ -243,7 +243,7 @@ impl Session {
         of: Option<(u64, LinkHash)>,
     ) -> Result<(), ClientError> {
         let session = self.clone();
-        tokio::task::spawn_blocking(move || session.write_blocking(entries, flush, of))
+        crate::wiped::spawn_blocking(move || session.write_blocking(entries, flush, of))
             .await
             .map_err(|_| ClientError::TaskEnded)?
     }

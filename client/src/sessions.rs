@@ -236,7 +236,7 @@ impl Client {
         work: impl FnOnce(&Self) -> Result<T, ClientError> + Send + 'static,
     ) -> Result<T, ClientError> {
         let client = self.clone();
-        tokio::task::spawn_blocking(move || work(&client)).await.map_err(|_| ClientError::TaskEnded)?
+        crate::wiped::spawn_blocking(move || work(&client)).await.map_err(|_| ClientError::TaskEnded)?
     }
 }
 

@@ -64,7 +64,7 @@ impl Client {
         let now = self.now_ms();
         let checked = {
             let root = root.clone();
-            tokio::task::spawn_blocking(move || take(&root, &export, now))
+            crate::wiped::spawn_blocking(move || take(&root, &export, now))
         };
         let (opened, entries) = checked.await.map_err(|_| ClientError::TaskEnded)??;
         let id = self.create(root, opened, entries, true).await?;

@@ -131,7 +131,7 @@ impl Client {
                 self.note_confirmed(&session, seq).await;
             }
         }
-        let checked = tokio::task::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
+        let checked = crate::wiped::spawn_blocking(move || check_ids(&root, &segments, shards, full, report));
         let mut report = checked.await.map_err(|_| ClientError::TaskEnded)?;
         session.read(|state| check_receipts(state, &mut report));
         Ok(report)
@@ -254,7 +254,7 @@ impl Client {
     ) -> Result<Vec<VerifiedSegment>, ClientError> {
         self.ensure_head_id(session).await?;
         let session = session.clone();
-        let walked = tokio::task::spawn_blocking(move || {
+        let walked = crate::wiped::spawn_blocking(move || {
             session.read(|state| {
                 let outer = state.head_outer().ok_or(ErrorCode::BadSequence)?;
                 let mut reader = SessionReader::new(&state.root, &outer)?;
@@ -289,7 +289,8 @@ impl Client {
                 wrong.push(need.digest);
             }
             // Opening and rebuilding a segment takes milliseconds of CPU at the largest sizes.
-            let provided = tokio::task::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
+            let provided =
+                crate::wiped::spawn_blocking(move || reader.provide(&found.bytes).map(|()| reader));
             reader = provided.await.map_err(|_| ClientError::TaskEnded)??;
         }
         let segments = reader.finish()?;

@@ -15,6 +15,7 @@ pub mod seal;
 pub mod secret;
 pub mod session;
 pub mod sign;
+pub mod stack;
 pub mod words;
 
 pub use seal::OpenError;

@@ -12,4 +12,5 @@ pub mod http;
 pub mod injection;
 pub mod mcp;
 pub mod service;
+pub mod stacks;
 pub mod strangers;

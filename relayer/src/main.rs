@@ -7,9 +7,10 @@ mod serve;
 mod setup;
 
 use std::{
+    alloc::System,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -18,10 +19,20 @@ use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},
 };
-use baton_relayer::config::{CONFIG_FILE, Options, Settings, TEMPLATE};
+use baton_relayer::{
+    config::{CONFIG_FILE, Options, Settings, TEMPLATE},
+    stacks,
+};
+use zeroizing_alloc::ZeroAlloc;
 
 use crate::cli::{Cli, Command, EvalCommand, ModelsCommand, OwnersCommand};
 
+/// Wipes memory as it is freed: what was in it may be a session's key.
+#[global_allocator]
+static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
+
+/// How long a thread for blocking work may be idle. It wipes its stack as it ends.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_millis(250);
 const KEY_KIND: &str = "relayer";
 /// Exit code of a process that ended by a panic: a fault in the program.
 const PANIC_EXIT_CODE: i32 = 101;
@@ -81,7 +92,12 @@ fn command(cli: Cli) -> anyhow::Result<()> {
 }
 
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(stacks::wipe_if_used)
+        .on_thread_stop(stacks::wipe_if_used)
+        .thread_keep_alive(BLOCKING_THREAD_IDLE)
+        .build();
     runtime.context("cannot start the async runtime")?.block_on(work)
 }
 

@@ -27,7 +27,10 @@ use super::{
     keep::{Lease, RecordLog, Shelf},
     memoryless::{self, DrivenSession, Memoryless},
 };
-use crate::injection::{Recollection, items_of};
+use crate::{
+    injection::{Recollection, items_of},
+    stacks::SecretUse,
+};
 
 /// How long the end of a request waits for the acknowledgement and the head's publication. What is not done then is in the
 /// sealed journal, for the next request: no answer waits for a slow store.
@@ -114,6 +117,7 @@ impl Chat {
         events: &mpsc::Sender<ChatEvent>,
     ) -> Result<ChatAnswer, ChatError> {
         let began = Instant::now();
+        let _secret = SecretUse::begin();
         let root = request.session_key.clone().unwrap_or_else(SessionRoot::generate);
         let session = root.session_id();
         let Footing { shelf, mut lease, lost, driven: _driven } = self.footing(owner, session).await?;

@@ -3,7 +3,7 @@
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, request::Parts},
+    http::{HeaderMap, HeaderValue, header::CONNECTION, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -15,9 +15,12 @@ use super::{
     fault::{BUSY, CLOCK, DEADLINE, Fault, INTERNAL, RATE, TOO_LARGE, UNAUTHENTICATED},
     limits::{ANSWER_TIMEOUT, BODY_BYTES, CHAT_BODY_BYTES, IMPORT_BODY_BYTES, OPEN_BODY_BYTES},
 };
-use crate::auth::{Caller, SignedHead, Unknown, Verified};
+use crate::{
+    auth::{Caller, SignedHead, Unknown, Verified},
+    stacks::SecretUse,
+};
 
-/// The route of conversations.
+/// The route whose requests and answers carry keys of sessions.
 const CHAT: &str = "/v1/chat";
 
 /// How many bytes of a body a route takes.
@@ -43,10 +46,21 @@ pub(super) async fn open(request: Request, next: Next) -> Response {
 
 /// Lets a request through with its [`Caller`], or answers it.
 pub(super) async fn gate(State(doors): State<Doors>, request: Request, next: Next) -> Response {
-    match admit(&doors, request).await {
+    let is_chat = request.uri().path() == CHAT;
+    let _secret = is_chat.then(SecretUse::begin);
+    let mut response = through(&doors, request, next).await;
+    if is_chat {
+        // A connection that is kept keeps the bytes of its last request, in which a session's key stands.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn through(doors: &Doors, request: Request, next: Next) -> Response {
+    match admit(doors, request).await {
         Err(fault) => fault.into_response(),
         Ok((request, permits)) => {
-            let quota = request.extensions().get::<Caller>().map(|caller| quota(&doors, caller));
+            let quota = request.extensions().get::<Caller>().map(|caller| quota(doors, caller));
             // In a task of its own: a client that goes away must not stop a write half way.
             let task = doors.inner.tasks.spawn(async move {
                 let _permits = permits;

@@ -1,0 +1,77 @@
+//! Stacks of threads, wiped after the key of a session was used on them.
+//!
+//! A key that is moved, hashed or derived from leaves copies in frames that have ended. The allocator of the program wipes
+//! memory on the heap as it is freed; nothing wipes a stack. So each thread of the runtime does it itself, as it goes idle or
+//! ends, while keys are in use and shortly after: a frame that was above is no longer there, and the bytes below are free.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Bytes that are wiped below the frame of an idle thread: deeper than a request gets, also without optimisation.
+const WIPED_BYTES: usize = 768 * 1024;
+/// For how long after the last use of a key threads still wipe: each goes idle within this time, or does other work.
+const LINGERS: Duration = Duration::from_secs(3);
+
+static USES: AtomicUsize = AtomicUsize::new(0);
+/// When the last use ended, in milliseconds since [`start`].
+static LAST_USE_MS: AtomicU64 = AtomicU64::new(0);
+
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+fn now_ms() -> u64 {
+    // Not zero, which stands for no use at all.
+    u64::try_from(start().elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// The key of a session is in use, until this is dropped.
+#[derive(Debug)]
+pub struct SecretUse(());
+
+impl SecretUse {
+    /// Begins a use.
+    #[must_use]
+    pub fn begin() -> Self {
+        USES.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for SecretUse {
+    fn drop(&mut self) {
+        LAST_USE_MS.store(now_ms(), Ordering::SeqCst);
+        USES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Wipes what is free of the calling thread's stack, if a key was in use lately. For a thread that goes idle or ends.
+pub fn wipe_if_used() {
+    let last = LAST_USE_MS.load(Ordering::SeqCst);
+    let lingers = last != 0 && u128::from(now_ms().saturating_sub(last)) <= LINGERS.as_millis();
+    if lingers || USES.load(Ordering::SeqCst) > 0 {
+        baton_keys::stack::wipe(WIPED_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_wiped_while_a_key_is_in_use_and_shortly_after() {
+        let wipes = || USES.load(Ordering::SeqCst) > 0 || LAST_USE_MS.load(Ordering::SeqCst) != 0;
+        let using = SecretUse::begin();
+        assert!(wipes());
+        wipe_if_used();
+        drop(using);
+        assert!(wipes());
+        wipe_if_used();
+    }
+}
