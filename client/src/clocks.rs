@@ -184,10 +184,13 @@ mod tests {
         let node = NodeId([1; 32]);
         let right = store("http://s", NOW + 20_000);
         assert_eq!(
-            judged(&[right.clone()], &[early(1, 90_000)]),
+            judged(std::slice::from_ref(&right), &[early(1, 90_000)]),
             Some((WrongClock::Node(node), true, 90_000))
         );
-        assert_eq!(judged(&[right.clone()], &[late(1, DAY)]), Some((WrongClock::Node(node), false, DAY)));
+        assert_eq!(
+            judged(std::slice::from_ref(&right), &[late(1, DAY)]),
+            Some((WrongClock::Node(node), false, DAY))
+        );
         for (there, ahead) in [(NOW + 5 * MINUTE, false), (NOW - 40 * DAY, true)] {
             let by = NOW.abs_diff(there);
             let nodes = if ahead { late(1, 1) } else { early(1, 1) };
