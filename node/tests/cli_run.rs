@@ -330,7 +330,8 @@ async fn damaged_files_are_named_in_the_log_of_the_next_start() {
     let (_, log) = node.stop();
     assert!(!log.contains("damaged"), "{log}");
     let db = home.path().join(".local/share/baton-node/journal/db");
-    let harms: [(&str, fn(&mut Vec<u8>)); 4] = [
+    type Harm = fn(&mut Vec<u8>);
+    let harms: [(&str, Harm); 4] = [
         ("flipped", |bytes| bytes[200] ^= 1),
         ("cut", |bytes| bytes.truncate(bytes.len() / 3)),
         ("zeroed", |bytes| bytes.fill(0)),
