@@ -11,14 +11,31 @@ use crate::{
     },
     ids::{BlobSalt, HeadIndexKey, NodeId, PublicKey, SessionId, TurnId},
     seal::{OpenError, open_deterministic, open_random, seal_deterministic, seal_random},
-    secret::{kdf, random_bytes, secret_key},
+    secret::{fill_random, kdf, random_bytes, secret_key},
     sign::SecretSigningKey,
 };
 
-secret_key!(
-    /// The root secret `R` of a session. Whoever has it has the session.
-    SessionRoot
-);
+/// The root secret `R` of a session. Whoever has it has the session.
+///
+/// It lies in a box: a move of it leaves no copy behind in the frames and futures that it passes through.
+#[derive(Clone)]
+pub struct SessionRoot(Box<Zeroizing<[u8; 32]>>);
+
+impl std::fmt::Debug for SessionRoot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionRoot(redacted)")
+    }
+}
+
+impl PartialEq for SessionRoot {
+    /// Compares in constant time.
+    fn eq(&self, other: &Self) -> bool {
+        subtle::ConstantTimeEq::ct_eq(&self.0[..], &other.0[..]).into()
+    }
+}
+
+impl Eq for SessionRoot {}
+
 secret_key!(
     /// `KDF("segment", R ‖ u64le(segment))`. Never leaves the client.
     SegmentSecret
@@ -81,13 +98,30 @@ impl SessionRoot {
     /// A fresh random root.
     #[must_use]
     pub fn generate() -> Self {
-        Self(random_bytes())
+        let mut root = Box::new(Zeroizing::new([0; 32]));
+        fill_random(&mut root[..]);
+        Self(root)
+    }
+
+    /// Takes the root from bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        let bytes = Zeroizing::new(bytes);
+        let mut root = Box::new(Zeroizing::new([0; 32]));
+        root.copy_from_slice(&bytes[..]);
+        Self(root)
+    }
+
+    /// The root's bytes. Named so that every use stands out in a review.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// The session's signing key.
     #[must_use]
     pub fn signing_key(&self) -> SecretSigningKey {
-        SecretSigningKey::from_seed(&Zeroizing::new(kdf(SESSION_SIGN, &[&self.0])))
+        SecretSigningKey::from_seed(&Zeroizing::new(kdf(SESSION_SIGN, &[self.expose()])))
     }
 
     /// The session's id.
@@ -100,19 +134,19 @@ impl SessionRoot {
     /// head records cannot link them to a session id.
     #[must_use]
     pub fn head_signing_key(&self) -> SecretSigningKey {
-        SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[&self.0])))
+        SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[self.expose()])))
     }
 
     /// The key of the inner part of head records, for the client's own devices.
     #[must_use]
     pub fn head_inner_key(&self) -> HeadPartKey {
-        HeadPartKey(kdf(HEAD_INNER, &[&self.0]))
+        HeadPartKey(kdf(HEAD_INNER, &[self.expose()]))
     }
 
     /// The secret of one segment.
     #[must_use]
     pub fn segment(&self, segment: u64) -> SegmentSecret {
-        SegmentSecret(kdf(SEGMENT, &[&self.0, &segment.to_le_bytes()]))
+        SegmentSecret(kdf(SEGMENT, &[self.expose(), &segment.to_le_bytes()]))
     }
 
     /// The record key of one attempt at a turn.
@@ -130,13 +164,13 @@ impl SessionRoot {
     /// The key that seals what the client keeps on its own disk about this session.
     #[must_use]
     pub fn journal_key(&self) -> JournalKey {
-        JournalKey(kdf(CLIENT_JOURNAL, &[&self.0]))
+        JournalKey(kdf(CLIENT_JOURNAL, &[self.expose()]))
     }
 
     /// The key of the tags that say which node read the session last.
     #[must_use]
     pub fn warm_key(&self) -> WarmKey {
-        WarmKey(kdf(WARM_TAG, &[&self.0]))
+        WarmKey(kdf(WARM_TAG, &[self.expose()]))
     }
 
     /// A fresh id for a turn of a device: 8 random bytes `n`, then the first 8 of the keyed BLAKE3 of `n` under
@@ -169,7 +203,7 @@ impl SessionRoot {
     }
 
     fn turn_tag(&self, device: &[u8; 16], nonce: &[u8]) -> [u8; 8] {
-        let key = Zeroizing::new(kdf(TURN_TAG, &[&self.0, device]));
+        let key = Zeroizing::new(kdf(TURN_TAG, &[self.expose(), device]));
         let hash = blake3::keyed_hash(&key, nonce);
         std::array::from_fn(|index| hash.as_bytes()[index])
     }

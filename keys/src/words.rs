@@ -25,7 +25,7 @@ impl SessionRoot {
     /// Never: 32 bytes are a valid BIP-39 entropy length.
     #[must_use]
     pub fn to_words(&self) -> Zeroizing<String> {
-        let mnemonic = bip39::Mnemonic::from_entropy(&self.0).expect("32 bytes are valid entropy");
+        let mnemonic = bip39::Mnemonic::from_entropy(self.expose()).expect("32 bytes are valid entropy");
         Zeroizing::new(mnemonic.to_string())
     }
 
@@ -47,8 +47,8 @@ impl SessionRoot {
             })?;
         let (entropy, length) = mnemonic.to_entropy_array();
         let entropy = Zeroizing::new(entropy);
-        let bytes: [u8; 32] = entropy[..length].try_into().map_err(|_| WordsError::WordCount)?;
-        Ok(Self(bytes))
+        let bytes = entropy[..length].try_into().map_err(|_| WordsError::WordCount)?;
+        Ok(Self::from_bytes(*Zeroizing::new(bytes)))
     }
 }
 
