@@ -1,18 +1,30 @@
-//! The relayer as a process of its own: a disk that fills up and has room again.
+//! The relayer as a process of its own: a session's key in its memory, and a disk that fills up and has room again.
 
 use std::{
+    fs::File,
     io::{BufRead as _, BufReader},
+    os::unix::fs::FileExt as _,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use baton_client::SessionRoot;
 use baton_keys::account::AccountKey;
+use baton_proto::{Signed, head::HeadRecord, receipt::EngineKind};
+use baton_walrus_client::{
+    HttpStore, ShardCount,
+    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
+};
 use reqwest::StatusCode;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
-use crate::fake::now_ms;
+use crate::{
+    fake::{FakeNode, now_ms},
+    store::Stores,
+};
 
 /// A write beyond a limit of files is an error to the process, and no signal that ends it.
 const NO_SIGNAL_AT_THE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
@@ -22,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Process {
     child: Child,
     url: String,
+    /// The relayer's public key, raw.
+    key: Vec<u8>,
     client: reqwest::Client,
 }
 
@@ -42,8 +56,10 @@ impl Process {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
+        let key = ready["relayer"].as_str().unwrap();
+        let key = (0..32).map(|at| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).unwrap()).collect();
         let url = ready["http"].as_str().unwrap().to_owned();
-        Self { child, url, client: reqwest::Client::builder().no_proxy().build().unwrap() }
+        Self { child, url, key, client: reqwest::Client::builder().no_proxy().build().unwrap() }
     }
 
     async fn post(&self, key: &AccountKey, path: &str, body: &Value) -> (StatusCode, String) {
@@ -65,12 +81,137 @@ impl Process {
     fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
     }
+
+    /// The names of the process's threads, with where each stands in its stack as it waits.
+    fn threads(&self) -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let read = |task: &Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+        tasks
+            .map(|task| task.unwrap().path())
+            .map(|task| format!("{} {}", read(&task, "comm").trim(), read(&task, "syscall")))
+            .collect()
+    }
+
+    /// How often each of some bytes stands in what the process can write to; and where, for a failed test.
+    fn copies(&self, needles: &[Vec<u8>]) -> (Vec<usize>, String) {
+        let process = format!("/proc/{}", self.child.id());
+        let memory = File::open(format!("{process}/mem")).unwrap();
+        let maps = std::fs::read_to_string(format!("{process}/maps")).unwrap();
+        let (mut found, mut places) = (vec![0; needles.len()], String::new());
+        for line in maps.lines().filter(|line| line.split(' ').nth(1).unwrap().starts_with("rw")) {
+            let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let address = |text| u64::from_str_radix(text, 16).unwrap();
+            let (from, to) = (address(from), address(to));
+            let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
+            let mut read = 0;
+            // What is no longer there, or has no memory behind it, holds nothing.
+            while let Ok(length) = memory.read_at(&mut bytes[read..], from + read as u64)
+                && length > 0
+            {
+                read += length;
+            }
+            for (needle, count) in needles.iter().zip(&mut found) {
+                for at in occurrences(&bytes[..read], needle) {
+                    *count += 1;
+                    // The relayer's own key is where it should be.
+                    if *needle != self.key {
+                        let place = format!("{} bytes at {:x} of {line}\n", needle.len(), from + at as u64);
+                        places.push_str(&place);
+                    }
+                }
+            }
+        }
+        (found, places)
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn occurrences(bytes: &[u8], needle: &[u8]) -> Vec<usize> {
+    let first = needle[0];
+    let starts = bytes.iter().enumerate().filter(|(_, byte)| **byte == first);
+    starts.filter(|(at, _)| bytes[*at..].starts_with(needle)).map(|(at, _)| at).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
+    let head = Signed::<HeadRecord>::verify_encoded(record).map_err(|error| error.to_string())?;
+    Ok(HeadIdentity { key: head.index_key(), sequence: head.sequence, expires_ms: head.expires_ms })
+}
+
+/// A store over HTTP, in a folder.
+async fn store_at(folder: &Path) -> String {
+    let config = EmbeddedConfig { shards: ShardCount::TESTBED, ..EmbeddedConfig::new(folder.join("store")) };
+    let store = EmbeddedStore::open(config, validate).unwrap();
+    let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { store.serve(listener, std::future::pending()).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a12_a_sessions_key_is_nowhere_in_the_process_a_second_after_its_last_use() {
+    const ROUNDS: usize = 4;
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "the relayer's memory is closed to others: run this test as root"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path()).await;
+    let client =
+        Arc::new(HttpStore::builder(&store, &store, ShardCount::TESTBED).heads(&store).build().unwrap());
+    let node = FakeNode::start(Stores { blobs: client.clone(), heads: client }, EngineKind::Native).await;
+    let bootstrap = node.addrs()[0].to_string();
+    let arguments = [
+        "--publisher",
+        &store,
+        "--aggregator",
+        &store,
+        "--heads",
+        &store,
+        "--shards",
+        "10",
+        "--epochs",
+        "2",
+        "--mdns",
+        "false",
+        "--bootstrap",
+        &bootstrap,
+    ];
+    let relayer = Process::start(&folder.path().join("relayer"), &arguments);
+    let account = AccountKey::generate();
+    for round in 0..ROUNDS {
+        let root = SessionRoot::generate();
+        let (raw, hex, words) = (root.expose().to_vec(), hex(root.expose()), root.to_words().to_string());
+        for (turn, key) in [&hex, &words, &hex].into_iter().enumerate() {
+            let body = json!({
+                "messages": [{ "role": "user", "content": format!("My boat number {turn} is red.") }],
+                "session_key": key, "stream": turn == 2,
+            });
+            let (status, text) = relayer.post(&account, "/v1/chat", &body).await;
+            assert!(status.is_success() && text.contains(&format!("({turn})")), "{turn}: {status} {text}");
+        }
+        // One that is refused has its key wiped, too.
+        let foreign = json!({
+            "messages": [{ "role": "user", "content": "Hello!" }], "session_key": hex,
+            "session_id": "00".repeat(32),
+        });
+        assert_eq!(relayer.post(&account, "/v1/chat", &foreign).await.0, StatusCode::BAD_REQUEST);
+        // The second that is promised.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let needles = [raw, hex.into_bytes(), words.into_bytes(), relayer.key.clone()];
+        let (found, places) = relayer.copies(&needles);
+        assert!(found[3] > 0, "the search finds what is there");
+        let threads = relayer.threads();
+        assert_eq!(found[..3], [0, 0, 0], "round {round}: raw, hex, words\n{places}{threads}");
     }
 }
 
