@@ -289,7 +289,13 @@ pub struct RunFlags {
     #[arg(long, env = "BATON_NODE_PAUSE_AT", value_name = "STEP", hide = true)]
     pub pause_at: Option<String>,
     /// Seconds by which the clock is wrong: ahead, or behind where negative. For tests
-    #[arg(long, value_name = "SECONDS", hide = true, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        env = "BATON_NODE_CLOCK_OFFSET",
+        value_name = "SECONDS",
+        hide = true,
+        allow_negative_numbers = true
+    )]
     pub clock_offset: Option<i64>,
 }
 
