@@ -52,10 +52,12 @@ pub(super) struct HolderJson {
 pub(super) struct RemovalAnswer {
     /// How many of the named items there were.
     count: u64,
-    /// What else held the words, at most 200; first what is left. Delete it by its id. Empty for a key that may only write.
-    others: Vec<HolderJson>,
+    /// What else held the words, at most 200; first what is left. Delete it by its id. Left out for a key that may only write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<Vec<HolderJson>>,
     /// How many more there are.
-    more: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<u64>,
 }
 
 /// The item with its new text, and what else held the old words.
@@ -64,15 +66,17 @@ pub(super) struct EditAnswer {
     #[serde(flatten)]
     item: ChangedItem,
     /// What else held the old words, at most 200; first what is left. Delete it by its id.
-    others: Vec<HolderJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<Vec<HolderJson>>,
     /// How many more there are.
-    more: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<u64>,
 }
 
-/// The other holders, and how many more there are; none for a key that may only write, which learns nothing of them.
-fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Vec<HolderJson>, u64) {
+/// The other holders, and how many more there are; nothing for a key that may only write, which learns nothing of them.
+fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Option<Vec<HolderJson>>, Option<u64>) {
     if !caller.may(Scope::Read) {
-        return (Vec::new(), 0);
+        return (None, None);
     }
     let holder = |one: Holder| HolderJson {
         id: one.id.to_string(),
@@ -83,7 +87,7 @@ fn holders(caller: &Caller, others: Vec<Holder>, more: u64) -> (Vec<HolderJson>,
         turn: one.turn,
         deleted: one.deleted,
     };
-    (others.into_iter().map(holder).collect(), more)
+    (Some(others.into_iter().map(holder).collect()), Some(more))
 }
 
 impl RemovalAnswer {
