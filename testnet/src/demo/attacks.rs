@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use baton_client::{ClientError, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
+use baton_client::{ClientError, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnInput};
 use baton_mesh::Multiaddr;
 use baton_proto::{ErrorCode, Signed, head::HeadRecord, ids::NodeId, store::HeadIndex as _};
 
@@ -12,6 +12,8 @@ use crate::{network::EngineChoice, output, raw};
 
 /// Life of an authorisation that the demo lets run out.
 const SHORT_LIFE_MS: u64 = 25_000;
+/// How long publishing a head may take.
+const PUBLISHING_GRACE: Duration = Duration::from_secs(30);
 
 /// A turn that was served, to be sent again when its authorisation has run out.
 pub(super) struct LateReplay {
@@ -104,8 +106,12 @@ impl Demo {
             Err(other) => bail!("the older head was refused as something else: {other}"),
             Ok(_) => bail!("the older head was accepted"),
         }
-        self.network.force_head(newer).await?;
-        self.client.check_head(self.session).await?;
+        // The client has what the index lost, and gives it back.
+        let published = self.client.wait_published(self.session, PUBLISHING_GRACE).await?;
+        ensure!(published, "the head that the index lost was not published again");
+        let status = self.client.check_head(self.session).await?;
+        ensure!(status == HeadStatus::Current, "the index shows {status:?} after the head was published again");
+        output::note("  and given the newest record again");
         self.report.rollback_refused = true;
         Ok(())
     }
