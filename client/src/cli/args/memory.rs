@@ -142,9 +142,9 @@ const FORGET_EXAMPLES: &str = "\
 Your own messages that say a memory go with it. An answer of the assistant that says it stays, and is named with its id.
 
 Examples:
-  baton memory forget 3f0a…                  delete a memory, and your own messages that say it
-  baton memory forget 3f0a… --others all     delete the answers and other memories that hold its words, too
-  baton memory forget 3f0a… --others none    leave all of them";
+  baton memory forget 3f0a1b2c                  delete a memory, and your own messages that say it
+  baton memory forget 3f0a1b2c --others all     delete the answers and other memories that hold its words, too
+  baton memory forget 3f0a1b2c --others none    leave all of them";
 
 /// What becomes of whatever else holds the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
