@@ -274,7 +274,8 @@ async fn a_journal_that_lost_its_end_says_so_until_it_was_compared() {
         let client = open(&world, home.path(), &gate).await;
         assert!(client.session(id).await.unwrap().torn_end_bytes > 0);
         client.shutdown(GRACE).await;
-        let client = Client::open(with_indexes(world.config(home.path()), &[gate.clone()])).await.unwrap();
+        let client =
+            Client::open(with_indexes(world.config(home.path()), std::slice::from_ref(&gate))).await.unwrap();
         assert!(client.sessions().await.unwrap()[0].torn_end_bytes > 0);
         client.shutdown(GRACE).await;
     }

@@ -110,7 +110,10 @@ impl Demo {
         let published = self.client.wait_published(self.session, PUBLISHING_GRACE).await?;
         ensure!(published, "the head that the index lost was not published again");
         let status = self.client.check_head(self.session).await?;
-        ensure!(status == HeadStatus::Current, "the index shows {status:?} after the head was published again");
+        ensure!(
+            status == HeadStatus::Current,
+            "the index shows {status:?} after the head was published again"
+        );
         output::note("  and given the newest record again");
         self.report.rollback_refused = true;
         Ok(())

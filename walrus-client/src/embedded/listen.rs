@@ -2,7 +2,7 @@
 //!
 //! None is kept for nothing: a connection that neither has a request under way nor moves bytes of an answer is closed in
 //! time, and so is one whose peer takes an answer or sends a body too slowly on average. While slots are few, a new
-//! connection takes the slot of one whose peer is silent, of the address that has the most: see [`shares`]. The embedded
+//! connection takes the slot of one whose peer is silent, of the address that has the most: see `shares`. The embedded
 //! store and the relayer serve through it.
 
 mod activity;
