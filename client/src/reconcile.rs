@@ -67,6 +67,12 @@ impl std::fmt::Display for DeviceEvent {
             Self::CaughtUp { turns, own: 0 } => {
                 write!(f, "another device went on with this session; took in {} of it", many(*turns))
             }
+            Self::CaughtUp { turns, own } if turns == own => write!(
+                f,
+                "this home is an older copy, or its journal lost its end: took in {} from the store that this device \
+                 itself wrote",
+                many(*turns)
+            ),
             Self::CaughtUp { turns, own } => write!(
                 f,
                 "this home is an older copy, or its journal lost its end: took in {} from the store, {own} of which this \
