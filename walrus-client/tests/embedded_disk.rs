@@ -119,6 +119,38 @@ async fn a_damaged_copy_of_the_index_costs_nothing_and_is_written_again() {
 }
 
 #[tokio::test]
+async fn the_log_is_written_anew_when_most_of_it_is_outdated() {
+    const MIB: u64 = 1024 * 1024;
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    let id = put(&store, b"stays").await.unwrap();
+    let rest = "x".repeat(8_000);
+    let log_bytes = || std::fs::metadata(&copies(&folder)[1]).unwrap().len();
+    let mut most = 0;
+    for round in 0..100 {
+        let publish = |key| store.publish(head(key, round, NOW_MS + 1, &rest));
+        for published in futures::future::join_all((1..=20).map(publish)).await {
+            published.unwrap();
+        }
+        most = log_bytes().max(most);
+    }
+    assert!(most < 10 * MIB, "{most} bytes of 16 MB that were written");
+    let check_all = async |store: &EmbeddedStore| {
+        for key in 1..=20 {
+            let newest = Some(head(key, 99, NOW_MS + 1, &rest));
+            assert_eq!(store.resolve(HeadIndexKey([key; 32])).await.unwrap(), newest);
+        }
+        let again = put(store, b"stays").await.unwrap();
+        assert_eq!((again, store.get(id, LIMIT).await.unwrap()), (id, b"stays".to_vec()));
+    };
+    check_all(&store).await;
+    drop(store);
+    let store = open(&folder);
+    assert_eq!(store.damages(), []);
+    check_all(&store).await;
+}
+
+#[tokio::test]
 async fn a_lost_index_is_set_aside_and_made_again_from_the_files() {
     for lost in ["damaged", "gone"] {
         let folder = TempDir::new().unwrap();
