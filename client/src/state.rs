@@ -745,7 +745,9 @@ impl State {
     pub(crate) fn lost_turns<'a>(&self, theirs: impl Iterator<Item = &'a Signed<Link>>) -> u64 {
         let is_lost = |link: &&Signed<Link>| {
             let hash = link.link_hash();
-            self.is_own(&link.turn_id)
+            // Of turns that a shorter log left out it is not known, and they are not lost.
+            link.seq >= self.first_seq()
+                && self.is_own(&link.turn_id)
                 && self.link_at(link.seq) != Some(hash)
                 && self.moves.find(&hash).is_none()
         };

@@ -228,3 +228,15 @@ impl State {
         u32::try_from((history + new) / PROMPT_BYTES_PER_TOKEN).unwrap()
     }
 }
+
+#[test]
+fn turns_of_this_device_that_a_shorter_log_left_out_are_not_lost() {
+    let node = SecretSigningKey::generate();
+    let mut state = empty();
+    let any = next_turn(&state, &node).0;
+    let own = (0..4).map(|seq| Link { seq, turn_id: state.draw_turn_id(), ..(*any).clone() });
+    let links: Vec<Signed<Link>> = own.map(|link| Signed::sign(link, &node)).collect();
+    assert_eq!(state.lost_turns(links.iter()), 4);
+    state.apply(Entry::Shortened { seq: 2, prev_link: links[1].link_hash() }).unwrap();
+    assert_eq!(state.lost_turns(links.iter()), 2);
+}
