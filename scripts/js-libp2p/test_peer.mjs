@@ -65,13 +65,21 @@ async function meet (name, transport, address, peerId) {
   }
 }
 
+/** The node writes its journal while it drains: its folder can go when the process has ended, not before. */
+async function stop () {
+  if (node.exitCode !== null || node.signalCode !== null) return
+  const ended = new Promise((resolve) => node.once('exit', resolve))
+  node.kill()
+  await ended
+}
+
 try {
   const { listen: addresses, peer_id: peerId } = await ready()
   const find = (part) => addresses.find((address) => address.includes(part))
   await meet('TCP, Noise, Yamux', tcp, find('/tcp/'), peerId)
   await meet('QUIC', quic, find('/quic-v1'), peerId)
 } finally {
-  node.kill()
+  await stop()
   await rm(folder, { recursive: true, force: true })
 }
 process.exit(0)
