@@ -199,6 +199,44 @@ async fn failures_have_exit_codes_and_name_the_next_step() {
     assert!(err(&lied).contains("the message is kept"), "{}", err(&lied));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
+    let place = Place::new().await;
+    let home = place.home();
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let first = place.baton(&home, &["chat", "--message", "first"], "").await;
+    assert_eq!(code(&first), 4, "{}", err(&first));
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let second = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    assert_eq!(code(&second), 4, "{}", err(&second));
+    assert!(err(&second).contains("your new message was not sent and is not kept"), "{}", err(&second));
+    assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
+    // The first one is answered as soon as a node is honest, and the second is said after it.
+    let third = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    assert_eq!(code(&third), 0, "{}", err(&third));
+    let shown = place.baton(&home, &["session", "show", "last"], "").await;
+    assert_eq!((out(&shown).matches("first (0)").count(), out(&shown).matches("second (1)").count()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_publishes_the_head_that_an_index_lacks() {
+    let (place, other) = (Place::new().await, Place::new().await);
+    let home = place.home();
+    let said = place.baton(&home, &["chat", "--message", "hello"], "").await;
+    assert_eq!(code(&said), 0, "{}", err(&said));
+    let heads = ["--heads", &other.url];
+    let check = |command: &'static str| {
+        let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
+        let (place, home) = (&place, home.clone());
+        async move { place.baton(&home, &arguments, "").await }
+    };
+    let verified = check("verify").await;
+    assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("RollbackDetected")));
+    let checked = check("check").await;
+    assert_eq!(code(&checked), 0, "{} {}", out(&checked), err(&checked));
+    assert_eq!((&last(&checked)["status"], &last(&checked)["published"]), (&"Current".into(), &false.into()));
+}
+
 #[test]
 fn without_a_node_the_command_says_how_to_give_one() {
     let folder = tempfile::tempdir().unwrap();
