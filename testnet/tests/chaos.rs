@@ -9,7 +9,7 @@ use baton_testnet::chaos::{ChaosOptions, Scenario, chaos};
 const SAMPLE: RangeInclusive<u64> = 1..=3;
 const FULL: RangeInclusive<u64> = 1..=200;
 /// Trials at once: they mostly wait.
-const LANES: usize = 6;
+const LANES: usize = 10;
 
 fn seeds() -> RangeInclusive<u64> {
     if let Ok(seed) = std::env::var("BATON_SEED") {
