@@ -58,7 +58,7 @@ step "install what is missing" need_tools
 step "python for the verifier" need_python
 step "build" cargo build --locked --workspace --all-targets
 step "fetch the model" "$bin/baton-node" models pull smollm2-135m-instruct
-step "tests, with a Postgres" scripts/postgres.sh run -- cargo test --locked --workspace
+step "tests, with a Postgres" scripts/postgres.sh run -- cargo test --locked --workspace --no-fail-fast
 step "verifier on the vectors" verify_vectors
 step "demo on the real model" demo
 step "demo on a store that fails" demo_with_faults

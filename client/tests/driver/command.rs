@@ -222,9 +222,9 @@ async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
 async fn a_verification_publishes_the_head_that_an_index_lacks() {
     let (place, other) = (Place::new().await, Place::new().await);
     let home = place.home();
-    let said = place.baton(&home, &["chat", "--message", "hello"], "").await;
+    let said = place.baton(&home, &["chat", "--message", "hello", "--no-dht"], "").await;
     assert_eq!(code(&said), 0, "{}", err(&said));
-    let heads = ["--heads", &other.url];
+    let heads = ["--heads", &other.url, "--no-dht"];
     let check = |command: &'static str| {
         let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
         let (place, home) = (&place, home.clone());
