@@ -34,8 +34,9 @@ use trees::Trees;
 
 /// Layout of the entries; another one in the folder is refused.
 const JOURNAL_VERSION: u8 = 2;
-/// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
-const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
+/// Longest time of one piece of work: far above what a slow disk takes, and short enough for an answer within 30 s. After a
+/// failed write sled may wait for ever.
+const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
 /// Stands in a mark for the authorisation of an attempt that was given up before it came.
 const UNKNOWN_AUTH: AuthHash = AuthHash([0; 32]);
 

@@ -23,8 +23,9 @@ use std::{
 use super::{Batch, DueJob, Pseudonym, Scan, ScanQuery, Space, Storage, StorageError, StorageFuture};
 use tables::Tables;
 
-/// Longest time of one piece of work: far above what a slow disk takes. After a failed write sled may wait for ever.
-const MAX_DISK_WAIT: Duration = Duration::from_secs(30);
+/// Longest time of one piece of work: far above what a slow disk takes, and short enough for an answer within 30 s. After a
+/// failed write sled may wait for ever.
+const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
 /// Longest time in which a failed database is closed.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// How often a failed database is tried to be opened again, at most.
