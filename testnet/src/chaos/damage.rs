@@ -79,10 +79,12 @@ pub(super) async fn of_node(world: &mut World, damage: &Damage) -> anyhow::Resul
     world.settle(&device).await?;
     world.stop_node().await?;
     let folder = world.folder.join("node-0");
-    files::damage(&folder, damage)?;
+    let file = files::damage(&folder, damage)?;
     let mark = LogMark::now(world.folder.join("node-0.log"));
     if world.start_node(&[]).await.is_ok() {
-        world.findings.tally.unmentioned += u64::from(!mark.warns());
+        if !mark.warns() {
+            world.findings.unmentioned(&format!("{} of the node, {:?}", name(&file, &folder), damage.change));
+        }
     } else {
         // It refuses; its operator begins anew.
         fs::remove_dir_all(&folder)?;
@@ -159,7 +161,8 @@ pub(super) async fn of_relayer(memories: &mut Memories, damage: &Damage) -> anyh
         let file = name(&file, &memories.data()).to_string();
         memories.findings.undetected(&format!("{file} of the relayer, {:?}", damage.change));
     } else if verdict.is_good() && !mark.warns() {
-        memories.findings.tally.unmentioned += 1;
+        let file = name(&file, &memories.data()).to_string();
+        memories.findings.unmentioned(&format!("{file} of the relayer, {:?}", damage.change));
     }
     Ok(())
 }

@@ -93,6 +93,12 @@ impl Findings {
         self.lines.push(format!("undetected: {what}"));
     }
 
+    /// Harmless damage of which no log says a word: no finding, but told while the trials run.
+    pub(super) fn unmentioned(&mut self, what: &str) {
+        self.tally.unmentioned += 1;
+        output::note(&format!("  unmentioned: {what}"));
+    }
+
     pub(super) fn unserved(&mut self, what: &str) {
         self.tally.unserved += 1;
         self.lines.push(format!("unserved: {what}"));
