@@ -25,7 +25,7 @@ use crate::{
     error::{MeshError, OpenError},
     gossip::Judge,
     ids::peer_id_of,
-    incoming::{Incoming, StreamQuotas},
+    incoming::Incoming,
     limits::{
         COMMAND_QUEUE, INCOMING_QUEUE, MAX_AGENT_BYTES, MAX_BOOTSTRAP, MAX_DIAL_ADDRS,
         MAX_NEGOTIATING_STREAMS, PEER_EVENT_QUEUE,
@@ -33,8 +33,10 @@ use crate::{
     peers::{PeerEvent, PeerInfo, PeerTable},
     probes::Probes,
     records::DhtKey,
-    relays::{RelayInfo, Relays},
+    relays::Relays,
     stats::{Counters, MeshStats},
+    status::NetworkStatus,
+    stream_quotas::StreamQuotas,
     transport::{probe_listen, split_identity, transport},
     turn_protocol::{Negotiated, OpenReply},
     turn_stream::TurnStream,
@@ -52,31 +54,6 @@ pub enum MeshExit {
     Stopped,
     /// Its task panicked, for this reason; the process should end.
     Panicked(String),
-}
-
-/// Whether others can reach a mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reachability {
-    /// Nobody has tested it.
-    #[default]
-    Unknown,
-    /// At an address of its own: one was confirmed from outside, or configured.
-    Public,
-    /// Only through relays: who tested it could not dial it.
-    Private,
-}
-
-/// How a mesh stands in the network.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NetworkStatus {
-    /// Whether others can reach it.
-    pub reachability: Reachability,
-    /// Where: confirmed or configured addresses, and those through relays, without its own `/p2p/`.
-    pub external: Vec<Multiaddr>,
-    /// The relays on which it is reachable, or tries to be.
-    pub relays: Vec<RelayInfo>,
-    /// Members of the DHT in the routing table.
-    pub dht_members: usize,
 }
 
 struct Shared {

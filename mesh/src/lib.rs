@@ -12,6 +12,7 @@ mod behaviour;
 mod bootstrap;
 mod config;
 mod dht;
+mod dht_heads;
 mod dials;
 mod error;
 mod frame;
@@ -30,18 +31,21 @@ mod reach;
 mod records;
 mod relays;
 mod stats;
+mod status;
+mod stream_quotas;
 mod transport;
 mod turn_protocol;
 mod turn_stream;
 mod until;
 
 pub use config::{MeshClock, MeshConfig, RelayLimits};
-pub use dht::{DhtError, DhtHeads};
+pub use dht::DhtError;
+pub use dht_heads::DhtHeads;
 pub use error::{FrameError, MeshError, OpenError};
 pub use frame::{
     FRAME_CEILING_BYTES, FrameDecoder, FrameTooLarge, GROWTH_BYTES, HEADER_BYTES, encode_header,
 };
-pub use handle::{Mesh, MeshExit, MeshHandle, NetworkStatus, Reachability};
+pub use handle::{Mesh, MeshExit, MeshHandle};
 pub use ids::{node_id_of, peer_id_of};
 pub use incoming::Incoming;
 pub use libp2p::{Multiaddr, PeerId, StreamProtocol};
@@ -52,5 +56,6 @@ pub use rate::{MAX_RATE_ENTRIES, Rates};
 pub use reach::Reach;
 pub use relays::{CircuitLimits, RelayInfo};
 pub use stats::{DhtStats, DialStats, GossipStats, InboundStats, MeshStats, RelayStats, TransportStats};
+pub use status::{NetworkStatus, Reachability};
 pub use turn_protocol::{AUDIT_PROTOCOL, EMBED_PROTOCOL, TURN_PROTOCOL};
 pub use turn_stream::{TurnReceiver, TurnSender, TurnStream};

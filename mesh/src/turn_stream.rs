@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     error::FrameError,
     frame::{FrameDecoder, encode_header},
-    incoming::StreamPermit,
     origin::Origin,
+    stream_quotas::StreamPermit,
 };
 
 /// How much of a frame is copied next to its header, so that a small frame leaves in one write.

@@ -20,7 +20,6 @@ use crate::{
     behaviour::SILENCE,
     error::OpenError,
     gossip::{Message, Verdict},
-    handle::{NetworkStatus, Reachability},
     ids::{node_id_of, peer_id_of},
     limits::{
         EXPLORE_CONNECTIONS, HOLE_PUNCH_WAIT, MAX_PENDING_OPENS, MIN_CIRCUIT_BYTES, MIN_CIRCUIT_TIME,
@@ -29,6 +28,7 @@ use crate::{
     origin::{Origin, Subnet},
     records::check_node,
     relays::{CircuitLimits, is_circuit, relay_of},
+    status::{NetworkStatus, Reachability},
     turn_protocol::OpenReply,
 };
 

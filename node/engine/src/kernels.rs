@@ -22,10 +22,8 @@ mod avx512;
 
 use std::fmt;
 
+pub use crate::lanes::LANES;
 pub use scalar::Scalar;
-
-/// Lanes of a vector: 16 numbers of 32 bits.
-pub const LANES: usize = 16;
 
 /// A machine of 16 lanes. A value of an implementing type proves that this processor can do it.
 ///

@@ -25,6 +25,7 @@ pub mod gguf;
 pub mod half;
 pub mod kernels;
 pub mod kv;
+mod lanes;
 pub mod language;
 pub mod model;
 pub mod quant;

@@ -31,7 +31,7 @@ use crate::{
     arena::Arena,
     gguf::DType,
     half::{bf16_to_f32, f16_to_f32},
-    kernels::{LANES, rows::BLOCK},
+    lanes::{BLOCK, LANES},
     quant::Source,
 };
 

@@ -6,9 +6,7 @@ use super::{
     Kernel, LANES, Simd,
     math::{lanes, max_lanes, sum_lanes},
 };
-
-/// Inputs in a block of quantised activations.
-pub const BLOCK: usize = 32;
+pub use crate::lanes::BLOCK;
 
 /// 32 activations as signed bytes.
 ///
