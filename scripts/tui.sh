@@ -195,8 +195,8 @@ restored
 
 if [ -z "${BATON_BIN:-}" ]; then
   echo "a panic gives the terminal back before its message"
-  tests=$(cargo test --quiet --locked --workspace --bin baton --no-run --message-format=json |
-    sed -n 's/.*"name":"baton","src_path".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+  tests=$(cargo test --quiet --locked --workspace --lib --no-run --message-format=json |
+    sed -n 's/.*"name":"baton_cli","src_path".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
   run "clear; $tests --ignored --nocapture a_panic_gives_the_terminal_back"
   see 'on purpose'
   see 'test result: ok. 1 passed'

@@ -274,8 +274,11 @@ impl Client {
         Ok(session.read(|state| state.unanswered().map(|turn| turn.messages.clone())))
     }
 
-    /// How the turn is asked for that was begun and not finished, if there is one.
-    pub(crate) async fn pending_sampling(&self, id: SessionId) -> Result<Option<Sampling>, ClientError> {
+    /// The sampling of the turn that was begun and not finished, if there is one.
+    ///
+    /// # Errors
+    /// As opening the session.
+    pub async fn pending_sampling(&self, id: SessionId) -> Result<Option<Sampling>, ClientError> {
         let session = self.opened(id).await?;
         Ok(session.read(|state| state.unanswered().map(|turn| turn.sampling.clone())))
     }
@@ -494,7 +497,9 @@ impl Client {
         self.inner.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn now_ms(&self) -> u64 {
+    /// The time by the client's clock, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
         (self.inner.config.clock)()
     }
 }

@@ -27,8 +27,6 @@ mod head;
 mod heads;
 mod journal;
 mod lifetime;
-#[doc(hidden)]
-pub mod manual;
 mod nodes;
 mod passing;
 mod quota;
@@ -38,7 +36,6 @@ mod reported;
 mod reputation;
 mod request;
 mod retry;
-pub mod serve;
 mod session;
 mod sessions;
 mod settle;

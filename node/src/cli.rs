@@ -12,10 +12,8 @@ mod earnings;
 mod grants;
 mod init;
 mod keys;
-mod manual;
 mod models;
 mod passphrase;
-pub(crate) mod progress;
 mod replay;
 mod status;
 mod style;
@@ -28,80 +26,18 @@ use std::{
     process::ExitCode,
 };
 
+use baton_command::manual;
 use baton_proto::ids::{ModelId, NodeId, PublicKey};
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable,
 };
 
+pub use crate::failure::{Exit, Failure};
 use crate::{
-    config::{
-        ConfigError, LogFormat, OPTIONS, Origin, Origins, RunFlags, Settings, describe_defaults, parse_admin,
-    },
+    config::{LogFormat, OPTIONS, Origin, Origins, RunFlags, Settings, describe_defaults, parse_admin},
     daemon, logging,
 };
 use style::Style;
-
-/// Why the process ends, as its exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Anything that has no code of its own; for `status`: the node is not ready.
-    Failure = 1,
-    /// The command line or the configuration is wrong.
-    Usage = 2,
-    /// An address cannot be listened on.
-    Address = 3,
-    /// The data directory cannot be used.
-    Storage = 4,
-    /// The model cannot be fetched or loaded.
-    Model = 5,
-    /// `replay`: the model gives another answer.
-    Different = 6,
-    /// `replay`: the turn cannot be computed again.
-    NotReplayable = 7,
-}
-
-/// A failure of a command.
-#[derive(Debug)]
-pub struct Failure {
-    /// The exit code.
-    pub exit: Exit,
-    /// What happened and what to do.
-    pub error: anyhow::Error,
-}
-
-impl Failure {
-    /// A failure with its cause.
-    pub fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
-        Self { exit, error: error.into() }
-    }
-
-    /// A failure in words.
-    #[must_use]
-    pub fn text(exit: Exit, text: impl std::fmt::Display) -> Self {
-        Self { exit, error: anyhow::anyhow!("{text}") }
-    }
-}
-
-impl std::fmt::Display for Failure {
-    /// The failure and its causes in one line; causes that a text already tells are not told again.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut said = String::new();
-        for cause in self.error.chain().map(ToString::to_string) {
-            if !said.contains(&cause) {
-                said.push_str(if said.is_empty() { "" } else { ": " });
-                said.push_str(&cause);
-            }
-        }
-        f.write_str(&said)
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::new(Exit::Usage, error)
-    }
-}
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -193,19 +129,12 @@ enum Command {
     #[command(
         after_help = "Example:\n  baton-node completions bash > ~/.local/share/bash-completion/completions/baton-node"
     )]
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
+    Completions(manual::CompletionsArguments),
     /// Print the manual page, or write the pages of all commands
     #[command(
         after_help = "Examples:\n  baton-node man | man -l -\n  baton-node man --out ~/.local/share/man/man1"
     )]
-    Man {
-        /// Write this page and one of each command into this folder
-        #[arg(long, value_name = "FOLDER")]
-        out: Option<PathBuf>,
-    },
+    Man(manual::ManArguments),
     /// Show what clients acknowledged: turns, tokens and price by day and model, each checked
     #[command(
         after_help = "Only what a client signed for counts; other lines are named, and with --verify they make the exit code 1.\n\n\
@@ -422,8 +351,8 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => ask::block_on(replay::run(*args)),
         Command::Status(args) => status::run(args),
-        Command::Completions { shell } => manual::completions(command(), shell),
-        Command::Man { out } => manual::man(command(), out.as_deref()),
+        Command::Completions(arguments) => printed(manual::print_completions(command(), &arguments)),
+        Command::Man(arguments) => printed(manual::print_or_write_pages(command(), &arguments)),
         Command::Earnings(args) => earnings::run(args),
         Command::Grants(args) => grants::run(args),
     };
@@ -435,6 +364,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit as u8)
         }
     }
+}
+
+/// Completions or manual pages that were printed or written.
+fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|error| Failure::new(Exit::Failure, error))
 }
 
 fn run(flags: RunFlags) -> Result<(), Failure> {

@@ -32,9 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admin::{self, control},
-    cli::{Exit, Failure},
     config::{AdminSetting, HeadsSetting, Settings},
     engine::Engine,
+    failure::{Exit, Failure},
     identity::{Identity, IdentityError, Profile, load_node_key},
     journal::Journal,
     ledger::{LEDGER_FOLDER, Ledger},

@@ -6,6 +6,7 @@
 
 pub mod echo;
 mod language;
+pub(crate) mod library;
 pub mod manifest;
 pub mod native;
 pub mod proxied;

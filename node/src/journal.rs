@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 
 use crate::ledger::Ledger;
 pub use intact::JournalDamage;
+pub(crate) use open::JOURNAL_OPENING;
 use trees::Trees;
 
 /// Layout of the entries; another one in the folder is refused.

@@ -17,14 +17,15 @@ use tracing_subscriber::{
     Layer as _, Registry, filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-use crate::config::{LogFormat, LogLevel};
+use crate::{
+    config::{LogFormat, LogLevel},
+    journal::JOURNAL_OPENING,
+};
 
 /// Exit code of a process that ended by a panic: a fault in the program.
 pub const PANIC_EXIT_CODE: i32 = 101;
 /// Threads whose panics are caught by their owner and fail one job only.
 const CAUGHT_THREADS: [&str; 2] = ["engine-", JOURNAL_OPENING];
-/// Name of the thread that opens the journal, whose database may panic over damaged files.
-pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 /// Our own crates, which the level is for.
 const OURS: [&str; 5] = ["baton_node", "baton_mesh", "baton_walrus_client", "baton_proto", "baton_keys"];
 /// Longest reason of a panic that is written.

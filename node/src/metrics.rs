@@ -23,7 +23,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::{engine::EngineLoad, service::BlobSource};
+use crate::{engine::EngineLoad, observer::BlobSource};
 use mesh::{MeshSeries, level};
 use models::ModelSeries;
 use speed::Recent;
@@ -409,7 +409,7 @@ pub fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::{ServiceObserver as _, TurnSummary};
+    use crate::observer::{ServiceObserver as _, TurnSummary};
     use baton_proto::wire::StoreState;
 
     fn render(metrics: &Metrics) -> String {

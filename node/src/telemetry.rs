@@ -25,7 +25,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 pub use export::{About, Exporter, TelemetryError, start};
 
-use crate::{metrics::Metrics, service::lock};
+use crate::{lock::lock, metrics::Metrics};
 
 /// How a span ended whose end nobody saw: its turn was stopped, or failed on the way.
 const UNFINISHED: &str = "unfinished";

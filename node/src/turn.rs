@@ -25,21 +25,22 @@ use baton_proto::{
     quota::QuotaUse,
     tools::Definitions,
     turn::Payload,
-    wire::{NodeFrame, ReplyEvent, TurnRequest},
+    wire::{ReplyEvent, TurnRequest},
 };
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    engine::{Constraint, Hold},
-    journal::{JournalError, SealedEntry},
-    service::{
-        Core, Step, connection,
+    core::{
+        Core, frames,
         guard::Caller,
-        limits::BUSY_RETRY_MS,
+        pause::Step,
+        refusal::Refusal,
         reply::Reply,
         running::Job,
         slots::{Displaced, Place},
     },
+    engine::{Constraint, Hold},
+    journal::SealedEntry,
     telemetry::TurnTrace,
 };
 use admission::{Admitted, Again, Ticket};
@@ -47,35 +48,6 @@ use events::Events;
 
 /// How long a turn without any reader keeps its slot while others wait for one: a retry of the same request comes sooner.
 const CROWDED_GRACE: Duration = Duration::from_secs(1);
-
-/// Why a request is refused, and when it may come again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// Why.
-    pub(crate) code: ErrorCode,
-    /// Wait at least so long before trying here again; 0 says nothing.
-    pub(crate) retry_after_ms: u32,
-}
-
-impl From<ErrorCode> for Refusal {
-    fn from(code: ErrorCode) -> Self {
-        let retry_after_ms = if code == ErrorCode::Busy { BUSY_RETRY_MS } else { 0 };
-        Self { code, retry_after_ms }
-    }
-}
-
-impl Refusal {
-    /// The journal failed; the operator is told, the peer only that.
-    pub(crate) fn of_journal(error: JournalError) -> Self {
-        tracing::error!(%error, "the journal failed");
-        ErrorCode::Internal.into()
-    }
-
-    /// As it goes out.
-    pub(crate) fn frame(self) -> NodeFrame {
-        NodeFrame::Refused { code: self.code, retry_after_ms: self.retry_after_ms }
-    }
-}
 
 /// What a request holds once it is opened.
 pub(crate) struct Opened {
@@ -102,14 +74,14 @@ pub(crate) async fn serve(
     let arrived = Instant::now();
     let admitted = Box::pin(admission::admit(core, who, request, quota)).await;
     let reply = match admitted {
-        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
+        Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
         Ok(Admitted::Attach(job)) => {
             core.observer.turn_attached();
             job.reply.clone()
         }
         Ok(Admitted::Sealed(again)) => match answer_again(core, &again) {
             Ok(reply) => reply,
-            Err(code) => return connection::refuse(core, stream, who, code.into()).await,
+            Err(code) => return frames::refuse(core, stream, who, code.into()).await,
         },
         Ok(Admitted::New(ticket, place)) => {
             let reply = ticket.guard.job.reply.clone();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_client::manual::{CompletionsArguments, ManArguments};
+use baton_command::manual::{CompletionsArguments, ManArguments};
 use baton_relayer::config::Options;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 

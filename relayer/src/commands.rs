@@ -1,15 +1,14 @@
 //! The commands that do not serve.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use baton_keys::{account::AccountKey, ids::PublicKey};
 use baton_memory::ids::OwnerId;
 use baton_relayer::{
     config::Settings,
     delegation::{Delegation, DelegationJson, Scopes},
     http,
-    mcp::remote::{self, Remote},
 };
 use zeroize::Zeroizing;
 
@@ -33,6 +32,7 @@ fn small_file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
 }
 
 /// A delegation as it stands in the header, from a file with that or with its JSON.
+#[cfg(feature = "mcp")]
 fn delegation_header(path: &Path) -> anyhow::Result<String> {
     let text = small_file(path)?;
     if !text.starts_with('{') {
@@ -51,7 +51,15 @@ fn account_key(path: &Path, passphrase_file: Option<&Path>) -> anyhow::Result<Ac
 }
 
 /// Serves the tools to an agent.
+#[cfg(not(feature = "mcp"))]
+pub(crate) async fn mcp(_: McpArgs) -> anyhow::Result<()> {
+    bail!("this program was built without tools for agents: build it with the feature `mcp`")
+}
+
+/// Serves the tools to an agent.
+#[cfg(feature = "mcp")]
 pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
+    use baton_relayer::mcp::remote::{self, Remote};
     let key = account_key(&args.account_key, args.passphrase_file.as_deref())?;
     let account: Option<OwnerId> = args
         .account
@@ -59,8 +67,8 @@ pub(crate) async fn mcp(args: McpArgs) -> anyhow::Result<()> {
         .transpose()?;
     let delegation = args.delegation.as_deref().map(delegation_header).transpose()?;
     let account = account.map(|owner| owner.to_string());
-    let remote =
-        Remote::new(&args.url, key, account, delegation, Arc::new(now_ms)).map_err(|text| anyhow!(text))?;
+    let remote = Remote::new(&args.url, key, account, delegation, std::sync::Arc::new(now_ms))
+        .map_err(anyhow::Error::msg)?;
     remote::serve(remote).await
 }
 

@@ -30,7 +30,7 @@ use baton_proto::signed::SignatureBytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::time;
+use crate::time;
 
 /// Longest `x-delegation` header: ids, keys, a signature and a project's name, in base64 of JSON with escapes.
 pub const MAX_HEADER_BYTES: usize = 4 * 1024;

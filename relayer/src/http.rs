@@ -19,7 +19,8 @@ mod removal;
 mod sdk;
 mod settings;
 mod shapes;
-pub mod time;
+#[cfg(feature = "mcp")]
+mod tools;
 
 use std::{
     future::Future,
@@ -36,8 +37,7 @@ use baton_walrus_client::embedded::listen::{Activity, Limited, watched};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::{
-    HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, ResponseBuilder,
-    path::{Operation, OperationBuilder},
+    InfoBuilder, OpenApi, OpenApiBuilder,
     security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -191,7 +191,8 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
         SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(header, about)))
     };
     let mut gated = gated;
-    gated.paths.add_path_operation("/mcp", vec![HttpMethod::Post], tools());
+    #[cfg(feature = "mcp")]
+    tools::describe(&mut gated.paths);
     let components = gated.components.get_or_insert_default();
     let mut all = SecurityRequirement::default();
     for (header, about) in open::AUTH_HEADERS {
@@ -209,16 +210,6 @@ fn describe(gated: OpenApi, open: OpenApi) -> OpenApi {
     document
 }
 
-/// `/mcp`, which another crate serves.
-fn tools() -> Operation {
-    OperationBuilder::new()
-        .tag("agents")
-        .summary(Some("Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions)."))
-        .response("200", ResponseBuilder::new().description("the protocol's answer").build())
-        .response("401", ResponseBuilder::new().description("the request is not signed").build())
-        .build()
-}
-
 const DESCRIPTION: &str = "Memory across conversations. Every request but those to /health, /readyz, /version, /config, /sui \
     and /openapi.json is signed: Ed25519 over `{timestamp}.{METHOD}.{path and query}.{SHA-256 of the body, hex}.{nonce}.\
     {account id}`, in the headers x-public-key, x-signature (both hex), x-timestamp (seconds), x-nonce (a UUID) and \
@@ -233,9 +224,9 @@ pub fn router(doors: &Doors, more: OpenApiRouter<Doors>) -> Router {
     let (open, open_document) = open_routes().split_for_parts();
     let _ = doors.inner.document.set(describe(gated_document, open_document));
     let gated: Router = gated.with_state(doors.clone());
+    #[cfg(feature = "mcp")]
+    let gated = gated.clone().merge(tools::router(gated));
     let gated = gated
-        .clone()
-        .merge(crate::mcp::http::router(gated))
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(doors.clone(), gate::gate));
     let open = open.layer(middleware::from_fn(gate::open)).with_state(doors.clone());

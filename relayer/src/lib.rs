@@ -10,7 +10,9 @@ pub mod config;
 pub mod delegation;
 pub mod http;
 pub mod injection;
+#[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod service;
 pub mod stacks;
 pub mod strangers;
+pub mod time;

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use baton_client::manual;
+use baton_command::manual;
 use baton_keys::{
     SecretSigningKey,
     files::{self, FileSecret, create_private_folder},

@@ -1,10 +1,9 @@
 //! Memory as tools of the Model Context Protocol, for agents (F9).
 //!
 //! Every tool is one request to our own HTTP routes: over the network and signed, from an agent's standard input and
-//! output ([`remote`]), or within the relayer, for `/mcp` ([`http`]). So tools can do nothing that routes cannot, and
+//! output ([`remote`]), or within the relayer, for `/mcp` (`http/tools.rs`). So tools can do nothing that routes cannot, and
 //! scopes, projects and limits hold for both in one place.
 
-pub mod http;
 mod lines;
 pub mod remote;
 

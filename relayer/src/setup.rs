@@ -124,11 +124,19 @@ fn store(walrus: &WalrusSettings) -> anyhow::Result<HttpStore> {
     Ok(builder.build()?)
 }
 
+#[cfg(feature = "postgres")]
 async fn postgres(path: &Path) -> anyhow::Result<Arc<dyn Storage>> {
     use baton_memory::storage::postgres::{PostgresConfig, PostgresStorage};
     let url = read_key(path).context("postgres_url_file")?;
     let storage = PostgresStorage::open(&PostgresConfig::new(url.to_string())).await;
     Ok(Arc::new(storage.context("the Postgres database cannot be used")?))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn postgres(_: &Path) -> anyhow::Result<Arc<dyn Storage>> {
+    Err(anyhow!(
+        "this program was built without Postgres: build it with the feature `postgres`, or take the embedded storage"
+    ))
 }
 
 /// The client that drives conversations over HTTP: its sessions live in memory, for the length of a request.

@@ -22,12 +22,12 @@ fn changed(path: &Path) -> Option<SystemTime> {
 /// The client's command, which lies beside the relayer's; built where a build of the workspace did not.
 fn baton() -> PathBuf {
     let command = Path::new(env!("CARGO_BIN_EXE_baton-relayer")).with_file_name("baton");
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/src");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/cli/src");
     if changed(&command) > changed(&sources) {
         return command;
     }
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "baton-client", "--bin", "baton"])
+        .args(["build", "--quiet", "--package", "baton-cli", "--bin", "baton"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()
         .unwrap();

@@ -6,18 +6,12 @@
 mod chat;
 #[path = "dispatch/door.rs"]
 mod door;
-#[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
-#[path = "../../client/tests/driver/fake.rs"]
-mod fake;
 #[path = "dispatch/process.rs"]
 mod process;
 #[path = "dispatch/replay.rs"]
 mod replay;
 #[path = "dispatch/sealed.rs"]
 mod sealed;
-#[expect(dead_code, reason = "shared with the client's tests, which use all of it")]
-#[path = "../../client/tests/driver/store.rs"]
-mod store;
 #[path = "dispatch/strangers.rs"]
 mod strangers;
 #[path = "dispatch/world.rs"]

@@ -5,13 +5,42 @@ mod growth;
 mod overhead;
 mod proxy;
 
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::{
-    cli::{BenchCommand, BenchTurnArgs},
-    network::EngineChoice,
-    output,
-};
+use crate::{network::EngineChoice, output};
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// What the network adds to a turn, and what a turn costs at any length of a session
+    Turn(BenchTurnArgs),
+}
+
+/// Arguments of `baton-testnet bench turn`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchTurnArgs {
+    /// Print the figures as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Turns measured on the echo engine, after a warm-up
+    #[arg(long, default_value_t = 200)]
+    pub(crate) turns: usize,
+    /// Turns measured on the real model; 0 leaves it out
+    #[arg(long, default_value_t = 12)]
+    pub(crate) model_turns: usize,
+    /// Lengths of a session at which bytes and blobs of a turn are counted
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000")]
+    pub(crate) at: Vec<u64>,
+    /// Shard count of the store in the timed part
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+}
 
 /// Half and ninety-nine hundredths of a sample, in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -19,19 +19,75 @@ mod report;
 mod rollback;
 mod world;
 
-use std::{ops::RangeInclusive, path::Path, time::Instant};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use anyhow::{Context as _, ensure};
 use baton_keys::{files::create_private_folder, secret::random_bytes};
+use clap::Args;
 use futures::{StreamExt as _, stream};
 
-use crate::{cli::ChaosArgs, output};
+use crate::output;
 use memories::Memories;
 pub use plan::Scenario;
 use plan::{Fault, FirstCommand, Program, Trial};
 use report::Findings;
 pub use report::{Finding, Report, Tally};
 use world::World;
+
+/// The end of its help.
+pub(crate) const CHAOS_HELP: &str = "\
+A seed stands for one trial of each scenario, each on a network of its own with the echo engine. Afterwards everything that \
+a client printed as verified must be there, once and in order, also for a fresh device with the 24 words alone.
+
+Columns: acked: turns and memories that were acknowledged; lost: acknowledged and not there; wrong: doubled, out of \
+order, or with another's answer; undetected: damage or a wrong clock that nobody named; unserved: honest calls that were \
+refused with nothing wrong any more; panics; hangs: calls of more than 30 s; failed: trials that could not be carried \
+out; unmentioned: starts after harmless damage of which no log says a word, for information.
+
+Examples:
+  baton-testnet chaos --seed 7
+  baton-testnet chaos --seeds 1..200 --json
+  baton-testnet chaos --seed 7 --only older-home --keep /tmp/chaos
+
+Exit code 0: no promise broke.";
+
+/// Arguments of `baton-testnet chaos`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// The first seed; a random one if none
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How many seeds, from the first one on
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) count: u64,
+    /// Seeds from the first to the last one, both included
+    #[arg(long, value_name = "FIRST..LAST", value_parser = parse_seeds, conflicts_with_all = ["seed", "count"])]
+    pub(crate) seeds: Option<RangeInclusive<u64>>,
+    /// Only this scenario; may be repeated, or several with commas between
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SCENARIO")]
+    pub(crate) only: Vec<Scenario>,
+    /// Trials at once
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) lanes: u16,
+    /// Keep the folders of trials in which something did not hold here: logs, and all calls with their output
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Print the report as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `FIRST..LAST`, both included.
+fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let seed = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    let (first, last) = text.split_once("..").ok_or("take two seeds, for example 1..200")?;
+    let seeds = seed(first)?..=seed(last)?;
+    if seeds.is_empty() { Err("the last seed is before the first one".to_owned()) } else { Ok(seeds) }
+}
 
 /// Which trials are run, and how many at once.
 #[derive(Clone, Debug)]
@@ -158,5 +214,19 @@ async fn of_memories(memories: &mut Memories, fault: &Fault) -> anyhow::Result<(
         Fault::Damage(_, damage) => damage::of_relayer(memories, damage).await,
         Fault::SilentPeers { connections, .. } => faults::silent_at_relayer(memories, *connections).await,
         other => anyhow::bail!("a conversation's trial has no relayer: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_first_and_a_last_one() {
+        assert_eq!(parse_seeds("1..200"), Ok(1..=200));
+        assert_eq!(parse_seeds("7..7"), Ok(7..=7));
+        for text in ["", "7", "1..", "..7", "9..8", "a..b", "1...3", "-1..3"] {
+            assert!(parse_seeds(text).is_err(), "{text}");
+        }
     }
 }

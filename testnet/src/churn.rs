@@ -12,7 +12,7 @@ mod nodes;
 mod report;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,11 +21,11 @@ use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, Multiaddr, NewSession};
 use baton_keys::{files::create_private_folder, secret::random_bytes};
 use baton_proto::ids::NodeId;
+use clap::Args;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::ChurnArgs,
     draws::Draws,
     hostile::{Behaviour, HostileNode, HostileOptions, Ledger},
     network::{EngineChoice, Network, NodeOptions},
@@ -34,6 +34,47 @@ use crate::{
 use chat::Talk;
 use nodes::Deaths;
 pub(crate) use nodes::free_ports;
+/// The end of its help.
+pub(crate) const CHURN_HELP: &str = "\
+Every other moment one of the nodes is killed (SIGKILL) or started again, except two that are left alone, while clients \
+chat without pause on the echo engine. Hostile nodes stall, truncate, equivocate, forge, change history and send garbage. At the \
+end every conversation is compared word by word with what was said and what the engine must answer, and verified again from \
+the store alone.
+
+Exit code 0: no accepted turn was lost or wrong, every lie was found out by name, and none was accepted.";
+
+/// Arguments of `baton-testnet churn`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ChurnArgs {
+    /// Number of nodes, hostile ones included
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(3..=64))]
+    pub(crate) nodes: u16,
+    /// How many of them lie
+    #[arg(long, default_value_t = 4)]
+    pub(crate) hostile: u16,
+    /// Number of clients, each with a conversation of its own
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) clients: u16,
+    /// How long nodes come and go
+    #[arg(long, default_value_t = 180)]
+    pub(crate) seconds: u64,
+    /// Time between one node's death or start and the next
+    #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every_ms: u64,
+    /// What the engine waits before each token
+    #[arg(long, default_value_t = 15, value_name = "MS")]
+    pub(crate) echo_delay_ms: u64,
+    /// The same nodes, words and lies again; a random one if none
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Keep the network's folder here, with the logs
+    #[arg(long)]
+    pub(crate) keep: Option<PathBuf>,
+    /// Print the report as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 pub use report::{Breakdown, LieReport, Report, Spread};
 
 /// Nodes that are never killed: everybody is told of them.

@@ -20,13 +20,52 @@ use baton_proto::{
     ids::{NodeId, SessionId},
     turn::Sampling,
 };
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::{
-    cli::DemoArgs,
     network::{EngineChoice, Network, NodeOptions},
     output,
 };
+
+/// Arguments of `baton-testnet demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Print the report as one JSON line at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Engine of the nodes
+    #[arg(long, value_enum, default_value = "native")]
+    pub(crate) engine: EngineChoice,
+    /// Shard count of the store
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+    /// Make something fail at random all the while
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) faults: Option<DemoFaults>,
+    /// Keep the network's folder here, with export.json and the logs
+    #[arg(long)]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// What fails at random in the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoFaults {
+    /// The store: errors, lost answers, wrong, late, cut and oversized bytes, on all routes for blobs.
+    Store,
+}
+
+impl DemoFaults {
+    /// For the store's `--faults`.
+    pub(crate) fn spec(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+        }
+    }
+}
 
 /// Most tokens of an ordinary answer: enough to say something, few enough for a small machine.
 const ANSWER_TOKENS: u32 = 48;

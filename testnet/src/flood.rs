@@ -20,18 +20,45 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use crate::{
     bench::Quantiles,
-    cli::FloodArgs,
     network::{EngineChoice, Network, NodeOptions},
     output,
     process::Process,
 };
 use attack::{Attack, AttackReport};
 use watch::{Memory, NodeCounts, Watch, cpu_seconds};
+
+/// Arguments of `baton-testnet flood`.
+#[derive(Debug, Args)]
+pub(crate) struct FloodArgs {
+    /// Print the report as one JSON line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds of each part: quiet, four attacks, the attacker's processor time alone
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=900))]
+    pub(crate) seconds: u64,
+    /// Only these attacks, with commas between; the quiet part is always there
+    #[arg(long, value_delimiter = ',', value_name = "PART",
+        value_parser = ["forged", "signed", "forged-many", "signed-many", "burner"])]
+    pub(crate) parts: Vec<String>,
+    /// Requests a second that the attacker offers
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) rate: u32,
+    /// Subnets of the two attacks from many; 0 leaves them out
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(0..=500))]
+    pub(crate) subnets: u16,
+    /// Whether the node's defence is on
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) defence: bool,
+    /// Seed of the attacker's sessions and identities
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
 
 /// From one honest turn's start to the next: a hundred a minute, of the hundred and twenty that a peer has.
 const TURN_EVERY: Duration = Duration::from_millis(600);

@@ -18,7 +18,7 @@ mod up;
 
 use std::process::ExitCode;
 
-use baton_client::manual;
+use baton_command::manual;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};

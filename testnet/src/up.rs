@@ -4,12 +4,38 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use baton_keys::files::{create_private_folder, replace_private};
+use clap::Args;
 
 use crate::{
-    cli::UpArgs,
-    network::{Network, NodeOptions},
+    network::{EngineChoice, Network, NodeOptions},
     output,
 };
+
+/// Arguments of `baton-testnet up`.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Number of nodes
+    #[arg(long, default_value_t = 3)]
+    pub(crate) nodes: usize,
+    /// Engine of the nodes
+    #[arg(long, value_enum, default_value = "native")]
+    pub(crate) engine: EngineChoice,
+    /// What the test engine waits before each token, in milliseconds
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    pub(crate) echo_delay_ms: u64,
+    /// Shard count of the store
+    #[arg(long, default_value_t = 10)]
+    pub(crate) shards: u16,
+    /// Folder of downloaded models
+    #[arg(long, env = "BATON_MODEL_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+    /// Folder of the network; without it a temporary one, removed at the end
+    #[arg(long)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print the addresses as one JSON line when ready
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {

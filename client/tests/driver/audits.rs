@@ -20,7 +20,7 @@ use baton_proto::{
     wire::{ClientFrame, NodeFrame},
 };
 
-use crate::{GRACE, World, fake::now_ms, say, session};
+use baton_testkit::{GRACE, World, fake::now_ms, say, session};
 
 /// What is done with the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ async fn tell(shared: &Shared, mut stream: TurnStream) {
         }],
         models: vec![ModelOffer {
             model: ModelId([7; 32]),
-            name: crate::fake::MODEL.to_owned(),
+            name: baton_testkit::fake::MODEL.to_owned(),
             engine: EngineKind::Native,
             context_tokens: 4096,
             input_price: 0,

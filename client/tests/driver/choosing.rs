@@ -14,13 +14,10 @@ use baton_client::{
     Client, ClientConfig, Countersigned, NodeExplanation, ResumeOptions, TurnInput,
     choose::{Behind, MAX_SHARE, Ranked, Verdict},
 };
-use baton_proto::{ErrorCode, ids::NodeId, receipt::EngineKind};
-use serde_json::Value;
+use baton_proto::{ErrorCode, ids::NodeId};
 
-use crate::{
-    GRACE, World,
-    command::{Place, code, err, last, out},
-    events_of,
+use baton_testkit::{
+    GRACE, World, events_of,
     fake::{Act, FakeNode, now_ms},
     relayer::{FakeRelayer, Trick},
     say, session,
@@ -268,106 +265,4 @@ async fn receipts_are_listed_and_checked_again_beside_a_running_client() {
     assert_eq!(receipt.receipt_hash(), outcome.receipt.receipt_hash());
     beside.shutdown(GRACE).await;
     client.shutdown(GRACE).await;
-}
-
-/// The row of a node in what the command says.
-fn row<'a>(value: &'a Value, node: &FakeNode) -> &'a Value {
-    let rows = value["nodes"].as_array().unwrap();
-    rows.iter().find(|row| row["node"] == node.id().to_string()).unwrap_or_else(|| panic!("{value}"))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_explains_the_choice_as_a_table_and_as_json() {
-    let place = Place::new().await;
-    let home = place.home();
-    let other = FakeNode::start(place.node.stores(), EngineKind::Native).await;
-    let address = other.addrs().first().unwrap().to_string();
-    let both = |arguments: &[&str]| -> Vec<String> {
-        arguments.iter().chain(&["--node", &address]).map(ToString::to_string).collect()
-    };
-    let run = async |arguments: &[&str]| {
-        let arguments = both(arguments);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        place.baton(&home, &arguments, "").await
-    };
-    let only = place.node.id().to_string();
-    let first = run(&["chat", "--only", &only, "--message", "hello"]).await;
-    assert_eq!(code(&first), 0, "{}", err(&first));
-    let explained = last(&run(&["nodes", "--explain", "--json"]).await);
-    let (known, newcomer) = (row(&explained, &place.node), row(&explained, &other));
-    assert!((known["probability"].as_f64().unwrap() - 2.0 / 3.0).abs() < 0.02, "{explained}");
-    assert!((newcomer["probability"].as_f64().unwrap() - 1.0 / 3.0).abs() < 0.02, "{explained}");
-    assert_eq!(newcomer["why"], "in the draw, as a newcomer");
-    assert!(known["seen"]["served"].as_f64().unwrap() > 0.9, "{explained}");
-    assert!(known["seen"]["first_token_ms"].as_f64().unwrap() > 0.0, "{explained}");
-
-    let liar = other.id().to_string();
-    other.script([Act::WrongReceipt; 6]);
-    let lied = run(&["chat", "--only", &liar, "--message", "hello"]).await;
-    assert_eq!(code(&lied), 5, "{}", err(&lied));
-    let explained = last(&run(&["nodes", "--explain", "--json", "--session", "last"]).await);
-    assert_eq!(row(&explained, &other)["behind"], "lied", "{explained}");
-    assert_eq!(row(&explained, &other)["probability"], 0.0);
-    assert_eq!(row(&explained, &place.node)["probability"], 1.0);
-    let table = run(&["nodes", "--explain"]).await;
-    let (text, remarks) = (out(&table), err(&table));
-    assert!(text.starts_with("NODE ") && text.lines().count() == 3, "{text}");
-    assert!(text.contains("last of all: what it sent or signed was not true; for 1439 min more"), "{text}");
-    assert!(text.contains("100.0%") && remarks.contains("last failure: lied"), "{text}{remarks}");
-
-    let explained = last(&run(&["nodes", "--explain", "--json", "--model", "huge"]).await);
-    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "model", "{explained}");
-    let explained = last(&run(&["nodes", "--explain", "--json", "--max-price", "0"]).await);
-    assert_eq!(row(&explained, &place.node)["excluded"]["condition"], "price", "{explained}");
-    assert_eq!(code(&run(&["nodes", "--model", "parrot"]).await), 2, "that is for --explain");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_lists_receipts_with_totals_and_verifies_them_offline() {
-    let place = Place::new().await;
-    let home = place.home();
-    for message in ["one", "two"] {
-        let said = place.baton(&home, &["chat", "last", "--message", message], "").await;
-        if code(&said) == 7 {
-            assert_eq!(code(&place.baton(&home, &["chat", "--message", message], "").await), 0);
-        }
-    }
-    place.node.stop().await;
-    let value = last(&place.baton(&home, &["receipts", "--json", "--verify"], "").await);
-    assert_eq!(value["verified"], true, "{value}");
-    let turns = value["sessions"][0]["turns"].as_array().unwrap();
-    assert_eq!(turns.len(), 2, "{value}");
-    assert_eq!(turns[1]["node"], place.node.id().to_string());
-    assert_eq!(
-        (turns[1]["countersigned"].as_str(), turns[1]["verified"].as_bool()),
-        (Some("yes"), Some(true))
-    );
-    let receipt = &turns[1]["receipt"];
-    assert_eq!((receipt["input_tokens"].as_u64(), receipt["output_tokens"].as_u64()), (Some(10), Some(2)));
-    assert_eq!(
-        (receipt["model_name"].as_str(), receipt["engine"].as_str()),
-        (Some("parrot"), Some("native"))
-    );
-    let (node, model) = (&value["by_node"][0], &value["by_model"][0]);
-    assert_eq!((node["turns"].as_u64(), node["input_tokens"].as_u64()), (Some(2), Some(20)), "{value}");
-    assert_eq!((model["name"].as_str(), model["countersigned"].as_u64()), (Some("parrot"), Some(2)));
-    assert_eq!(model["engine"], "native");
-
-    let table = place.baton(&home, &["receipts", "last", "--verify"], "").await;
-    assert_eq!(code(&table), 0, "{}", err(&table));
-    assert!(out(&table).contains("COUNTERSIGNED") && out(&table).contains("parrot"), "{}", out(&table));
-    assert!(err(&table).contains("✓ verified: 2 turns"), "{}", err(&table));
-
-    let words = place.folder.path().join("words.txt").display().to_string();
-    assert_eq!(code(&place.baton(&home, &["session", "backup", "last", "--out", &words], "").await), 0);
-    let other = place.folder.path().join("other");
-    let restored = place.baton(&other, &["session", "restore", "--words-file", &words], "").await;
-    assert_eq!(code(&restored), 0, "{}", err(&restored));
-    let none = place.baton(&other, &["receipts"], "").await;
-    assert_eq!(code(&none), 0, "{}", err(&none));
-    assert!(
-        err(&none).contains("2 turns without a receipt: they were brought back from the store"),
-        "{}",
-        err(&none)
-    );
 }

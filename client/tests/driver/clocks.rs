@@ -9,7 +9,7 @@ use baton_client::{
 };
 use baton_proto::ErrorCode;
 
-use crate::{GRACE, World, fake::Act, say, session};
+use baton_testkit::{GRACE, World, fake::Act, say, session};
 
 const SECOND: i64 = 1000;
 const MINUTE: i64 = 60 * SECOND;

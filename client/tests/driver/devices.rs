@@ -3,107 +3,23 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use baton_client::serve::{Gateway, GatewayConfig};
 use baton_client::{
-    Client, ClientError, DeviceEvent, HeadStatus, InlinePolicy, Reconciled, ResumeOptions, SessionRoot,
-    TurnEvent, TurnFate, TurnInput,
+    Client, ClientError, DeviceEvent, HeadStatus, InlinePolicy, ResumeOptions, TurnEvent, TurnFate, TurnInput,
 };
 use baton_proto::{
     ErrorCode,
     ids::{LinkHash, SessionId},
     record::{Message, RecordKind, Role},
 };
-use tempfile::TempDir;
 
-use crate::{
+use baton_testkit::{
     GRACE, World,
-    command::{Place, code, err, last, out},
+    device::{Device, apart, device_events, input, open, options},
     events_of,
     fake::Act,
-    free,
-    gate::{Gate, with_indexes},
+    gate::with_indexes,
     say, session,
 };
-
-/// A device: its home, and its way to the head index.
-struct Device {
-    home: TempDir,
-    gate: Arc<Gate>,
-    client: Client,
-}
-
-impl Device {
-    async fn new(world: &World) -> Self {
-        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
-        let client = open(world, home.path(), &gate).await;
-        Self { home, gate, client }
-    }
-
-    /// A device that has the session from its root alone.
-    async fn second(world: &World, root: &SessionRoot) -> Self {
-        let device = Self::new(world).await;
-        device.client.recover(root).await.unwrap();
-        device
-    }
-
-    /// The process ends and begins again.
-    async fn restart(&mut self, world: &World) {
-        self.client.shutdown(GRACE).await;
-        self.client = open(world, self.home.path(), &self.gate).await;
-    }
-
-    async fn sync(&self, id: SessionId) -> Reconciled {
-        self.client.reconcile(id, &options(), |_| {}).await.unwrap()
-    }
-
-    async fn links(&self, id: SessionId) -> Vec<LinkHash> {
-        let history = self.client.history(id).await.unwrap();
-        history.iter().map(|view| view.turn.link.link_hash()).collect()
-    }
-
-    /// What was said, in the chain's order.
-    async fn said(&self, id: SessionId) -> Vec<String> {
-        let history = self.client.history(id).await.unwrap();
-        history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
-    }
-}
-
-async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
-    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
-    free(&client).await;
-    client
-}
-
-fn options() -> ResumeOptions {
-    ResumeOptions { reconcile: true, ..ResumeOptions::default() }
-}
-
-/// A turn that takes in first what others wrote.
-fn input(text: &str) -> TurnInput {
-    TurnInput { reconcile: true, ..TurnInput::user(text) }
-}
-
-fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {
-    let told = events.iter().filter_map(|event| match event {
-        TurnEvent::Devices(event) => Some(event.clone()),
-        _ => None,
-    });
-    told.collect()
-}
-
-/// Two devices of one session that has one turn, each of which cannot see what the other publishes.
-async fn apart(world: &World) -> (Device, Device, SessionId) {
-    let first = Device::new(world).await;
-    let id = session(&first.client).await;
-    say(&first.client, id, "common").await;
-    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
-    let root = first.client.backup(id).await.unwrap();
-    let second = Device::second(world, &root).await;
-    assert!(second.client.wait_told(id, GRACE).await.unwrap());
-    first.gate.away();
-    second.gate.away();
-    (first, second, id)
-}
 
 /// Both look until neither has anything to take in: at most once each more than turns can fork again.
 async fn settle(devices: [&Device; 2], id: SessionId) {
@@ -512,115 +428,4 @@ async fn another_devices_turns_that_nobody_can_read_hold_up_neither_a_turn_nor_t
     assert_eq!(done.fork.map(|(at, _)| at), Some(1));
     client.shutdown(GRACE).await;
     first.client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_one() {
-    let world = World::new(1).await;
-    let (first, second, id) = apart(&world).await;
-    first.gate.open();
-    second.gate.open();
-    say(&second.client, id, "second").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    let ask = async |text: &str| {
-        let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
-        let config =
-            GatewayConfig { key: None, origins: Vec::new(), hosts: Vec::new(), template, memory: None };
-        let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let served =
-            tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
-        let body = serde_json::json!({ "messages": [{ "role": "user", "content": text }] });
-        let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
-        let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
-        drop(stop);
-        // It ends when everything that follows an answer is done.
-        served.await.unwrap().unwrap();
-        answer
-    };
-    // The first device never looked since, so it writes in the same place.
-    let answer = ask("first").await;
-    assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
-    let settled = first.client.session(id).await.unwrap();
-    assert_eq!((settled.diverged, settled.moves), (false, 0));
-    second.sync(id).await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    say(&second.client, id, "later").await;
-    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
-    let answer = ask("last").await;
-    assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
-    let told = answer["baton"]["devices"][0].as_str().unwrap();
-    assert!(told.contains("another device went on"), "{answer}");
-    let said = first.said(id).await;
-    assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
-    assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
-    first.client.shutdown(GRACE).await;
-    second.client.shutdown(GRACE).await;
-}
-
-/// The messages of a session, as the command shows them.
-async fn shown(place: &Place, home: &Path) -> (Vec<String>, serde_json::Value) {
-    let shown = last(&place.baton(home, &["session", "show", "last", "--json"], "").await);
-    let turns = shown["turns"].as_array().unwrap();
-    let said = turns.iter().map(|turn| turn["messages"][0]["text"].as_str().unwrap().to_owned()).collect();
-    (said, shown)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_so() {
-    let (place, other) = (Place::new().await, Place::new().await);
-    let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
-    let both = ["--heads", &place.url, "--heads", &other.url];
-    // Through the DHT the second device would have seen what the first one wrote.
-    let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
-        let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
-        all.map(str::to_owned).collect()
-    };
-    let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        place.baton(home, &arguments, stdin).await
-    };
-    let begun = run(&one, with(&["chat", "--message", "common", "--json"], &both), "").await;
-    assert_eq!(code(&begun), 0, "{}", err(&begun));
-    assert_eq!(code(&place.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
-    let words = std::fs::read_to_string(place.folder.path().join("words")).unwrap();
-    let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
-    assert_eq!(code(&restored), 0, "{}", err(&restored));
-
-    // Each reaches another index alone.
-    let said = run(&one, with(&["chat", "last", "--message", "from one"], &both[..2]), "").await;
-    assert_eq!((code(&said), out(&said).as_str()), (0, "from one (1)\n"), "{}", err(&said));
-    let said = run(&two, with(&["chat", "last", "--message", "from two"], &both[2..]), "").await;
-    assert_eq!((code(&said), out(&said).as_str()), (0, "from two (1)\n"), "{}", err(&said));
-    let check = run(&one, with(&["session", "check", "last", "--json"], &both), "").await;
-    // The error itself is the last line.
-    let told = out(&check);
-    let checked: serde_json::Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
-    assert_eq!(checked["status"], "ForkDetected", "{checked}");
-    assert_eq!((code(&check), checked["indexes"][0]["shows"].as_str()), (5, Some("behind")), "{checked}");
-    assert!(err(&check).contains("baton session sync"), "{}", err(&check));
-
-    let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
-    assert_eq!(code(&synced), 0, "{}", err(&synced));
-    assert!(err(&synced).contains("another device also wrote turn 1"), "{}", err(&synced));
-    assert!(err(&synced).contains("is in step"), "{}", err(&synced));
-    // The other home's prompt tells it at its start.
-    let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
-    assert_eq!(code(&joined), 0, "{}", err(&joined));
-    assert!(err(&joined).contains("another device"), "{}", err(&joined));
-    let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
-    assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
-
-    let ((here, shown_here), (there, shown_there)) = (shown(&place, &one).await, shown(&place, &two).await);
-    assert_eq!((here.len(), &here), (3, &there));
-    assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()));
-    let moved = [&shown_here, &shown_there].map(|shown| shown["turns"][2]["moved_from"].as_u64());
-    assert_eq!(moved.iter().flatten().count(), 1, "one of them said it again: {moved:?}");
-    let loser = if moved[0].is_some() { &shown_here } else { &shown_there };
-    assert_eq!(loser["displaced"][0]["moved_to"], 2, "{loser}");
-    assert_eq!(loser["devices"].as_array().unwrap().len(), 2, "{loser}");
-    let check = run(&two, with(&["session", "check", "last"], &both), "").await;
-    assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
 }

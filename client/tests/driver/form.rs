@@ -3,15 +3,7 @@
 use baton_client::{ResumeOptions, TokenReport, TurnEvent, TurnInput};
 use baton_proto::{ErrorCode, turn::Sampling};
 
-use serde_json::{Value, json};
-
-use crate::{
-    GRACE, World,
-    command::{Place, code, err, out},
-    events_of,
-    fake::Act,
-    say, session,
-};
+use baton_testkit::{GRACE, World, events_of, fake::Act, say, session};
 
 const SCHEMA: &str = r#"{"type":"object"}"#;
 /// What the test nodes answer to "hello" under a schema.
@@ -118,26 +110,4 @@ async fn a_node_that_keeps_what_was_asked_of_its_tokens_is_not_believed() {
     let (result, _) = events_of(&client, session(&client).await, long).await;
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::FrameTooLarge));
     client.shutdown(GRACE).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_takes_a_schema_from_a_file_and_gives_the_answers_json() {
-    let place = Place::new().await;
-    let path = place.folder.path().join("schema.json");
-    let file = path.display().to_string();
-    std::fs::write(&path, SCHEMA).unwrap();
-    let ask = ["chat", "--message", "hello", "--schema", &file, "--json"];
-    let answered = place.baton(&place.home(), &ask, "").await;
-    assert_eq!(code(&answered), 0, "{}", err(&answered));
-    let summary: Value = serde_json::from_str(out(&answered).lines().last().unwrap()).unwrap();
-    assert_eq!(summary["json"], json!({ "said": "hello", "read": 0 }));
-    assert_eq!(place.node.seen(|seen| seen.asked[0].0.clone()).as_deref(), Some(SCHEMA));
-    for wrong in ["[]", "{", ""] {
-        std::fs::write(&path, wrong).unwrap();
-        assert_eq!(code(&place.baton(&place.home(), &ask, "").await), 2, "{wrong:?}");
-    }
-    std::fs::remove_file(&path).unwrap();
-    assert_eq!(code(&place.baton(&place.home(), &ask, "").await), 2, "no file");
-    let without = place.baton(&place.home(), &["chat", "--schema", &file], "").await;
-    assert_eq!(code(&without), 2, "it is for one message");
 }

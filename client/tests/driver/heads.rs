@@ -3,7 +3,7 @@
 use baton_client::{ClientError, HeadStatus, NewSession, SessionRoot};
 use baton_proto::ErrorCode;
 
-use crate::{GRACE, World, say, session};
+use baton_testkit::{GRACE, World, say, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_head_is_a_rollback_and_a_vanished_one_too() {

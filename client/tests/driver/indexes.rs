@@ -6,7 +6,7 @@ use baton_client::{Client, ClientError, HeadStatus, IndexShows, IndexStanding};
 use baton_proto::{ErrorCode, ids::SessionId, store::StoreError};
 use tempfile::TempDir;
 
-use crate::{
+use baton_testkit::{
     GRACE, World, free,
     gate::{Gate, with_indexes},
     say, session,

@@ -7,7 +7,7 @@ use baton_keys::files::KeyFileError;
 use baton_proto::ErrorCode;
 use zeroize::Zeroizing;
 
-use crate::{GRACE, World, fake::Act, say, session};
+use baton_testkit::{GRACE, World, fake::Act, say, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_client_stores_what_its_author_does_not() {

@@ -13,7 +13,7 @@ use baton_keys::SecretSigningKey;
 use baton_mesh::{Mesh, MeshConfig};
 use baton_proto::ErrorCode;
 
-use crate::{
+use baton_testkit::{
     GRACE, World, events_of,
     fake::{Act, now_ms},
     say, session,

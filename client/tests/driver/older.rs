@@ -14,7 +14,7 @@ use baton_client::{
 use baton_proto::{ids::SessionId, receipt::EngineKind, store::StoreError};
 use tempfile::TempDir;
 
-use crate::{
+use baton_testkit::{
     GRACE, World, events_of,
     fake::FakeNode,
     free,
@@ -397,7 +397,7 @@ async fn a_blob_that_only_its_node_calls_stored_is_put_back_by_a_renewal_and_at_
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_verification_finds_in_the_store_is_stored_from_then_on() {
     let world = World::new(1).await;
-    world.nodes[0].script([crate::fake::Act::NeverStore]);
+    world.nodes[0].script([baton_testkit::fake::Act::NeverStore]);
     let mut config = world.config(world.home.path());
     config.timeouts.author_stores = Duration::from_secs(3600);
     let client = Client::open(config).await.unwrap();

@@ -11,7 +11,7 @@ use std::{
 use baton_client::{BlobLifetime, Client, ClientError, DEFAULT_EPOCH};
 use baton_proto::{ids::SessionId, store::StoreError};
 
-use crate::{GRACE, World, say, session};
+use baton_testkit::{GRACE, World, say, session};
 
 /// A client whose clock can be moved ahead.
 struct Ahead {

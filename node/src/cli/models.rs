@@ -10,7 +10,8 @@ use std::{
 
 use baton_embed::models::{self as embeddings, EmbeddingModel};
 
-use super::{Exit, Failure, ask, progress::Progress, say, style::Style};
+use super::{Exit, Failure, ask, say, style::Style};
+use crate::progress::Progress;
 use crate::{
     config::{EngineChoice, Settings},
     daemon::engines::model_failure,

@@ -9,8 +9,8 @@ use std::{
 use baton_keys::files::{self, KeyFileError};
 
 use crate::{
-    cli::{Exit, Failure},
     config::{CONFIG_FILE, Settings, commented_file},
+    failure::{Exit, Failure},
     identity::{NODE_KEY_FILE, create_node_key},
 };
 

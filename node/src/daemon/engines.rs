@@ -7,13 +7,12 @@ use std::{
     time::Duration,
 };
 
-use baton_embed::{Embedder, Hashing, MiniLm, models as embedding_models};
+use baton_embed::{Embedder, Hashing, models as embedding_models};
 use baton_proto::node_record::ModelOffer;
 use zeroize::Zeroizing;
 
 use super::models;
 use crate::{
-    cli::{Exit, Failure, progress::Progress},
     config::{EngineChoice, Settings},
     engine::{
         Engine, EngineKind, ModelManifest,
@@ -21,8 +20,10 @@ use crate::{
         manifest,
         proxied::{ProxiedConfig, ProxiedEngine},
     },
+    failure::{Exit, Failure},
     metrics::Metrics,
     models::ModelError,
+    progress::Progress,
     service::EmbeddingModel,
 };
 
@@ -87,9 +88,8 @@ fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
         (Arc::new(Hashing), manifest, HASHING_TOKENS)
     } else {
         let files = embedding_files(name, folder)?;
-        let embedder = MiniLm::open(folder).map_err(|error| Failure::new(Exit::Model, error))?;
-        let manifest = embedding_manifest(name, &files)?;
-        (Arc::new(embedder), manifest, u32::try_from(MiniLm::MAX_TOKENS).unwrap_or(u32::MAX))
+        let (embedder, most_tokens) = transformer(folder)?;
+        (embedder, embedding_manifest(name, &files)?, u32::try_from(most_tokens).unwrap_or(u32::MAX))
     };
     let offer = ModelOffer {
         model: manifest.model_id(),
@@ -101,6 +101,20 @@ fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
     };
     tracing::info!(model = name, id = %offer.model, "embeddings are offered");
     Ok(EmbeddingModel { offer, embedder })
+}
+
+/// The transformer, and the most tokens of a text that it takes.
+#[cfg(feature = "models")]
+fn transformer(folder: &Path) -> Result<(Arc<dyn Embedder>, usize), Failure> {
+    use baton_embed::MiniLm;
+    let embedder = MiniLm::open(folder).map_err(|error| Failure::new(Exit::Model, error))?;
+    Ok((Arc::new(embedder), MiniLm::MAX_TOKENS))
+}
+
+#[cfg(not(feature = "models"))]
+fn transformer(_: &Path) -> Result<(Arc<dyn Embedder>, usize), Failure> {
+    let text = "this program was built without embedding models: build it with the feature `models`";
+    Err(Failure::text(Exit::Model, text.to_owned()))
 }
 
 /// The model's weights and tokenizer, fetched where they are missing.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::view::Running;
 use crate::{
     admin::ModelInfo,
-    cli::{Exit, Failure},
+    failure::{Exit, Failure},
     service::{PausePoints, Step},
 };
 

@@ -8,15 +8,16 @@ use std::{
 
 use super::engines::model_failure;
 use crate::{
-    cli::{Exit, Failure, progress::Progress},
     config::Settings,
     engine::{
         Engine, EngineError,
         native::{NativeConfig, NativeEngine},
         set::{self, MODEL_WAIT, Member, SetError, SetLimits},
     },
+    failure::{Exit, Failure},
     metrics::Metrics,
     models::{Catalogue, Shape, WeightsHash, origin},
+    progress::Progress,
 };
 
 /// A model whose file is here.

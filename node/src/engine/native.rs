@@ -1,7 +1,7 @@
 //! The native engine: a GGUF model on this machine's CPU.
 //!
 //! Loading maps the file, hashes it, and refuses what it cannot run right. What our own engine does not compute goes to
-//! a general library if that does (`baton_candle`): its answers are of [`EngineKind::Library`], which nobody can check.
+//! a general library if that does (`library.rs`): its answers are of [`EngineKind::Library`], which nobody can check.
 //! Jobs are rendered and tokenised on a thread of their own (`native/desk.rs`) and then share the model, step by step,
 //! on another (`baton_engine::batch`); each has its own text, grammar and sampler (`native/answer.rs`). Conversation
 //! text leaves this module only as events.
@@ -16,11 +16,10 @@ use std::{
     time::Duration,
 };
 
-use baton_candle::{CandleModel, Family};
 pub use baton_engine::language::Date as TemplateDate;
 use baton_engine::{
     LoadError as ModelError, Model, Options,
-    batch::{BatchOptions, Batcher, Solo as _},
+    batch::{BatchOptions, Batcher, Solo},
     config::ConfigError,
     gguf::{GgufError, GgufFile, Value},
     kv::KV_BLOCK,
@@ -35,6 +34,7 @@ use super::{
     Engine, EngineError, EngineInfo, EngineKind, EngineLoad, GenerateHandle, GenerateJob, ModelManifest,
     TokenCount,
     language::{Constraint, Kind, conversation},
+    library,
 };
 use crate::prompt::Prompt;
 
@@ -71,7 +71,7 @@ pub struct NativeConfig {
     pub slots: usize,
     /// Jobs that may wait besides those that run.
     pub queue_limit: usize,
-    /// Threads that compute; `None`: one for each core. A general library has its own ([`baton_candle`]).
+    /// Threads that compute; `None`: one for each core. A general library has its own.
     pub threads: Option<usize>,
     /// Bytes for the keys and values of all jobs, and of those that are kept for a session's next turn.
     pub kv_bytes: usize,
@@ -196,7 +196,7 @@ enum Computed {
     /// The engine: the same bits everywhere.
     Exact(Box<Model>),
     /// A general library.
-    Library(Box<CandleModel>),
+    Library(Box<dyn Solo>),
 }
 
 impl Computed {
@@ -208,21 +208,19 @@ impl Computed {
             Err(error) => LoadError::of_model(&config.model_path, error),
         };
         let what = match error {
-            LoadError::Unsupported { what } if Family::of(file.header()).is_some() => what,
+            LoadError::Unsupported { what } if library::knows(file.header()) => what,
             error => return Err(error),
         };
-        let options = baton_candle::Options { context: config.max_context_tokens as usize };
-        match CandleModel::open(file, &options) {
+        match library::open(file, config.max_context_tokens as usize) {
             Ok(model) => {
-                let (model_name, family) = (&config.name, model.shape().family.name());
                 tracing::warn!(
-                    model = model_name,
-                    family,
+                    model = config.name,
+                    family = ?file.header().optional_str("general.architecture"),
                     "a general library computes this model, one request at a time: no other node can check its answers"
                 );
-                Ok(Self::Library(Box::new(model)))
+                Ok(Self::Library(model))
             }
-            Err(error) => Err(LoadError::Refused { what, reason: error.to_string() }),
+            Err(reason) => Err(LoadError::Refused { what, reason }),
         }
     }
 

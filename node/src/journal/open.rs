@@ -12,7 +12,9 @@ use super::{
     intact::Inspection,
     trees::{CHANGES_KEY, decode},
 };
-use crate::logging::JOURNAL_OPENING;
+
+/// Name of the thread that opens the journal, whose database may panic over damaged files.
+pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 
 /// What a journal holds, as far as it can be read.
 pub(super) struct Contents {

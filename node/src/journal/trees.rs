@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     ledger::Ledger,
+    lock::lock,
     mark::{LastMark, Mark},
-    service::lock,
 };
 
 /// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.

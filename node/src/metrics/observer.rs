@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
 
 use super::Metrics;
-use crate::service::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
+use crate::observer::{BlobSource, RequestKind, ServiceObserver, TurnSummary};
 
 impl ServiceObserver for Metrics {
     fn requested(&self, kind: RequestKind) {

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::service::TurnSummary;
+use crate::observer::TurnSummary;
 
 /// What is looked back on.
 const WINDOW: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, source_name};
-use crate::service::BlobSource;
+use crate::observer::BlobSource;
 
 /// Every source, in the order in which they are asked.
 pub(super) const SOURCES: [BlobSource; 6] = [

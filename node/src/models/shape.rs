@@ -8,6 +8,8 @@ use baton_engine::{
     gguf::{Gguf, GgufError, GgufFile},
 };
 
+use crate::engine::library;
+
 /// What serving a model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -52,11 +54,11 @@ impl Shape {
         header.optional_str(FAMILY)?.ok_or_else(|| GgufError::Missing(FAMILY.to_owned()))?;
         let library = match Config::read(header) {
             Ok(_) => None,
-            Err(ConfigError::Family(name)) if baton_candle::Family::of(header).is_none() => {
+            Err(ConfigError::Family(name)) if !library::knows(header) => {
                 return Err(ShapeError::Architecture(name));
             }
             // What else is wrong is said when the model is loaded.
-            Err(_) => baton_candle::family::Shape::read(header).ok().map(|shape| shape.extra_bytes),
+            Err(_) => library::extra_bytes(header),
         };
         Ok(Self { file_bytes, library_bytes: library })
     }

@@ -16,19 +16,20 @@ use baton_proto::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{
-    Core, RequestKind, connection,
-    guard::Caller,
-    limits::DRAIN_RETRY_MS,
-    lock,
-    shares::FrameShare,
-    slots::{Displaced, Place},
-};
 use crate::{
+    core::{
+        Core, frames,
+        guard::Caller,
+        limits::DRAIN_RETRY_MS,
+        refusal::Refusal,
+        shares::FrameShare,
+        slots::{Displaced, Place},
+    },
     engine::Engine,
+    lock::lock,
+    observer::RequestKind,
     replay::{NotReplayable, Task, Verdict, replay},
     turn::{
-        Refusal,
         charge::{self, Charge},
         model, window,
     },
@@ -51,10 +52,10 @@ struct Admitted {
 
 /// Serves one request on its substream.
 pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller) -> Result<(), FrameError> {
-    let frame = connection::next_frame::<AuditFrame>(core, &mut stream, &who, MAX_AUDIT_FRAME_BYTES).await?;
+    let frame = frames::next_frame::<AuditFrame>(core, &mut stream, &who, MAX_AUDIT_FRAME_BYTES).await?;
     let AuditFrame::Request { request, quota } = match frame {
         Ok(frame) => frame,
-        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
+        Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
     };
     core.observer.requested(RequestKind::Audit);
     // Apart from the memory of other requests, since it is kept while the audit waits and runs; and not waited for, since
@@ -65,14 +66,14 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     drop(request);
     let admitted = match admitted {
         Ok(admitted) => admitted,
-        Err(refusal) => return connection::refuse(core, stream, who, refusal).await,
+        Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
     };
     let (mut sender, mut receiver) = stream.split();
     let answered = tokio::select! {
         biased;
         answered = Box::pin(answer(core, admitted)) => answered,
         () = core.ending.cancelled() => Err(ErrorCode::Busy),
-        error = connection::left(&mut receiver) => return Err(error),
+        error = frames::left(&mut receiver) => return Err(error),
     };
     let answer = match answered {
         Ok(report) => {

@@ -2,29 +2,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
+use baton_mesh::{FrameError, TurnStream};
 use baton_proto::{
     ErrorCode,
-    audit::{AUDIT_PROTOCOL, AuditAnswer},
-    codec,
-    embed::{EMBED_PROTOCOL, EmbedAnswer},
+    audit::AUDIT_PROTOCOL,
+    embed::EMBED_PROTOCOL,
     ids::{BlobDigest, FetchProof},
     limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES},
     wire::{ClientFrame, NodeFrame},
 };
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use super::{
-    Core, RequestKind, audit, embedding,
-    guard::{Caller, Offence, Turned},
-    limits::{BUSY_RETRY_MS, SMALL_FRAME_BYTES},
-    questions,
+use super::{audit, embedding, questions};
+use crate::{
+    core::{
+        Core,
+        frames::{next_frame, refuse, send_only},
+        guard::{Caller, Turned},
+        refusal::Refusal,
+    },
+    observer::RequestKind,
+    turn,
 };
-use crate::turn::{self, Refusal};
-
-/// Largest further frame of a client that waits: none is expected.
-const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// Serves a substream to its end, or until the service ends.
 pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
@@ -111,78 +110,4 @@ async fn send_blob(
         }
         Err(refusal) => refuse(core, stream, who, refusal).await,
     }
-}
-
-/// Reads and decodes the first frame, or the second.
-pub(crate) async fn next_frame<T: DeserializeOwned>(
-    core: &Core,
-    stream: &mut TurnStream,
-    who: &Caller,
-    limit: usize,
-) -> Result<Result<T, Refusal>, FrameError> {
-    let deadline = Instant::now() + core.limits.request_timeout;
-    let mut received = stream.recv_by(SMALL_FRAME_BYTES, deadline).await;
-    let mut _share = None;
-    let mut large = false;
-    if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
-        && len <= limit
-    {
-        // Bytes and what is decoded from them.
-        _share = match core.frame_shares.take(2 * len, who.subnet, deadline).await {
-            Ok(share) => Some(share),
-            Err(code) => return Ok(Err(Refusal { code, retry_after_ms: BUSY_RETRY_MS })),
-        };
-        large = true;
-        received = stream.recv_by(limit, deadline).await;
-    }
-    let bytes = match received {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(FrameError::Truncated),
-        Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),
-        Err(error) => {
-            // Memory was kept for what did not come.
-            if large || matches!(error, FrameError::Timeout) {
-                core.note_offence(who, Offence::Stalled);
-            }
-            return Err(error);
-        }
-    };
-    Ok(codec::decode(&bytes, limit).map_err(Refusal::from))
-}
-
-/// Waits until a client that has nothing more to send gives its request up.
-pub(crate) async fn left(receiver: &mut TurnReceiver) -> FrameError {
-    receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
-}
-
-/// Sends the one frame that refuses a request.
-pub(crate) async fn refuse(
-    core: &Core,
-    stream: TurnStream,
-    who: Caller,
-    refusal: Refusal,
-) -> Result<(), FrameError> {
-    core.observer.refused(refusal.code);
-    core.note_refusal(&who, refusal.code);
-    let Refusal { code, retry_after_ms } = refusal;
-    match stream.protocol() {
-        EMBED_PROTOCOL => send_only(core, stream, &who, &EmbedAnswer::Refused { code, retry_after_ms }).await,
-        AUDIT_PROTOCOL => send_only(core, stream, &who, &AuditAnswer::Refused { code, retry_after_ms }).await,
-        _ => send_only(core, stream, &who, &refusal.frame()).await,
-    }
-}
-
-async fn send_only(
-    core: &Core,
-    mut stream: TurnStream,
-    who: &Caller,
-    frame: &impl Serialize,
-) -> Result<(), FrameError> {
-    let deadline = Instant::now() + core.limits.reader_stall;
-    let sent = stream.send_by(&codec::encode(frame), deadline).await;
-    if matches!(sent, Err(FrameError::Timeout)) {
-        core.note_offence(who, Offence::Stalled);
-    }
-    sent?;
-    stream.close().await
 }

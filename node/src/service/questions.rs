@@ -8,10 +8,9 @@ use baton_proto::{
     wire::{NodeFrame, TurnStatus},
 };
 
-use super::{Core, guard::Caller};
 use crate::{
+    core::{Core, guard::Caller, refusal::Refusal},
     journal::{EntryState, TurnKey},
-    turn::Refusal,
 };
 
 type Answer = Result<NodeFrame, Refusal>;

@@ -13,21 +13,19 @@ use baton_proto::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{
-    Refusal,
-    charge::{self, Charge},
-};
+use super::charge::{self, Charge};
 use crate::{
-    engine::Engine,
-    journal::{EntryState, SealedEntry, TurnKey},
-    service::{
+    core::{
         Core,
         guard::Caller,
         limits::{DRAIN_RETRY_MS, TAKE_OVER_WAIT},
-        lock,
+        refusal::Refusal,
         running::{Begin, Job, JobGuard},
         slots::Place,
     },
+    engine::Engine,
+    journal::{EntryState, SealedEntry, TurnKey},
+    lock::lock,
 };
 
 /// What becomes of a request.

@@ -3,17 +3,14 @@
 //! The sources in order: the request itself, this node's journal and cache, the store, and other nodes. Bytes that
 //! are not those signed for mean the next source; nothing fails before all have.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use baton_mesh::{MeshHandle, PeerInfo};
 use baton_proto::{
     ErrorCode,
     chain::Need,
     codec,
-    ids::{FetchProof, NodeId},
+    ids::NodeId,
     limits::MAX_NODE_FRAME_BYTES,
     store::StoreError,
     wire::{ClientFrame, InlineBlob, NodeFrame},
@@ -21,62 +18,13 @@ use baton_proto::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::service::{
-    BlobSource, Core,
-    limits::{FETCH_TIMEOUT, MAX_PEERS_ASKED, PEER_FETCH_TIMEOUT, STORE_RETRIES},
-    lock,
+use crate::{
+    core::{
+        Core,
+        limits::{FETCH_TIMEOUT, MAX_PEERS_ASKED, PEER_FETCH_TIMEOUT, STORE_RETRIES},
+    },
+    observer::BlobSource,
 };
-
-/// Blobs lately fetched, least recently used out first, bounded by bytes. They are kept by the proof that their key
-/// is known, so that nobody finds out by a digest what was read here.
-#[derive(Debug)]
-pub(crate) struct BlobCache {
-    limit: usize,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    bytes: usize,
-    clock: u64,
-    blobs: HashMap<FetchProof, (u64, Arc<[u8]>)>,
-    by_use: BTreeMap<u64, FetchProof>,
-}
-
-impl BlobCache {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, kept: Mutex::default() }
-    }
-
-    pub(crate) fn get(&self, proof: &FetchProof) -> Option<Arc<[u8]>> {
-        let mut kept = lock(&self.kept);
-        kept.clock += 1;
-        let now = kept.clock;
-        let (used, bytes) = kept.blobs.get_mut(proof)?;
-        let (before, bytes) = (std::mem::replace(used, now), bytes.clone());
-        kept.by_use.remove(&before);
-        kept.by_use.insert(now, *proof);
-        Some(bytes)
-    }
-
-    pub(crate) fn put(&self, proof: FetchProof, bytes: Arc<[u8]>) {
-        let mut kept = lock(&self.kept);
-        if bytes.len() > self.limit || kept.blobs.contains_key(&proof) {
-            return;
-        }
-        kept.clock += 1;
-        let now = kept.clock;
-        kept.bytes += bytes.len();
-        kept.blobs.insert(proof, (now, bytes));
-        kept.by_use.insert(now, proof);
-        while kept.bytes > self.limit {
-            let Some((_, oldest)) = kept.by_use.pop_first() else { break };
-            if let Some((_, bytes)) = kept.blobs.remove(&oldest) {
-                kept.bytes -= bytes.len();
-            }
-        }
-    }
-}
 
 /// Looks for one blob.
 pub(crate) struct Search<'a> {
@@ -232,26 +180,5 @@ async fn ask_peer(mesh: &MeshHandle, peer: NodeId, need: Need) -> Option<Option<
         NodeFrame::Blob(bytes) => Some(Some(bytes)),
         NodeFrame::Refused { code: ErrorCode::BlobUnavailable, .. } => Some(None),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cache_keeps_what_was_used_last() {
-        let cache = BlobCache::new(30);
-        let proof = |fill: u8| FetchProof([fill; 32]);
-        for fill in 1..=3u8 {
-            cache.put(proof(fill), vec![fill; 10].into());
-        }
-        assert!(cache.get(&proof(1)).is_some());
-        cache.put(proof(4), vec![4; 10].into());
-        assert!(cache.get(&proof(2)).is_none(), "the one longest unused went");
-        assert!([1, 3, 4].iter().all(|fill| cache.get(&proof(*fill)).is_some()));
-        cache.put(proof(5), vec![5; 31].into());
-        assert!(cache.get(&proof(5)).is_none(), "larger than the cache");
-        assert_eq!(lock(&cache.kept).bytes, 30);
     }
 }

@@ -12,12 +12,14 @@ use baton_proto::{
     quota::{QuotaChain, QuotaUse},
 };
 
-use super::Refusal;
-use crate::service::{
-    Core,
-    guard::Caller,
-    lock,
-    slots::{Group, Guest},
+use crate::{
+    core::{
+        Core,
+        guard::Caller,
+        refusal::Refusal,
+        slots::{Group, Guest},
+    },
+    lock::lock,
 };
 
 /// See the module.

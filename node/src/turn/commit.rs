@@ -28,8 +28,9 @@ use super::{
     window::{Asked, price_of},
 };
 use crate::{
+    core::{Core, pause::Step, refusal::Refusal, storing},
     journal::{PutPlan, SealedEntry},
-    service::{Core, Step, TurnSummary, storing},
+    observer::TurnSummary,
     telemetry::TurnTrace,
 };
 
@@ -90,7 +91,7 @@ pub(crate) async fn commit(
     };
     let committed = Box::new(entry.committed.clone());
     let journaled = core.journal.seal(key, ticket.auth.auth_hash(), entry, sealed.blob).await;
-    journaled.map_err(|error| super::Refusal::of_journal(error).code)??;
+    journaled.map_err(|error| Refusal::of_journal(error).code)??;
     phase.end_as("journaled", false);
     core.pause.pass(Step::Journaled).await;
 

@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 
 use super::{admission::Ticket, model, window::engine_code};
 use crate::{
+    core::{limits::MAX_REPLY_BYTES, slots::Place},
     engine::Constraint,
-    service::{limits::MAX_REPLY_BYTES, slots::Place},
 };
 
 /// Schemas are compiled one at a time: whatever a hostile one costs, it has one core of this machine.

@@ -10,7 +10,7 @@ use baton_proto::{
 };
 use zeroize::Zeroize as _;
 
-use crate::service::reply::{Reply, ReplyFull};
+use crate::core::reply::{Reply, ReplyFull};
 
 /// The writing end of a turn's reply.
 pub(crate) struct Events {

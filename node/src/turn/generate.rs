@@ -21,9 +21,9 @@ use super::{
     window::{Asked, engine_code},
 };
 use crate::{
+    core::{Core, pause::Step},
     engine::{self, EngineEvent, GenerateHandle, GenerateJob, GenerateStats, Reported},
     prompt::Prompt,
-    service::{Core, Step},
 };
 
 /// A finished answer.

@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use tokio::time::sleep;
 
 use super::blobs::Search;
-use crate::service::{Core, limits::STORE_RETRIES};
+use crate::core::{Core, limits::STORE_RETRIES};
 
 /// Fetches all blobs of a grant in parallel and verifies the window.
 ///

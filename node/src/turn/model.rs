@@ -7,8 +7,8 @@ use futures::FutureExt as _;
 
 use super::window::engine_code;
 use crate::{
+    core::slots::Place,
     engine::{Engine, Hold},
-    service::slots::Place,
 };
 
 /// Holds the turn's model. Where it has to be waited for, the turn steps aside meanwhile: its slot is for turns whose model is

@@ -12,9 +12,9 @@ use baton_proto::{
 
 use super::{Opened, admission::Ticket};
 use crate::{
+    core::{Core, limits::Price, slots::Place},
     engine::{Engine, EngineError, Hold},
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
-    service::{Core, Price, slots::Place},
 };
 
 /// A prompt, and what the receipt says of it.

@@ -4,10 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    EmbedError, EmbedRole, Embedder, Hashing, MiniLm, Remote, RemoteConfig, StaticTable, WithTable,
-    models::POTION_BASE_8M,
-};
+use crate::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
+#[cfg(feature = "models")]
+use crate::{MiniLm, StaticTable, WithTable, models::POTION_BASE_8M};
 
 /// Which embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the fields of [`RemoteConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,14 +36,48 @@ impl Default for EmbedderConfig {
 /// # Errors
 /// [`EmbedError::Unusable`], with what to do.
 pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
-    let folder = models_dir.to_owned();
     let embedder: Arc<dyn Embedder> = match config {
         EmbedderConfig::Hashing {} => Arc::new(Hashing),
-        EmbedderConfig::Potion {} => Arc::new(blocking(move || StaticTable::open_potion(&folder)).await?),
-        EmbedderConfig::Minilm {} => Arc::new(blocking(move || MiniLm::open(&folder)).await?),
         EmbedderConfig::Remote(config) => Arc::new(Remote::open(config).await?),
+        EmbedderConfig::Potion {} | EmbedderConfig::Minilm {} => local(config, models_dir).await?,
     };
     probe(&*embedder).await?;
+    with_table(config, models_dir, embedder).await
+}
+
+/// A model that computes on this machine.
+#[cfg(feature = "models")]
+async fn local(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
+    let folder = models_dir.to_owned();
+    if matches!(config, EmbedderConfig::Minilm {}) {
+        return Ok(Arc::new(blocking(move || MiniLm::open(&folder)).await?));
+    }
+    Ok(Arc::new(blocking(move || StaticTable::open_potion(&folder)).await?))
+}
+
+#[cfg(not(feature = "models"))]
+async fn local(_: &EmbedderConfig, _: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
+    let text = "this program was built without embedding models: build it with the feature `models`, or take the hashing \
+                embedder or an endpoint";
+    Err(EmbedError::Unusable(text.to_owned()))
+}
+
+#[cfg(not(feature = "models"))]
+async fn with_table(
+    _: &EmbedderConfig,
+    _: &Path,
+    embedder: Arc<dyn Embedder>,
+) -> Result<Arc<dyn Embedder>, EmbedError> {
+    Ok(embedder)
+}
+
+/// Has the static table relate words for an embedder that knows no single words.
+#[cfg(feature = "models")]
+async fn with_table(
+    config: &EmbedderConfig,
+    models_dir: &Path,
+    embedder: Arc<dyn Embedder>,
+) -> Result<Arc<dyn Embedder>, EmbedError> {
     let knows_no_words = matches!(config, EmbedderConfig::Minilm {} | EmbedderConfig::Remote(_));
     if !knows_no_words || !POTION_BASE_8M.is_installed(models_dir) {
         return Ok(embedder);
@@ -54,6 +87,7 @@ pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn 
     Ok(Arc::new(WithTable::new(embedder, table)))
 }
 
+#[cfg(feature = "models")]
 async fn blocking<T: Send + 'static>(
     open: impl FnOnce() -> Result<T, EmbedError> + Send + 'static,
 ) -> Result<T, EmbedError> {

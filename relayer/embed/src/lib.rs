@@ -6,13 +6,17 @@
 //! The static table and the transformer are read by code of this crate: the published crates for them would bring a second
 //! version of the tokenizers, or all the language models that candle knows.
 
+#[cfg(feature = "models")]
 mod bert;
 mod config;
 mod hashing;
+#[cfg(feature = "models")]
 mod minilm;
 pub mod models;
+#[cfg(feature = "models")]
 mod related;
 mod remote;
+#[cfg(feature = "models")]
 mod static_table;
 
 use std::{future::Future, pin::Pin};
@@ -21,10 +25,25 @@ use zeroize::Zeroizing;
 
 pub use config::{EmbedderConfig, open};
 pub use hashing::Hashing;
+#[cfg(feature = "models")]
 pub use minilm::MiniLm;
-pub use related::{MAX_RELATED, Related, WithTable};
+#[cfg(feature = "models")]
+pub use related::WithTable;
 pub use remote::{Remote, RemoteConfig, Roles};
+#[cfg(feature = "models")]
 pub use static_table::StaticTable;
+
+/// Most words that are named as related to one: those after them are hardly alike.
+pub const MAX_RELATED: usize = 32;
+
+/// A word that is used like another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Related {
+    /// In lower case.
+    pub word: String,
+    /// Cosine with the other word.
+    pub likeness: f32,
+}
 
 /// What a text is embedded as: some models embed what is sought and what is found differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

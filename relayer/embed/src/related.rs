@@ -10,10 +10,9 @@ use std::{
 
 use rust_stemmers::{Algorithm, Stemmer};
 
-use crate::{CountedFuture, EmbedFuture, EmbedRole, Embedder, RelatedFuture, StaticTable, unit};
-
-/// Most words that are named as related to one: those after them are hardly alike.
-pub const MAX_RELATED: usize = 32;
+use crate::{
+    CountedFuture, EmbedFuture, EmbedRole, Embedder, MAX_RELATED, Related, RelatedFuture, StaticTable, unit,
+};
 
 /// Least cosine. Two words of potion-base-8M that are picked at random have 0.00 with a deviation of 0.08, and one pair in
 /// seven hundred is as much alike as this.
@@ -21,15 +20,6 @@ const LEAST: f32 = 0.35;
 
 /// Largest code of a row in int8.
 const MAX_CODE: f32 = 127.0;
-
-/// A word that is used like another.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Related {
-    /// In lower case.
-    pub word: String,
-    /// Cosine with the other word.
-    pub likeness: f32,
-}
 
 /// The words of a table with their directions in int8: a fourth of the rows' memory, and scanned in a fourth of the time.
 pub(crate) struct Lexicon {

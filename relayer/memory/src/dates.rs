@@ -1,7 +1,14 @@
 //! Days of the calendar, as people write them. Searching, writing and the prompt read them from here.
 
+use std::time::Duration;
+
 /// Milliseconds of a day.
 pub(crate) const DAY_MS: u64 = 86_400_000;
+
+/// Milliseconds of a duration.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// English names of the months, in lower case.
 pub(crate) const MONTHS: [&str; 12] = [

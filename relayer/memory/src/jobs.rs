@@ -3,7 +3,6 @@
 
 mod consolidate;
 mod contents;
-mod retry;
 mod summary;
 mod turns;
 mod upkeep;
@@ -14,15 +13,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use consolidate::Consolidated;
-pub(crate) use retry::{Retries, Work};
-pub(crate) use turns::MODEL_TRIES;
 
 use crate::{
     api::Result,
+    dates::millis,
     ids::OwnerId,
     limits::INDEX_KEY_LINGERS,
     owner::{Job, Owner, Plan},
-    service::{Memory, millis},
+    retry::{Retries, Work},
+    service::Memory,
     state::Entry,
 };
 
@@ -139,7 +138,7 @@ impl Memory {
                     continue;
                 }
                 let step = self.step(owner, work).await?;
-                self.retries().note(owner, work, step, self.now_ms());
+                self.retries().note(owner, work, step == Step::Failed, self.now_ms());
                 more |= step == Step::Done;
             }
             // Upkeep goes through all of a memory, so it waits until nothing adds to it.

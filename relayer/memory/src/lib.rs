@@ -11,6 +11,7 @@ pub mod keyring;
 pub mod limits;
 pub mod model;
 mod owner;
+mod retry;
 pub mod rotation;
 mod scope;
 pub mod search;

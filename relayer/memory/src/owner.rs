@@ -12,7 +12,7 @@ use baton_proto::codec;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-pub(crate) use commit::{JOB, Job, Plan, SAME_AS};
+pub(crate) use commit::{JOB, Job, Plan};
 pub(crate) use features::embedded_text;
 use features::features_of;
 pub(crate) use holders::{Going, Holders};

@@ -28,9 +28,9 @@ use crate::{
     api::{MemoryError, Result},
     content::ContentStore,
     ids::OwnerId,
-    jobs::Retries,
     limits::{MAX_ITEMS, MAX_OPEN_BYTES, MAX_OPEN_OWNERS},
     owner::{COMMIT_TRIES, Committed, Job, Owner, Plan, VectorKind, busy},
+    retry::Retries,
     search::Background,
     storage::{Pseudonym, StorageError},
     vault::{Marker, Vault, VaultError},
@@ -392,11 +392,6 @@ impl Memory {
         self.close(owner);
         Ok(())
     }
-}
-
-/// Milliseconds of a duration.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Hands a panic of a task on: it is a fault in the program, and ends it.

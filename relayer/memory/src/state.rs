@@ -20,6 +20,9 @@ use crate::{
     state::{answered::Answered, openings::Openings, places::Places},
 };
 
+/// Label of the edge from a fact to another that says the same in other words, and was merged into it.
+pub(crate) const SAME_AS: &str = "same_as";
+
 /// An item with what happened to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {

@@ -5,6 +5,7 @@
 //! rows of the search index (only where the database searches by itself), and jobs by the time they are due.
 
 pub mod embedded;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 
 use std::{future::Future, pin::Pin};

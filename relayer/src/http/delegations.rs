@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    Admin, Doors, Fault, FaultJson, Input, Params, extract::Named, fault::CONFLICT, shapes::Count, time,
-};
+use super::{Admin, Doors, Fault, FaultJson, Input, Params, extract::Named, fault::CONFLICT, shapes::Count};
 use crate::delegation::{DelegationJson, registry::Known};
+use crate::time;
 
 pub(super) fn routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new().routes(routes!(register, list)).routes(routes!(revoke))

@@ -18,9 +18,8 @@ use super::{
     limits::{MAX_FACTS, MAX_IDS},
     removal::{self, EditAnswer, OthersQuery, RemovalAnswer},
     shapes::{ChangedItem, Count, FilterInput, Item, RecallAnswer, consent_named, item_id, layer_named},
-    time,
 };
-use crate::{auth::Caller, delegation::Scope};
+use crate::{auth::Caller, delegation::Scope, time};
 
 pub(super) fn routes() -> OpenApiRouter<Doors> {
     OpenApiRouter::new()

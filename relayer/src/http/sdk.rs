@@ -17,8 +17,9 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named, time};
+use super::{Doors, Fault, extract::SHARED, limits::MAX_FACTS, shapes::layer_named};
 use crate::auth::Caller;
+use crate::time;
 
 /// The SDK's routes.
 pub(super) fn routes() -> OpenApiRouter<Doors> {

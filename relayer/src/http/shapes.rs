@@ -8,7 +8,8 @@ use baton_memory::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Fault, time};
+use super::Fault;
+use crate::time;
 use crate::{auth::Caller, delegation::Scope};
 
 /// An item of memory.

@@ -9,10 +9,9 @@ use baton_relayer::{
     delegation::registry::Records as _,
 };
 
-use crate::{
-    fake::Act,
-    world::{World, contains, files, hello, logs, memory_at, next, tricky},
-};
+use baton_testkit::fake::Act;
+
+use crate::world::{World, contains, files, hello, logs, memory_at, next, tricky};
 
 /// How far a clock has to go for the lease of a dead relayer to be over.
 const LEASE_OVER_MS: u64 = 30_000;

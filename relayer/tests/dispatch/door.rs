@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    fake::Act,
-    world::{Desk, Tricky, World, memory_at, tricky},
-};
+use baton_testkit::fake::Act;
+
+use crate::world::{Desk, Tricky, World, memory_at, tricky};
 
 /// The HTTP door on a world's memory, with conversations.
 struct Door<'a> {

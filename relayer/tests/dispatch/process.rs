@@ -21,7 +21,7 @@ use reqwest::StatusCode;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
-use crate::{
+use baton_testkit::{
     fake::{FakeNode, now_ms},
     store::Stores,
 };

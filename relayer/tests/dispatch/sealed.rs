@@ -5,10 +5,9 @@ use baton_memory::ids::OwnerId;
 use baton_proto::{ErrorCode, ids::SuiAddress, memory::RecallScope};
 use baton_relayer::delegation::{Delegation, Scopes, registry::Registry};
 
-use crate::{
-    fake::now_ms,
-    world::{Sealed, World, contains, files, logs},
-};
+use baton_testkit::fake::now_ms;
+
+use crate::world::{Sealed, World, contains, files, logs};
 
 const PROMPT: &str = "should I paint her periwinkle or vermilion this spring";
 

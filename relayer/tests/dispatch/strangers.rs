@@ -16,11 +16,12 @@ use baton_proto::receipt::EngineKind;
 use baton_relayer::strangers::NodeModel;
 use baton_walrus_client::ShardCount;
 
-use crate::{
+use baton_testkit::{
     fake::{Act, FakeNode, MODEL},
     store::MemoryStore,
-    world::{Desk, World, contains, files, parts_at},
 };
+
+use crate::world::{Desk, World, contains, files, parts_at};
 
 const TOLD: &str = "My daughter Philippa started at the maritime school, and I teach there on Mondays.";
 const VERDICT: &str = r#"{"mode":"in_world_answer","risk":"low","flags":[],"note":"","extractMemory":true}"#;

@@ -39,7 +39,7 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use baton_testkit::{
     fake::{FakeNode, now_ms},
     store::MemoryStore,
 };

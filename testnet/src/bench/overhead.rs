@@ -17,11 +17,8 @@ use baton_walrus_client::{ShardCount, blob_id};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::Quantiles;
-use crate::{
-    cli::BenchTurnArgs,
-    network::{EngineChoice, Network, NodeOptions},
-};
+use super::{BenchTurnArgs, Quantiles};
+use crate::network::{EngineChoice, Network, NodeOptions};
 
 /// Turns of one session before the next begins, so that prompts stay short and comparable.
 const SESSION_TURNS: usize = 4;

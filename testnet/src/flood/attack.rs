@@ -14,8 +14,9 @@ use std::{
 
 use anyhow::Context as _;
 use baton_keys::SecretSigningKey;
-use baton_mesh::{Mesh, MeshConfig, Reach};
-use baton_proto::{codec, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
+use baton_mesh::{Mesh, MeshConfig, Multiaddr, Reach};
+use baton_proto::{codec, ids::NodeId, limits::MAX_NODE_FRAME_BYTES, wire::NodeFrame};
+use clap::Args;
 use futures::{AsyncReadExt as _, AsyncWriteExt as _};
 use libp2p::identity::Keypair;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,39 @@ use super::{
     shots::{Numbers, Target, forged, signed},
     wire::{Piece, Refused, first_frame, knock, next_piece, open_and_send, shake_hands, socket_address},
 };
-use crate::{cli::AttackArgs, output, raw};
+use crate::{output, raw};
+
+/// Arguments of the attacker.
+#[derive(Debug, Args)]
+pub(crate) struct AttackArgs {
+    /// What is sent
+    #[arg(value_enum)]
+    pub(crate) kind: Attack,
+    /// The node's address
+    #[arg(long)]
+    pub(crate) target: Multiaddr,
+    /// The node
+    #[arg(long)]
+    pub(crate) node: NodeId,
+    #[arg(long)]
+    pub(crate) rate: u32,
+    #[arg(long)]
+    pub(crate) seconds: u64,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// Second byte of the addresses 127.x.0.0 that it comes from
+    #[arg(long)]
+    pub(crate) network: u8,
+    /// How many addresses it comes from
+    #[arg(long)]
+    pub(crate) subnets: usize,
+    /// Requests of one identity
+    #[arg(long)]
+    pub(crate) each: u64,
+    /// Share of a processor that the burner uses
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) duty: f64,
+}
 
 /// Connections at once of an attacker with one address; one with many has one from each.
 const LANES: usize = 64;

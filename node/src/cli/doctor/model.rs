@@ -11,9 +11,10 @@ use zeroize::Zeroizing;
 
 use super::{Subject, codes, report::Check};
 use crate::{
-    cli::{Failure, ask::root_cause, progress::Progress},
+    cli::{Failure, ask::root_cause},
     config::{EngineChoice, Settings},
     models::{Catalogue, Shape},
+    progress::Progress,
 };
 
 /// Time for the server behind a proxied engine to list its models.

@@ -9,9 +9,10 @@ use baton_embed::models as embeddings;
 
 use super::{EMBEDDINGS, args::PullArgs};
 use crate::{
-    cli::{Exit, Failure, progress::Progress, say, time::now_ms},
+    cli::{Exit, Failure, say, time::now_ms},
     daemon::engines::model_failure,
     models::{Added, Catalogue, HubFile, ModelError, Terms, add_file, check_file, name_of, refuse_reserved},
+    progress::Progress,
 };
 
 /// Longest answer to the question whether terms are accepted.

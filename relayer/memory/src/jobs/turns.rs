@@ -9,14 +9,13 @@ use crate::{
     ids::{ItemId, OwnerId, SessionId},
     model::Consent,
     owner::{Owner, Plan},
+    retry::MODEL_TRIES,
     service::{Memory, OwnerWriter},
     writing::{self, Candidate, Exchange, Mode},
 };
 
 /// Turns extracted before the next step, so that one owner's backlog does not hold up its own embeddings.
 const TURNS_PER_STEP: usize = 32;
-/// Tries of a model on one turn; then the rules decide (F8).
-pub(crate) const MODEL_TRIES: u32 = 5;
 /// Skipped turns that the backstop looks at together.
 const BACKSTOP_TURNS: usize = 8;
 

@@ -1,12 +1,7 @@
 //! Upkeep: packs of features, and the key of a database's index.
 
 use super::Step;
-use crate::{
-    api::Result,
-    ids::OwnerId,
-    limits::INDEX_KEY_LINGERS,
-    service::{Memory, millis},
-};
+use crate::{api::Result, dates::millis, ids::OwnerId, limits::INDEX_KEY_LINGERS, service::Memory};
 
 impl Memory {
     /// Puts features of full segments together, so that the owner opens faster.

@@ -68,8 +68,6 @@ impl Plan {
     }
 }
 
-/// Label of the edge from a fact to another that says the same in other words, and was merged into it.
-pub(crate) const SAME_AS: &str = "same_as";
 /// The number of the one job of an owner: do whatever is to do.
 pub(crate) const JOB: u64 = 0;
 

@@ -2,7 +2,8 @@
 
 use std::sync::{PoisonError, atomic::Ordering};
 
-use super::{Memory, Slot, millis};
+use super::{Memory, Slot};
+use crate::dates::millis;
 use crate::{
     api::Result,
     ids::OwnerId,

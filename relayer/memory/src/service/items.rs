@@ -11,10 +11,10 @@ use crate::{
     },
     events::{Event, StoredItem, StoredKey},
     ids::{ItemId, OwnerId},
-    jobs::MODEL_TRIES,
     limits::{MAX_FACT_BYTES, MAX_PAGE},
     model::{Author, Consent, Edge, Item, Kind, Layer, MemoryScope, Provenance, Text},
     owner::{Owner, Plan},
+    retry::MODEL_TRIES,
     scope::View,
     state::{
         Entry,

@@ -131,7 +131,7 @@ impl State {
         while let Some(id) = all.get(at).copied() {
             at += 1;
             for (_, edge) in self.edges_at(id) {
-                if edge.label == crate::owner::SAME_AS && edge.from == id && !all.contains(&edge.to) {
+                if edge.label == super::SAME_AS && edge.from == id && !all.contains(&edge.to) {
                     all.push(edge.to);
                 }
             }

@@ -24,8 +24,8 @@ use crate::{
         fault::{MODEL, NO_MODEL, UNAVAILABLE, UNSUPPORTED},
         limits::MAX_ANALYZE_BYTES,
         shapes::distance,
-        time,
     },
+    time,
 };
 
 /// When to ask a language model again that did not answer.

@@ -16,8 +16,8 @@ use crate::http::{
     extract::Named,
     limits::{MAX_ANALYZE_BYTES, MAX_FACTS},
     shapes::item_id,
-    time,
 };
+use crate::time;
 
 /// A job that was begun.
 #[derive(Debug, Serialize, ToSchema)]

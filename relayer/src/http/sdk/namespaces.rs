@@ -15,8 +15,8 @@ use crate::{
         fault::NO_WALRUS,
         limits::{MAX_NAMESPACES, MAX_RESTORE},
         places::forget_chats,
-        time,
     },
+    time,
 };
 
 /// A namespace to restore.

@@ -9,10 +9,10 @@ use crate::{
     events::Event,
     ids::{ItemId, PersonaId, ProjectId, SessionId},
     model::{Consent, Edge, Kind, Layer, Text},
-    owner::{Owner, Plan, SAME_AS},
+    owner::{Owner, Plan},
     scope::Home,
     search::{Features, TermHasher, features},
-    state::{Entry, State, standing::is_named},
+    state::{Entry, SAME_AS, State, standing::is_named},
     writing::canonical,
 };
 

@@ -1,0 +1,216 @@
+//! The book of what was stored with `baton blob`, in the home folder, and `baton blob renew`.
+//!
+//! HTTP tells nobody until when a blob is kept, so what the publishers said is written down here.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use baton_client::ClientError;
+use baton_keys::files::{create_private_folder, replace_private};
+use baton_proto::{ids::BlobId, store::StoreError};
+use baton_walrus_client::{
+    http_store::{Stored, WriteOptions},
+    lifetime::{BlobLine, Checkpoint, Ledger, RenewOptions, Renewal, RenewalEnded},
+};
+use serde_json::json;
+
+use super::{
+    super::{Failure, clock, out::Out, settings::Settings},
+    Bar, blob, failed, store,
+};
+
+/// Name of the book in the home folder.
+const FILE: &str = "blobs.json";
+/// Name of the file whose lock keeps two processes from writing it at once.
+const LOCK: &str = "blobs.lock";
+/// Pause between two looks whether it is free.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// Largest book that is read: more than a full one takes.
+const MAX_BYTES: u64 = 128 * 1024 * 1024;
+/// Largest blob that is read back to be renewed.
+const MAX_BLOB_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// The book, locked against other processes.
+struct Book {
+    path: PathBuf,
+    ledger: Ledger,
+    _lock: File,
+}
+
+impl Book {
+    /// Opens it, and waits for a process that has it.
+    async fn open(settings: &Settings, out: &Out) -> Result<Self, Failure> {
+        let home = settings.home();
+        create_private_folder(home).map_err(|source| file_error("create", home, source))?;
+        let lock = home.join(LOCK);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
+        let file = file.map_err(|source| file_error("create", &lock, source))?;
+        let mut told = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(source)) => return Err(file_error("lock", &lock, source)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !std::mem::replace(&mut told, true) {
+                out.note("waiting for another baton blob to finish writing");
+            }
+            tokio::select! {
+                biased;
+                _ = tokio::signal::ctrl_c() => return Err(Failure::Interrupted),
+                () = tokio::time::sleep(LOCK_PAUSE) => {}
+            }
+        }
+        Ok(Self { path: home.join(FILE), ledger: load(settings)?, _lock: file })
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        write(&self.path, &self.ledger).map_err(|source| file_error("write", &self.path, source))
+    }
+}
+
+fn write(path: &Path, ledger: &Ledger) -> std::io::Result<()> {
+    replace_private(path, &serde_json::to_vec(ledger)?)
+}
+
+/// Reads the book, without keeping others from it.
+pub fn load(settings: &Settings) -> Result<Ledger, Failure> {
+    use std::io::Read as _;
+    let path = settings.home().join(FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Ledger::new(settings.epoch()));
+        }
+        Err(source) => return Err(file_error("read", &path, source)),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|source| file_error("read", &path, source))?;
+    serde_json::from_slice(&bytes).map_err(|error| file_error("read", &path, error.into()))
+}
+
+/// Writes down what was stored.
+pub async fn remember(
+    settings: &Settings,
+    stored: &Stored,
+    options: &WriteOptions,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut book = Book::open(settings, out).await?;
+    let recorded = book.ledger.record(stored, options, clock::now_ms());
+    recorded.map_err(|error| {
+        let stored = StoreError::Refused { reason: format!("stored, but not written down: {error}") };
+        failed(stored)
+    })?;
+    book.save()
+}
+
+/// What the book says of a blob.
+pub fn lifetime(ledger: &Ledger, id: BlobId) -> Option<BlobLine> {
+    ledger.get(id)?;
+    ledger.report(clock::now_ms()).blobs.into_iter().find(|line| line.blob_id == id)
+}
+
+/// Shows the whole book.
+pub fn show(ledger: &Ledger, out: &Out) -> Result<(), Failure> {
+    let report = ledger.report(clock::now_ms());
+    if out.json() {
+        return Ok(out.value(&json!(report))?);
+    }
+    if report.blobs.is_empty() {
+        out.note("nothing was stored with this command yet");
+        return Ok(());
+    }
+    Ok(out.line(report.to_string().trim_end())?)
+}
+
+/// What `renew` is to do.
+pub struct Wanted {
+    /// These, or what is due.
+    pub ids: Vec<String>,
+    /// How much must be left, in days; an epoch when not given.
+    pub within_days: Option<u32>,
+    /// For how many epochs.
+    pub epochs: u32,
+    /// Whether to pay again where it is not known whether the last renewal was paid.
+    pub retry_uncertain: bool,
+}
+
+/// Stores again what runs out.
+pub async fn renew(settings: &Settings, wanted: Wanted, out: &Out) -> Result<(), Failure> {
+    let store = store(settings)?;
+    let mut book = Book::open(settings, out).await?;
+    let margin = match wanted.within_days {
+        Some(days) => Duration::from_secs(u64::from(days) * 24 * 3600),
+        None => settings.epoch(),
+    };
+    let ids = if wanted.ids.is_empty() {
+        book.ledger.due(clock::now_ms(), margin).iter().map(|blob| blob.blob_id).collect()
+    } else {
+        wanted.ids.iter().map(|text| known(&book.ledger, text)).collect::<Result<Vec<_>, _>>()?
+    };
+    let mut options = RenewOptions::new(wanted.epochs, MAX_BLOB_BYTES);
+    options.retry_uncertain = wanted.retry_uncertain;
+    let path = book.path.clone();
+    options.checkpoint = Some(Checkpoint::new(move |ledger| write(&path, ledger)));
+    let mut unrenewed = false;
+    for (done, id) in ids.iter().enumerate() {
+        let renewals = {
+            let bar = Bar::new(out);
+            bar.working(&format!("renewing {id} ({} of {})", done + 1, ids.len()));
+            let renewing = store.renew(&mut book.ledger, std::slice::from_ref(id), &options, |_| None);
+            tokio::select! {
+                biased;
+                _ = tokio::signal::ctrl_c() => None,
+                renewals = renewing => Some(renewals),
+            }
+        };
+        // Also what was interrupted is in the book: it may have been paid for.
+        book.save()?;
+        for renewal in renewals.ok_or(Failure::Interrupted)? {
+            unrenewed |= !matches!(renewal.ended, RenewalEnded::Renewed { .. });
+            tell(&renewal, out)?;
+        }
+    }
+    if ids.is_empty() {
+        out.note("nothing is due");
+    }
+    if unrenewed { Err(Failure::NotStored) } else { Ok(()) }
+}
+
+fn known(ledger: &Ledger, text: &str) -> Result<BlobId, Failure> {
+    let id = blob(text)?;
+    let unknown = || Failure::Usage(format!("{id} was not stored from here; store it with baton blob put"));
+    ledger.get(id).map(|_| id).ok_or_else(unknown)
+}
+
+fn tell(renewal: &Renewal, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        return Ok(out.value(&json!(renewal))?);
+    }
+    let id = renewal.blob_id;
+    match &renewal.ended {
+        RenewalEnded::Renewed { end_epoch } => {
+            let end = end_epoch.map_or_else(String::new, |epoch| format!(", kept until epoch {epoch}"));
+            out.line(&format!("{id}  renewed{end}"))?;
+        }
+        RenewalEnded::Failed { reason, .. } => out.warn(&format!("{id}  not renewed: {reason}")),
+        RenewalEnded::Uncertain { reason } => {
+            out.warn(&format!("{id}  perhaps renewed: {reason}"));
+            out.note("  try: --retry-uncertain, which may pay for it twice");
+        }
+        RenewalEnded::Lost => {
+            out.warn(&format!("{id}  lost: no aggregator has it"));
+            out.note("  try: baton blob put, if you still have the file");
+        }
+    }
+    Ok(())
+}
+
+fn file_error(action: &'static str, path: &Path, source: std::io::Error) -> Failure {
+    ClientError::File { action, path: path.to_owned(), source }.into()
+}

@@ -1,0 +1,287 @@
+//! Delegations: what an owner lets another key do at a relayer, signed here, listed and taken back there, and used by the
+//! key that has one.
+//!
+//! What is signed is a text; the relayer's `delegation.rs` says how it is made up. A delegation is no secret: without the
+//! delegate's key it is of no use.
+
+use std::path::Path;
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use baton_client::AccountKey;
+use baton_keys::{account::account_id, contexts::DELEGATION, ids::PublicKey, secret::random_bytes};
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    Failure,
+    args::{DelegateArguments, SCOPES},
+    clock::now_ms,
+    desk::Desk,
+    out::{Out, clean},
+    settings::{Settings, read_bounded},
+    write_private,
+};
+
+/// Largest delegation file: a few keys and names.
+const MAX_FILE_BYTES: u64 = 8 * 1024;
+/// Longest name of a project, as relayers take it.
+const MAX_PROJECT_BYTES: usize = 256;
+const DAY_S: u64 = 86_400;
+
+/// A delegation as it is stored and sent. Relayers know no other fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Delegation {
+    id: String,
+    owner_key: String,
+    delegate_key: String,
+    scopes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
+    not_before: String,
+    expires: String,
+    signature: String,
+}
+
+/// For whom requests are made, and by what right.
+pub struct Acting {
+    /// The account whose memory it is about.
+    pub owner: String,
+    /// The delegation as the header of a request; none for the owner itself, and for a key that the relayer knows.
+    pub header: Option<String>,
+}
+
+impl Acting {
+    /// As flags and files say: a delegation that was named, or that lies beside the account key, makes its owner the one
+    /// that is acted for.
+    pub fn from(settings: &Settings, key: &AccountKey) -> Result<Self, Failure> {
+        let named = settings.delegation.clone();
+        let beside = settings.account_file().with_extension("delegation");
+        let path = named.clone().or_else(|| beside.exists().then_some(beside));
+        let own = || settings.owner.clone().unwrap_or_else(|| key.account_id());
+        let Some(path) = path else { return Ok(Self { owner: own(), header: None }) };
+        let (delegation, owner) = read(&path, key)?;
+        match &settings.owner {
+            Some(wanted) if *wanted != owner && named.is_none() => Ok(Self { owner: own(), header: None }),
+            Some(wanted) if *wanted != owner => Err(Failure::Usage(format!(
+                "the delegation in {} is of {owner}, and --owner names another account",
+                path.display()
+            ))),
+            _ => {
+                let json = serde_json::to_vec(&delegation).unwrap_or_default();
+                Ok(Self { owner, header: Some(BASE64_URL_SAFE_NO_PAD.encode(json)) })
+            }
+        }
+    }
+}
+
+/// Reads a delegation that must be to this key, and still count.
+fn read(path: &Path, key: &AccountKey) -> Result<(Delegation, String), Failure> {
+    let wrong = |what: &str| Failure::Usage(format!("{}: {what}", path.display()));
+    let text = read_bounded(path, MAX_FILE_BYTES).map_err(|error| wrong(&error.to_string()))?;
+    let delegation: Delegation = serde_json::from_str(&text)
+        .map_err(|_| wrong("this is not a delegation that baton account delegate wrote"))?;
+    let owner = PublicKey::parse_hex(&delegation.owner_key).map_err(|_| wrong("its owner's key is none"))?;
+    if delegation.delegate_key != key.public_key().to_string() {
+        return Err(wrong(&format!(
+            "the delegation is to the key {}, and this one is {}; name the right key with --account",
+            delegation.delegate_key,
+            key.public_key()
+        )));
+    }
+    // Both are RFC 3339 in UTC, which sorts as time does.
+    if delegation.expires <= time_text(now_ms() / 1_000) {
+        let day = delegation.expires.get(..10).unwrap_or_default();
+        return Err(wrong(&format!("the delegation ended on {}; ask the owner for another", clean(day))));
+    }
+    Ok((delegation, account_id(&owner)))
+}
+
+/// Signs a delegation, and writes or registers it.
+pub async fn delegate(
+    settings: &Settings,
+    key: &AccountKey,
+    arguments: &DelegateArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let now_s = now_ms() / 1_000;
+    let delegation = sign(key, arguments, now_s)?;
+    let expires = delegation.expires.get(..10).unwrap_or_default().to_owned();
+    let value = serde_json::to_value(&delegation).unwrap_or_default();
+    if arguments.register {
+        let desk = Desk::of_owner(settings, key.clone())?;
+        desk.json(Method::POST, "/api/delegations", Some(&value)).await?;
+        out.note("the relayer knows it: the key needs nothing but --owner");
+    }
+    if let Some(file) = &arguments.out {
+        write_private(file, format!("{value}\n").as_bytes())?;
+        out.note(&format!("written to {}; its key uses it with --delegation", file.display()));
+    }
+    if out.json() || (arguments.out.is_none() && !arguments.register) {
+        return Ok(out.value(&value)?);
+    }
+    let line = format!(
+        "{}  {} until {expires}, to {}",
+        delegation.id,
+        delegation.scopes.join(","),
+        delegation.delegate_key
+    );
+    Ok(out.line(&line)?)
+}
+
+fn sign(key: &AccountKey, arguments: &DelegateArguments, now_s: u64) -> Result<Delegation, Failure> {
+    let delegate = PublicKey::parse_hex(&arguments.key).map_err(|_| {
+        Failure::Usage(
+            "the delegate's public key has 64 hex characters; its baton account show has it".to_owned(),
+        )
+    })?;
+    if delegate == key.public_key() {
+        return Err(Failure::Usage("this is the account's own key, which may do everything".to_owned()));
+    }
+    if let Some(project) = &arguments.project
+        && (!(1..=MAX_PROJECT_BYTES).contains(&project.len()) || project.chars().any(char::is_control))
+    {
+        return Err(Failure::Usage(format!(
+            "a project's name has 1 to {MAX_PROJECT_BYTES} bytes and no control characters"
+        )));
+    }
+    let asked = |scope: &&str| arguments.scopes.iter().any(|asked| asked == scope);
+    let scopes: Vec<String> = SCOPES.iter().copied().filter(asked).map(str::to_owned).collect();
+    let id = hex::encode(random_bytes::<16>());
+    let until_s = now_s + u64::from(arguments.days) * DAY_S;
+    let project = arguments.project.as_ref().map(|name| format!("project {name}\n")).unwrap_or_default();
+    let text = format!(
+        "baton delegation v1\nid {id}\nowner {}\ndelegate {delegate}\nscopes {}\n{project}from {now_s}\nuntil {until_s}\n",
+        key.account_id(),
+        scopes.join(",")
+    );
+    let signature = key.signing_key().sign(DELEGATION, text.as_bytes());
+    Ok(Delegation {
+        id,
+        owner_key: key.public_key().to_string(),
+        delegate_key: delegate.to_string(),
+        scopes,
+        project: arguments.project.clone(),
+        not_before: time_text(now_s),
+        expires: time_text(until_s),
+        signature: hex::encode(signature),
+    })
+}
+
+/// Shows the delegations that the relayer knows of.
+pub async fn list(settings: &Settings, key: AccountKey, out: &Out) -> Result<(), Failure> {
+    let answer = Desk::of_owner(settings, key)?.json(Method::GET, "/api/delegations", None).await?;
+    if out.json() {
+        return Ok(out.value(&answer)?);
+    }
+    let listed = answer["delegations"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if listed.is_empty() {
+        out.note("the relayer knows of none; those that are only shown to it with requests are not listed");
+    }
+    let now = time_text(now_ms() / 1_000);
+    for known in listed {
+        out.line(&clean(&row(known, &now)))?;
+    }
+    Ok(())
+}
+
+/// One line of a table.
+fn row(known: &Value, now: &str) -> String {
+    let text = |field: &str| known["delegation"][field].as_str().unwrap_or_default();
+    let id = known["id"].as_str().unwrap_or_default();
+    let taken_back = known["revoked"].as_bool().unwrap_or_default();
+    if known["delegation"].is_null() {
+        return format!("{id}  taken back before the relayer saw it");
+    }
+    let state = if taken_back {
+        "taken back"
+    } else if text("expires") <= now {
+        "ended"
+    } else {
+        "counts"
+    };
+    let scopes = known["delegation"]["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let project =
+        if text("project").is_empty() { String::new() } else { format!("  in {}", text("project")) };
+    format!(
+        "{id}  {state:<10}  until {}  {:<21}  {}{project}",
+        text("expires").get(..10).unwrap_or_default(),
+        scopes.collect::<Vec<_>>().join(","),
+        text("delegate_key"),
+    )
+}
+
+/// Takes a delegation back.
+pub async fn revoke(
+    settings: &Settings,
+    account: AccountKey,
+    id: &str,
+    key: Option<&str>,
+    out: &Out,
+) -> Result<(), Failure> {
+    if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Failure::Usage(format!(
+            "{id} is no delegation's id; baton account delegations shows them"
+        )));
+    }
+    let query = match key {
+        None => String::new(),
+        Some(key) => {
+            let key = PublicKey::parse_hex(key)
+                .map_err(|_| Failure::Usage("--key has 64 hex characters".to_owned()))?;
+            format!("?key={key}")
+        }
+    };
+    let path = format!("/api/delegations/{}{query}", id.to_lowercase());
+    Desk::of_owner(settings, account)?.text(Method::DELETE, &path, String::new()).await?;
+    if out.json() {
+        return Ok(out.value(&json!({ "revoked": id.to_lowercase() }))?);
+    }
+    Ok(out.line(&format!("{}  taken back, at once and for good", id.to_lowercase()))?)
+}
+
+/// `2026-11-21T23:14:00.000Z` of seconds since the Unix epoch, as relayers write times.
+fn time_text(seconds: u64) -> String {
+    let (days, rest) = (seconds / DAY_S, seconds % DAY_S);
+    // Howard Hinnant's civil_from_days: years that begin in March, in eras of 400 of them.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.000Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_relayers_write_them() {
+        assert_eq!(time_text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(time_text(1_795_302_840), "2026-11-21T23:14:00.000Z");
+        assert_eq!(time_text(951_782_399), "2000-02-28T23:59:59.000Z");
+        assert_eq!(time_text(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(time_text(4_107_542_399), "2100-02-28T23:59:59.000Z");
+        assert_eq!(time_text(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_row_says_whether_it_counts() {
+        let known = |revoked: bool, expires: &str| {
+            json!({ "id": "ab", "revoked": revoked, "delegation": {
+                "expires": expires, "scopes": ["read"], "delegate_key": "cd", "project": "garden",
+            } })
+        };
+        let now = "2026-11-21T00:00:00.000Z";
+        let good = row(&known(false, "2026-12-21T00:00:00.000Z"), now);
+        assert!(good.contains("counts") && good.contains("until 2026-12-21") && good.ends_with("in garden"));
+        assert!(row(&known(true, "2026-12-21T00:00:00.000Z"), now).contains("taken back"));
+        assert!(row(&known(false, "2026-11-20T00:00:00.000Z"), now).contains("ended"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Signed requests to a relayer's HTTP door.
+
+use std::time::Duration;
+
+use baton_client::{AccountKey, ClientError};
+use baton_keys::{
+    account::{body_sha256, export_digest},
+    contexts::MEMORY_EXPORT,
+};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Failure, clock::now_ms, delegation::Acting, settings::Settings};
+
+/// For an answer to begin and end: an export of a large memory takes a while.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// For the connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer that is read: the largest export.
+const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
+
+/// A relayer, asked in the name of an account.
+pub struct Desk {
+    http: reqwest::Client,
+    url: String,
+    key: AccountKey,
+    /// Whose memory it is about, and by what right.
+    acting: Acting,
+}
+
+impl Desk {
+    /// The relayer of the settings, and the account key on this machine, for itself or for whom it is a delegate of.
+    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+        let key = super::account::load(settings)?;
+        let acting = Acting::from(settings, &key)?;
+        Self::new(settings, key, acting)
+    }
+
+    /// The relayer of the settings, and this account key for its own account alone.
+    pub fn of_owner(settings: &Settings, key: AccountKey) -> Result<Self, Failure> {
+        let acting = Acting { owner: key.account_id(), header: None };
+        Self::new(settings, key, acting)
+    }
+
+    /// The account whose memory it is about.
+    pub fn owner(&self) -> &str {
+        &self.acting.owner
+    }
+
+    fn new(settings: &Settings, key: AccountKey, acting: Acting) -> Result<Self, Failure> {
+        let url = settings.relayer_url.clone().ok_or_else(|| {
+            Failure::Usage("no relayer is named; give one with --relayer-url http://...".to_owned())
+        })?;
+        let url = url.trim_end_matches('/').to_owned();
+        if !(url.starts_with("http://") || url.starts_with("https://")) {
+            return Err(Failure::Usage(format!("--relayer-url {url}: it begins with http:// or https://")));
+        }
+        let http = reqwest::Client::builder().timeout(TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build();
+        let http = http.map_err(|error| ClientError::Config(error.to_string()))?;
+        Ok(Self { http, url, key, acting })
+    }
+
+    /// The line by which the account vouches for an export of its own memory: its signature over all lines. It is checked when
+    /// the export comes back, also after the relayer destroyed the owner's keys. None where a delegate asks.
+    pub fn endorsement(&self, export: &str) -> Option<String> {
+        if self.key.account_id() != self.acting.owner {
+            return None;
+        }
+        let signature = self.key.signing_key().sign(MEMORY_EXPORT, &export_digest(export.lines()));
+        let public_key = self.key.public_key().to_string();
+        let line =
+            json!({ "endorsement": { "public_key": public_key, "signature": hex::encode(signature) } });
+        Some(line.to_string())
+    }
+
+    /// Asks, and reads the answer as JSON.
+    pub async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let text = self.text(method, path, body).await?;
+        serde_json::from_str(&text).map_err(|_| Failure::Relayer {
+            name: "Answer".to_owned(),
+            message: "the relayer answered something that is not JSON".to_owned(),
+            hint: Some("check that --relayer-url is a Baton relayer".to_owned()),
+        })
+    }
+
+    /// Asks, and reads the answer as text.
+    pub async fn text(&self, method: Method, path: &str, body: String) -> Result<String, Failure> {
+        let now = now_ms() / 1000;
+        let headers = self.key.request_headers(self.owner(), method.as_str(), path, body.as_bytes(), now);
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(delegation) = &self.acting.header {
+            request = request.header("x-delegation", delegation);
+        }
+        if !body.is_empty() {
+            // The relayer checks the signature before it reads the body.
+            let hash = body_sha256(body.as_bytes());
+            request =
+                request.header("content-type", "application/json").header("x-body-sha256", hash).body(body);
+        }
+        let mut answer = request.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let mut bytes = Vec::new();
+        while let Some(part) = answer.chunk().await.map_err(unreachable)? {
+            bytes.extend_from_slice(&part);
+            if bytes.len() > MAX_ANSWER_BYTES {
+                return Err(refused("TooLarge", "the relayer's answer is too large", None));
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if status.is_success() { Ok(text) } else { Err(fault(status, &text)) }
+    }
+}
+
+/// Without the request's URL, which names what was asked for.
+fn unreachable(error: reqwest::Error) -> Failure {
+    let message = format!("the relayer cannot be reached: {}", error.without_url());
+    refused("Unreachable", &message, Some("check --relayer-url, and that the relayer runs"))
+}
+
+fn refused(name: &str, message: &str, hint: Option<&str>) -> Failure {
+    let hint = hint.map(str::to_owned);
+    Failure::Relayer { name: name.to_owned(), message: message.to_owned(), hint }
+}
+
+/// What a relayer says went wrong.
+fn fault(status: StatusCode, text: &str) -> Failure {
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let said = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);
+    Failure::Relayer {
+        name: said("code").unwrap_or_else(|| format!("Http{}", status.as_u16())),
+        message: said("message").unwrap_or_else(|| format!("the relayer answered {status}")),
+        hint: said("hint"),
+    }
+}

@@ -1,0 +1,229 @@
+//! `baton session check` and `sync`, and how other devices of a session are told of.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use baton_client::{
+    Client, ClientError, DeviceEvent, DisplacedTurn, HeadStatus, IndexShows, IndexStanding, ResumeOptions,
+    SessionInfo, TurnEvent, TurnFate,
+};
+use baton_proto::{ErrorCode, record::Role};
+use serde_json::{Value, json};
+
+use super::{
+    Failure, find_session,
+    interrupt::cancellable,
+    out::{Out, count, role, short},
+    settings::Settings,
+    talk::View,
+};
+
+/// Hours that a lease is shown to run are rounded up to.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Tells of something that has to do with other devices.
+pub fn tell(event: &DeviceEvent, out: &Out) {
+    match event {
+        DeviceEvent::CaughtUp { own, .. } if *own > 0 => out.warn(&event.to_string()),
+        DeviceEvent::Forked { .. } | DeviceEvent::ShownLess | DeviceEvent::NotCompared { .. } => {
+            out.warn(&event.to_string());
+        }
+        DeviceEvent::CaughtUp { .. } => out.note(&event.to_string()),
+        DeviceEvent::Moved(moved) => {
+            out.note(&event.to_string());
+            for message in &moved.messages {
+                out.note(&format!("  {}: {}", role(message.role), message.text));
+            }
+            // Beside the answer that was asked for; the first one is in baton session show.
+            out.note(&format!("  {}: {}", role(Role::Assistant), moved.answer));
+        }
+    }
+}
+
+/// How turns are said again.
+pub fn options(settings: &Settings, model: Option<String>, allow_echo: bool) -> ResumeOptions {
+    ResumeOptions::of(&settings.turn(model, allow_echo))
+}
+
+/// How long a check waits for the head that it found missing to be published.
+const PUBLISH_WAIT: Duration = Duration::from_secs(5);
+
+/// Compares a session with the head indexes, and takes in nothing. A head that they lack is published.
+pub async fn check(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let result = client.check_head(id).await;
+    let lacks = matches!(
+        result,
+        Ok(HeadStatus::Unpublished) | Err(ClientError::Protocol(ErrorCode::RollbackDetected))
+    );
+    let published = lacks && cancellable(client.wait_published(id, PUBLISH_WAIT)).await?;
+    let info = client.session(id).await?;
+    if out.json() {
+        out.value(&json!({
+            "session": id.to_string(),
+            "published": published,
+            "status": result.as_ref().map_or_else(ClientError::name, |status| name(*status)),
+            "indexes": info.indexes.iter().map(describe_index).collect::<Vec<_>>(),
+            "devices": describe_devices(&info),
+            "waiting": info.moves,
+        }))?;
+    } else {
+        for index in &info.indexes {
+            out.line(&format!("{}  {}", index.name, index.shows))?;
+        }
+        show_devices(&info, out);
+        if info.moves > 0 {
+            out.warn(&format!("{} displaced and not said again yet", count(info.moves, "turn")));
+            out.note(&format!("  try: baton session sync {id}"));
+        }
+        match &result {
+            Ok(HeadStatus::Current) => out.good("✓ the head index has this device's head"),
+            _ if published => {
+                out.note("the head index lacked this device's last turns; its head is published again");
+            }
+            Ok(HeadStatus::Unpublished) => {
+                out.warn("this device's last turns are not in the head index; they are offered again");
+            }
+            Ok(HeadStatus::None) => out.note("nothing was published yet"),
+            Err(_) => {}
+        }
+    }
+    Ok(result.map(drop)?)
+}
+
+/// Brings a session together with what its other devices wrote; with `over` its head is published even where that fails.
+pub async fn sync(
+    client: &Client,
+    named: &str,
+    options: &ResumeOptions,
+    over: bool,
+    out: &Out,
+) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let mut view = View::new(out);
+    let on_event = |event| {
+        // Of what is said again only the end is shown.
+        if let TurnEvent::Devices(_) = event {
+            view.show(event);
+        }
+    };
+    let done = match cancellable(client.reconcile(id, options, on_event)).await {
+        Err(Failure::Client(error @ (ClientError::Store(_) | ClientError::Protocol(_)))) if over => {
+            out.warn(&format!("what other devices wrote could not be taken in: {error}"));
+            client.publish_over(id).await?;
+            out.note("this device's head is published over it; the other settles both when it comes back");
+            return Ok(());
+        }
+        other => other?,
+    };
+    let info = client.session(id).await?;
+    warn_of_indexes(&info, out);
+    if out.json() {
+        let moved = done.moved.iter().map(|moved| json!({ "from": moved.from, "to": moved.to }));
+        return Ok(out.value(&json!({
+            "session": id.to_string(),
+            "status": name(done.status),
+            "turns": info.turns,
+            "caught_up": done.caught_up,
+            "fork": done.fork.map(|(at, won)| json!({ "at": at, "won": won })),
+            "moved": moved.collect::<Vec<_>>(),
+            "indexes": done.indexes.iter().map(describe_index).collect::<Vec<_>>(),
+        }))?);
+    }
+    match done.status {
+        HeadStatus::Unpublished => out.warn("the head is not in the index yet; it is offered again"),
+        HeadStatus::Current | HeadStatus::None => {
+            out.good(&format!("✓ session {id} is in step, with {}", count(info.turns, "turn")));
+        }
+    }
+    Ok(())
+}
+
+fn name(status: HeadStatus) -> &'static str {
+    match status {
+        HeadStatus::Current => "Current",
+        HeadStatus::Unpublished => "Unpublished",
+        HeadStatus::None => "None",
+    }
+}
+
+/// Names the indexes that did not show what they should, where there are several.
+pub fn warn_of_indexes(info: &SessionInfo, out: &Out) {
+    let newest = info.indexes.iter().any(|one| matches!(one.shows, IndexShows::Newest { .. }));
+    for one in &info.indexes {
+        if newest && !matches!(one.shows, IndexShows::Newest { .. }) {
+            out.warn(&format!("head index {}: {}", one.name, one.shows));
+        }
+    }
+}
+
+fn describe_index(index: &IndexStanding) -> Value {
+    let (shows, detail) = match &index.shows {
+        IndexShows::Newest { sequence } => ("newest", json!(sequence)),
+        IndexShows::Behind { sequence } => ("behind", json!(sequence)),
+        IndexShows::Nothing => ("nothing", Value::Null),
+        IndexShows::Wrong { code } => ("wrong", json!(code.name())),
+        IndexShows::Unavailable { reason } => ("unavailable", json!(reason)),
+    };
+    json!({ "name": index.name, "shows": shows, "detail": detail })
+}
+
+/// This device and those that may be writing too.
+pub fn describe_devices(info: &SessionInfo) -> Value {
+    let others = info.others.iter();
+    let others = others.map(
+        |lease| json!({ "device": hex::encode(lease.device.0), "this": false, "until_ms": lease.expires_ms }),
+    );
+    let this = json!({ "device": hex::encode(info.device.0), "this": true });
+    std::iter::once(this).chain(others).collect()
+}
+
+/// The same as lines; nothing for a device that is alone.
+pub fn show_devices(info: &SessionInfo, out: &Out) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    for lease in &info.others {
+        let left = Duration::from_millis(lease.expires_ms).saturating_sub(now);
+        let hours = left.as_secs().div_ceil(HOUR.as_secs());
+        let device: String = hex::encode(lease.device.0).chars().take(8).collect();
+        if hours > 0 {
+            out.note(&format!("device {device} may be writing too, for the next {}", count(hours, "hour")));
+        }
+    }
+}
+
+/// Turns that lost their place, with the answers that they had.
+pub fn show_displaced(displaced: &[DisplacedTurn], out: &Out) -> Result<(), Failure> {
+    for turn in displaced {
+        let what = match turn.fate {
+            TurnFate::Waits => "waits to be said again: baton session sync".to_owned(),
+            TurnFate::Moved { to } => format!("said again as turn {to}"),
+            TurnFate::LeftOut => "not said again".to_owned(),
+            TurnFate::Theirs => "another device's, which says it again".to_owned(),
+        };
+        out.note(&format!("displaced: turn {} · node {} · {what}", turn.seq, short(&turn.node)));
+        for message in &turn.messages {
+            out.text(&format!("{}: {}\n", role(message.role), message.text))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same for machines.
+pub fn describe_displaced(turn: &DisplacedTurn) -> Value {
+    let (fate, to) = match turn.fate {
+        TurnFate::Waits => ("waits", None),
+        TurnFate::Moved { to } => ("moved", Some(to)),
+        TurnFate::LeftOut => ("left_out", None),
+        TurnFate::Theirs => ("theirs", None),
+    };
+    let messages = turn.messages.iter();
+    let messages = messages.map(|message| json!({ "role": role(message.role), "text": message.text }));
+    json!({
+        "seq": turn.seq,
+        "link": turn.link_hash.to_string(),
+        "node": turn.node.to_string(),
+        "receipt": turn.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
+        "fate": fate,
+        "moved_to": to,
+        "messages": messages.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,26 @@
+//! Ctrl-C: work that it ends.
+
+use baton_client::ClientError;
+
+use super::{Failure, out::Out};
+
+/// A turn that Ctrl-C ends; the message stays in the journal.
+pub async fn cancellable<T>(turn: impl Future<Output = Result<T, ClientError>>) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        result = turn => Ok(result?),
+    }
+}
+
+/// The same, where the user may be at a full-screen view, which reads Ctrl-C as a key.
+pub async fn cancellable_at<T>(
+    out: &Out,
+    turn: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        () = out.interrupted() => Err(Failure::Interrupted),
+        result = turn => Ok(result?),
+    }
+}

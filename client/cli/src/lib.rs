@@ -1,0 +1,228 @@
+//! The `baton` command: flags, settings, output, and one module for each subcommand.
+//!
+//! [`main`] is all that the program `baton` runs. This crate asks the client and the gateway for everything that it shows,
+//! and never reads a session's files itself.
+
+mod account;
+mod args;
+mod audit;
+mod blob;
+mod chat;
+mod clock;
+mod delegation;
+mod desk;
+mod devices;
+mod dialogue;
+mod grants;
+mod interrupt;
+mod memory;
+mod nodes;
+mod out;
+mod passphrase;
+mod receipts;
+mod remembering;
+mod repl;
+mod serve;
+mod session;
+mod settings;
+mod storage;
+mod talk;
+mod tui;
+
+use std::{
+    process::{self, ExitCode},
+    time::Duration,
+};
+
+use baton_client::{Client, ClientError};
+use baton_command::manual;
+use baton_proto::ids::SessionId;
+use clap::{CommandFactory as _, Parser as _};
+
+use args::{Arguments, Command};
+use out::Out;
+use settings::{Environment, Settings};
+
+/// How long the end of the program waits for acknowledgements, the head and the node's word on storing. What is not done
+/// then is in the journal.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Why the command ends early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The client's own error.
+    Client(ClientError),
+    /// Something about the call itself.
+    Usage(String),
+    /// A verification that found problems; they are shown already.
+    Unverified,
+    /// A verification that found nothing wrong, but blobs that the store does not have; they are shown already.
+    NotStored,
+    /// An audit that could say nothing; why is shown already.
+    NotReplayable,
+    /// A relayer refused, failed, or could not be asked.
+    Relayer {
+        /// A stable name.
+        name: String,
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// Interrupted by the user.
+    Interrupted,
+    /// Input or output.
+    Io(std::io::Error),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Failure {
+    /// Tells the user; the exit code.
+    pub fn report(&self, out: &Out) -> u8 {
+        match self {
+            Self::Client(error) => {
+                out.error(error.name(), &error.to_string(), error.hint());
+                error.exit_code()
+            }
+            Self::Usage(text) => {
+                out.error("Usage", text, Some("baton --help"));
+                2
+            }
+            Self::Relayer { name, message, hint } => {
+                out.error(name, message, hint.as_deref());
+                9
+            }
+            Self::Unverified => 5,
+            Self::NotStored => 6,
+            Self::NotReplayable => 10,
+            Self::Interrupted => 130,
+            // Whoever reads our output has enough of it.
+            Self::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+            Self::Io(error) => {
+                out.error("Io", &error.to_string(), None);
+                1
+            }
+        }
+    }
+}
+
+/// Runs the program with the arguments of its process; the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse_from(args::blob::with_ids_named(std::env::args_os()));
+    let environment = Environment::read();
+    let out = Out::new(arguments.json, environment.no_color);
+    start_logging(environment.log.as_deref());
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            out.problem(&format!("the runtime cannot be started: {error}"), None);
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match runtime.block_on(Box::pin(run(arguments, &environment, &out))) {
+        Ok(()) => 0,
+        Err(failure) => failure.report(&out),
+    };
+    // A prompt that still waits for a line must not hold up the end.
+    runtime.shutdown_background();
+    ExitCode::from(code)
+}
+
+/// Warnings to the standard error only where asked for: a person at a prompt sees what concerns them anyway.
+fn start_logging(filter: Option<&str>) {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("off"))
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Runs one call of the command.
+async fn run(arguments: Arguments, environment: &Environment, out: &Out) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Completions(shell) => {
+            return Ok(manual::print_completions(Arguments::command(), shell)?);
+        }
+        Command::Man(pages) => return Ok(manual::print_or_write_pages(Arguments::command(), pages)?),
+        _ => {}
+    }
+    let settings = Settings::gather(&arguments, environment)?;
+    match arguments.command {
+        Command::Chat(chat) => chat::run(&settings, chat, out).await,
+        Command::Serve(arguments) => Box::pin(serve::run(&settings, &arguments, out)).await,
+        Command::Session { command } => session::run(&settings, command, out).await,
+        Command::Account { command } => account::run(&settings, &command, out).await,
+        Command::Memory { command } => memory::run(&settings, &command, out).await,
+        Command::Nodes(arguments) => nodes::run(&settings, &arguments, out).await,
+        Command::Receipts(arguments) => receipts::run(&settings, &arguments, out).await,
+        Command::Audit(arguments) => audit::run(&settings, &arguments, out).await,
+        Command::Grants { command } => grants::run(&settings, &command, out),
+        Command::Blob { command } => blob::run(&settings, command, out).await,
+        Command::Passphrase { new_file, remove } => {
+            passphrase::run(&settings, new_file.as_deref(), remove, out).await
+        }
+        // They need no settings, and are done above.
+        Command::Completions(_) | Command::Man(_) => Ok(()),
+    }
+}
+
+/// Does something with an open client, and closes it properly whatever came of it.
+async fn with_client<T>(
+    settings: &Settings,
+    network: bool,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let client = Client::open(settings.client(network)?).await?;
+    let result = work(&client).await;
+    let grace = if network { GRACE } else { Duration::ZERO };
+    client.shutdown(grace).await;
+    result
+}
+
+/// The session that a text names: all of its id, the beginning of it, or `last`.
+async fn find_session(client: &Client, text: &str) -> Result<SessionId, Failure> {
+    if text == "last" {
+        let last = client.last_session().await?;
+        return last.ok_or_else(|| ClientError::UnknownSession(text.to_owned()).into());
+    }
+    let wanted = text.to_lowercase();
+    let ids = client.session_ids().await?;
+    let mut found = ids.iter().filter(|id| id.to_string().starts_with(&wanted));
+    match (found.next(), found.next()) {
+        (Some(id), None) => Ok(*id),
+        (Some(_), Some(_)) => {
+            Err(Failure::Usage(format!("several sessions begin with {text}; give more of it")))
+        }
+        (None, _) => Err(ClientError::UnknownSession(text.to_owned()).into()),
+    }
+}
+
+/// A random seed for a session's sampling, where the user named none.
+fn random_seed() -> u64 {
+    u64::from_le_bytes(baton_keys::secret::random_bytes())
+}
+
+/// Writes a file that only its owner may read; an existing one is not overwritten.
+fn write_private(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
+    baton_keys::files::write_private(path, bytes)
+        .map_err(|source| ClientError::File { action: "create", path: path.to_owned(), source }.into())
+}
+
+/// Ends the process at a second Ctrl-C, when the first is being acted upon.
+fn leave_at_second_interrupt() {
+    tokio::spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            process::exit(130);
+        }
+    });
+}

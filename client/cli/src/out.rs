@@ -1,0 +1,243 @@
+//! What the user sees. Text that came from elsewhere is stripped of control characters, so that an answer cannot drive
+//! the terminal; colour is only for terminals.
+//!
+//! It goes to standard output and error, line by line, or to the full-screen view, where there is one.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    sync::Arc,
+};
+
+use baton_proto::{ids::NodeId, record::Role};
+
+use super::tui::inbox::{Inbox, Said};
+
+/// A number of things: `1 turn`, `2 turns`.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// How a remark is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// What was asked for.
+    Plain,
+    /// Beside the conversation.
+    Note,
+    /// Good news.
+    Good,
+    /// A warning.
+    Warn,
+    /// An error.
+    Bad,
+}
+
+/// The output.
+#[derive(Debug, Clone)]
+pub struct Out {
+    json: bool,
+    no_color: bool,
+    color: bool,
+    /// The full-screen view, which then has everything but JSON.
+    screen: Option<Arc<Inbox>>,
+}
+
+impl Out {
+    /// Looks whether there is a terminal.
+    pub fn new(json: bool, no_color: bool) -> Self {
+        let color = !json && !no_color && io::stdout().is_terminal() && io::stderr().is_terminal();
+        Self { json, no_color, color, screen: None }
+    }
+
+    /// The same user, at a full-screen view.
+    pub fn on_screen(&self, inbox: Arc<Inbox>) -> Self {
+        Self { json: false, screen: Some(inbox), ..*self }
+    }
+
+    /// The full-screen view.
+    pub fn screen(&self) -> Option<&Inbox> {
+        self.screen.as_deref()
+    }
+
+    /// Whether the user wants no colour.
+    pub fn no_color(&self) -> bool {
+        self.no_color
+    }
+
+    /// Waits until the user ends what runs: by Ctrl-C, which is a signal, or a key that the full-screen view reads. An
+    /// interrupt that came when nothing waited counts for the view alone.
+    pub async fn interrupted(&self) {
+        match &self.screen {
+            Some(inbox) => inbox.stopped().await,
+            // Without a handler there is nothing to wait for but the end of the process.
+            None => drop(tokio::signal::ctrl_c().await),
+        }
+    }
+
+    /// Whether the user asked for JSON.
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// A line of JSON.
+    pub fn value(&self, value: &serde_json::Value) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{value}")?;
+        out.flush()
+    }
+
+    /// A line.
+    pub fn line(&self, text: &str) -> io::Result<()> {
+        if let Some(inbox) = self.screen() {
+            inbox.push(Said::Remark(Tone::Plain, text.to_owned()));
+            return Ok(());
+        }
+        writeln!(io::stdout().lock(), "{text}")
+    }
+
+    /// Rows in columns, the first of them the heading. Numbers, and what begins with one, stand to the right.
+    pub fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
+        for line in columns(rows) {
+            self.line(&line)?;
+        }
+        Ok(())
+    }
+
+    /// Text of a conversation, as it comes.
+    pub fn text(&self, text: &str) -> io::Result<()> {
+        if self.screen.is_some() {
+            return self.line(text.trim_end_matches('\n'));
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(clean(text).as_bytes())?;
+        out.flush()
+    }
+
+    /// A remark beside the conversation, to standard error.
+    pub fn note(&self, text: &str) {
+        self.say(Tone::Note, text);
+    }
+
+    /// A good remark.
+    pub fn good(&self, text: &str) {
+        self.say(Tone::Good, text);
+    }
+
+    /// A warning.
+    pub fn warn(&self, text: &str) {
+        self.say(Tone::Warn, text);
+    }
+
+    /// An error with its next step; with JSON also as an object on standard output.
+    pub fn error(&self, name: &str, message: &str, hint: Option<&str>) {
+        self.problem(message, hint);
+        if self.json {
+            let value = serde_json::json!({ "error": { "name": name, "message": message, "hint": hint } });
+            // With the output gone there is nobody left to tell.
+            let _ = self.value(&value);
+        }
+    }
+
+    /// An error on standard error.
+    pub fn problem(&self, message: &str, hint: Option<&str>) {
+        self.say(Tone::Bad, &format!("error: {message}"));
+        if let Some(hint) = hint {
+            self.say(Tone::Note, &format!("  try: {hint}"));
+        }
+    }
+
+    /// A remark, to standard error.
+    pub fn say(&self, tone: Tone, text: &str) {
+        if let Some(inbox) = self.screen() {
+            inbox.push(Said::Remark(tone, text.to_owned()));
+            return;
+        }
+        let text = clean(text);
+        let code = match tone {
+            Tone::Plain => "0",
+            Tone::Note => "2",
+            Tone::Good => "32",
+            Tone::Warn => "33",
+            Tone::Bad => "31",
+        };
+        let line = if self.color { format!("\x1b[{code}m{text}\x1b[0m\n") } else { format!("{text}\n") };
+        let _ = io::stderr().lock().write_all(line.as_bytes());
+    }
+}
+
+/// Rows as lines of columns, without control characters.
+fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let printable = |cell: &String| cell.chars().filter(|c| !acts(*c)).collect::<String>();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(printable).collect()).collect();
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let is_number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || ".%-".contains(c));
+    // The last column is text, and not filled up.
+    let right = |column: usize| column + 1 < count && cells(column).skip(1).all(is_number);
+    let shape: Vec<(usize, bool)> = (0..count).map(|column| (width(column), right(column))).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&shape).map(|(cell, (width, right))| {
+            if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Without characters that do something to a terminal or to the order of a line, line ends and tabs apart.
+pub fn clean(text: &str) -> String {
+    text.chars().filter(|c| !acts(*c) || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Whether a character shows nothing, but does something: C0 and C1 controls, what turns the direction of text around
+/// (with which a line can be made to read as another), and what hides text altogether.
+pub fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            // Marks, embeddings, overrides and isolates of direction.
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
+            // Line and paragraph separators, and what has no width at all; joiners stay, since scripts need them.
+            | '\u{2028}' | '\u{2029}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            // Tags, in which whole sentences can be hidden.
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Enough of a node's id to tell nodes apart.
+pub fn short(node: &NodeId) -> String {
+    node.to_string().chars().take(8).collect()
+}
+
+/// Who speaks, for a reader.
+pub fn role(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "you",
+        Role::Assistant => "model",
+        Role::Tool => "tool",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_carry_no_control_characters() {
+        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let rows =
+            [row(&["NODE", "SHARE", "WHY"]), row(&["a\x1b[2Jb", "5.0%", "good"]), row(&["c", "95.0%", ""])];
+        assert_eq!(columns(&rows), ["NODE   SHARE  WHY", "a[2Jb   5.0%  good", "c      95.0%"]);
+    }
+
+    #[test]
+    fn an_answer_cannot_drive_the_terminal() {
+        assert_eq!(clean("a\x1b[2Jb\r\u{9b}31mc\n\td\u{7}"), "a[2Jb31mc\n\td");
+        assert_eq!(clean("pay \u{202e}001\u{202c} \u{2067}now\u{2069}\u{e0041}"), "pay 001 now");
+        assert_eq!(
+            clean("\u{646}\u{200c}\u{647} 👩\u{200d}👧"),
+            "\u{646}\u{200c}\u{647} 👩\u{200d}👧",
+            "joiners stay"
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! Memory in `baton chat`: the hint that the relayer is given, and what is sent to be remembered.
+
+use std::pin::Pin;
+
+use baton_client::{AccountKey, ClientError, MemoryHint, TurnOutcome};
+use baton_gateway::GatewayMemory;
+use baton_proto::{
+    ids::{SessionId, SuiAddress},
+    limits::MAX_HINT_BYTES,
+    record::{Message, Role},
+};
+use reqwest::Method;
+use serde_json::json;
+
+use super::{
+    Failure, account,
+    args::{HintMode, MemoryWish},
+    delegation::Acting,
+    desk::Desk,
+    out::Out,
+    settings::Settings,
+};
+
+/// Most words of a hint.
+const MAX_KEYWORDS: usize = 12;
+/// Shortest word that says what a message is about.
+const MIN_KEYWORD_CHARS: usize = 4;
+/// Longer words that say nothing of it all the same.
+const STOP_WORDS: &[&str] = &[
+    "about", "after", "again", "because", "been", "before", "being", "could", "does", "doing", "down",
+    "from", "have", "having", "here", "into", "just", "know", "like", "made", "make", "many", "more", "most",
+    "much", "only", "other", "over", "please", "really", "same", "should", "some", "such", "tell", "than",
+    "that", "their", "them", "then", "there", "these", "they", "thing", "think", "this", "those", "through",
+    "under", "until", "very", "want", "well", "were", "what", "when", "where", "which", "while", "will",
+    "with", "would", "your", "yours",
+];
+
+/// What `--memory` asks for.
+pub struct Remembering {
+    key: AccountKey,
+    owner: SuiAddress,
+    mode: HintMode,
+    project: Option<String>,
+    persona: Option<String>,
+    /// Where exchanges are sent to be remembered, if they are.
+    pub write: Option<Desk>,
+}
+
+impl Remembering {
+    /// As the flags say; none without `--memory`.
+    pub fn from(settings: &Settings, arguments: &MemoryWish) -> Result<Option<Self>, Failure> {
+        if !arguments.memory {
+            return Ok(None);
+        }
+        let key = account::load(settings)?;
+        let address = Acting::from(settings, &key)?.owner;
+        let owner = address.strip_prefix("0x").and_then(|hex| hex.parse::<SuiAddress>().ok());
+        let owner =
+            owner.ok_or_else(|| ClientError::Config("--owner is 0x and 64 hex characters".to_owned()))?;
+        let write = if arguments.memory_write { Some(Desk::open(settings)?) } else { None };
+        let (project, persona) = (arguments.project.clone(), arguments.persona.clone());
+        Ok(Some(Self { key, owner, mode: arguments.memory_hint, project, persona, write }))
+    }
+
+    /// The hint for a message, said plainly to the user too.
+    pub fn hint(&self, session: SessionId, messages: &[Message], out: &Out) -> MemoryHint {
+        let said = said(messages);
+        let words = self.words(&said);
+        match self.mode {
+            HintMode::Message => out.note("the relayer reads this message, to recall by it"),
+            _ if words.is_empty() => {
+                out.note("the relayer is told no words, and recalls what it knows of you")
+            }
+            _ => out.note(&format!("the relayer is told: {words}")),
+        }
+        self.hint_of(session, words)
+    }
+
+    /// The words that the relayer is told.
+    fn words(&self, said: &str) -> String {
+        match self.mode {
+            HintMode::None => String::new(),
+            HintMode::Keywords => keywords(said),
+            HintMode::Message => cut(said, MAX_HINT_BYTES).to_owned(),
+        }
+    }
+
+    fn hint_of(&self, session: SessionId, words: String) -> MemoryHint {
+        MemoryHint {
+            owner: self.owner,
+            session: Some(session.to_string()),
+            project: self.project.clone(),
+            persona: self.persona.clone(),
+            ..MemoryHint::new(self.key.clone(), words)
+        }
+    }
+
+    /// Sends an exchange to be remembered.
+    pub async fn send(
+        &self,
+        desk: &Desk,
+        messages: &[Message],
+        outcome: &TurnOutcome,
+    ) -> Result<(), Failure> {
+        let mut body = json!({
+            "session": outcome.session.to_string(), "turn": outcome.seq, "user": said(messages),
+            "assistant": outcome.text,
+        });
+        for (name, value) in [("project", &self.project), ("persona", &self.persona)] {
+            if let Some(value) = value {
+                body[name] = value.as_str().into();
+            }
+        }
+        desk.text(Method::POST, "/v1/memory/turns", body.to_string()).await.map(drop)
+    }
+}
+
+/// For `baton serve`, whose user sees no prompt: what relayers are told is said once, at its start.
+impl GatewayMemory for Remembering {
+    fn hint(&self, session: SessionId, messages: &[Message]) -> MemoryHint {
+        self.hint_of(session, self.words(&said(messages)))
+    }
+
+    fn remember<'a>(
+        &'a self,
+        messages: &'a [Message],
+        outcome: &'a TurnOutcome,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(desk) = &self.write else { return };
+            if let Err(failure) = self.send(desk, messages, outcome).await {
+                let name = match &failure {
+                    Failure::Client(error) => error.name(),
+                    Failure::Relayer { name, .. } => name.as_str(),
+                    _ => "Io",
+                };
+                tracing::warn!(name, "an exchange was not remembered");
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Remembering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remembering").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+fn said(messages: &[Message]) -> String {
+    let said = messages.iter().filter(|message| message.role == Role::User);
+    said.map(|message| message.text.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// The first words of a message that say what it is about, each once.
+fn keywords(text: &str) -> String {
+    let mut chosen: Vec<String> = Vec::new();
+    for word in text.split(|c: char| !c.is_alphanumeric()) {
+        let word = word.to_lowercase();
+        let counts = word.chars().count() >= MIN_KEYWORD_CHARS && !STOP_WORDS.contains(&word.as_str());
+        if counts && !chosen.contains(&word) && chosen.len() < MAX_KEYWORDS {
+            chosen.push(word);
+        }
+    }
+    let words = chosen.join(" ");
+    cut(&words, MAX_HINT_BYTES).to_owned()
+}
+
+/// The beginning of a text, of at most so many bytes.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keywords_are_few_and_say_what_it_is_about() {
+        assert_eq!(keywords("What should I tell my sister about the boat? The BOAT!"), "sister boat");
+        assert_eq!(keywords("hm, ok"), "");
+        assert_eq!(keywords(&"abcd efgh ".repeat(50)), "abcd efgh");
+        let many: Vec<String> = (0..40).map(|n| format!("word{n}")).collect();
+        assert_eq!(keywords(&many.join(" ")).split(' ').count(), MAX_KEYWORDS);
+    }
+
+    #[test]
+    fn a_hint_is_cut_between_characters() {
+        assert_eq!(cut("aé", 2), "a");
+        assert_eq!(cut("aé", 3), "aé");
+    }
+}

@@ -1,0 +1,98 @@
+//! The prompt of `baton chat`, line by line. Its history of lines is in memory only: what was said is in the sealed journal.
+
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    sync::Arc,
+};
+
+use baton_client::{Client, ClientError};
+use rustyline::{Editor, error::ReadlineError, history::MemHistory};
+
+use super::{
+    Failure,
+    args::ChatArguments,
+    dialogue::{Dialogue, Then, parse},
+    out::Out,
+    talk::Talk,
+};
+
+/// Where lines come from: a terminal with editing, or a pipe.
+enum Input {
+    Terminal(Box<Editor<(), MemHistory>>),
+    Pipe,
+}
+
+impl Input {
+    fn open() -> Self {
+        if std::io::stdin().is_terminal()
+            && let Ok(editor) = Editor::with_history(rustyline::Config::default(), MemHistory::new())
+        {
+            return Self::Terminal(Box::new(editor));
+        }
+        Self::Pipe
+    }
+
+    /// The next line; none at the end. Blocking.
+    fn next(&mut self) -> std::io::Result<Option<String>> {
+        match self {
+            Self::Terminal(editor) => loop {
+                match editor.readline("> ") {
+                    Ok(line) => {
+                        // A full history only forgets its oldest line.
+                        let _ = editor.add_history_entry(&line);
+                        return Ok(Some(line));
+                    }
+                    // At the prompt Ctrl-C clears the line, as in a shell.
+                    Err(ReadlineError::Interrupted) => {}
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(ReadlineError::Io(error)) => return Err(error),
+                    Err(error) => return Err(std::io::Error::other(error)),
+                }
+            },
+            Self::Pipe => {
+                let mut line = String::new();
+                let read = std::io::stdin().lock().read_line(&mut line)?;
+                Ok((read > 0).then_some(line))
+            }
+        }
+    }
+}
+
+/// The prompt, from opening to the last line.
+pub async fn run(
+    client: &Client,
+    talk: Arc<Talk>,
+    arguments: &ChatArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let mut dialogue = Dialogue::open(client, talk, arguments, out.clone()).await?;
+    dialogue.greet().await?;
+    let mut input = Input::open();
+    let is_pipe = matches!(input, Input::Pipe);
+    loop {
+        let read = tokio::task::spawn_blocking(move || {
+            let line = input.next();
+            (input, line)
+        });
+        let (back, line) = tokio::select! {
+            read = read => read.map_err(|_| ClientError::TaskEnded)?,
+            // At a terminal the line editor takes Ctrl-C itself.
+            () = out.interrupted(), if is_pipe => return Err(Failure::Interrupted),
+        };
+        input = back;
+        let Some(line) = line? else { return Ok(()) };
+        let done = match dialogue.act(parse(&line)).await {
+            Ok(Then::Greet) => dialogue.greet().await.map(|()| Then::On),
+            other => other,
+        };
+        match done {
+            Ok(Then::Leave) => return Ok(()),
+            Ok(_) => {}
+            // A script must learn that a turn failed; a person reads it and goes on.
+            Err(failure) if is_pipe => return Err(failure),
+            Err(failure) => {
+                failure.report(out);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `baton serve`: the endpoint that speaks OpenAI's API.
+
+use std::{io::IsTerminal as _, path::Path, sync::Arc};
+
+use baton_client::{ClientError, TurnInput};
+use baton_gateway::{Gateway, GatewayConfig, GatewayMemory, is_loopback};
+use baton_keys::files;
+use baton_proto::{ids::NodeId, turn::Sampling};
+use serde_json::json;
+use tokio::net::TcpListener;
+use zeroize::Zeroizing;
+
+use super::{
+    Failure,
+    args::{HintMode, ServeArguments},
+    leave_at_second_interrupt,
+    out::Out,
+    remembering::Remembering,
+    settings::{self, Settings},
+    talk::DEFAULT_TEMPERATURE,
+    with_client, write_private,
+};
+
+/// The key's file in the home folder.
+const KEY_FILE: &str = "serve.key";
+/// What a made key begins with, so that it is recognised where it should not be.
+const KEY_PREFIX: &str = "sk-baton-";
+/// Largest key file.
+const MAX_KEY_BYTES: u64 = 4096;
+
+pub async fn run(settings: &Settings, arguments: &ServeArguments, out: &Out) -> Result<(), Failure> {
+    let address = arguments.listen;
+    if arguments.no_key && !is_loopback(&address) {
+        return Err(Failure::Usage(format!(
+            "--no-key with --listen {address}: without a key only programs of this machine may be served"
+        )));
+    }
+    let template = template(settings, arguments)?;
+    let memory = Remembering::from(settings, &arguments.memory)?;
+    if memory.is_some() && template.relayer.is_none() {
+        return Err(Failure::Usage(
+            "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+        ));
+    }
+    tell_memory(memory.as_ref(), arguments.memory.memory_hint, out);
+    let memory: Option<Arc<dyn GatewayMemory>> = memory.map(|memory| Arc::new(memory) as _);
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::Usage(format!("--listen {address}: {error}; choose another port, or end what uses it"))
+    })?;
+    let address = listener.local_addr()?;
+    with_client(settings, true, async |client| {
+        let key_file = arguments.key_file.clone().unwrap_or_else(|| settings.home().join(KEY_FILE));
+        let key = if arguments.no_key { None } else { Some(key(&key_file)?) };
+        let config = GatewayConfig {
+            key,
+            origins: arguments.allow_origin.clone(),
+            hosts: arguments.allow_host.clone(),
+            template,
+            memory,
+        };
+        let gateway = Gateway::open(client.clone(), config.clone()).await?;
+        announce(address, (!arguments.no_key).then_some(&*key_file), config.key.as_ref(), out)?;
+        let stop = async {
+            stopped().await;
+            leave_at_second_interrupt();
+        };
+        Ok(gateway.serve(listener, stop).await?)
+    })
+    .await
+}
+
+fn template(settings: &Settings, arguments: &ServeArguments) -> Result<TurnInput, Failure> {
+    let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
+    let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
+    template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
+    if let Some(only) = &arguments.only {
+        let node = only.parse::<NodeId>();
+        template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
+    }
+    template.max_output_tokens = arguments.max_tokens.unwrap_or(template.max_output_tokens);
+    let temperature = arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE);
+    template.sampling = Sampling { temperature, ..Sampling::default() };
+    if template.sampling.check().is_err() {
+        return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
+    }
+    Ok(template)
+}
+
+/// Says once what a relayer is told of every message.
+fn tell_memory(memory: Option<&Remembering>, hint: HintMode, out: &Out) {
+    let Some(memory) = memory else { return };
+    out.note(match hint {
+        HintMode::Message => "the relayer reads every message, to recall by it",
+        HintMode::Keywords => "the relayer is told a few words of every message, to recall by them",
+        HintMode::None => "the relayer is told no words, and recalls what it knows of you",
+    });
+    if memory.write.is_some() {
+        out.note("every exchange is sent to the relayer, to be remembered");
+    }
+}
+
+/// The bearer key in a file, which is made where there is none.
+fn key(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let read = files::read_secret(path, "bearer key", MAX_KEY_BYTES).map_err(ClientError::from)?;
+    if let Some(bytes) = read {
+        let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
+        // A header carries nothing else, and an empty key would be none.
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Failure::Usage(format!(
+                "the key file {} holds no key: one line of visible characters; remove it, and a new one is made",
+                path.display()
+            )));
+        }
+        return Ok(Zeroizing::new(text.to_owned()));
+    }
+    let random = Zeroizing::new(baton_keys::secret::random_bytes::<32>());
+    let key = Zeroizing::new(format!("{KEY_PREFIX}{}", hex::encode(*random)));
+    write_private(path, format!("{}\n", *key).as_bytes())?;
+    Ok(key)
+}
+
+/// Tells where the endpoint is; programs read the JSON line. A person gets the page's link with the key in its fragment,
+/// which browsers send to nobody.
+fn announce(
+    address: std::net::SocketAddr,
+    key_file: Option<&Path>,
+    key: Option<&Zeroizing<String>>,
+    out: &Out,
+) -> Result<(), Failure> {
+    let url = format!("http://{address}/v1");
+    if out.json() {
+        let key_file = key_file.map(|path| path.display().to_string());
+        return Ok(out.value(&json!({ "event": "ready", "url": url, "key_file": key_file }))?);
+    }
+    out.line(&format!("export OPENAI_BASE_URL={url}"))?;
+    match key_file {
+        Some(path) => out.line(&format!("export OPENAI_API_KEY=\"$(cat '{}')\"", path.display()))?,
+        None => out.line("export OPENAI_API_KEY=none")?,
+    }
+    if std::io::stderr().is_terminal() {
+        let key = key.map_or_else(String::new, |key| format!("#key={}", **key));
+        out.note(&format!("chat page: http://{address}/{key}\nprograms that speak OpenAI's API need the lines above; Ctrl-C ends this"));
+    }
+    Ok(())
+}
+
+/// Ctrl-C, or a termination signal.
+async fn stopped() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without a handler there is nothing to wait for but the end of the process.
+    let _ = tokio::signal::ctrl_c().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_only_its_owner_may_read_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("serve.key");
+        let made = key(&path).unwrap();
+        assert!(made.starts_with(KEY_PREFIX) && made.len() == KEY_PREFIX.len() + 64);
+        assert_eq!(*key(&path).unwrap(), *made);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(key(&path), Err(Failure::Client(ClientError::KeyFile(_)))));
+        let empty = folder.path().join("empty");
+        files::write_private(&empty, b"\n").unwrap();
+        assert!(matches!(key(&empty), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,449 @@
+//! `baton session`.
+
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    path::Path,
+};
+
+use baton_client::{
+    Client, ClientError, Listing, SessionInfo, SessionRoot, UnreadableSession, VerifyReport, transfer,
+};
+use baton_proto::export::ExportMemory;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::{
+    Failure,
+    args::SessionCommand,
+    clock, devices, find_session,
+    interrupt::cancellable,
+    out::{Out, count, role, short},
+    settings::{Settings, read_bounded},
+    storage, with_client, write_private,
+};
+
+pub async fn run(settings: &Settings, command: SessionCommand, out: &Out) -> Result<(), Failure> {
+    match command {
+        SessionCommand::List => {
+            with_client(settings, false, async |client| show_list(client, out).await).await
+        }
+        SessionCommand::Show { session } => {
+            with_client(settings, false, async |client| show(client, &session, out).await).await
+        }
+        SessionCommand::Verify { file: Some(file), full, .. } => verify_file(&file, full, out).await,
+        SessionCommand::Verify { session, full, repair, .. } => {
+            let named = session.ok_or_else(|| Failure::Usage("name a session".to_owned()))?;
+            with_client(settings, true, async |client| verify(client, &named, full, repair, out).await).await
+        }
+        SessionCommand::Export { session, out: file, with_root } => {
+            with_client(settings, false, async |client| {
+                let id = find_session(client, &session).await?;
+                write(&client.export(id, with_root).await?, &file, out)
+            })
+            .await
+        }
+        SessionCommand::Memory { session, turn, out: file } => {
+            with_client(settings, false, async |client| {
+                write(&memory(client, &session, turn).await?, &file, out)
+            })
+            .await
+        }
+        SessionCommand::Import { file } => {
+            let text = read(&file, transfer::MAX_EXPORT_BYTES as u64)?;
+            with_client(settings, true, async |client| told(client, client.import(&text).await?, out).await)
+                .await
+        }
+        SessionCommand::Storage { session } => {
+            with_client(settings, false, async |client| storage::show(client, &session, out).await).await
+        }
+        SessionCommand::Renew { session, within_days } => {
+            with_client(settings, false, async |client| {
+                storage::renew(client, session.as_deref(), within_days, out).await
+            })
+            .await
+        }
+        SessionCommand::Check { session } => {
+            with_client(settings, false, async |client| devices::check(client, &session, out).await).await
+        }
+        SessionCommand::Sync { session, model, allow_echo, over } => {
+            let options = devices::options(settings, model, allow_echo);
+            with_client(settings, true, async |client| {
+                devices::sync(client, &session, &options, over, out).await
+            })
+            .await
+        }
+        SessionCommand::Delete { session, yes } => {
+            with_client(settings, true, async |client| delete(client, &session, yes, out).await).await
+        }
+        SessionCommand::Backup { session, out: file } => {
+            with_client(settings, false, async |client| backup(client, &session, file.as_deref(), out).await)
+                .await
+        }
+        SessionCommand::Restore { session: Some(session), .. } => {
+            with_client(settings, true, async |client| {
+                let root = client.backup(find_session(client, &session).await?).await?;
+                restored(client, &root, out).await
+            })
+            .await
+        }
+        SessionCommand::Restore { session: None, words_file } => {
+            let words = words(words_file.as_deref())?;
+            let root = SessionRoot::from_words(&words).map_err(ClientError::from)?;
+            with_client(settings, true, async |client| restored(client, &root, out).await).await
+        }
+    }
+}
+
+/// The sessions, a line each.
+pub async fn show_list(client: &Client, out: &Out) -> Result<(), Failure> {
+    let Listing { sessions, unreadable } = client.listing().await?;
+    if out.json() {
+        let list: Vec<_> = sessions.iter().map(describe).collect();
+        let unreadable: Vec<_> = unreadable.iter().map(describe_unreadable).collect();
+        return Ok(out.value(&json!({ "sessions": list, "unreadable": unreadable }))?);
+    }
+    if sessions.is_empty() && unreadable.is_empty() {
+        out.note("no sessions yet; begin one with baton chat");
+    }
+    for session in &sessions {
+        let node = session.last_node.as_ref().map_or_else(|| "-".to_owned(), short);
+        let mut remarks = Vec::new();
+        if session.pending {
+            remarks.push("unanswered message".to_owned());
+        }
+        if session.torn_end_bytes > 0 {
+            remarks.push("turns may be missing at its end".to_owned());
+        }
+        if session.unstored > 0 {
+            remarks.push(format!("{} not yet stored", count(session.unstored, "blob")));
+        }
+        if let Some(until_ms) = session.kept_until_ms {
+            remarks.push(storage::kept(until_ms, clock::now_ms()));
+        }
+        out.line(&format!(
+            "{}  {:>5} turns  last node {node}  {}",
+            session.id,
+            session.turns,
+            remarks.join(", ")
+        ))?;
+    }
+    for journal in &unreadable {
+        if let Some(id) = &journal.id {
+            out.line(&format!("{id}  cannot be read"))?;
+        }
+        out.warn(&journal.error.to_string());
+        if let Some(hint) = journal.error.hint() {
+            out.note(&format!("  try: {hint}"));
+        }
+    }
+    Ok(())
+}
+
+fn describe_unreadable(journal: &UnreadableSession) -> serde_json::Value {
+    json!({
+        "session": journal.id.map(|id| id.to_string()),
+        "error": { "name": journal.error.name(), "message": journal.error.to_string() },
+    })
+}
+
+fn describe(session: &SessionInfo) -> serde_json::Value {
+    json!({
+        "session": session.id.to_string(),
+        "turns": session.turns,
+        "head": session.head.to_string(),
+        "created_ms": session.created_ms,
+        "last_ms": session.last_ms,
+        "last_node": session.last_node.map(|node| node.to_string()),
+        "pending": session.pending,
+        "torn_end_bytes": session.torn_end_bytes,
+        "unstored": session.unstored,
+        "kept_until_ms": session.kept_until_ms,
+    })
+}
+
+async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let history = client.history(id).await?;
+    let displaced = client.displaced(id).await?;
+    let info = client.session(id).await?;
+    let mut turns = Vec::new();
+    for view in &history {
+        let link = &view.turn.link;
+        let Some(record) = &view.turn.record else { continue };
+        if out.json() {
+            let messages: Vec<_> = record
+                .messages
+                .iter()
+                .map(|message| json!({ "role": role(message.role), "text": message.text }))
+                .collect();
+            turns.push(json!({
+                "seq": link.seq,
+                "kind": format!("{:?}", record.kind).to_lowercase(),
+                "supersedes_from": record.supersedes_from,
+                "node": link.author.to_string(),
+                "link": link.link_hash().to_string(),
+                "receipt": view.receipt.as_ref().map(|receipt| receipt.receipt_hash().to_string()),
+                "stored": view.stored,
+                "moved_from": view.moved_from.map(|from| from.seq),
+                "messages": messages,
+            }));
+            continue;
+        }
+        let moved = view.moved_from.map(|from| format!(" · was turn {}, said again", from.seq));
+        out.note(&format!("turn {} · node {}{}", link.seq, short(&link.author), moved.unwrap_or_default()));
+        for message in &record.messages {
+            out.text(&format!("{}: {}\n", role(message.role), message.text))?;
+        }
+    }
+    if out.json() {
+        out.value(&json!({
+            "session": id.to_string(),
+            "turns": turns,
+            "torn_end_bytes": info.torn_end_bytes,
+            "displaced": displaced.iter().map(devices::describe_displaced).collect::<Vec<_>>(),
+            "devices": devices::describe_devices(&info),
+        }))?;
+        return Ok(());
+    }
+    devices::show_displaced(&displaced, out)?;
+    devices::show_devices(&info, out);
+    if info.torn_end_bytes > 0 {
+        out.warn(&format!(
+            "the end of this session's journal was cut off ({}): turns that followed may be missing here",
+            count(info.torn_end_bytes, "byte")
+        ));
+        out.note(&format!("  try: baton session sync {id}"));
+    }
+    Ok(())
+}
+
+/// Writes what is as secret as the conversation to a file, or to standard output.
+fn write(text: &str, file: &Path, out: &Out) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        return Ok(out.line(text)?);
+    }
+    write_private(file, text.as_bytes())?;
+    out.note(&format!("written to {}; it is as secret as the conversation", file.display()));
+    Ok(())
+}
+
+/// The memory that turns were answered with, as `baton-node replay` takes it.
+async fn memory(client: &Client, named: &str, turn: Option<u64>) -> Result<Zeroizing<String>, Failure> {
+    let id = find_session(client, named).await?;
+    let turns = client.history(id).await?.into_iter();
+    let kept: Vec<ExportMemory> = turns
+        .map(|view| ExportMemory { seq: view.turn.link.seq, items: view.memory })
+        .filter(|one| !one.items.is_empty() && turn.is_none_or(|seq| seq == one.seq))
+        .collect();
+    if kept.is_empty() {
+        return Err(Failure::Usage(match turn {
+            Some(seq) => format!("turn {seq} was answered without memory, or there is no such turn"),
+            None => "no turn of the session was answered with memory".to_owned(),
+        }));
+    }
+    let text = serde_json::to_string(&kept).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(Zeroizing::new(text))
+}
+
+async fn verify(client: &Client, named: &str, full: bool, repair: bool, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let mut report = cancellable(client.verify(id, full)).await?;
+    if repair && !report.not_stored.is_empty() {
+        let many = report.not_stored.len();
+        cancellable(client.put_back_blobs(id, &report.not_stored)).await?;
+        out.note(&format!("put back into the store: {many} of {}; checking again", report.segments));
+        report = cancellable(client.verify(id, full)).await?;
+    }
+    show_report(&report, out)?;
+    if !report.not_stored.is_empty() && !repair && !out.json() {
+        out.note(&format!("  try: baton session verify {id} --repair"));
+    }
+    match client.check_head(id).await {
+        Ok(_) => devices::warn_of_indexes(&client.session(id).await?, out),
+        Err(error @ ClientError::Store(_)) => out.warn(&format!("the head index was not compared: {error}")),
+        Err(error) => return Err(error.into()),
+    }
+    match (report.is_good(), report.not_stored.is_empty()) {
+        (false, _) => Err(Failure::Unverified),
+        (true, false) => Err(Failure::NotStored),
+        (true, true) => Ok(()),
+    }
+}
+
+/// What a verification found.
+pub fn show_report(report: &VerifyReport, out: &Out) -> Result<(), Failure> {
+    if out.json() {
+        let problems: Vec<_> = report
+            .problems
+            .iter()
+            .map(|problem| json!({ "seq": problem.seq, "code": problem.code.name() }))
+            .collect();
+        return Ok(out.value(&json!({
+            "verified": report.is_good(),
+            "stored": report.not_stored.is_empty(),
+            "not_stored": report.not_stored,
+            "turns": report.turns,
+            "segments": report.segments,
+            "blobs_checked": report.blobs_checked,
+            "ids_checked": report.ids_checked,
+            "from_store": report.from_store,
+            "from_own": report.from_own,
+            "receipts_checked": report.receipts_checked,
+            "receipts_missing": report.receipts_missing,
+            "problems": problems,
+        }))?);
+    }
+    for problem in &report.problems {
+        out.warn(&format!("turn {}: {}", problem.seq, problem.code));
+    }
+    let line = format!(
+        "{} in {} ({} from the store, {} from this machine), {} and {} checked, {} checked, {} not kept",
+        count(report.turns, "turn"),
+        count(report.segments, "segment"),
+        report.from_store,
+        report.from_own,
+        count(report.blobs_checked, "blob"),
+        count(report.ids_checked, "blob ID"),
+        count(report.receipts_checked, "receipt"),
+        report.receipts_missing,
+    );
+    match (report.is_good(), report.not_stored.len()) {
+        (true, 0) => out.good(&format!("✓ verified: {line}")),
+        (true, missing) => out.warn(&format!(
+            "the chain is whole, but the store does not give {missing} of its {} segments; they were checked from \
+             this machine's own copy: {line}",
+            report.segments
+        )),
+        (false, _) => out.warn(&format!("not as it should be: {line}")),
+    }
+    Ok(())
+}
+
+async fn verify_file(file: &Path, full: bool, out: &Out) -> Result<(), Failure> {
+    let text = read(file, transfer::MAX_EXPORT_BYTES as u64)?;
+    let export = transfer::parse(&text)?;
+    let checked = tokio::task::spawn_blocking(move || transfer::verify_export(&export, full));
+    let report = checked.await.map_err(|_| ClientError::TaskEnded)?.map_err(ClientError::from)?;
+    if out.json() {
+        out.value(&json!({
+            "verified": true,
+            "head": report.head.to_string(),
+            "turns": report.turns,
+            "segments": report.segments,
+            "receipts_checked": report.receipts_checked,
+            "acks_checked": report.acks_checked,
+        }))?;
+    } else {
+        out.good(&format!(
+            "✓ verified: {} in {}, {} and {}",
+            count(report.turns, "turn"),
+            count(report.segments, "segment"),
+            count(report.receipts_checked, "receipt"),
+            count(report.acks_checked, "acknowledgement")
+        ));
+    }
+    Ok(())
+}
+
+async fn delete(client: &Client, named: &str, yes: bool, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    if !yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::Usage(
+                "nothing is deleted without --yes where nobody can be asked".to_owned(),
+            ));
+        }
+        out.warn(&format!("delete session {id}? Type yes:"));
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer)?;
+        if answer.trim() != "yes" {
+            out.note("nothing was deleted");
+            return Ok(());
+        }
+    }
+    match client.delete(id).await?.untold {
+        None => {
+            out.note("deleted");
+            Ok(())
+        }
+        Some(error) => {
+            out.warn(
+                "deleted here, but the head index was not told: with its words the session can still be brought back",
+            );
+            Err(error.into())
+        }
+    }
+}
+
+async fn backup(client: &Client, named: &str, file: Option<&Path>, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let root = client.backup(id).await?;
+    let words = root.to_words();
+    match file {
+        Some(file) => {
+            write_private(file, Zeroizing::new(format!("{}\n", *words)).as_bytes())?;
+            out.note(&format!("written to {}; whoever has it has the session", file.display()));
+        }
+        None if std::io::stdout().is_terminal() => {
+            out.warn("whoever has these words has the session; write them down and clear the screen");
+            out.line(&words)?;
+        }
+        // Words in a pipe end up in logs and shell histories.
+        None => return Err(Failure::Usage("give a file with --out, or run it at a terminal".to_owned())),
+    }
+    Ok(())
+}
+
+fn words(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
+    if let Some(file) = file {
+        return read(file, 4096);
+    }
+    if std::io::stdin().is_terminal() {
+        return Ok(Zeroizing::new(rpassword::prompt_password("The 24 words (not shown): ")?));
+    }
+    let mut text = Zeroizing::new(String::new());
+    std::io::stdin().lock().read_line(&mut text)?;
+    Ok(text)
+}
+
+/// Brings a session back, as far as it can be read.
+async fn restored(client: &Client, root: &SessionRoot, out: &Out) -> Result<(), Failure> {
+    let recovered = client.recover_available(root).await?;
+    let id = recovered.session;
+    let Some(lost) = recovered.lost else { return told(client, id, out).await };
+    let info = client.session(id).await?;
+    if out.json() {
+        let mut value = describe(&info);
+        value["lost"] = json!({ "from": lost.start(), "to": lost.end() });
+        out.value(&value)?;
+    } else {
+        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
+        out.warn(&format!(
+            "turns {} to {} are not: the store does not have their blobs",
+            lost.start(),
+            lost.end()
+        ));
+        out.note(
+            "  try: on a device that still has them, baton session verify SESSION --repair; then restore here again",
+        );
+        out.note(&format!("  or go on without them: baton session sync {id} --over"));
+    }
+    Err(Failure::NotStored)
+}
+
+/// Tells of a session that came from elsewhere.
+async fn told(client: &Client, id: baton_proto::ids::SessionId, out: &Out) -> Result<(), Failure> {
+    let info = client.session(id).await?;
+    if out.json() {
+        out.value(&describe(&info))?;
+    } else {
+        out.good(&format!("✓ session {id} is here, verified, with {}", count(info.turns, "turn")));
+        out.note(&format!("go on with: baton chat {}", id.to_string().chars().take(8).collect::<String>()));
+    }
+    Ok(())
+}
+
+fn read(path: &Path, limit: u64) -> Result<Zeroizing<String>, Failure> {
+    read_bounded(path, limit)
+        .map_err(|source| ClientError::File { action: "read", path: path.to_owned(), source }.into())
+}

@@ -1,0 +1,142 @@
+//! `baton session storage` and `baton session renew`.
+
+use std::time::Duration;
+
+use baton_client::{BlobLifetime, Client, ClientError, RenewReport};
+use baton_proto::ids::SessionId;
+use serde_json::{Value, json};
+
+use super::{
+    Failure,
+    clock::now_ms,
+    find_session,
+    interrupt::cancellable,
+    out::{Out, count},
+};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Shows until when a session's blobs are kept.
+pub async fn show(client: &Client, named: &str, out: &Out) -> Result<(), Failure> {
+    let id = find_session(client, named).await?;
+    let blobs = client.lifetimes(id).await?;
+    let now_ms = now_ms();
+    if out.json() {
+        let blobs: Vec<_> = blobs.iter().map(describe).collect();
+        return Ok(out.value(&json!({ "session": id.to_string(), "blobs": blobs }))?);
+    }
+    if blobs.is_empty() {
+        out.note("the session has no turns yet");
+    }
+    for blob in &blobs {
+        let name = blob.blob_id.map_or_else(|| "(ID not yet computed)".to_owned(), |id| id.to_string());
+        let end = blob.end_epoch.map_or_else(String::new, |epoch| format!(", end epoch {epoch}"));
+        let kept = if blob.stored { kept(blob.kept_until_ms, now_ms) } else { "not stored yet".to_owned() };
+        out.line(&format!("{name}  turn {:>5}  {:>9} bytes  {kept}{end}", blob.seq, blob.length))?;
+    }
+    if blobs.iter().any(|blob| blob.due) {
+        out.note(&format!("  try: baton session renew {id}"));
+    }
+    Ok(())
+}
+
+/// Renews one session, or all of this home.
+pub async fn renew(
+    client: &Client,
+    named: Option<&str>,
+    within_days: Option<u32>,
+    out: &Out,
+) -> Result<(), Failure> {
+    let within = within_days.map(|days| Duration::from_millis(DAY_MS * u64::from(days)));
+    let ids = match named {
+        Some(named) => vec![find_session(client, named).await?],
+        None => client.sessions().await?.iter().map(|session| session.id).collect(),
+    };
+    let mut worst = None;
+    for id in ids {
+        match cancellable(client.renew(id, within)).await {
+            Ok(report) => {
+                tell(id, &report, out)?;
+                worst = report.failed.into_iter().next().map(|(_, error)| error).or(worst);
+            }
+            // One that another process has open does not keep the others.
+            Err(Failure::Client(error)) if named.is_none() => {
+                out.warn(&format!("{id}  {error}"));
+                worst = Some(error);
+            }
+            Err(failure) => return Err(failure),
+        }
+        if named.is_none() {
+            client.release(id);
+        }
+    }
+    worst.map_or(Ok(()), |error: ClientError| Err(error.into()))
+}
+
+fn tell(id: SessionId, report: &RenewReport, out: &Out) -> Result<(), Failure> {
+    let first = report.blobs.iter().filter(|blob| blob.stored).map(|blob| blob.kept_until_ms).min();
+    if out.json() {
+        let failed: Vec<_> = report
+            .failed
+            .iter()
+            .map(|(seq, error)| json!({ "seq": seq, "error": error.name(), "message": error.to_string() }))
+            .collect();
+        return Ok(out.value(&json!({
+            "session": id.to_string(),
+            "renewed": report.renewed,
+            "put_back": report.put_back,
+            "published": report.published,
+            "failed": failed,
+            "kept_until_ms": first,
+            "blobs": report.blobs.iter().map(describe).collect::<Vec<_>>(),
+        }))?);
+    }
+    if let Some(seq) = report.put_back {
+        out.warn(&format!("{id}  the store did not have the blob of turn {seq}; it was put back"));
+    }
+    if report.published {
+        out.note(&format!("{id}  the head index lacked this device's head; it is published again"));
+    }
+    for (seq, error) in &report.failed {
+        out.warn(&format!("{id}  the blob of turn {seq} was not renewed: {error}"));
+    }
+    let kept = first.map_or_else(|| "nothing stored".to_owned(), |first| kept(first, now_ms()));
+    out.line(&format!("{id}  {} renewed, {kept}", count(report.renewed.len() as u64, "blob")))?;
+    Ok(())
+}
+
+fn describe(blob: &BlobLifetime) -> Value {
+    json!({
+        "seq": blob.seq,
+        "blob_id": blob.blob_id.map(|id| id.to_string()),
+        "bytes": blob.length,
+        "stored": blob.stored,
+        "end_epoch": blob.end_epoch,
+        "kept_until_ms": blob.kept_until_ms,
+        "gone_by_ms": blob.gone_by_ms,
+        "due": blob.due,
+    })
+}
+
+/// How long something is still kept for certain.
+pub fn kept(until_ms: u64, now_ms: u64) -> String {
+    match until_ms.checked_sub(now_ms) {
+        None => "may have run out".to_owned(),
+        Some(left) if left < 2 * DAY_MS => format!("kept for {} more hours", left * 24 / DAY_MS),
+        Some(left) => format!("kept for {} more days", left / DAY_MS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_in_days_or_hours() {
+        let from = |left: u64| kept(1_000 + left, 1_000);
+        assert_eq!(from(3 * DAY_MS), "kept for 3 more days");
+        assert_eq!(from(DAY_MS), "kept for 24 more hours");
+        assert_eq!(from(0), "kept for 0 more hours");
+        assert_eq!(kept(999, 1_000), "may have run out");
+    }
+}

@@ -1,0 +1,295 @@
+//! Turns of a conversation, however they are shown: what they ask for, and how they look while they run.
+
+use std::{io::Read as _, path::Path};
+
+use baton_client::{
+    Client, ClientError, NewSession, Reconciled, ResumeOptions, TurnEvent, TurnInput, TurnOutcome,
+};
+use baton_proto::{
+    ids::{NodeId, SessionId},
+    limits::MAX_SCHEMA_BYTES,
+    memory::MemoryItem,
+    record::{Message, Role},
+    turn::Sampling,
+};
+
+use super::{
+    Failure,
+    args::ChatArguments,
+    devices, find_session,
+    interrupt::cancellable_at,
+    out::{Out, Tone, role, short},
+    random_seed,
+    remembering::Remembering,
+    settings::{self, Settings},
+    tui::inbox::Said,
+};
+
+/// Characters of a memory that are shown.
+const SHOWN_CHARS: usize = 120;
+/// Lively, and still on the subject.
+pub const DEFAULT_TEMPERATURE: f32 = 0.7;
+
+/// How turns are asked for in this call.
+pub struct Talk {
+    pub template: TurnInput,
+    memory: Option<Remembering>,
+    seed: Option<u64>,
+    /// System text of new sessions.
+    pub system: Option<String>,
+}
+
+impl Talk {
+    /// As settings and arguments say.
+    pub fn from(settings: &Settings, arguments: &ChatArguments) -> Result<Self, Failure> {
+        let mut template = settings.turn(arguments.model.clone(), arguments.allow_echo);
+        let relayer = arguments.memory.relayer.as_ref().or(settings.relayer.as_ref());
+        template.relayer = relayer.map(|text| settings::relayer(text)).transpose()?;
+        if let Some(only) = &arguments.only {
+            let node = only.parse::<NodeId>();
+            template.node = Some(node.map_err(|error| Failure::Usage(format!("--only: {error}")))?);
+        }
+        if let Some(tokens) = arguments.max_tokens {
+            template.max_output_tokens = tokens;
+        }
+        template.sampling = Sampling {
+            temperature: arguments.temperature.unwrap_or(DEFAULT_TEMPERATURE),
+            ..Sampling::default()
+        };
+        if template.sampling.check().is_err() {
+            return Err(Failure::Usage("--temperature is from 0 to 5".to_owned()));
+        }
+        template.json_schema = arguments.schema.as_deref().map(schema).transpose()?;
+        let system = arguments.system.clone().or_else(|| settings.system.clone());
+        let memory = Remembering::from(settings, &arguments.memory)?;
+        if memory.is_some() && template.relayer.is_none() {
+            return Err(Failure::Usage(
+                "--memory needs the relayer's address: --relayer /ip4/.../p2p/ID".to_owned(),
+            ));
+        }
+        Ok(Self { template, memory, seed: arguments.seed, system })
+    }
+
+    /// An ordinary turn.
+    pub fn input(&self, session: SessionId, messages: Vec<Message>, out: &Out) -> TurnInput {
+        let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
+        let mut input = TurnInput { messages, hint, ..self.template.clone() };
+        input.sampling.seed = self.seed.unwrap_or_else(random_seed);
+        input
+    }
+
+    /// Sends an exchange to be remembered, if the user asked for that. A relayer that is away costs a warning.
+    pub async fn remember(&self, messages: &[Message], outcome: &TurnOutcome, out: &Out) {
+        let Some(memory) = &self.memory else { return };
+        if let Some(desk) = &memory.write
+            && let Err(failure) = memory.send(desk, messages, outcome).await
+        {
+            out.warn("the exchange was not remembered:");
+            failure.report(out);
+        }
+    }
+
+    /// Finishes a pending turn: with memory recalled anew where this call has memory, and without, which is said, where the
+    /// relayer gives none.
+    pub async fn finish_pending(
+        &self,
+        client: &Client,
+        session: SessionId,
+        view: &mut View<'_>,
+        out: &Out,
+    ) -> Result<Option<TurnOutcome>, Failure> {
+        let messages = client.pending_messages(session).await?.unwrap_or_default();
+        let hint = self.memory.as_ref().map(|memory| memory.hint(session, &messages, out));
+        let hinted = hint.is_some();
+        let options = ResumeOptions { hint, ..ResumeOptions::of(&self.template) };
+        view.begin(&messages);
+        let mut result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
+        if hinted && matches!(result, Err(Failure::Client(ClientError::TurnFailed { .. }))) {
+            view.end_line();
+            out.warn(
+                "the relayer gave no memory for the message; it is finished without, by a node directly",
+            );
+            let options = ResumeOptions { relayer: None, ..ResumeOptions::of(&self.template) };
+            result = cancellable_at(out, client.resume(session, options, |event| view.show(event))).await;
+        }
+        if let Ok(Some(outcome)) = &result {
+            self.remember(&messages, outcome, out).await;
+        }
+        result
+    }
+
+    /// Takes in what other devices wrote, and says again what lost its place to it, telling about it.
+    pub async fn reconcile(
+        &self,
+        client: &Client,
+        session: SessionId,
+        out: &Out,
+    ) -> Result<Reconciled, Failure> {
+        let options = ResumeOptions::of(&self.template);
+        let mut view = View::new(out);
+        cancellable_at(out, client.reconcile(session, &options, |event| view.show(event))).await
+    }
+
+    /// Begins a session.
+    pub async fn new_session(&self, client: &Client) -> Result<SessionId, ClientError> {
+        let new = self.system.as_ref().map_or_else(NewSession::default, NewSession::with_system);
+        client.new_session(new).await
+    }
+}
+
+/// A turn as it is shown: a line view prints, a full-screen view is handed what happens.
+pub struct View<'a> {
+    out: &'a Out,
+    /// The model's name, as offered.
+    pub model: String,
+    shown: bool,
+}
+
+impl<'a> View<'a> {
+    pub fn new(out: &'a Out) -> Self {
+        Self { out, model: String::new(), shown: false }
+    }
+
+    /// Shows what is said, where that does not stand at a prompt already.
+    pub fn begin(&self, messages: &[Message]) {
+        if let Some(screen) = self.out.screen()
+            && !messages.is_empty()
+        {
+            screen.push(Said::Begun(said(messages)));
+        }
+    }
+
+    /// Shows an event. The output may be gone; the turn goes on all the same.
+    pub fn show(&mut self, event: TurnEvent) {
+        if let TurnEvent::Attempt { model, .. } = &event {
+            self.model.clone_from(model);
+        }
+        match event {
+            TurnEvent::Devices(event) => {
+                self.end_line();
+                devices::tell(&event, self.out);
+            }
+            event if self.out.screen().is_some() => {
+                if let Some(screen) = self.out.screen() {
+                    screen.push(Said::Turn(event));
+                }
+            }
+            TurnEvent::Memory(items) => show_memory(&items, self.out),
+            TurnEvent::Text(text) if !self.out.json() => {
+                self.shown = true;
+                let _ = self.out.text(&text);
+            }
+            event => {
+                if matches!(event, TurnEvent::AttemptFailed { .. }) {
+                    self.end_line();
+                }
+                if let Some((tone, text)) = remark(&event) {
+                    self.out.say(tone, &text);
+                }
+            }
+        }
+    }
+
+    /// The last line of a turn: who served it, and that it was verified.
+    pub fn finish(&mut self, outcome: &TurnOutcome) {
+        self.end_line();
+        match self.out.screen() {
+            Some(screen) => screen.push(Said::Finished(outcome.into())),
+            None => self.out.good(&verified(outcome)),
+        }
+    }
+
+    /// Ends a line that text left open.
+    pub fn end_line(&mut self) {
+        if self.shown {
+            let _ = self.out.line("");
+            self.shown = false;
+        }
+    }
+}
+
+/// What an event is to a user, beside the text of the conversation.
+pub fn remark(event: &TurnEvent) -> Option<(Tone, String)> {
+    Some(match event {
+        TurnEvent::Attempt { node, model, continues, .. } => {
+            let what = if *continues > 0 { " goes on with the answer" } else { "" };
+            (Tone::Note, format!("node {}{what} · {model}", short(node)))
+        }
+        TurnEvent::Waiting(ahead) => (Tone::Note, format!("waiting; {ahead} ahead")),
+        TurnEvent::AttemptFailed { node, reason, .. } => {
+            (Tone::Warn, format!("node {} failed: {reason}", short(node)))
+        }
+        TurnEvent::Restarted => (Tone::Note, "the answer so far is void; it starts anew".to_owned()),
+        TurnEvent::Memory(_)
+        | TurnEvent::Devices(_)
+        | TurnEvent::Text(_)
+        | TurnEvent::Logprobs(_)
+        | TurnEvent::Admitted
+        | TurnEvent::Accepted => return None,
+    })
+}
+
+/// That a turn was verified, and who served it.
+pub fn verified(outcome: &TurnOutcome) -> String {
+    let tokens = outcome.receipt.tokens;
+    format!(
+        "✓ verified · turn {} · node {} · {} + {} tokens",
+        outcome.seq,
+        short(&outcome.node),
+        tokens.input,
+        tokens.output
+    )
+}
+
+/// Messages as one text. Who speaks is named unless it is the user.
+pub fn said(messages: &[Message]) -> String {
+    let texts = messages.iter().map(|message| match message.role {
+        Role::User => message.text.clone(),
+        other => format!("{}: {}", role(other), message.text),
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// What was recalled, as a dim line each.
+pub fn show_memory(items: &[MemoryItem], out: &Out) {
+    for line in memory_lines(items) {
+        out.note(&line);
+    }
+}
+
+/// What was recalled: how much, and then the beginning of each item.
+pub fn memory_lines(items: &[MemoryItem]) -> Vec<String> {
+    let lines = items.iter().map(|item| {
+        let mut text: String = item.text.chars().take(SHOWN_CHARS).collect();
+        if text.len() < item.text.len() {
+            text.push('…');
+        }
+        format!("  · {} ({})", text.replace('\n', " "), item.source)
+    });
+    std::iter::once(format!("{} memories added", items.len())).chain(lines).collect()
+}
+
+/// The session named, or a new one. System text for a named one waits until nothing is pending.
+pub async fn open_session(
+    client: &Client,
+    talk: &Talk,
+    arguments: &ChatArguments,
+) -> Result<SessionId, Failure> {
+    let Some(named) = &arguments.session else { return Ok(talk.new_session(client).await?) };
+    find_session(client, named).await
+}
+
+/// The JSON schema in a file.
+fn schema(path: &Path) -> Result<String, Failure> {
+    let wrong = |what: String| Failure::Usage(format!("--schema {}: {what}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    file.take(MAX_SCHEMA_BYTES as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| wrong(error.to_string()))?;
+    if text.len() > MAX_SCHEMA_BYTES {
+        return Err(wrong(format!("it is longer than {MAX_SCHEMA_BYTES} bytes")));
+    }
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if value.is_object() { Ok(text) } else { Err(wrong("a schema is a JSON object".to_owned())) }
+}

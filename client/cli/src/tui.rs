@@ -1,0 +1,378 @@
+//! The full-screen view of `baton chat`: the conversation, the sessions, an input of several lines.
+//!
+//! [`state`] and what it is made of are pure: keys and what tasks say change it, and [`draw`] shows it. Here is the loop
+//! around it. What a line asks for is done by the same [`Dialogue`] as at the line prompt, in a task of its own, which tells
+//! through the [`inbox`]; the view itself never waits for anything but events. It must never write to the terminal what was
+//! not cleaned ([`wrap`]), and must give the terminal back whatever happens ([`terminal`]).
+
+mod block;
+pub mod conversation;
+mod draw;
+mod editor;
+mod help;
+pub mod inbox;
+mod keys;
+mod palette;
+mod pane;
+pub mod sidebar;
+mod state;
+mod terminal;
+mod wrap;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use baton_client::{Client, ClientError};
+use baton_proto::ids::SessionId;
+use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyModifiers};
+use futures::StreamExt as _;
+use tokio::{task::JoinSet, time::MissedTickBehavior};
+
+use self::{
+    conversation::load,
+    inbox::{Inbox, Said},
+    palette::Palette,
+    sidebar::Listed,
+    state::{Effect, State},
+    terminal::Screen,
+};
+use super::{
+    Failure,
+    args::ChatArguments,
+    dialogue::{Dialogue, Then, parse},
+    leave_at_second_interrupt,
+    out::{Out, Tone},
+    talk::Talk,
+};
+
+/// Between two frames at the least.
+const FRAME: Duration = Duration::from_millis(25);
+/// How often time goes on for the view, while something runs.
+const TICK: Duration = Duration::from_millis(120);
+/// How often it does while nothing happens: nodes come and go.
+const IDLE_TICKS: u32 = 8;
+
+/// What a task ends with.
+enum Done {
+    /// A line was acted upon.
+    Acted {
+        /// The dialogue, for the next one.
+        dialogue: Box<Dialogue>,
+        /// Whether it is as it was asked for, and what follows.
+        then: Option<Then>,
+    },
+    /// The list of sessions was read.
+    Listed,
+}
+
+/// The view, from opening to leaving.
+pub async fn run(
+    client: &Client,
+    talk: Arc<Talk>,
+    arguments: &ChatArguments,
+    out: &Out,
+) -> Result<(), Failure> {
+    let inbox = Arc::new(Inbox::default());
+    // Whatever is wrong with the call is said on the plain screen.
+    let dialogue = Dialogue::open(client, talk, arguments, out.on_screen(inbox.clone())).await?;
+    let session = dialogue.session();
+    let screen = Screen::open()?;
+    let mut view = View {
+        client: client.clone(),
+        inbox,
+        state: State::new(Palette::new(!out.no_color())),
+        screen,
+        dialogue: None,
+        session,
+        tasks: JoinSet::new(),
+        listed: Vec::new(),
+        listing: false,
+        list_again: false,
+        began: Instant::now(),
+    };
+    view.start(Box::new(dialogue), None);
+    let result = Box::pin(view.follow()).await;
+    // What runs is dropped, and its message kept.
+    view.tasks.shutdown().await;
+    let session = view.session;
+    drop(view);
+    leave_at_second_interrupt();
+    let id: String = session.to_string().chars().take(8).collect();
+    if let Ok(info) = client.session(session).await
+        && (info.turns > 0 || info.pending)
+    {
+        let kept = if info.pending { "; the message that was not answered is finished first" } else { "" };
+        out.note(&format!("go on with: baton chat {id}{kept}"));
+    }
+    result
+}
+
+/// The view with what it drives.
+struct View {
+    client: Client,
+    inbox: Arc<Inbox>,
+    state: State,
+    screen: Screen,
+    /// Here while nothing runs.
+    dialogue: Option<Box<Dialogue>>,
+    session: SessionId,
+    tasks: JoinSet<Done>,
+    listed: Vec<Listed>,
+    /// Whether the list is being read, and whether it is stale already.
+    listing: bool,
+    list_again: bool,
+    began: Instant,
+}
+
+impl View {
+    /// Events, until the user leaves.
+    async fn follow(&mut self) -> Result<(), Failure> {
+        let mut events = EventStream::new();
+        let mut signals = Signals::new()?;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut idle = 0;
+        let inbox = self.inbox.clone();
+        let (mut stale, mut next) = (true, tokio::time::Instant::now());
+        loop {
+            let effect = tokio::select! {
+                biased;
+                signal = signals.next() => match signal {
+                    Signal::End => return Err(Failure::Interrupted),
+                    // From outside: the terminal sends it as a key.
+                    Signal::Interrupt => self.state.input(control_c()),
+                },
+                () = tokio::time::sleep_until(next), if stale => {
+                    // A slow terminal, or a huge conversation, gets fewer frames.
+                    let (began, state) = (Instant::now(), &mut self.state);
+                    self.screen.draw(|frame| draw::draw(state, frame))?;
+                    next = tokio::time::Instant::now() + FRAME.max(began.elapsed());
+                    stale = false;
+                    continue;
+                }
+                event = events.next() => match event {
+                    Some(event) => self.state.input(event?),
+                    // Nobody can type any more.
+                    None => return Ok(()),
+                },
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.take_all();
+                    self.done(done.map_err(|_| ClientError::TaskEnded)?)
+                }
+                () = inbox.arrived() => {
+                    self.take_all();
+                    None
+                }
+                _ = ticks.tick() => {
+                    if self.screen.is_lost() {
+                        return Err(ClientError::TaskEnded.into());
+                    }
+                    idle = (idle + 1) % IDLE_TICKS;
+                    if self.state.busy.is_none() && idle > 0 {
+                        continue;
+                    }
+                    self.tick().await;
+                    None
+                }
+            };
+            stale = true;
+            if let Some(effect) = effect
+                && self.act(effect)?
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    async fn tick(&mut self) {
+        let peers = self.client.mesh().peers();
+        let nodes = peers.iter().filter(|peer| peer.serves_turns).count();
+        let mut unstored = None;
+        // While something runs the session may be another one soon; while nothing does, it is open, and looked at in memory.
+        if self.state.busy.is_none() {
+            unstored = self.client.session(self.session).await.ok().map(|info| info.unstored);
+        }
+        self.state.tick(self.now(), nodes, unstored);
+    }
+
+    /// Takes what tasks said.
+    fn take_all(&mut self) {
+        let now = self.now();
+        for said in self.inbox.take() {
+            match &said {
+                Said::Session(loaded) => self.session = loaded.session,
+                Said::Sessions(listed) => self.listed.clone_from(listed),
+                _ => {}
+            }
+            self.state.take(said, now);
+        }
+    }
+
+    /// Takes a task's end.
+    fn done(&mut self, done: Done) -> Option<Effect> {
+        match done {
+            Done::Acted { dialogue, then } => {
+                self.dialogue = Some(dialogue);
+                self.list();
+                let effect = self.state.end(then.is_some());
+                if then == Some(Then::Leave) { Some(Effect::Leave) } else { effect }
+            }
+            Done::Listed => {
+                self.listing = false;
+                if std::mem::take(&mut self.list_again) {
+                    self.list();
+                }
+                None
+            }
+        }
+    }
+
+    /// Does what the state asks for; true to leave.
+    fn act(&mut self, effect: Effect) -> io::Result<bool> {
+        match effect {
+            Effect::Act(line) => {
+                // The state asks for nothing while something runs.
+                if let Some(dialogue) = self.dialogue.take() {
+                    self.start(dialogue, Some(line));
+                }
+            }
+            Effect::Stop => self.inbox.stop(),
+            Effect::Mouse(take) => self.screen.take_mouse(take)?,
+            Effect::Redraw => self.screen.clear()?,
+            Effect::Leave => return Ok(true),
+        }
+        Ok(false)
+    }
+
+    /// Does what a line asks for; without one, greets.
+    fn start(&mut self, dialogue: Box<Dialogue>, line: Option<String>) {
+        self.inbox.renew();
+        self.state.begin(line.as_deref().unwrap_or_default(), self.now());
+        let (client, inbox) = (self.client.clone(), self.inbox.clone());
+        self.tasks.spawn(Box::pin(step(client, inbox, dialogue, line)));
+    }
+
+    /// Reads the list of sessions.
+    fn list(&mut self) {
+        if self.listing {
+            self.list_again = true;
+            return;
+        }
+        self.listing = true;
+        let (client, inbox, known) = (self.client.clone(), self.inbox.clone(), self.listed.clone());
+        self.tasks.spawn(async move {
+            inbox.push(match sidebar::list(&client, &known).await {
+                Ok(listed) => Said::Sessions(listed),
+                Err(error) => Said::Remark(Tone::Warn, format!("the sessions cannot be listed: {error}")),
+            });
+            Done::Listed
+        });
+    }
+}
+
+/// Does what a line asks for, and tells the view what the session is then.
+async fn step(client: Client, inbox: Arc<Inbox>, mut dialogue: Box<Dialogue>, line: Option<String>) -> Done {
+    let done = match &line {
+        Some(line) => Box::pin(dialogue.act(parse(line))).await,
+        None => Ok(Then::Greet),
+    };
+    let done = match done {
+        Ok(Then::Greet) => {
+            // What was said there is to be seen before anything is added to it.
+            tell(&client, &inbox, dialogue.session()).await;
+            Box::pin(dialogue.greet()).await.map(|()| Then::On)
+        }
+        other => other,
+    };
+    let then = match done {
+        Ok(then) => Some(then),
+        Err(Failure::Interrupted) => {
+            inbox.push(Said::Remark(Tone::Note, "cancelled".to_owned()));
+            None
+        }
+        Err(failure) => {
+            failure.report(dialogue.out());
+            None
+        }
+    };
+    tell(&client, &inbox, dialogue.session()).await;
+    Done::Acted { dialogue, then }
+}
+
+/// Tells the view what a session is now.
+async fn tell(client: &Client, inbox: &Inbox, session: SessionId) {
+    inbox.push(match load(client, session).await {
+        Ok(loaded) => Said::Session(Box::new(loaded)),
+        Err(error) => Said::Remark(Tone::Bad, format!("the session cannot be read: {error}")),
+    });
+}
+
+fn control_c() -> Event {
+    Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))
+}
+
+/// What a signal asks for.
+enum Signal {
+    /// To end what runs.
+    Interrupt,
+    /// To leave at once.
+    End,
+}
+
+/// Signals from outside.
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one. Cancel safe.
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::End,
+            // The terminal is gone.
+            _ = self.hangup.recv() => Signal::End,
+        }
+    }
+}
+
+/// Signals from outside.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    #[expect(clippy::unnecessary_wraps, reason = "as where there are signals")]
+    fn new() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    /// The next one. Cancel safe.
+    async fn next(&mut self) -> Signal {
+        let _ = tokio::signal::ctrl_c().await;
+        Signal::Interrupt
+    }
+}

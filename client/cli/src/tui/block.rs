@@ -1,0 +1,287 @@
+//! What stands in the conversation: turns, and remarks between them; and each as rows of a width. Pure.
+
+use std::time::Duration;
+
+use baton_client::TurnEvent;
+use baton_proto::ids::LinkHash;
+
+use super::{
+    conversation::{Finished, MAX_BYTES, Told, speed},
+    wrap,
+};
+use crate::{
+    out::{Tone, short},
+    talk,
+};
+
+/// Columns that a turn's text is set in by, where there is room.
+const INDENT: usize = 2;
+/// Width from which there is.
+const WIDE_ENOUGH: usize = 24;
+/// Remarks of one turn that are shown. Attempts are few, and each makes two or three.
+const MAX_PARTS: usize = 200;
+
+/// How a piece of text looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ink {
+    /// The mark before what the user said.
+    Mark,
+    /// What the user said.
+    Said,
+    /// An answer.
+    Answer,
+    /// An answer that does not count.
+    Void,
+    /// A remark.
+    Remark(Tone),
+}
+
+/// A row: pieces of text side by side.
+pub type Row = Vec<(Ink, String)>;
+
+/// A part of an answer, in the order in which it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// Who is asked.
+    Asked(String),
+    Remark(Tone, String),
+}
+
+impl Part {
+    fn text_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Asked(_) | Self::Remark(..) => 0,
+        }
+    }
+}
+
+/// How a turn stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// The answer comes.
+    Running,
+    /// It was verified; who served it, and what that took.
+    Verified(String),
+    /// It did not come, or not whole. The message is kept.
+    Failed,
+    /// The user ended it, or gave it up.
+    Cancelled,
+}
+
+/// A turn.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// Its link, once it has one.
+    pub link: Option<LinkHash>,
+    said: String,
+    parts: Vec<Part>,
+    /// How it stands.
+    pub standing: Standing,
+    /// Turns ahead of it at the node.
+    waiting: Option<u32>,
+    /// The node that is asked, and its model.
+    server: Option<(String, String)>,
+    /// When the first and the last text came.
+    came: Option<(Duration, Duration)>,
+}
+
+impl Turn {
+    /// A turn that begins.
+    pub fn begin(said: &str) -> Self {
+        Self {
+            link: None,
+            said: wrap::clean(said),
+            parts: Vec::new(),
+            standing: Standing::Running,
+            waiting: None,
+            server: None,
+            came: None,
+        }
+    }
+
+    /// A turn of the journal.
+    pub fn told(told: &Told) -> Self {
+        let notes = told.notes.iter().map(|note| Part::Remark(Tone::Note, wrap::clean(note)));
+        let parts = notes.chain([Part::Text(wrap::clean(&told.answer))]).collect();
+        let standing = Standing::Verified(wrap::clean_line(&told.verified));
+        Self { link: Some(told.link), parts, standing, ..Self::begin(&told.said) }
+    }
+
+    /// The node that is asked, with its model.
+    pub fn server(&self) -> Option<String> {
+        self.server.as_ref().map(|(node, model)| format!("{node} · {model}"))
+    }
+
+    /// Whether the answer still comes.
+    pub fn is_running(&self) -> bool {
+        self.standing == Standing::Running
+    }
+
+    /// Whether it says the same and was not answered: then a new attempt at it takes its place.
+    pub fn is_unanswered(&self, said: &str) -> bool {
+        self.standing == Standing::Failed && self.said == wrap::clean(said)
+    }
+
+    /// Takes an event of the turn.
+    pub fn take(&mut self, event: &TurnEvent, now: Duration) {
+        let remark = talk::remark(event);
+        match event {
+            TurnEvent::Text(text) => return self.take_text(text, now),
+            TurnEvent::Waiting(ahead) => {
+                self.waiting = Some(*ahead);
+                return;
+            }
+            TurnEvent::Restarted => self.parts.retain(|part| !matches!(part, Part::Text(_))),
+            TurnEvent::Attempt { node, model, .. } => {
+                self.server = Some((format!("node {}", short(node)), wrap::clean_line(model)));
+            }
+            TurnEvent::Memory(items) => {
+                for line in talk::memory_lines(items) {
+                    self.remark(Tone::Note, &line);
+                }
+            }
+            _ => {}
+        }
+        self.waiting = None;
+        let Some((tone, text)) = remark else { return };
+        if matches!(event, TurnEvent::Attempt { .. }) && self.parts.len() < MAX_PARTS {
+            self.parts.push(Part::Asked(wrap::clean_line(&text)));
+        } else {
+            self.remark(tone, &text);
+        }
+    }
+
+    fn take_text(&mut self, text: &str, now: Duration) {
+        self.waiting = None;
+        self.came = Some((self.came.map_or(now, |(first, _)| first), now));
+        let text = wrap::clean(text);
+        let held: usize = self.parts.iter().map(Part::text_len).sum();
+        let is_room = self.parts.len() < MAX_PARTS;
+        match self.parts.last_mut() {
+            // No answer that is accepted is longer.
+            _ if held + text.len() > MAX_BYTES => {}
+            Some(Part::Text(before)) => before.push_str(&text),
+            _ if is_room => self.parts.push(Part::Text(text)),
+            _ => {}
+        }
+    }
+
+    /// A remark in the middle of it.
+    pub fn remark(&mut self, tone: Tone, text: &str) {
+        if self.parts.len() < MAX_PARTS {
+            self.parts.push(Part::Remark(tone, wrap::clean(text)));
+        }
+    }
+
+    /// It was accepted. The answer is then shown in one piece, below the remarks; who was asked is one of them where it was
+    /// more than one.
+    pub fn finish(&mut self, finished: &Finished) {
+        let asked = self.parts.iter().filter(|part| matches!(part, Part::Asked(_))).count();
+        self.parts.retain(|part| match part {
+            Part::Text(_) => false,
+            Part::Asked(_) => asked > 1,
+            Part::Remark(..) => true,
+        });
+        self.parts.push(Part::Text(wrap::clean(&finished.text)));
+        let (first, last) = self.came.unwrap_or_default();
+        let measured = speed(finished.tokens, last.saturating_sub(first).as_secs_f64());
+        let model = self.server.as_ref().map_or_else(String::new, |(_, model)| format!(" · {model}"));
+        self.standing =
+            Standing::Verified(wrap::clean_line(&format!("{}{model}{measured}", finished.verified)));
+        self.link = Some(finished.link);
+        self.waiting = None;
+    }
+
+    /// The rows on so many cells.
+    fn rows(&self, cells: usize) -> Vec<Row> {
+        let indent = if cells >= WIDE_ENOUGH { INDENT } else { 0 };
+        let inner = cells.saturating_sub(indent).max(1);
+        let mut rows = Vec::new();
+        let said = if self.said.is_empty() {
+            Vec::new()
+        } else {
+            wrap::rows(&self.said, cells.saturating_sub(INDENT).max(1))
+        };
+        for (index, text) in said.into_iter().enumerate() {
+            let mark = if index == 0 { "› " } else { "  " };
+            rows.push(vec![(Ink::Mark, mark.to_owned()), (Ink::Said, text)]);
+        }
+        let mut put = |ink: Ink, text: &str| {
+            let wrapped = if matches!(ink, Ink::Remark(_)) {
+                wrap::hanging_rows(text, inner)
+            } else {
+                wrap::rows(text, inner)
+            };
+            for text in wrapped {
+                rows.push(vec![(ink, " ".repeat(indent)), (ink, text)]);
+            }
+        };
+        let answer = if matches!(self.standing, Standing::Running | Standing::Verified(_)) {
+            Ink::Answer
+        } else {
+            Ink::Void
+        };
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => put(answer, text.trim_end_matches('\n')),
+                Part::Asked(text) => put(Ink::Remark(Tone::Note), text),
+                Part::Remark(tone, text) => put(Ink::Remark(*tone), text),
+            }
+        }
+        match &self.standing {
+            Standing::Running => {
+                if let Some(ahead) = self.waiting {
+                    put(Ink::Remark(Tone::Note), &format!("waiting; {ahead} ahead"));
+                }
+            }
+            Standing::Verified(text) => put(Ink::Remark(Tone::Good), text),
+            Standing::Failed => {
+                put(Ink::Remark(Tone::Warn), "not answered; the message is kept: /retry or /drop")
+            }
+            Standing::Cancelled => put(Ink::Remark(Tone::Note), "not part of the conversation"),
+        }
+        rows
+    }
+}
+
+/// What stands in the conversation.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// A turn.
+    Turn(Box<Turn>),
+    /// A remark between turns.
+    Remark(Tone, String),
+    /// That there is more before what is here.
+    Earlier(String),
+}
+
+impl Content {
+    /// The turn that it is.
+    pub fn turn(&self) -> Option<&Turn> {
+        match self {
+            Self::Turn(turn) => Some(turn),
+            Self::Remark(..) | Self::Earlier(_) => None,
+        }
+    }
+
+    /// The rows on so many cells; before a turn there is an empty one.
+    pub fn rows(&self, cells: usize) -> Vec<Row> {
+        match self {
+            Self::Turn(turn) => {
+                let mut rows = vec![Vec::new()];
+                rows.extend(turn.rows(cells));
+                rows
+            }
+            Self::Remark(tone, text) => {
+                let rows = wrap::hanging_rows(text, cells).into_iter();
+                rows.map(|text| vec![(Ink::Remark(*tone), text)]).collect()
+            }
+            Self::Earlier(text) => {
+                let rows = wrap::rows(text, cells).into_iter();
+                rows.map(|text| vec![(Ink::Remark(Tone::Note), text)]).collect()
+            }
+        }
+    }
+}

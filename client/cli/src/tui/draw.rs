@@ -1,0 +1,249 @@
+//! What the full-screen view looks like. Every text that is put on the screen was cleaned when it came in, or is here.
+
+use ratatui::{
+    Frame,
+    buffer::Buffer,
+    layout::{Position, Rect},
+    style::Style,
+};
+
+use super::{
+    block::Turn,
+    help,
+    state::State,
+    wrap::{fit, show, width},
+};
+use crate::out::count;
+
+/// Width from which the sessions are listed beside the conversation; below it they take its place while they are looked at.
+const WIDE: u16 = 90;
+/// Cells of that list.
+const SIDEBAR: u16 = 28;
+/// Height from which a line parts the conversation from the input.
+const TALL: u16 = 5;
+/// Most rows of the input: a part of the screen, so that the conversation stays in sight.
+const INPUT_SHARE: u16 = 3;
+/// What shows that something runs.
+const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⢰", "⣠", "⣄", "⡆", "⠇"];
+/// Milliseconds for which each of them is seen.
+const SPIN_MS: u128 = 120;
+/// What stands before the input.
+const PROMPT: &str = "› ";
+
+/// Draws all of it.
+pub fn draw(state: &mut State, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    if area.is_empty() {
+        return;
+    }
+    let [body, status] = split_bottom(area, 1);
+    let wide = area.width >= WIDE;
+    let listed = if wide { !state.sidebar.hidden } else { state.sidebar.focused };
+    let (list, talk) = match (listed, wide) {
+        (false, _) => (Rect::ZERO, body),
+        (true, false) => (body, Rect::ZERO),
+        (true, true) => (
+            Rect { width: SIDEBAR, ..body },
+            Rect { x: body.x + SIDEBAR, width: body.width - SIDEBAR, ..body },
+        ),
+    };
+    draw_sidebar(state, frame.buffer_mut(), list, wide);
+    let cursor = draw_talk(state, frame.buffer_mut(), talk);
+    draw_status(state, frame.buffer_mut(), status);
+    if state.help.is_some() {
+        help::draw(state, frame.buffer_mut(), body);
+    } else if let Some(cursor) = cursor.filter(|_| !state.sidebar.focused) {
+        frame.set_cursor_position(cursor);
+    }
+}
+
+/// So many rows at the bottom, as far as there are, and what is above them.
+fn split_bottom(area: Rect, rows: u16) -> [Rect; 2] {
+    let rows = rows.min(area.height);
+    let above = Rect { height: area.height - rows, ..area };
+    [above, Rect { y: above.bottom(), height: rows, ..area }]
+}
+
+/// Puts a line into a row of an area, from this column of it on; the column after it.
+pub(super) fn put(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
+    if x >= area.width || y >= area.height {
+        return x;
+    }
+    let room = usize::from(area.width - x);
+    let (end, _) = buffer.set_stringn(area.x + x, area.y + y, show(text), room, style);
+    end.saturating_sub(area.x)
+}
+
+fn draw_talk(state: &mut State, buffer: &mut Buffer, area: Rect) -> Option<Position> {
+    if area.is_empty() {
+        return None;
+    }
+    let cells = usize::from(area.width).saturating_sub(width(PROMPT) + 1).max(1);
+    state.input_cells = cells;
+    let most = if area.height < TALL { 1 } else { (area.height / INPUT_SHARE).max(1) };
+    let wanted = u16::try_from(state.editor.rows(cells).len()).unwrap_or(u16::MAX);
+    let [above, input] = split_bottom(area, wanted.min(most));
+    let queue = u16::from(state.queued.is_some() && area.height > TALL);
+    let [above, queued] = split_bottom(above, queue);
+    let [above, rule] = split_bottom(above, u16::from(area.height + 1 >= TALL));
+    let below = draw_pane(state, buffer, above);
+    draw_rule(state, buffer, rule, below);
+    if let Some(text) = &state.queued {
+        let text = fit(&format!("next: {}", text.replace('\n', " ")), queued.width.into());
+        put(buffer, queued, (0, 0), &text, state.palette.dim());
+    }
+    draw_input(state, buffer, input, cells)
+}
+
+/// The conversation, at the bottom of its area; how many rows are below what is seen.
+fn draw_pane(state: &mut State, buffer: &mut Buffer, area: Rect) -> usize {
+    if area.is_empty() {
+        return 0;
+    }
+    // A column stays free, so that text does not touch what is beside it.
+    let cells = usize::from(area.width).saturating_sub(1).max(1);
+    let palette = state.palette;
+    let (rows, below) = state.pane.seen(cells, area.height.into());
+    let first = area.height.saturating_sub(u16::try_from(rows.len()).unwrap_or(u16::MAX));
+    for (y, row) in (first..).zip(rows) {
+        let mut x = 0;
+        for (ink, text) in row {
+            x = put(buffer, area, (x, y), text, palette.ink(*ink));
+        }
+    }
+    below
+}
+
+/// The line above the input: what runs, and whether there is more below.
+fn draw_rule(state: &State, buffer: &mut Buffer, area: Rect, below: usize) {
+    let palette = state.palette;
+    put(buffer, area, (0, 0), &"─".repeat(area.width.into()), palette.dim());
+    let more = if below == 0 { String::new() } else { format!(" ↓ {below} more · End ") };
+    let room = usize::from(area.width).saturating_sub(width(&more) + 4);
+    if let Some(busy) = &state.busy {
+        let spent = state.now.saturating_sub(busy.since);
+        let step = usize::try_from(spent.as_millis() / SPIN_MS).unwrap_or(0) % SPINNER.len();
+        let spinner = SPINNER.get(step).copied().unwrap_or_default();
+        let server = state.pane.runs().filter(|_| !busy.stopping).and_then(Turn::server);
+        let usual = if busy.stopping { "ending it" } else { busy.what };
+        let what = server.unwrap_or_else(|| usual.to_owned());
+        let mut text = format!(" {spinner} {what} · {} s · Esc ends it ", spent.as_secs());
+        if width(&text) > room {
+            text = format!(" {spinner} {what} · {} s ", spent.as_secs());
+        }
+        put(buffer, area, (1, 0), &fit(&text, room), palette.accent());
+    }
+    let x = usize::from(area.width).saturating_sub(width(&more) + 1);
+    if !more.is_empty() && x > 0 {
+        put(buffer, area, (u16::try_from(x).unwrap_or(0), 0), &more, palette.accent());
+    }
+}
+
+/// The input, with its end or its cursor in sight; where the cursor is.
+fn draw_input(state: &mut State, buffer: &mut Buffer, area: Rect, cells: usize) -> Option<Position> {
+    if area.is_empty() {
+        return None;
+    }
+    let indent = u16::try_from(width(PROMPT)).unwrap_or(0).min(area.width - 1);
+    put(buffer, area, (0, 0), PROMPT, state.palette.accent());
+    if state.editor.is_empty() {
+        let hint = if state.status.pending && state.busy.is_none() {
+            "a message was not answered: /retry or /drop"
+        } else {
+            "say something · F1 helps"
+        };
+        let room = usize::from(area.width - indent);
+        put(buffer, area, (indent, 0), &fit(hint, room), state.palette.dim());
+    }
+    let (row, column) = state.editor.place(cells);
+    let height = usize::from(area.height);
+    // As few rows as keep the cursor in sight are left out above.
+    let first = (row + 1).saturating_sub(height);
+    let seen: Vec<_> = state.editor.rows(cells).iter().skip(first).take(height).cloned().collect();
+    for (y, range) in (0..).zip(seen) {
+        let text = state.editor.text().get(range).unwrap_or_default();
+        put(buffer, area, (indent, y), text, Style::new());
+    }
+    let x = usize::from(indent).saturating_add(column).min(usize::from(area.width) - 1);
+    let y = row - first;
+    Some(Position { x: area.x + u16::try_from(x).unwrap_or(0), y: area.y + u16::try_from(y).unwrap_or(0) })
+}
+
+fn draw_sidebar(state: &State, buffer: &mut Buffer, area: Rect, wide: bool) {
+    if area.is_empty() {
+        return;
+    }
+    let (palette, sidebar) = (state.palette, &state.sidebar);
+    let mut inner = area;
+    if wide {
+        inner.width -= 2;
+        for y in 0..area.height {
+            put(buffer, area, (area.width - 2, y), "│", palette.dim());
+        }
+    }
+    let heading = if sidebar.focused { "Enter opens · n new" } else { "sessions · Tab" };
+    let style = if sidebar.focused { palette.accent() } else { palette.dim() };
+    put(buffer, inner, (0, 0), &fit(heading, inner.width.into()), style);
+    let rows = usize::from(inner.height).saturating_sub(1);
+    let first = (sidebar.selected() + 1).saturating_sub(rows.max(1));
+    let listed = sidebar.listed().iter().enumerate().skip(first).take(rows);
+    for (y, (index, one)) in (1..).zip(listed) {
+        let here = state.status.session == Some(one.session);
+        let mark = if here { "• " } else { "  " };
+        let turns = format!(" {}", one.turns);
+        let name = if one.title.is_empty() {
+            one.session.to_string().chars().take(8).collect()
+        } else {
+            one.title.clone()
+        };
+        let room = usize::from(inner.width).saturating_sub(width(mark) + width(&turns));
+        let name = fit(&name, room);
+        let gap = " ".repeat(room.saturating_sub(width(&name)));
+        let style = match (sidebar.focused && index == sidebar.selected(), here) {
+            (true, _) => palette.marked(),
+            (false, true) => palette.accent(),
+            (false, false) => Style::new(),
+        };
+        put(buffer, inner, (0, y), &format!("{mark}{name}{gap}{turns}"), style);
+    }
+}
+
+/// The last line: the session, or what the last key has to say.
+fn draw_status(state: &State, buffer: &mut Buffer, area: Rect) {
+    let palette = state.palette;
+    let cells = usize::from(area.width);
+    if let Some(hint) = &state.hint {
+        put(buffer, area, (0, 0), &fit(hint, cells), palette.warn());
+        return;
+    }
+    let status = &state.status;
+    let id: String = status.session.map(|id| id.to_string().chars().take(8).collect()).unwrap_or_default();
+    let mut parts = vec![(id, palette.accent())];
+    if status.turns > 0 {
+        parts.push((format!("✓ {} verified", count(status.turns, "turn")), palette.good()));
+    }
+    parts.push((count(status.nodes as u64, "node"), palette.dim()));
+    if status.pending && state.busy.is_none() {
+        parts.push(("1 message not answered".to_owned(), palette.warn()));
+    }
+    if status.unstored > 0 {
+        parts.push((format!("{} not yet stored", count(status.unstored, "blob")), palette.dim()));
+    }
+    if let Some(trouble) = status.trouble {
+        parts.insert(1, (trouble.to_owned(), palette.warn()));
+    }
+    let mut x = 0;
+    for (index, (text, style)) in parts.iter().enumerate() {
+        let gap = if index == 0 { "" } else { " · " };
+        if usize::from(x) + width(gap) + width(text) > cells {
+            break;
+        }
+        x = put(buffer, area, (x, 0), gap, palette.dim());
+        x = put(buffer, area, (x, 0), text, *style);
+    }
+    let keys = "F1 help";
+    let at = cells.saturating_sub(width(keys));
+    if usize::from(x) + 2 <= at {
+        put(buffer, area, (u16::try_from(at).unwrap_or(0), 0), keys, palette.dim());
+    }
+}

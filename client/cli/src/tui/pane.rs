@@ -1,0 +1,253 @@
+//! The conversation on the screen: blocks, their rows for the present width, and what part of them is seen. Pure.
+
+use std::{collections::HashMap, time::Duration};
+
+use baton_client::TurnEvent;
+
+use super::{
+    block::{Content, Row, Standing, Turn},
+    conversation::{Finished, Loaded, MAX_TURNS},
+    wrap,
+};
+use crate::out::{Tone, count};
+
+/// Blocks that are kept: the turns, and remarks between them. The oldest go first.
+const MAX_BLOCKS: usize = 4 * MAX_TURNS;
+
+struct Block {
+    /// By which what is seen stays where it is while others come and go.
+    number: u64,
+    content: Content,
+    /// Its rows for a width.
+    laid: Option<(usize, Vec<Row>)>,
+}
+
+/// What is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scroll {
+    /// The end, as it grows.
+    Follow,
+    /// From this row of this block on.
+    At { number: u64, row: usize },
+}
+
+/// The conversation.
+pub struct Pane {
+    blocks: Vec<Block>,
+    next: u64,
+    scroll: Scroll,
+    /// Cells of a row, and rows, at the last look.
+    size: (usize, usize),
+}
+
+impl Default for Pane {
+    fn default() -> Self {
+        Self { blocks: Vec::new(), next: 0, scroll: Scroll::Follow, size: (1, 1) }
+    }
+}
+
+impl Pane {
+    /// Takes a session as its journal has it. Of the same session, turns that are here already keep their remarks, and those
+    /// that do not count any more go.
+    pub fn set(&mut self, loaded: &Loaded, same: bool) {
+        if !same {
+            self.blocks.clear();
+            self.scroll = Scroll::Follow;
+        }
+        let mut old: Vec<Block> = std::mem::take(&mut self.blocks);
+        let places: HashMap<_, usize> = old
+            .iter()
+            .enumerate()
+            .filter_map(|(place, block)| Some((block.content.turn()?.link?, place)))
+            .collect();
+        let counts = |block: &Block| match &block.content {
+            Content::Turn(turn) => turn.link.is_none(),
+            Content::Remark(..) => true,
+            Content::Earlier(_) => false,
+        };
+        if loaded.earlier > 0 {
+            let id: String = loaded.session.to_string().chars().take(8).collect();
+            let note =
+                format!("{} before this: baton session show {id}", count(loaded.earlier as u64, "turn"));
+            self.push(Content::Earlier(note));
+        }
+        let mut rest = old.drain(..).map(Some).collect::<Vec<_>>();
+        let mut passed = 0;
+        for told in &loaded.turns {
+            if let Some(place) = places.get(&told.link).copied().filter(|place| *place >= passed) {
+                let before = rest.get_mut(passed..place).unwrap_or_default();
+                self.blocks.extend(before.iter_mut().filter_map(Option::take).filter(counts));
+                self.blocks.extend(rest.get_mut(place).and_then(Option::take));
+                passed = place + 1;
+            } else {
+                let turn = Content::Turn(Box::new(Turn::told(told)));
+                self.push(turn);
+            }
+        }
+        self.blocks.extend(rest.into_iter().flatten().filter(counts));
+        self.bound();
+    }
+
+    /// A remark: within the turn that runs, or else after what is there.
+    pub fn remark(&mut self, tone: Tone, text: &str) {
+        match self.running() {
+            Some(turn) => turn.remark(tone, text),
+            None => {
+                self.push(Content::Remark(tone, wrap::clean(text)));
+                self.bound();
+            }
+        }
+    }
+
+    /// A turn begins. One that says the same and was not answered gives its place up for it.
+    pub fn begin(&mut self, said: &str) {
+        self.blocks.retain(|block| block.content.turn().is_none_or(|turn| !turn.is_unanswered(said)));
+        self.push(Content::Turn(Box::new(Turn::begin(said))));
+        self.bound();
+    }
+
+    /// Something happens in the turn that runs.
+    pub fn turn(&mut self, event: &TurnEvent, now: Duration) {
+        if self.running().is_none() {
+            // What is finished without anything new being said.
+            self.begin("");
+        }
+        if let Some(turn) = self.running() {
+            turn.take(event, now);
+        }
+    }
+
+    /// The turn that runs was accepted.
+    pub fn finish(&mut self, finished: &Finished) {
+        if let Some(turn) = self.running() {
+            turn.finish(finished);
+        }
+    }
+
+    /// Nothing runs any more: a turn that was not accepted was not answered.
+    pub fn end(&mut self, cancelled: bool) {
+        if let Some(turn) = self.running() {
+            turn.standing = if cancelled { Standing::Cancelled } else { Standing::Failed };
+        }
+    }
+
+    /// Messages that were not answered were given up.
+    pub fn give_up(&mut self) {
+        for block in &mut self.blocks {
+            if let Content::Turn(turn) = &mut block.content
+                && turn.standing == Standing::Failed
+            {
+                turn.standing = Standing::Cancelled;
+                block.laid = None;
+            }
+        }
+    }
+
+    /// The turn that runs.
+    pub fn runs(&self) -> Option<&Turn> {
+        let last = self.blocks.iter().rev().find_map(|block| block.content.turn());
+        last.filter(|turn| turn.is_running())
+    }
+
+    /// Moves what is seen by so many rows.
+    pub fn scroll(&mut self, by: isize) {
+        let (cells, height) = self.size;
+        self.lay(cells);
+        let last = self.total().saturating_sub(height);
+        let top = self.top(height).saturating_add_signed(by).min(last);
+        self.see_from(top, last);
+    }
+
+    /// Moves by a part of what is seen: so many halves of it.
+    pub fn scroll_page(&mut self, halves: isize) {
+        let half = isize::try_from(self.size.1 / 2).unwrap_or(1).max(1);
+        self.scroll(half.saturating_mul(halves));
+    }
+
+    /// Shows the beginning.
+    pub fn show_top(&mut self) {
+        self.scroll(isize::MIN);
+    }
+
+    /// Shows the end, and stays there.
+    pub fn follow(&mut self) {
+        self.scroll = Scroll::Follow;
+    }
+
+    /// The rows that are seen on so many cells and rows, and how many there are below them.
+    pub fn seen(&mut self, cells: usize, height: usize) -> (Vec<&Row>, usize) {
+        self.size = (cells, height);
+        self.lay(cells);
+        let (top, total) = (self.top(height), self.total());
+        if top + height >= total {
+            self.scroll = Scroll::Follow;
+        }
+        let rows = self.blocks.iter().filter_map(|block| block.laid.as_ref()).flat_map(|(_, rows)| rows);
+        (rows.skip(top).take(height).collect(), total.saturating_sub(top + height))
+    }
+
+    fn push(&mut self, content: Content) {
+        self.blocks.push(Block { number: self.next, content, laid: None });
+        self.next += 1;
+    }
+
+    fn bound(&mut self) {
+        let over = self.blocks.len().saturating_sub(MAX_BLOCKS);
+        self.blocks.drain(..over);
+    }
+
+    /// The last turn, if it runs; its rows are laid anew.
+    fn running(&mut self) -> Option<&mut Turn> {
+        let turns = self.blocks.iter_mut().rev().filter_map(|block| match &mut block.content {
+            Content::Turn(turn) => Some((turn, &mut block.laid)),
+            Content::Remark(..) | Content::Earlier(_) => None,
+        });
+        let (turn, laid) = turns.take(1).find(|(turn, _)| turn.is_running())?;
+        *laid = None;
+        Some(turn)
+    }
+
+    fn lay(&mut self, cells: usize) {
+        for block in &mut self.blocks {
+            if block.laid.as_ref().is_none_or(|(width, _)| *width != cells) {
+                block.laid = Some((cells, block.content.rows(cells)));
+            }
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.blocks.iter().map(Block::height).sum()
+    }
+
+    /// The first row that is seen.
+    fn top(&self, height: usize) -> usize {
+        let last = self.total().saturating_sub(height);
+        let Scroll::At { number, row } = self.scroll else { return last };
+        let Some(place) = self.blocks.iter().position(|block| block.number == number) else { return last };
+        let start: usize = self.blocks.iter().take(place).map(Block::height).sum();
+        let own = self.blocks.get(place).map_or(0, Block::height);
+        (start + row.min(own.saturating_sub(1))).min(last)
+    }
+
+    fn see_from(&mut self, top: usize, last: usize) {
+        self.scroll = Scroll::Follow;
+        if top >= last {
+            return;
+        }
+        let mut start = 0;
+        for block in &self.blocks {
+            let height = block.height();
+            if top < start + height {
+                self.scroll = Scroll::At { number: block.number, row: top - start };
+                return;
+            }
+            start += height;
+        }
+    }
+}
+
+impl Block {
+    fn height(&self) -> usize {
+        self.laid.as_ref().map_or(0, |(_, rows)| rows.len())
+    }
+}

@@ -1,0 +1,199 @@
+//! Keys: the input, the history, the list of sessions, leaving.
+
+use baton_proto::ids::SessionId;
+use crossterm::event::{MouseEvent, MouseEventKind};
+
+use super::*;
+use crate::tui::sidebar::Listed;
+
+#[test]
+fn the_input_is_edited_by_characters_as_a_reader_sees_them() {
+    let mut stage = Stage::new();
+    stage.types("ab👩\u{200d}👧e\u{301}");
+    stage.press(KeyCode::Left);
+    stage.press(KeyCode::Backspace);
+    assert_eq!(stage.state.editor.text(), "abe\u{301}", "one picture, one key");
+    stage.press(KeyCode::Delete);
+    assert_eq!(stage.state.editor.text(), "ab");
+    stage.control('a');
+    stage.types("x");
+    stage.control('e');
+    stage.types(" one two");
+    stage.control('w');
+    assert_eq!(stage.state.editor.text(), "xab one ");
+    stage.control('y');
+    assert_eq!(stage.state.editor.text(), "xab one two");
+    stage.alt(KeyCode::Char('b'));
+    stage.control('k');
+    stage.control('u');
+    assert_eq!(stage.state.editor.text(), "");
+}
+
+#[test]
+fn lines_begin_anew_by_alt_enter_and_ctrl_j_and_pasted_text_is_not_sent() {
+    let mut stage = Stage::new();
+    stage.types("one");
+    assert_eq!(stage.alt(KeyCode::Enter), None);
+    stage.types("two");
+    assert_eq!(stage.control('j'), None);
+    assert_eq!(stage.state.input(Event::Paste("three\r\nfour\x1b[31m\t5".to_owned())), None);
+    assert_eq!(stage.state.editor.text(), "one\ntwo\nthree\nfour[31m\t5");
+    let screen = stage.screen(40, 20);
+    assert!(in_order(&screen.join("\n"), &["› one", "  two", "  three", "  four[31m    5"]));
+    stage.press(KeyCode::Up);
+    stage.press(KeyCode::Home);
+    stage.types(">");
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act("one\ntwo\n>three\nfour[31m\t5".to_owned())));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_cut_and_said_so() {
+    let mut stage = Stage::new();
+    stage.state.input(Event::Paste("é".repeat(300 * 1024)));
+    assert_eq!(stage.state.editor.text().len(), 512 * 1024);
+    assert!(stage.shown().contains("one message has at most 512 KiB"));
+}
+
+#[test]
+fn up_and_down_go_through_what_was_sent_and_back_to_what_is_written() {
+    let mut stage = Stage::new();
+    for text in ["first", "second"] {
+        stage.types(text);
+        stage.press(KeyCode::Enter);
+    }
+    stage.types("draft");
+    let steps = [
+        (KeyCode::Up, "second"),
+        (KeyCode::Up, "first"),
+        (KeyCode::Up, "first"),
+        (KeyCode::Down, "second"),
+        (KeyCode::Down, "draft"),
+        (KeyCode::Down, "draft"),
+    ];
+    for (key, text) in steps {
+        stage.press(key);
+        assert_eq!(stage.state.editor.text(), text);
+    }
+}
+
+#[test]
+fn up_takes_back_what_waits() {
+    let mut stage = Stage::new();
+    stage.ask("first");
+    stage.types("second");
+    stage.press(KeyCode::Enter);
+    stage.press(KeyCode::Up);
+    assert_eq!(stage.state.editor.text(), "second");
+    assert_eq!(stage.state.end(true), None);
+}
+
+#[test]
+fn commands_open_what_they_name_and_an_unknown_one_is_not_sent() {
+    let mut stage = Stage::new();
+    stage.types("/help");
+    assert_eq!(stage.press(KeyCode::Enter), None);
+    let shown = stage.shown();
+    assert!(shown.contains("help") && shown.contains("/regenerate") && shown.contains("Alt-Enter"));
+    stage.press(KeyCode::Esc);
+    assert!(!stage.shown().contains("/regenerate"));
+    stage.types("/nosuch x");
+    assert_eq!(stage.press(KeyCode::Enter), None);
+    assert!(stage.shown().contains("there is no /nosuch;"));
+    assert_eq!(stage.state.editor.text(), "/nosuch x", "to be mended");
+    stage.control('u');
+    stage.types("/quit");
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Leave));
+}
+
+#[test]
+fn control_c_ends_what_runs_then_empties_the_input_then_leaves() {
+    let mut stage = Stage::new();
+    stage.ask("hello");
+    stage.types("words");
+    assert_eq!(stage.control('c'), Some(Effect::Stop));
+    stage.state.end(true);
+    assert_eq!(stage.control('c'), None);
+    assert_eq!(stage.state.editor.text(), "");
+    assert_eq!(stage.control('c'), Some(Effect::Leave));
+}
+
+#[test]
+fn control_d_deletes_leaves_and_asks_again_while_an_answer_comes() {
+    let mut stage = Stage::new();
+    stage.types("ab");
+    stage.control('a');
+    assert_eq!(stage.control('d'), None);
+    assert_eq!(stage.state.editor.text(), "b");
+    stage.control('u');
+    stage.control('k');
+    stage.ask("hello");
+    assert_eq!(stage.control('d'), None);
+    assert!(stage.shown().contains("again leaves, and keeps the message"));
+    stage.types("x");
+    stage.press(KeyCode::Backspace);
+    assert_eq!(stage.control('d'), None, "not the second one in a row");
+    assert_eq!(stage.control('d'), Some(Effect::Leave));
+    stage.state.end(false);
+    stage.state.begin("/verify", stage.now);
+    assert_eq!(stage.control('d'), Some(Effect::Leave), "nothing is lost");
+}
+
+#[test]
+fn the_list_of_sessions_opens_one_and_not_while_an_answer_comes() {
+    let mut stage = Stage::new();
+    let listed = |byte: u8| Listed {
+        session: SessionId([byte; 32]),
+        title: format!("title {byte}"),
+        turns: 2,
+        used_ms: 0,
+    };
+    stage.say(Said::Sessions(vec![listed(1), listed(2)]));
+    assert!(stage.screen(100, 20).join("\n").contains("• title 1"));
+    assert!(!stage.shown().contains("title 1"), "a narrow one is not shared");
+    stage.press(KeyCode::Tab);
+    assert!(stage.shown().contains("title 2"), "but given to it");
+    stage.press(KeyCode::Down);
+    let switch = format!("/switch {}", SessionId([2; 32]));
+    assert_eq!(stage.press(KeyCode::Enter), Some(Effect::Act(switch)));
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.press(KeyCode::Char('n')), Some(Effect::Act("/new".to_owned())));
+    stage.ask("hello");
+    stage.press(KeyCode::Tab);
+    assert_eq!(stage.press(KeyCode::Char('n')), None);
+    assert!(stage.shown().contains("an answer is under way"));
+    stage.press(KeyCode::Esc);
+    assert_eq!(stage.press(KeyCode::Esc), Some(Effect::Stop));
+}
+
+#[test]
+fn the_mouse_scrolls_and_can_be_left_to_the_terminal() {
+    let mut stage = Stage::new();
+    let turns: Vec<_> = (0..30).map(|n| told(n, &format!("question {n}"), "answer")).collect();
+    stage.say(Said::Session(Box::new(loaded(1, &turns))));
+    let wheel = |kind| Event::Mouse(MouseEvent { kind, column: 0, row: 0, modifiers: KeyModifiers::NONE });
+    stage.shown();
+    stage.state.input(wheel(MouseEventKind::ScrollUp));
+    assert!(stage.shown().contains("↓ 3 more · End"));
+    stage.state.input(wheel(MouseEventKind::ScrollDown));
+    assert!(!stage.shown().contains("more · End"));
+    assert_eq!(stage.press(KeyCode::F(2)), Some(Effect::Mouse(false)));
+    assert_eq!(stage.press(KeyCode::F(2)), Some(Effect::Mouse(true)));
+    assert_eq!(stage.control('l'), Some(Effect::Redraw));
+}
+
+#[test]
+fn rows_of_one_line_are_gone_through_before_what_was_sent() {
+    let mut stage = Stage::new();
+    stage.types("sent");
+    stage.press(KeyCode::Enter);
+    stage.state.input(Event::Paste("one two three".to_owned()));
+    stage.screen(10, 20);
+    // Seven cells: "one two", "three".
+    assert_eq!(stage.state.editor.place(7), (1, 5));
+    for (key, place) in [(KeyCode::Up, (0, 5)), (KeyCode::Down, (1, 5)), (KeyCode::Up, (0, 5))] {
+        stage.press(key);
+        assert_eq!(stage.state.editor.place(7), place);
+    }
+    stage.press(KeyCode::Up);
+    assert_eq!(stage.state.editor.text(), "sent");
+}

@@ -1,0 +1,280 @@
+//! The `baton` command as a process: against a node over the mesh and a store over HTTP.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::Arc,
+};
+
+use baton_proto::{ErrorCode, Signed, head::HeadRecord, receipt::EngineKind};
+use baton_walrus_client::{
+    HttpStore, ShardCount,
+    embedded::{EmbeddedConfig, EmbeddedStore, HeadIdentity},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use baton_testkit::{
+    fake::{Act, FakeNode},
+    store::Stores,
+};
+
+fn validate(record: &[u8]) -> Result<HeadIdentity, String> {
+    let head = Signed::<HeadRecord>::verify_encoded(record).map_err(|code| code.to_string())?;
+    Ok(HeadIdentity { key: head.index_key(), sequence: head.sequence, expires_ms: head.expires_ms })
+}
+
+/// A node, a store over HTTP and a folder.
+pub struct Place {
+    pub folder: TempDir,
+    pub url: String,
+    pub node: FakeNode,
+}
+
+impl Place {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = EmbeddedConfig {
+            shards: ShardCount::TESTBED,
+            ..EmbeddedConfig::new(folder.path().join("store"))
+        };
+        let store = EmbeddedStore::open(config, validate).unwrap();
+        let listener = EmbeddedStore::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { store.serve(listener, std::future::pending()).await });
+        let http = Arc::new(HttpStore::builder(&url, &url, ShardCount::TESTBED).build().unwrap());
+        let node = FakeNode::start(Stores { blobs: http.clone(), heads: http }, EngineKind::Native).await;
+        Self { folder, url, node }
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// Runs the command on a blocking thread, since node and store live on this runtime.
+    pub async fn baton(&self, home: &Path, arguments: &[&str], stdin: &str) -> Output {
+        let node = self.node.addrs().first().unwrap().to_string();
+        let home = home.display().to_string();
+        let shared = ["--home", &home, "--node", &node, "--publisher", &self.url, "--shards", "10"];
+        let all: Vec<String> = arguments.iter().chain(&shared).map(ToString::to_string).collect();
+        let (folder, stdin) = (self.folder.path().to_owned(), stdin.to_owned());
+        tokio::task::spawn_blocking(move || run(&folder, &all, &stdin)).await.unwrap()
+    }
+}
+
+pub fn run(folder: &Path, arguments: &[String], stdin: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(arguments)
+        .env_clear()
+        .env("HOME", folder)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input is free to end first.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+pub fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The last line of the output, as JSON.
+pub fn last(output: &Output) -> Value {
+    let text = out(output);
+    serde_json::from_str(text.lines().last().unwrap_or_default())
+        .unwrap_or_else(|error| panic!("{error}: {text} {}", err(output)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_prints_the_answer_or_json_and_the_session_goes_on() {
+    let place = Place::new().await;
+    let home = place.home();
+    let plain = place.baton(&home, &["chat", "--message", "hello"], "").await;
+    assert_eq!((code(&plain), out(&plain).as_str()), (0, "hello (0)\n"), "{}", err(&plain));
+    assert!(err(&plain).contains("✓ verified · turn 0"), "{}", err(&plain));
+    let json = place.baton(&home, &["chat", "last", "--message", "-", "--json"], "again").await;
+    let value = last(&json);
+    assert_eq!(value["text"], "again (1)");
+    assert_eq!((value["seq"].as_u64(), value["verified"].as_bool()), (Some(1), Some(true)));
+    assert_eq!(value["node"], place.node.id().to_string());
+    assert_eq!(value["receipt"]["output_tokens"], 2);
+    assert_eq!(value["receipt"]["model_name"], "parrot");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prompt_works_over_a_pipe() {
+    let place = Place::new().await;
+    let lines = "one\n/help\n\ntwo\n/edit two again\n/regenerate\n/verify full\n/nonsense\n/new\nfresh\n/quit\nnever\n";
+    let output = place.baton(&place.home(), &["chat", "--system", "s: "], lines).await;
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    let text = out(&output);
+    for answer in ["s: one (0)\n", "s: two (1)\n", "s: two again (1)\n", "s: fresh (0)\n"] {
+        assert!(text.contains(answer), "{answer} in {text}");
+    }
+    assert_eq!(text.matches("s: two again (1)").count(), 2, "edited, then regenerated");
+    assert!(text.contains("/regenerate") && !text.contains("never"));
+    assert!(err(&output).contains("✓ verified: 4 turns"), "{}", err(&output));
+    assert!(err(&output).contains("there is no /nonsense"));
+    assert!(!text.contains('\u{1b}') && !err(&output).contains('\u{1b}'), "no colour in a pipe");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_listed_shown_verified_backed_up_restored_and_deleted() {
+    let place = Place::new().await;
+    let home = place.home();
+    let id = last(&place.baton(&home, &["chat", "--message", "hello", "--json"], "").await)["session"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let listed = last(&place.baton(&home, &["session", "list", "--json"], "").await);
+    assert_eq!(
+        (listed["sessions"][0]["session"].as_str(), listed["sessions"][0]["turns"].as_u64()),
+        (Some(&*id), Some(1))
+    );
+    let shown = place.baton(&home, &["session", "show", &id[..6]], "").await;
+    assert_eq!(out(&shown), "you: hello\nmodel: hello (0)\n");
+    let verified = last(&place.baton(&home, &["session", "verify", "last", "--full", "--json"], "").await);
+    assert_eq!((verified["verified"].as_bool(), verified["ids_checked"].as_u64()), (Some(true), Some(1)));
+
+    let refused = place.baton(&home, &["session", "backup", "last"], "").await;
+    assert_eq!(code(&refused), 2, "words do not go into a pipe");
+    let backup = place.baton(&home, &["session", "backup", "last", "--out", "words.txt"], "").await;
+    assert_eq!(code(&backup), 0, "{}", err(&backup));
+    let words = std::fs::read_to_string(place.folder.path().join("words.txt")).unwrap();
+    assert_eq!(words.split_whitespace().count(), 24);
+    let exported = place.baton(&home, &["session", "export", "last", "--out", "export.json"], "").await;
+    assert_eq!(code(&exported), 0, "{}", err(&exported));
+    let offline = place.baton(&home, &["session", "verify", "--file", "export.json", "--full"], "").await;
+    assert_eq!(code(&offline), 0, "{}", err(&offline));
+    let import = place.baton(&home, &["session", "import", "export.json"], "").await;
+    assert_eq!(code(&import), 5, "an export without its root cannot be continued");
+
+    let other = place.folder.path().join("other");
+    let restored = place.baton(&other, &["session", "restore", "--json"], &words).await;
+    assert_eq!(last(&restored)["session"], *id, "{}", err(&restored));
+    let wrong = words.replacen(words.split_whitespace().next().unwrap(), "xyzzy", 1);
+    assert_eq!(code(&place.baton(&other, &["session", "restore"], &wrong).await), 2);
+    assert_eq!(code(&place.baton(&other, &["session", "restore"], &words).await), 7, "it is here already");
+
+    assert_eq!(code(&place.baton(&home, &["session", "delete", "last"], "").await), 2, "nobody to ask");
+    assert_eq!(code(&place.baton(&home, &["session", "delete", "last", "--yes"], "").await), 0);
+    let gone = place.baton(&home, &["session", "show", &id], "").await;
+    assert_eq!(code(&gone), 7);
+    assert!(err(&gone).contains("baton session list"), "{}", err(&gone));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_have_exit_codes_and_name_the_next_step() {
+    let place = Place::new().await;
+    let home = place.home();
+    let empty = place.baton(&home, &["chat", "--message", " ", "--json"], "").await;
+    assert_eq!((code(&empty), last(&empty)["error"]["name"].as_str()), (2, Some("EmptyMessage")));
+    let long = place.baton(&home, &["chat", "--message", "-"], &"x".repeat(1_000_000)).await;
+    assert_eq!(code(&long), 2);
+    assert!(err(&long).contains("1000000 bytes") && err(&long).contains("in parts"), "{}", err(&long));
+    let model = place.baton(&home, &["chat", "--message", "x", "--model", "huge"], "").await;
+    assert_eq!(code(&model), 3);
+    assert!(err(&model).contains("served are: parrot"), "{}", err(&model));
+
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let overflow = place.baton(&home, &["chat", "--message", "x"], "").await;
+    assert_eq!(code(&overflow), 4);
+    assert!(err(&overflow).contains("shorten"), "{}", err(&overflow));
+    place.node.script([Act::WrongReceipt; 6]);
+    let lied = place.baton(&home, &["chat", "--message", "x"], "").await;
+    assert_eq!(code(&lied), 5);
+    assert!(err(&lied).contains("the message is kept"), "{}", err(&lied));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_message_behind_an_unanswered_one_is_refused_in_words() {
+    let place = Place::new().await;
+    let home = place.home();
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let first = place.baton(&home, &["chat", "--message", "first"], "").await;
+    assert_eq!(code(&first), 4, "{}", err(&first));
+    place.node.script([Act::Refuse(ErrorCode::ContextOverflow); 2]);
+    let second = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    assert_eq!(code(&second), 4, "{}", err(&second));
+    assert!(err(&second).contains("your new message was not sent and is not kept"), "{}", err(&second));
+    assert!(err(&second).contains("--drop-pending"), "{}", err(&second));
+    // The first one is answered as soon as a node is honest, and the second is said after it.
+    let third = place.baton(&home, &["chat", "last", "--message", "second"], "").await;
+    assert_eq!(code(&third), 0, "{}", err(&third));
+    let shown = place.baton(&home, &["session", "show", "last"], "").await;
+    assert_eq!((out(&shown).matches("first (0)").count(), out(&shown).matches("second (1)").count()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_publishes_the_head_that_an_index_lacks() {
+    let (place, other) = (Place::new().await, Place::new().await);
+    let home = place.home();
+    let said = place.baton(&home, &["chat", "--message", "hello", "--no-dht"], "").await;
+    assert_eq!(code(&said), 0, "{}", err(&said));
+    let heads = ["--heads", &other.url, "--no-dht"];
+    let check = |command: &'static str| {
+        let arguments = [&["session", command, "last", "--json"][..], &heads[..]].concat();
+        let (place, home) = (&place, home.clone());
+        async move { place.baton(&home, &arguments, "").await }
+    };
+    let verified = check("verify").await;
+    assert_eq!((code(&verified), last(&verified)["error"]["name"].as_str()), (5, Some("RollbackDetected")));
+    let checked = check("check").await;
+    assert_eq!(code(&checked), 0, "{} {}", out(&checked), err(&checked));
+    assert_eq!((&last(&checked)["status"], &last(&checked)["published"]), (&"Current".into(), &false.into()));
+}
+
+#[test]
+fn without_a_node_the_command_says_how_to_give_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let strings = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let output = run(folder.path(), &strings(&["chat", "--message", "hello"]), "");
+    assert_eq!(code(&output), 3);
+    assert!(err(&output).contains("--node /ip4/"), "{}", err(&output));
+    assert_eq!(code(&run(folder.path(), &strings(&["nodes"]), "")), 3);
+    assert_eq!(code(&run(folder.path(), &strings(&["chat", "--node", "localhost"]), "")), 2);
+    assert_eq!(code(&run(folder.path(), &strings(&["chatter"]), "")), 2);
+    let list = run(folder.path(), &strings(&["session", "list", "--json"]), "");
+    assert_eq!(
+        last(&list)["sessions"].as_array().map(Vec::len),
+        Some(1),
+        "the message that found no node is kept"
+    );
+}
+
+#[test]
+fn help_lists_commands_settings_and_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let help = out(&run(folder.path(), &["--help".to_owned()], ""));
+    for part in
+        ["chat", "session", "nodes", "BATON_HOME", "Exit codes", "config.toml", "baton session restore"]
+    {
+        assert!(help.contains(part), "{part} in {help}");
+    }
+    let chat = out(&run(folder.path(), &["chat".to_owned(), "--help".to_owned()], ""));
+    for flag in [
+        "--message",
+        "--allow-echo",
+        "--model",
+        "--system",
+        "--relayer",
+        "--temperature",
+        "--seed",
+        "--max-tokens",
+    ] {
+        assert!(chat.contains(flag), "{flag}");
+    }
+}

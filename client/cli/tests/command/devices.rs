@@ -1,0 +1,70 @@
+//! Two homes of one session, through the command.
+
+use std::path::Path;
+
+use crate::command::{Place, code, err, last, out};
+
+/// The messages of a session, as the command shows them.
+async fn shown(place: &Place, home: &Path) -> (Vec<String>, serde_json::Value) {
+    let shown = last(&place.baton(home, &["session", "show", "last", "--json"], "").await);
+    let turns = shown["turns"].as_array().unwrap();
+    let said = turns.iter().map(|turn| turn["messages"][0]["text"].as_str().unwrap().to_owned()).collect();
+    (said, shown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_settles_a_fork_between_two_homes_over_two_indexes_and_says_so() {
+    let (place, other) = (Place::new().await, Place::new().await);
+    let (one, two) = (place.folder.path().join("one"), place.folder.path().join("two"));
+    let both = ["--heads", &place.url, "--heads", &other.url];
+    // Through the DHT the second device would have seen what the first one wrote.
+    let with = |arguments: &[&'static str], heads: &[&str]| -> Vec<String> {
+        let all = arguments.iter().copied().chain(heads.iter().copied()).chain(["--no-dht"]);
+        all.map(str::to_owned).collect()
+    };
+    let run = async |home: &Path, arguments: Vec<String>, stdin: &str| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        place.baton(home, &arguments, stdin).await
+    };
+    let begun = run(&one, with(&["chat", "--message", "common", "--json"], &both), "").await;
+    assert_eq!(code(&begun), 0, "{}", err(&begun));
+    assert_eq!(code(&place.baton(&one, &["session", "backup", "last", "--out", "words"], "").await), 0);
+    let words = std::fs::read_to_string(place.folder.path().join("words")).unwrap();
+    let restored = run(&two, with(&["session", "restore", "--json"], &both), &words).await;
+    assert_eq!(code(&restored), 0, "{}", err(&restored));
+
+    // Each reaches another index alone.
+    let said = run(&one, with(&["chat", "last", "--message", "from one"], &both[..2]), "").await;
+    assert_eq!((code(&said), out(&said).as_str()), (0, "from one (1)\n"), "{}", err(&said));
+    let said = run(&two, with(&["chat", "last", "--message", "from two"], &both[2..]), "").await;
+    assert_eq!((code(&said), out(&said).as_str()), (0, "from two (1)\n"), "{}", err(&said));
+    let check = run(&one, with(&["session", "check", "last", "--json"], &both), "").await;
+    // The error itself is the last line.
+    let told = out(&check);
+    let checked: serde_json::Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    assert_eq!(checked["status"], "ForkDetected", "{checked}");
+    assert_eq!((code(&check), checked["indexes"][0]["shows"].as_str()), (5, Some("behind")), "{checked}");
+    assert!(err(&check).contains("baton session sync"), "{}", err(&check));
+
+    let synced = run(&one, with(&["session", "sync", "last"], &both), "").await;
+    assert_eq!(code(&synced), 0, "{}", err(&synced));
+    assert!(err(&synced).contains("another device also wrote turn 1"), "{}", err(&synced));
+    assert!(err(&synced).contains("is in step"), "{}", err(&synced));
+    // The other home's prompt tells it at its start.
+    let joined = run(&two, with(&["chat", "last"], &both), "/quit\n").await;
+    assert_eq!(code(&joined), 0, "{}", err(&joined));
+    assert!(err(&joined).contains("another device"), "{}", err(&joined));
+    let synced = run(&one, with(&["session", "sync", "last", "--json"], &both), "").await;
+    assert_eq!(last(&synced)["status"], "Current", "{}", err(&synced));
+
+    let ((here, shown_here), (there, shown_there)) = (shown(&place, &one).await, shown(&place, &two).await);
+    assert_eq!((here.len(), &here), (3, &there));
+    assert!(here.contains(&"from one".to_owned()) && here.contains(&"from two".to_owned()));
+    let moved = [&shown_here, &shown_there].map(|shown| shown["turns"][2]["moved_from"].as_u64());
+    assert_eq!(moved.iter().flatten().count(), 1, "one of them said it again: {moved:?}");
+    let loser = if moved[0].is_some() { &shown_here } else { &shown_there };
+    assert_eq!(loser["displaced"][0]["moved_to"], 2, "{loser}");
+    assert_eq!(loser["devices"].as_array().unwrap().len(), 2, "{loser}");
+    let check = run(&two, with(&["session", "check", "last"], &both), "").await;
+    assert_eq!(out(&check).matches("has the newest record").count(), 2, "{}", out(&check));
+}

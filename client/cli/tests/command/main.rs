@@ -1,0 +1,11 @@
+//! The `baton` command as a process, against scripted nodes over a real mesh and a store over HTTP.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+mod blobs;
+mod command;
+mod devices;
+mod form;
+mod home;
+mod memory;
+mod nodes;
+mod taking_up;

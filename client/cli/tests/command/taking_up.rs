@@ -1,0 +1,79 @@
+//! A sealed turn that a client left behind, taken up by `baton chat --memory` at its next start.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use baton_testkit::{
+    fake::Act,
+    relayer::{FakeRelayer, Trick},
+};
+
+use crate::command::{Place, code, err, last, out};
+
+/// Begins a turn through the relayer, and kills the client while the node makes the answer.
+async fn left_behind(place: &Place, home: &Path, relayer: &FakeRelayer, hung: u32) {
+    let node = place.node.addrs().first().unwrap().to_string();
+    let relayer = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
+    place.node.script([Act::Hang]);
+    let mut child: Child = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(["chat", "--message", "where is my harbour", "--memory", "--relayer", &relayer])
+        .args(["--node", &node, "--publisher", &place.url, "--shards", "10", "--home"])
+        .arg(home)
+        .env_clear()
+        .env("HOME", place.folder.path())
+        .current_dir(place.folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    place.node.hung(hung).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_sealed_turn_is_finished_with_memory_that_is_recalled_anew() {
+    let place = Place::new().await;
+    let home = place.home();
+    assert_eq!(code(&place.baton(&home, &["account", "new"], "").await), 0);
+    let relayer = FakeRelayer::start(&place.node, Trick::None).await;
+    left_behind(&place, &home, &relayer, 1).await;
+    let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
+    let next = ["chat", "last", "--memory", "--relayer", &address, "--message", "and the boat"];
+    let answered = place.baton(&home, &next, "").await;
+    assert_eq!(code(&answered), 0, "{}", err(&answered));
+    let told = err(&answered);
+    assert!(told.contains("finishing an earlier message first"), "{told}");
+    assert!(told.contains("the relayer is told: harbour"), "{told}");
+    assert_eq!(told.matches("2 memories added").count(), 2, "for both messages: {told}");
+    assert!(!told.contains("without"), "{told}");
+    assert_eq!(out(&answered), "where is my harbour (0)\nand the boat (1)\n");
+    let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
+    assert_eq!(words, ["harbour", "harbour", "boat"]);
+    let turns = place.node.seen(|seen| seen.turns.clone());
+    assert_eq!(turns[0].turn_id, turns[1].turn_id, "one turn, two attempts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_sealed_turn_is_finished_without_memory_where_there_is_none_and_says_so() {
+    let place = Place::new().await;
+    let home = place.home();
+    assert_eq!(code(&place.baton(&home, &["account", "new"], "").await), 0);
+    let relayer = FakeRelayer::start(&place.node, Trick::None).await;
+    let address = relayer.mesh.bootstrap_addrs().first().unwrap().to_string();
+    left_behind(&place, &home, &relayer, 1).await;
+    relayer.mesh.shutdown().await;
+    // At the prompt, which ends with its input.
+    let prompt = ["chat", "last", "--memory", "--relayer", &address];
+    let taken_up = place.baton(&home, &prompt, "").await;
+    let told = err(&taken_up);
+    assert!(told.contains("finished without, by a node directly"), "{told}");
+    assert_eq!((code(&taken_up), out(&taken_up).as_str()), (0, "where is my harbour (0)\n"), "{told}");
+    let auth = place.node.seen(|seen| seen.turns.last().unwrap().clone());
+    assert_eq!(auth.memory_from, None);
+    let shown = last(&place.baton(&home, &["session", "show", "last", "--json"], "").await);
+    assert!(shown.to_string().contains("where is my harbour (0)"), "{shown}");
+}

@@ -1,0 +1,358 @@
+//! A turn on its way to a program: its text as it comes, and what it ends with.
+
+use std::time::Duration;
+
+use baton_proto::{ErrorCode, ids::SessionId, record::Message};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::{
+    Fault, Gateway, format,
+    logprobs::{Told, Wanted},
+    place::{self, Placed, Work},
+    wire::Ask,
+};
+use baton_client::{
+    Client, ClientError, MemoryHint, NewSession, ResumeOptions, TokenReport, TurnEvent, TurnInput,
+    TurnOutcome,
+};
+
+/// How long the head of an answered turn is waited for, to see whether another device wrote in the same place.
+const COMPARE_WAIT: Duration = Duration::from_secs(3);
+
+/// For the node of an answer that passes to be told that it arrived. The node stores what there is to store.
+const PASSING_GRACE: Duration = Duration::from_secs(5);
+
+/// A step of an answer.
+pub(super) enum Step {
+    /// A node is asked for it, by this name of the model.
+    Model(String),
+    /// How likely the tokens were whose text comes next.
+    Logprobs(Vec<TokenReport>),
+    /// More of its text.
+    Text(String),
+    /// It was rebuilt, compared and accepted.
+    Done(Box<Answered>),
+    /// It failed.
+    Failed(Fault),
+}
+
+/// An accepted answer.
+pub(super) struct Answered {
+    pub(super) outcome: TurnOutcome,
+    /// The model's name.
+    pub(super) model: String,
+    /// What other devices of the session had to do with it.
+    pub(super) devices: Vec<String>,
+}
+
+/// A turn that runs. Dropping it ends the turn; its message is kept, and finished if it is asked again.
+pub(super) struct Running {
+    pub(super) session: SessionId,
+    /// Bounded by the largest answer.
+    pub(super) steps: mpsc::UnboundedReceiver<Step>,
+}
+
+/// Places a request and starts its turn, which keeps the slot until it ends.
+pub(super) async fn start(gateway: &Gateway, slot: OwnedSemaphorePermit, ask: Ask) -> Result<Running, Fault> {
+    let mut template = gateway.config().template.clone();
+    template.model = ask.model.clone().or(template.model);
+    template.max_output_tokens = ask.max_tokens.unwrap_or(template.max_output_tokens);
+    let seed = u64::from_le_bytes(baton_keys::secret::random_bytes());
+    template.sampling = ask.wish.sampling(template.sampling.temperature, seed);
+    template.json_schema = ask.json_schema.clone();
+    template.sampling.logprobs = ask.logprobs.map_or(0, Wanted::asked);
+    let (sender, steps) = mpsc::unbounded_channel();
+    if ask.passing {
+        return start_passing(gateway, slot, template, ask, (sender, steps)).await;
+    }
+    let placed = place::place(gateway, &ask, &template).await?;
+    let session = placed.session;
+    let gateway = gateway.clone();
+    gateway.inner.turns.clone().spawn(async move {
+        let options = ResumeOptions::of(&template);
+        run(&gateway, placed, template, &ask, sender).await;
+        drop(slot);
+        settle_devices(&gateway, session, &options).await;
+    });
+    Ok(Running { session, steps })
+}
+
+/// Starts a turn of which nothing is kept: its session lives in memory for as long as its node has to be told something,
+/// its blob lies in the store for the shortest time, and it is in no list and no head index.
+async fn start_passing(
+    gateway: &Gateway,
+    slot: OwnedSemaphorePermit,
+    template: TurnInput,
+    ask: Ask,
+    (sender, steps): (mpsc::UnboundedSender<Step>, mpsc::UnboundedReceiver<Step>),
+) -> Result<Running, Fault> {
+    TurnInput { messages: ask.messages.clone(), ..template.clone() }.check()?;
+    let client = gateway.client().passing()?;
+    let session = client.new_session(NewSession::default()).await?;
+    let gateway = gateway.clone();
+    gateway.inner.turns.clone().spawn(async move {
+        let messages = ask.messages.clone();
+        let hint = gateway.config().memory.as_ref().map(|memory| memory.hint(session, &messages));
+        let input = TurnInput { messages, hint, reconcile: false, ..template };
+        let mut watch = Watch::new(input.model.clone(), sender.clone());
+        let result = tokio::select! {
+            biased;
+            result = Box::pin(client.turn(session, input, |event| watch.event(event))) => Some(result),
+            () = sender.closed() => None,
+        };
+        if let Some(result) = result {
+            let _ = sender.send(watch.last(result, &ask));
+        }
+        drop(slot);
+        client.shutdown(PASSING_GRACE).await;
+    });
+    Ok(Running { session, steps })
+}
+
+/// What a turn's events become for the program that asked.
+struct Watch {
+    steps: mpsc::UnboundedSender<Step>,
+    shown: Shown,
+    told: Told,
+    model: Option<String>,
+    devices: Vec<String>,
+}
+
+impl Watch {
+    fn new(model: Option<String>, steps: mpsc::UnboundedSender<Step>) -> Self {
+        Self { steps, shown: Shown::default(), told: Told::default(), model, devices: Vec::new() }
+    }
+
+    fn event(&mut self, event: TurnEvent) {
+        let steps = &self.steps;
+        match event {
+            TurnEvent::Attempt { model: name, .. } => {
+                let _ = steps.send(Step::Model(name.clone()));
+                self.model = Some(name);
+            }
+            TurnEvent::Logprobs(reports) => {
+                let new = self.told.take(reports);
+                if !new.is_empty() {
+                    let _ = steps.send(Step::Logprobs(new));
+                }
+            }
+            TurnEvent::Text(text) => {
+                self.shown.text(&text, |new| drop(steps.send(Step::Text(new.to_owned()))));
+            }
+            TurnEvent::Restarted => {
+                self.shown.restart();
+                self.told.restart();
+            }
+            TurnEvent::Devices(event) => self.devices.push(event.to_string()),
+            _ => {}
+        }
+    }
+
+    /// The last step of a turn that ended so.
+    fn last(self, result: Result<TurnOutcome, ClientError>, ask: &Ask) -> Step {
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => return Step::Failed(fault(error, ask)),
+        };
+        let Some(rest) = outcome.text.strip_prefix(self.shown.sent.as_str()) else {
+            return Step::Failed(Fault::interrupted());
+        };
+        if !rest.is_empty() {
+            let _ = self.steps.send(Step::Text(rest.to_owned()));
+        }
+        let model = self.model.unwrap_or_else(|| outcome.receipt.model.to_string());
+        Step::Done(Box::new(Answered { outcome, model, devices: self.devices }))
+    }
+}
+
+/// An error as the program sees it. Nodes that refuse what is asked beyond words do not say which part of it.
+fn fault(error: ClientError, ask: &Ask) -> Fault {
+    let refused = error.code() == Some(ErrorCode::PayloadRejected);
+    if refused && ask.json_schema.is_some() {
+        let message = "no node that was asked can hold an answer to this schema: it may say what is not supported, or \
+                       be too complex";
+        return Fault::unsupported(format::NAME, message);
+    }
+    if refused && ask.logprobs.is_some() {
+        return Fault::unsupported("logprobs", "no node that was asked reports log probabilities");
+    }
+    fault_of_turn(ask, error)
+}
+
+async fn run(
+    gateway: &Gateway,
+    placed: Placed,
+    template: TurnInput,
+    ask: &Ask,
+    steps: mpsc::UnboundedSender<Step>,
+) {
+    let session = placed.session;
+    let mut watch = Watch::new(template.model.clone(), steps.clone());
+    let result = tokio::select! {
+        biased;
+        result = Box::pin(turn(gateway, placed, template, |event| watch.event(event))) => Some(result),
+        () = steps.closed() => None,
+    };
+    gateway.used(session);
+    match &result {
+        Some(Ok(_)) => {
+            if let Err(error) = gateway.learn(session).await {
+                tracing::debug!(%error, "a session's words cannot be read");
+            }
+        }
+        Some(Err(_)) | None => gateway.threads().note_unanswered(&ask.messages, session),
+    }
+    let Some(result) = result else { return };
+    let memory = gateway.config().memory.as_ref();
+    let exchange = memory.zip(result.as_ref().ok().cloned());
+    // Nobody may be there any more to read it.
+    let _ = steps.send(watch.last(result.map(|(outcome, _)| outcome), ask));
+    if let Some((memory, (outcome, messages))) = exchange {
+        memory.remember(&messages, &outcome).await;
+    }
+}
+
+/// Where another device wrote in the same place, settles that before the next request; who lost says its turn again.
+async fn settle_devices(gateway: &Gateway, session: SessionId, options: &ResumeOptions) {
+    let client = gateway.client();
+    if !client.wait_compared(session, COMPARE_WAIT).await.unwrap_or(false) {
+        return;
+    }
+    let settled = client.reconcile(session, options, |event| {
+        if let TurnEvent::Devices(event) = event {
+            tracing::warn!(%session, "{event}");
+        }
+    });
+    if let Err(error) = Box::pin(settled).await {
+        tracing::warn!(%error, "what another device wrote could not be taken in");
+    }
+    if let Err(error) = gateway.learn(session).await {
+        tracing::debug!(%error, "a session's words cannot be read");
+    }
+}
+
+async fn turn(
+    gateway: &Gateway,
+    placed: Placed,
+    template: TurnInput,
+    on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<(TurnOutcome, Vec<Message>), ClientError> {
+    let (client, session) = (gateway.client(), placed.session);
+    let memory = gateway.config().memory.as_ref();
+    let resumes = matches!(placed.work, Work::Resume);
+    let (messages, replaces) = match placed.work {
+        Work::Resume => (client.pending_messages(session).await?.unwrap_or_default(), None),
+        Work::Turn { messages, replaces } => (messages, replaces),
+    };
+    let hint = memory.map(|memory| memory.hint(session, &messages));
+    let outcome = if resumes {
+        resume(client, session, &template, hint, on_event).await?
+    } else {
+        let kind = place::kind(replaces);
+        let input =
+            TurnInput { messages: messages.clone(), kind, supersedes_from: replaces, hint, ..template };
+        client.turn(session, input, on_event).await?
+    };
+    Ok((outcome, messages))
+}
+
+/// Finishes a turn that was begun: with memory where there is some, and without where the relayer gives none.
+async fn resume(
+    client: &Client,
+    session: SessionId,
+    template: &TurnInput,
+    hint: Option<MemoryHint>,
+    mut on_event: impl FnMut(TurnEvent) + Send,
+) -> Result<TurnOutcome, ClientError> {
+    let hinted = hint.is_some();
+    let options = ResumeOptions { hint, ..ResumeOptions::of(template) };
+    let mut resumed = client.resume(session, options, &mut on_event).await;
+    if hinted && matches!(resumed, Err(ClientError::TurnFailed { .. })) {
+        tracing::warn!(
+            "the relayer gave no memory for a message; it is finished without, by a node directly"
+        );
+        let options = ResumeOptions { relayer: None, ..ResumeOptions::of(template) };
+        resumed = client.resume(session, options, &mut on_event).await;
+    }
+    // Somebody else finished it since: the caller asks again and gets its answer by what was said.
+    resumed?.ok_or(ClientError::Busy)
+}
+
+/// What a program was shown of an answer. It cannot be taken back: when the answer begins anew, what it has in common
+/// with the former beginning is not sent again, and nothing follows once it differs.
+#[derive(Default)]
+struct Shown {
+    sent: String,
+    /// Bytes of the present beginning that agree with what was sent; none once it differs.
+    agreed: Option<usize>,
+    restarted: bool,
+}
+
+impl Shown {
+    fn restart(&mut self) {
+        self.restarted = true;
+        self.agreed = Some(0);
+    }
+
+    fn text(&mut self, text: &str, mut send: impl FnMut(&str)) {
+        if !self.restarted {
+            self.sent.push_str(text);
+            return send(text);
+        }
+        let Some(agreed) = self.agreed else { return };
+        let known = self.sent.get(agreed..).unwrap_or_default();
+        if known.starts_with(text) {
+            self.agreed = Some(agreed + text.len());
+        } else if let Some(new) = text.strip_prefix(known) {
+            send(new);
+            self.sent.push_str(new);
+            self.agreed = Some(self.sent.len());
+        } else {
+            self.agreed = None;
+        }
+    }
+}
+
+/// The error of a turn, told of tools where no node was found that takes them.
+fn fault_of_turn(ask: &Ask, error: ClientError) -> Fault {
+    let refused = matches!(error, ClientError::TurnFailed { code: Some(ErrorCode::ModelUnavailable), .. });
+    if refused && ask.tools.is_some() {
+        return Fault::unsupported(
+            "tools",
+            "no node that was asked serves the model with tools at the moment",
+        );
+    }
+    error.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play(pieces: &[Option<&str>]) -> (Vec<String>, String) {
+        let mut shown = Shown::default();
+        let mut out = Vec::new();
+        for piece in pieces {
+            match piece {
+                Some(text) => shown.text(text, |new| out.push(new.to_owned())),
+                None => shown.restart(),
+            }
+        }
+        (out, shown.sent)
+    }
+
+    #[test]
+    fn an_answer_that_begins_anew_is_not_shown_twice() {
+        let (out, sent) = play(&[Some("one two"), None, Some("one"), Some(" two three"), Some(" four")]);
+        assert_eq!(out, ["one two", " three", " four"]);
+        assert_eq!(sent, "one two three four");
+        let (out, _) = play(&[Some("one two"), None, Some("one"), None, Some("one two"), Some(" 3")]);
+        assert_eq!(out, ["one two", " 3"]);
+    }
+
+    #[test]
+    fn nothing_follows_once_the_new_beginning_differs() {
+        let (out, sent) = play(&[Some("one two"), None, Some("one"), Some(" 2"), Some(" three")]);
+        assert_eq!((out, sent.as_str()), (vec!["one two".to_owned()], "one two"));
+    }
+}

@@ -1,0 +1,194 @@
+//! `/v1/embeddings`: texts to vectors, by a node that offers it.
+
+use axum::{Json, body::Body, extract::State};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use baton_proto::limits::MAX_EMBED_TEXT_BYTES;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use zeroize::Zeroize as _;
+
+use super::{Fault, Gateway, chat, wire};
+use baton_client::{ClientError, choose::NoChoice};
+
+/// Texts of one request, as OpenAI has it.
+const MAX_INPUTS: usize = 2048;
+
+#[derive(Deserialize)]
+struct Request {
+    input: Input,
+    model: Option<String>,
+    encoding_format: Option<String>,
+    dimensions: Option<u64>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    One(String),
+    Several(Vec<String>),
+    Other(serde::de::IgnoredAny),
+}
+
+/// How vectors are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Float,
+    /// Little-endian `f32`s in base64.
+    Base64,
+}
+
+/// A request as it is served. Its texts are wiped when it is dropped.
+#[derive(PartialEq)]
+struct Ask {
+    texts: Vec<String>,
+    model: Option<String>,
+    format: Format,
+    dimensions: Option<u64>,
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        self.texts.zeroize();
+    }
+}
+
+impl Ask {
+    fn read(body: &[u8]) -> Result<Self, Fault> {
+        let request: Request = wire::parse(body)?;
+        let texts = match request.input {
+            Input::One(text) => vec![text],
+            Input::Several(texts) => texts,
+            Input::Other(_) => {
+                let message = "input must be a text or a list of texts, not tokens";
+                return Err(Fault::unsupported("input", message));
+            }
+        };
+        let model = request.model.filter(|model| !wire::is_any(model));
+        let mut ask = Self { texts, model, format: Format::Float, dimensions: request.dimensions };
+        if ask.texts.is_empty() || ask.texts.len() > MAX_INPUTS {
+            return Err(Fault::value("input", format!("input has from 1 to {MAX_INPUTS} texts")));
+        }
+        for (index, text) in ask.texts.iter().enumerate() {
+            let at = format!("input[{index}]");
+            if text.is_empty() {
+                return Err(Fault::value(&at, "a text of input is empty"));
+            }
+            if text.len() > MAX_EMBED_TEXT_BYTES {
+                let message =
+                    format!("a text has {} bytes; at most {MAX_EMBED_TEXT_BYTES} are embedded", text.len());
+                return Err(Fault::request("context_length_exceeded", &at, message));
+            }
+        }
+        request.rest.iter().try_for_each(|(name, value)| wire::neutral(name, value))?;
+        ask.format = match request.encoding_format.as_deref() {
+            None | Some("float") => Format::Float,
+            Some("base64") => Format::Base64,
+            Some(_) => return Err(Fault::value("encoding_format", "encoding_format is float or base64")),
+        };
+        Ok(ask)
+    }
+}
+
+/// The embeddings of some texts.
+pub(super) async fn create(State(gateway): State<Gateway>, body: Body) -> Result<Json<Value>, Fault> {
+    let _slot = gateway.slot()?;
+    let ask = Ask::read(&chat::read(body).await?)?;
+    let embedded = gateway.client().embed(&ask.texts, ask.model.as_deref()).await.map_err(fault)?;
+    if let Some(wanted) = ask.dimensions
+        && wanted != embedded.dimensions as u64
+    {
+        let message = format!(
+            "the vectors of {} have {} dimensions, and are not cut",
+            embedded.model, embedded.dimensions
+        );
+        return Err(Fault::unsupported("dimensions", message));
+    }
+    let data: Vec<Value> = embedded
+        .texts
+        .iter()
+        .enumerate()
+        .map(|(index, text)| {
+            json!({ "object": "embedding", "index": index, "embedding": ask.format.write(&text.vector) })
+        })
+        .collect();
+    let tokens: u64 = embedded.texts.iter().map(|text| u64::from(text.tokens)).sum();
+    let mut nodes: Vec<String> = embedded.texts.iter().map(|text| text.node.to_string()).collect();
+    nodes.dedup();
+    Ok(Json(json!({
+        "object": "list",
+        "data": data,
+        "model": embedded.model,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+        "baton": { "model": embedded.model_id.to_string(), "nodes": nodes, "verified": true },
+    })))
+}
+
+impl Format {
+    fn write(self, vector: &[f32]) -> Value {
+        match self {
+            Self::Float => Value::from(vector),
+            Self::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|component| component.to_le_bytes()).collect();
+                Value::from(STANDARD.encode(bytes))
+            }
+        }
+    }
+}
+
+/// What went wrong, in words about embeddings.
+fn fault(error: ClientError) -> Fault {
+    match error {
+        ClientError::NoNode(NoChoice::ModelUnavailable { served, .. }) if served == "none" => {
+            Fault::missing("model_not_found", "no node that was found offers embeddings")
+        }
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Value) -> Result<Ask, Value> {
+        Ask::read(body.to_string().as_bytes()).map_err(|fault| fault.body()["error"].clone())
+    }
+
+    #[test]
+    fn reads_what_programs_send() {
+        let one = read(&json!({ "input": "a", "model": "m", "user": "u" })).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((one.texts.clone(), one.model.as_deref()), (vec!["a".to_owned()], Some("m")));
+        assert_eq!((one.format, one.dimensions), (Format::Float, None));
+        let two =
+            json!({ "input": ["a", "b"], "model": "auto", "encoding_format": "base64", "dimensions": 384 });
+        let two = read(&two).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((two.texts.len(), two.model.as_deref()), (2, None));
+        assert_eq!((two.format, two.dimensions), (Format::Base64, Some(384)));
+    }
+
+    #[test]
+    fn refuses_by_name_what_is_not_served() {
+        let long = "x".repeat(MAX_EMBED_TEXT_BYTES + 1);
+        for (body, code, param) in [
+            (json!({ "input": [1, 2, 3] }), "unsupported_parameter", json!("input")),
+            (json!({ "input": [[1, 2], [3]] }), "unsupported_parameter", json!("input")),
+            (json!({ "input": [] }), "invalid_value", json!("input")),
+            (json!({ "input": "" }), "invalid_value", json!("input[0]")),
+            (json!({ "input": vec!["x"; MAX_INPUTS + 1] }), "invalid_value", json!("input")),
+            (json!({ "input": ["a", long] }), "context_length_exceeded", json!("input[1]")),
+            (json!({ "input": "a", "encoding_format": "int8" }), "invalid_value", json!("encoding_format")),
+            (json!({ "input": "a", "unheard": 1 }), "unknown_parameter", json!("unheard")),
+            (json!({ "model": "m" }), "invalid_body", Value::Null),
+        ] {
+            let error = read(&body).err().expect("a refusal");
+            assert_eq!((&error["code"], &error["param"]), (&json!(code), &param));
+        }
+    }
+
+    #[test]
+    fn base64_is_of_little_endian_floats() {
+        assert_eq!(Format::Base64.write(&[1.0, -2.0]), json!("AACAPwAAAMA="));
+        assert_eq!(Format::Float.write(&[0.5]), json!([0.5]));
+    }
+}

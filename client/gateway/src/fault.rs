@@ -1,0 +1,183 @@
+//! Errors in the shape of OpenAI's API: `{"error":{"message","type","param","code"}}`, with a status that its clients
+//! act upon.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use baton_proto::{ErrorCode, ids::SessionId};
+use serde_json::{Value, json};
+
+use super::session_header::name_session;
+use baton_client::{ClientError, choose::NoChoice};
+
+/// What a client that should wait is told, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
+
+/// An error as its reader sees it. Holds no text of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+    param: Option<Box<str>>,
+    message: Box<str>,
+    session: Option<SessionId>,
+}
+
+impl Fault {
+    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<Box<str>>) -> Self {
+        Self { status, kind, code, param: None, message: message.into(), session: None }
+    }
+
+    /// A request that cannot be served as it is; `param` names what is wrong in it.
+    pub(super) fn request(code: &'static str, param: &str, message: impl Into<Box<str>>) -> Self {
+        let fault = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message);
+        Self { param: (!param.is_empty()).then(|| param.into()), ..fault }
+    }
+
+    /// A value that is out of range, or not of the right kind.
+    pub(super) fn value(param: &str, message: impl Into<Box<str>>) -> Self {
+        Self::request("invalid_value", param, message)
+    }
+
+    /// Something of OpenAI's API that there is not here.
+    pub(super) fn unsupported(param: &str, message: impl Into<Box<str>>) -> Self {
+        Self::request("unsupported_parameter", param, message)
+    }
+
+    /// The bearer key is missing or wrong.
+    pub(super) fn key() -> Self {
+        let message =
+            "the bearer key is missing or wrong; it is in the file that baton serve named when it started";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", "invalid_api_key", message)
+    }
+
+    /// A request from a page or by a name that is not allowed.
+    pub(super) fn forbidden(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", "origin_not_allowed", message)
+    }
+
+    /// Nothing is at this address.
+    pub(super) fn missing(code: &'static str, message: impl Into<Box<str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", code, message)
+    }
+
+    /// The session is not where the request thinks, or is busy.
+    pub(super) fn conflict(code: &'static str, message: impl Into<Box<str>>) -> Self {
+        Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message)
+    }
+
+    /// More at once than is served.
+    pub(super) fn crowded() -> Self {
+        let message = "too many requests at once; wait for one of them to end";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message)
+    }
+
+    /// The answer was shown in part, and the node that began it is gone.
+    pub(super) fn interrupted() -> Self {
+        let message = "the node failed within the answer, and another one answered differently; ask again";
+        Self::new(StatusCode::BAD_GATEWAY, "server_error", "answer_interrupted", message)
+    }
+
+    /// The same, of a turn of this session.
+    pub(super) fn of(self, session: SessionId) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    /// The body of the response, and of the event that ends a stream.
+    pub(super) fn body(&self) -> Value {
+        json!({ "error": {
+            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
+        } })
+    }
+}
+
+impl From<ClientError> for Fault {
+    fn from(error: ClientError) -> Self {
+        let message = match error.hint() {
+            Some(hint) => format!("{error} ({hint})"),
+            None => error.to_string(),
+        };
+        let server = |status, code| Self::new(status, "server_error", code, message.clone());
+        match &error {
+            ClientError::NoNode(NoChoice::ModelUnavailable { .. }) => {
+                Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
+            }
+            ClientError::NoNode(_) => server(StatusCode::SERVICE_UNAVAILABLE, "no_node"),
+            ClientError::EmptyMessage => Self::value("messages", message),
+            ClientError::MessageTooLong { .. } => {
+                Self::request("context_length_exceeded", "messages", message)
+            }
+            ClientError::UnknownSession(_) => Self::missing("session_not_found", message),
+            ClientError::Busy | ClientError::InUse(_) => Self::conflict("session_busy", message),
+            ClientError::Behind { .. } => Self::conflict("session_behind", message),
+            ClientError::Deleted => Self::missing("session_deleted", message),
+            _ => match error.code() {
+                Some(ErrorCode::ContextOverflow) => {
+                    Self::request("context_length_exceeded", "messages", message)
+                }
+                Some(ErrorCode::Busy | ErrorCode::RateLimited | ErrorCode::QuotaExceeded) => Self::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "rate_limit_error",
+                    "rate_limit_exceeded",
+                    message,
+                ),
+                Some(ErrorCode::ModelUnavailable) => {
+                    Self { param: Some("model".into()), ..Self::missing("model_not_found", message) }
+                }
+                _ if matches!(
+                    error,
+                    ClientError::TurnFailed { .. }
+                        | ClientError::EmbedFailed { .. }
+                        | ClientError::Protocol(_)
+                ) =>
+                {
+                    server(StatusCode::BAD_GATEWAY, error.name())
+                }
+                _ => server(StatusCode::INTERNAL_SERVER_ERROR, error.name()),
+            },
+        }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if let Some(session) = self.session {
+            name_session(&mut response, session);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_learns_by_status_and_code_what_to_do() {
+        let missing = NoChoice::ModelUnavailable { wanted: "a".to_owned(), served: "b".to_owned() };
+        let node = baton_proto::ids::NodeId([0; 32]);
+        let failed = |code| ClientError::TurnFailed { attempts: 1, node, code, reason: String::new() };
+        let cases = [
+            (ClientError::NoNode(missing), 404, "model_not_found"),
+            (ClientError::NoNode(NoChoice::NoNodes), 503, "no_node"),
+            (failed(Some(ErrorCode::Busy)), 429, "rate_limit_exceeded"),
+            (failed(Some(ErrorCode::ContextOverflow)), 400, "context_length_exceeded"),
+            (failed(Some(ErrorCode::ReceiptMismatch)), 502, "ReceiptMismatch"),
+            (failed(None), 502, "Unreachable"),
+            (ClientError::Busy, 409, "session_busy"),
+            (ClientError::TaskEnded, 500, "TaskEnded"),
+        ];
+        for (error, status, code) in cases {
+            let fault = Fault::from(error);
+            assert_eq!((fault.status.as_u16(), fault.code), (status, code));
+            assert_eq!(fault.body()["error"]["code"], code);
+        }
+    }
+}

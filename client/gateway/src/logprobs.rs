@@ -1,0 +1,235 @@
+//! `logprobs`: how likely the tokens of an answer were, in the two shapes of OpenAI's API.
+
+use baton_proto::limits::MAX_LOGPROBS;
+use serde_json::{Map, Value, json};
+
+use super::fault::Fault;
+use baton_client::{LikelyToken, TokenReport};
+
+/// What a request asks for: so many alternatives with each token, perhaps none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    alternatives: u8,
+}
+
+impl Wanted {
+    /// Out of a request for a chat: `logprobs` says whether, `top_logprobs` how many alternatives.
+    pub(super) fn of_chat(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
+        let logprobs = match rest.remove("logprobs") {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::Bool(true)) => true,
+            Some(_) => return Err(Fault::value("logprobs", "logprobs is true or false")),
+        };
+        let alternatives = count("top_logprobs", rest.remove("top_logprobs"))?;
+        match (logprobs, alternatives) {
+            (false, Some(1..)) => Err(Fault::value("top_logprobs", "top_logprobs needs logprobs to be true")),
+            (false, _) => Ok(None),
+            (true, alternatives) => Ok(Some(Self { alternatives: alternatives.unwrap_or(0) })),
+        }
+    }
+
+    /// Out of a request for a text: `logprobs` says how many alternatives.
+    pub(super) fn of_text(rest: &mut Map<String, Value>) -> Result<Option<Self>, Fault> {
+        let asked = match rest.remove("logprobs") {
+            // What it was in the older form of a chat.
+            Some(Value::Bool(false)) => None,
+            other => count("logprobs", other)?,
+        };
+        Ok(asked.map(|alternatives| Self { alternatives }))
+    }
+
+    /// As nodes are asked: they report a token with one alternative at the least.
+    pub(super) fn asked(self) -> u8 {
+        self.alternatives.max(1)
+    }
+
+    fn likeliest<'a>(&self, report: &'a TokenReport) -> &'a [LikelyToken] {
+        let count = usize::from(self.alternatives).min(report.likeliest.len());
+        report.likeliest.get(..count).unwrap_or_default()
+    }
+
+    /// As `choices[].logprobs` of a chat.
+    pub(super) fn chat(&self, reports: &[TokenReport]) -> Value {
+        let content: Vec<Value> = reports
+            .iter()
+            .map(|report| {
+                let mut one = likely(&report.token);
+                one["top_logprobs"] = self.likeliest(report).iter().map(likely).collect();
+                one
+            })
+            .collect();
+        json!({ "content": content, "refusal": null })
+    }
+
+    /// As `choices[].logprobs` of a text; `offset` counts the characters before it and is moved on.
+    pub(super) fn text(&self, reports: &[TokenReport], offset: &mut usize) -> Value {
+        let mut offsets = Vec::with_capacity(reports.len());
+        for report in reports {
+            offsets.push(*offset);
+            // Characters that begin here: a token may be the rest of one.
+            *offset += report.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        }
+        let top = |report: &TokenReport| {
+            let all = self.likeliest(report).iter().chain([&report.token]);
+            Value::Object(all.map(|token| (spelled(token), json!(token.logprob))).collect())
+        };
+        let top: Option<Vec<Value>> = (self.alternatives > 0).then(|| reports.iter().map(top).collect());
+        json!({
+            "tokens": reports.iter().map(|report| spelled(&report.token)).collect::<Vec<_>>(),
+            "token_logprobs": reports.iter().map(|report| report.token.logprob).collect::<Vec<_>>(),
+            "top_logprobs": top,
+            "text_offset": offsets,
+        })
+    }
+}
+
+fn count(name: &str, value: Option<Value>) -> Result<Option<u8>, Fault> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    let count =
+        value.as_u64().and_then(|count| u8::try_from(count).ok()).filter(|count| *count <= MAX_LOGPROBS);
+    count.map(Some).ok_or_else(|| Fault::value(name, format!("{name} is a number from 0 to {MAX_LOGPROBS}")))
+}
+
+fn likely(token: &LikelyToken) -> Value {
+    let bytes = (!token.bytes.is_empty()).then_some(&token.bytes);
+    json!({ "token": spelled(token), "logprob": token.logprob, "bytes": bytes })
+}
+
+/// A token's text. One that is no whole characters is written as its bytes, as OpenAI's API does.
+fn spelled(token: &LikelyToken) -> String {
+    use std::fmt::Write as _;
+    if let Ok(text) = std::str::from_utf8(&token.bytes) {
+        return text.to_owned();
+    }
+    token.bytes.iter().fold("bytes:".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\\x{byte:02x}");
+        text
+    })
+}
+
+/// The reports that a program was told. They cannot be taken back: when the answer begins anew, those that are the same
+/// are not told again, and none follow once they differ.
+#[derive(Default)]
+pub(super) struct Told {
+    ids: Vec<u32>,
+    /// Tokens of the present beginning that agree with what was told; none once they differ.
+    agreed: Option<usize>,
+    restarted: bool,
+}
+
+impl Told {
+    pub(super) fn restart(&mut self) {
+        self.restarted = true;
+        self.agreed = Some(0);
+    }
+
+    /// Takes reports; those that are new.
+    pub(super) fn take(&mut self, mut reports: Vec<TokenReport>) -> Vec<TokenReport> {
+        if self.restarted {
+            let Some(agreed) = self.agreed else { return Vec::new() };
+            let known = self.ids.get(agreed..).unwrap_or_default();
+            let same = known.len().min(reports.len());
+            if known.iter().zip(&reports).any(|(id, report)| *id != report.token.id) {
+                self.agreed = None;
+                return Vec::new();
+            }
+            reports.drain(..same);
+            self.agreed = Some(agreed + same + reports.len());
+        }
+        self.ids.extend(reports.iter().map(|report| report.token.id));
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(id: u32, bytes: &[u8], logprob: f64) -> LikelyToken {
+        LikelyToken { id, bytes: bytes.to_vec(), logprob }
+    }
+
+    fn reports() -> Vec<TokenReport> {
+        let first = token(1, "né".as_bytes(), -0.125);
+        let other = token(9, b"", -2.5);
+        let half = token(2, b"\xe2\x9b", 0.0);
+        vec![
+            TokenReport { token: first.clone(), likeliest: vec![first, other] },
+            TokenReport { token: half.clone(), likeliest: vec![half.clone(), half] },
+            TokenReport { token: token(3, b"\xb5", -1.0), likeliest: Vec::new() },
+        ]
+    }
+
+    fn read(chat: bool, body: Value) -> Result<Option<u8>, Fault> {
+        let Value::Object(mut rest) = body else { panic!("an object") };
+        let wanted = if chat { Wanted::of_chat(&mut rest) } else { Wanted::of_text(&mut rest) };
+        assert!(wanted.is_err() || rest.is_empty());
+        wanted.map(|wanted| wanted.map(|wanted| wanted.alternatives))
+    }
+
+    #[test]
+    fn both_forms_say_how_many() {
+        let cases = [
+            (true, json!({}), None),
+            (true, json!({ "logprobs": false, "top_logprobs": 0 }), None),
+            (true, json!({ "logprobs": null, "top_logprobs": null }), None),
+            (true, json!({ "logprobs": true }), Some(0)),
+            (true, json!({ "logprobs": true, "top_logprobs": 20 }), Some(20)),
+            (false, json!({}), None),
+            (false, json!({ "logprobs": 0 }), Some(0)),
+            (false, json!({ "logprobs": 5 }), Some(5)),
+        ];
+        for (chat, body, expected) in cases {
+            assert_eq!(read(chat, body.clone()).unwrap(), expected, "{body}");
+        }
+        for (chat, body) in [
+            (true, json!({ "top_logprobs": 1 })),
+            (true, json!({ "logprobs": 1 })),
+            (true, json!({ "logprobs": true, "top_logprobs": 21 })),
+            (true, json!({ "logprobs": true, "top_logprobs": 1.5 })),
+            (false, json!({ "logprobs": true })),
+            (false, json!({ "logprobs": -1 })),
+        ] {
+            assert!(read(chat, body.clone()).is_err(), "{body}");
+        }
+        assert_eq!((Wanted { alternatives: 0 }.asked(), Wanted { alternatives: 7 }.asked()), (1, 7));
+    }
+
+    #[test]
+    fn each_form_has_its_shape() {
+        let chat = Wanted { alternatives: 1 }.chat(&reports());
+        let likely = json!({ "token": "né", "logprob": -0.125, "bytes": [110, 195, 169] });
+        let mut first = likely.clone();
+        first["top_logprobs"] = json!([likely]);
+        assert_eq!(chat["content"][0], first);
+        assert_eq!(chat["content"][1]["token"], "bytes:\\xe2\\x9b");
+        assert_eq!(chat["content"][2]["top_logprobs"], json!([]));
+        let nobody = Wanted { alternatives: 2 }.chat(&reports());
+        assert_eq!(
+            nobody["content"][0]["top_logprobs"][1],
+            json!({ "token": "", "logprob": -2.5, "bytes": null })
+        );
+        let mut offset = 5;
+        let text = Wanted { alternatives: 1 }.text(&reports(), &mut offset);
+        assert_eq!(text["tokens"], json!(["né", "bytes:\\xe2\\x9b", "bytes:\\xb5"]));
+        assert_eq!((&text["text_offset"], offset), (&json!([5, 7, 8]), 8));
+        assert_eq!(text["token_logprobs"], json!([-0.125, 0.0, -1.0]));
+        assert_eq!(text["top_logprobs"][0], json!({ "né": -0.125 }));
+        assert_eq!(Wanted { alternatives: 0 }.text(&reports(), &mut 0)["top_logprobs"], Value::Null);
+    }
+
+    #[test]
+    fn tokens_that_were_told_are_not_told_again() {
+        let all = reports();
+        let ids = |reports: Vec<TokenReport>| reports.iter().map(|one| one.token.id).collect::<Vec<_>>();
+        let mut told = Told::default();
+        assert_eq!(ids(told.take(all[..2].to_vec())), [1, 2]);
+        told.restart();
+        assert!(told.take(all[..1].to_vec()).is_empty());
+        assert_eq!(ids(told.take(all[1..].to_vec())), [3]);
+        told.restart();
+        assert!(told.take(all[1..].to_vec()).is_empty(), "another beginning");
+        assert!(told.take(all).is_empty(), "and nothing after it");
+    }
+}

@@ -1,0 +1,323 @@
+//! Which session a list of messages goes on with. Pure.
+//!
+//! A chat program sends the whole conversation with every request and knows nothing of sessions. So each session is
+//! known here by marks: a keyed hash of everything said up to the end of each of its turns. What a request says before
+//! its new messages has such a hash too. A mark only proposes a session; [`agreement`] compares the words.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+};
+
+use baton_proto::{
+    ids::SessionId,
+    record::{Message, Role},
+    tools::canonical_answer,
+};
+
+use super::tools::may_call;
+use baton_client::{Conversation, SaidTurn};
+
+/// Sessions that are known by their words; the ones used longest ago are forgotten first, and begin anew.
+pub(super) const MAX_THREADS: usize = 1_000;
+/// Turns of all of them.
+const MAX_MARKS: usize = 200_000;
+/// Sessions compared for one request: several begin alike only when they were asked the same.
+pub(super) const MAX_PROPOSALS: usize = 8;
+
+/// Hash of what was said up to a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mark(u64);
+
+/// Characters of a session's first message that a list shows.
+const TITLE_CHARS: usize = 80;
+
+/// A session by its marks.
+#[derive(Debug)]
+struct Thread {
+    marks: Vec<Mark>,
+    used_ms: u64,
+    title: String,
+}
+
+/// A session as a list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) session: SessionId,
+    /// The beginning of its first message.
+    pub(super) title: String,
+    pub(super) turns: usize,
+    pub(super) used_ms: u64,
+}
+
+/// The sessions by what was said in them.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    hasher: RandomState,
+    threads: HashMap<SessionId, Thread>,
+    /// Sessions in which a mark stands, each with how many turns lie before it.
+    at: HashMap<Mark, Vec<(SessionId, usize)>>,
+    /// What was asked and not answered: everything said, the new messages too.
+    unanswered: HashMap<Mark, SessionId>,
+    marks: usize,
+}
+
+impl Threads {
+    fn extend(&self, Mark(before): Mark, messages: &[Message]) -> Mark {
+        Mark(messages.iter().fold(before, |before, message| {
+            self.hasher.hash_one((before, message.role as u8, canonical(message)))
+        }))
+    }
+
+    /// Takes in what a session says now.
+    pub(super) fn learn(&mut self, conversation: &Conversation) {
+        self.forget(conversation.session);
+        let mut mark = Mark(0);
+        let mut marks = Vec::with_capacity(conversation.turns.len());
+        for (index, turn) in conversation.turns.iter().enumerate() {
+            mark = self.extend(mark, &turn.messages);
+            marks.push(mark);
+            self.at.entry(mark).or_default().push((conversation.session, index + 1));
+        }
+        self.marks += marks.len();
+        let thread = Thread { marks, used_ms: conversation.used_ms, title: title(conversation) };
+        self.threads.insert(conversation.session, thread);
+        while self.threads.len() > MAX_THREADS || (self.marks > MAX_MARKS && self.threads.len() > 1) {
+            let oldest = self.threads.iter().min_by_key(|(_, thread)| thread.used_ms).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { break };
+            self.forget(oldest);
+        }
+    }
+
+    /// Forgets a session.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        let Some(thread) = self.threads.remove(&session) else { return };
+        self.marks -= thread.marks.len();
+        for mark in thread.marks {
+            if let Some(places) = self.at.get_mut(&mark) {
+                places.retain(|(id, _)| *id != session);
+                if places.is_empty() {
+                    self.at.remove(&mark);
+                }
+            }
+        }
+    }
+
+    /// The sessions that are known, the last used first.
+    pub(super) fn list(&self) -> Vec<Listed> {
+        let mut listed: Vec<Listed> = self
+            .threads
+            .iter()
+            .map(|(session, thread)| Listed {
+                session: *session,
+                title: thread.title.clone(),
+                turns: thread.marks.len(),
+                used_ms: thread.used_ms,
+            })
+            .collect();
+        listed.sort_by_key(|one| std::cmp::Reverse((one.used_ms, one.session)));
+        listed
+    }
+
+    /// Sessions in which these messages stand at the beginning, whole turns of them: those that end there first, then
+    /// the last used.
+    pub(super) fn propose(&self, said: &[Message]) -> Vec<SessionId> {
+        let mark = self.extend(Mark(0), said);
+        let places = self.at.get(&mark).map(Vec::as_slice).unwrap_or_default();
+        let mut found: Vec<_> = places
+            .iter()
+            .filter_map(|(id, turns)| {
+                let thread = self.threads.get(id)?;
+                Some((thread.marks.len() == *turns, thread.used_ms, *id))
+            })
+            .collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.into_iter().take(MAX_PROPOSALS).map(|(_, _, id)| id).collect()
+    }
+
+    /// Notes that a session was asked this and has not answered.
+    pub(super) fn note_unanswered(&mut self, said: &[Message], session: SessionId) {
+        if self.unanswered.len() >= MAX_THREADS {
+            self.unanswered.clear();
+        }
+        let mark = self.extend(Mark(0), said);
+        self.unanswered.insert(mark, session);
+    }
+
+    /// The session that was asked exactly this and has not answered; it is named once.
+    pub(super) fn take_unanswered(&mut self, said: &[Message]) -> Option<SessionId> {
+        let mark = self.extend(Mark(0), said);
+        self.unanswered.remove(&mark)
+    }
+}
+
+fn title(conversation: &Conversation) -> String {
+    let messages = conversation.turns.iter().flat_map(|turn| &turn.messages);
+    let first =
+        messages.filter(|message| message.role == Role::User).find(|said| !said.text.trim().is_empty());
+    let words = first.map(|message| message.text.split_whitespace());
+    let mut title = String::new();
+    for word in words.into_iter().flatten() {
+        if title.chars().count() + word.chars().count() >= TITLE_CHARS {
+            title.extend(word.chars().take(TITLE_CHARS.saturating_sub(title.chars().count())));
+            title.push('…');
+            break;
+        }
+        if !title.is_empty() {
+            title.push(' ');
+        }
+        title.push_str(word);
+    }
+    title
+}
+
+/// How many whole turns of a session these messages are, from its beginning; none where they say something else, or end
+/// within a turn.
+pub(super) fn agreement(turns: &[SaidTurn], said: &[Message]) -> Option<usize> {
+    let mut rest = said;
+    for (index, turn) in turns.iter().enumerate() {
+        if rest.is_empty() {
+            return Some(index);
+        }
+        let (here, after) = rest.split_at_checked(turn.messages.len())?;
+        if !here.iter().zip(&turn.messages).all(|(a, b)| same(a, b)) {
+            return None;
+        }
+        rest = after;
+    }
+    rest.is_empty().then_some(turns.len())
+}
+
+/// Whether two lists say the same.
+pub(super) fn same_messages(a: &[Message], b: &[Message]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+}
+
+fn same(a: &Message, b: &Message) -> bool {
+    a.role == b.role && canonical(a) == canonical(b)
+}
+
+/// Chat programs trim what they show, and send that back; an assistant's calls they send back as such, not as the text
+/// that they were.
+fn canonical(message: &Message) -> Cow<'_, str> {
+    match message.role {
+        Role::Assistant if may_call(&message.text) => Cow::Owned(canonical_answer(&message.text).to_string()),
+        _ => Cow::Borrowed(message.text.trim()),
+    }
+}
+
+/// Splits what a request says into what was said before and the new messages: those after the assistant's last one.
+pub(super) fn split(messages: &[Message]) -> (&[Message], &[Message]) {
+    let last = messages.iter().rposition(|message| message.role == Role::Assistant);
+    messages.split_at(last.map_or(0, |last| last + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::{LinkHash, NodeId};
+
+    use super::*;
+
+    fn user(text: &str) -> Message {
+        Message::new(Role::User, text)
+    }
+
+    fn answer(text: &str) -> Message {
+        Message::new(Role::Assistant, text)
+    }
+
+    fn conversation(number: u8, used_ms: u64, said: &[(&str, &str)]) -> Conversation {
+        let turn = |(seq, (question, reply)): (usize, &(&str, &str))| SaidTurn {
+            seq: seq as u64,
+            replaced_from: seq as u64,
+            link_hash: LinkHash([0; 32]),
+            node: NodeId([0; 32]),
+            messages: vec![user(question), answer(reply)],
+        };
+        let turns = said.iter().enumerate().map(turn).collect();
+        Conversation { session: SessionId([number; 32]), used_ms, turns }
+    }
+
+    #[test]
+    fn a_session_is_found_by_what_was_said_in_it_and_the_one_that_ends_there_comes_first() {
+        let mut threads = Threads::default();
+        let first = conversation(1, 10, &[("hi", "hello"), ("how are you?", "well")]);
+        let second = conversation(2, 5, &[("hi", "hello")]);
+        threads.learn(&first);
+        threads.learn(&second);
+        let said = [user("hi"), answer(" hello\n")];
+        assert_eq!(threads.propose(&said), [second.session, first.session]);
+        let said = [user("hi"), answer("hello"), user("how are you?"), answer("well")];
+        assert_eq!(threads.propose(&said), [first.session]);
+        assert!(threads.propose(&[user("hi"), answer("hullo")]).is_empty());
+        assert!(threads.propose(&[user("hi")]).is_empty(), "within a turn");
+        threads.forget(second.session);
+        assert_eq!(threads.propose(&[user("hi"), answer("hello")]), [first.session]);
+    }
+
+    #[test]
+    fn what_a_session_said_before_it_was_learned_again_is_forgotten() {
+        let mut threads = Threads::default();
+        threads.learn(&conversation(1, 1, &[("hi", "hello")]));
+        threads.learn(&conversation(1, 2, &[("hi", "good day")]));
+        assert!(threads.propose(&[user("hi"), answer("hello")]).is_empty());
+        assert_eq!(threads.marks, 1);
+    }
+
+    #[test]
+    fn the_oldest_sessions_are_forgotten_beyond_the_limit() {
+        let mut threads = Threads::default();
+        for number in 0..=MAX_THREADS {
+            let mut one = conversation(0, number as u64, &[("hi", &number.to_string())]);
+            one.session.0[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            threads.learn(&one);
+        }
+        assert_eq!(threads.threads.len(), MAX_THREADS);
+        assert!(threads.propose(&[user("hi"), answer("0")]).is_empty());
+        assert_eq!(threads.propose(&[user("hi"), answer("1")]).len(), 1);
+    }
+
+    #[test]
+    fn the_words_decide_how_far_a_session_agrees() {
+        let turns = conversation(1, 1, &[("a", "b"), ("c", "d")]).turns;
+        let said = [user("a"), answer("b"), user("c"), answer("d")];
+        assert_eq!(agreement(&turns, &said), Some(2));
+        assert_eq!(agreement(&turns, &said[..2]), Some(1));
+        assert_eq!(agreement(&turns, &[]), Some(0));
+        assert_eq!(agreement(&turns, &said[..3]), None, "within a turn");
+        assert_eq!(agreement(&turns, &[user("a"), answer("x")]), None);
+        let longer = [&said[..], &[user("e"), answer("f")]].concat();
+        assert_eq!(agreement(&turns, &longer), None);
+    }
+
+    #[test]
+    fn new_messages_are_those_after_the_last_answer() {
+        let said = [user("a"), answer("b"), user("c"), user("d")];
+        assert_eq!(split(&said).1, &said[2..]);
+        assert_eq!(split(&said[..1]), (&[][..], &said[..1]));
+        assert!(split(&said[..2]).1.is_empty());
+    }
+
+    #[test]
+    fn a_list_shows_how_sessions_begin_the_last_used_first() {
+        let mut threads = Threads::default();
+        threads.learn(&conversation(1, 5, &[("  hello\n there ", "x")]));
+        threads.learn(&conversation(2, 9, &[(&"long ".repeat(40), "x"), ("y", "z")]));
+        let list = threads.list();
+        assert_eq!((list[1].title.as_str(), list[1].turns, list[0].turns), ("hello there", 1, 2));
+        assert!(list[0].title.ends_with('…') && list[0].title.chars().count() <= TITLE_CHARS + 1);
+        threads.learn(&conversation(3, 1, &[(&"x".repeat(500), "x")]));
+        assert_eq!(threads.list()[2].title.chars().count(), TITLE_CHARS + 1);
+    }
+
+    #[test]
+    fn what_was_asked_and_not_answered_is_found_once() {
+        let mut threads = Threads::default();
+        let session = SessionId([3; 32]);
+        threads.note_unanswered(&[user("a")], session);
+        assert_eq!(threads.take_unanswered(&[user("b")]), None);
+        assert_eq!(threads.take_unanswered(&[user("a")]), Some(session));
+        assert_eq!(threads.take_unanswered(&[user("a")]), None);
+    }
+}

@@ -1,0 +1,359 @@
+//! Tools of OpenAI's API: read strictly into what a session holds, and calls out of answers into what programs expect.
+//!
+//! In the session a call is text of the answer, in the model's syntax (`baton_proto::tools`), so what a program sends
+//! back is written as text too; ids that others made up are exchanged for ones that name the call's place.
+
+use std::collections::HashMap;
+
+use baton_proto::{
+    record::{FinishReason, Role},
+    tools::{
+        AnswerReader, Call, Definitions, Json, MAX_CALLS, MAX_TOOLS, Piece, TOOLS_NAME, call_id, call_id_of,
+        call_place, is_tool_name, write_answer,
+    },
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::fault::Fault;
+
+/// What a request says of tools.
+#[derive(Default)]
+pub(super) struct Wish {
+    pub(super) tools: Option<Json>,
+    pub(super) tool_choice: Option<Value>,
+    pub(super) parallel_tool_calls: Option<bool>,
+}
+
+impl Wish {
+    /// The tools that the model is told of.
+    pub(super) fn read(self) -> Result<Option<Definitions>, Fault> {
+        let tools = match self.tools {
+            None | Some(Json::Null) => Vec::new(),
+            Some(Json::List(tools)) => tools,
+            Some(_) => return Err(Fault::value("tools", "tools is a list")),
+        };
+        let told = match self.tool_choice.as_ref() {
+            None | Some(Value::Null) => true,
+            Some(Value::String(choice)) if choice == "auto" => true,
+            Some(Value::String(choice)) if choice == "none" => false,
+            // Nothing on the way to a model could make it call.
+            Some(_) => {
+                let message = "tool_choice is auto or none: a model cannot be made to call a tool here";
+                return Err(Fault::unsupported("tool_choice", message));
+            }
+        };
+        for (index, tool) in tools.iter().enumerate() {
+            check_tool(index, tool)?;
+        }
+        if tools.is_empty() || !told {
+            return Ok(None);
+        }
+        if self.parallel_tool_calls == Some(false) {
+            let message =
+                "parallel_tool_calls cannot be turned off: a model cannot be kept from calling twice here";
+            return Err(Fault::unsupported("parallel_tool_calls", message));
+        }
+        let wrong =
+            || Fault::value("tools", format!("tools is at most {MAX_TOOLS} functions with different names"));
+        let tools = Definitions::of(tools).ok_or_else(wrong)?;
+        let too_long = |_| Fault::value("tools", "the tools are too long");
+        tools.message().check().map_err(too_long)?;
+        Ok(Some(tools))
+    }
+}
+
+/// Names what is wrong with a tool.
+fn check_tool(index: usize, tool: &Json) -> Result<(), Fault> {
+    let at = |field: &str| format!("tools[{index}].{field}");
+    match tool.get("type").and_then(Json::as_text) {
+        Some("function") => {}
+        Some(_) => return Err(Fault::unsupported(&at("type"), "only tools of type function are served")),
+        None => return Err(Fault::value(&at("type"), "a tool has a type")),
+    }
+    let function = tool.get("function");
+    let name = function.and_then(|function| function.get("name")).and_then(Json::as_text);
+    if !name.is_some_and(is_tool_name) {
+        let message = "a function has a name of 1 to 64 letters, digits, _, - and .";
+        return Err(Fault::value(&at("function.name"), message));
+    }
+    match function.and_then(|function| function.get("strict")) {
+        None | Some(Json::Null | Json::Bool(false)) => Ok(()),
+        Some(_) => {
+            let message = "strict is not supported: arguments are as the model writes them";
+            Err(Fault::unsupported(&at("function.strict"), message))
+        }
+    }
+}
+
+/// A call as a program sends it back.
+#[derive(Deserialize)]
+pub(super) struct CallInput {
+    id: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    function: Option<FunctionInput>,
+}
+
+#[derive(Deserialize)]
+struct FunctionInput {
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+/// Call ids of a request's messages, each with the one in its place here.
+#[derive(Default)]
+pub(super) struct CallIds(HashMap<String, String>);
+
+impl CallIds {
+    /// Writes an assistant's calls behind its words.
+    pub(super) fn write(
+        &mut self,
+        index: usize,
+        content: &str,
+        calls: Vec<CallInput>,
+    ) -> Result<String, Fault> {
+        let at = |place: usize, field: &str| format!("messages[{index}].tool_calls[{place}].{field}");
+        if calls.len() > MAX_CALLS {
+            let message = format!("at most {MAX_CALLS} calls are in a message");
+            return Err(Fault::value(&format!("messages[{index}].tool_calls"), message));
+        }
+        let mut read = Vec::with_capacity(calls.len());
+        let mut first = None;
+        for (place, CallInput { id, kind, function }) in calls.into_iter().enumerate() {
+            if kind.is_some_and(|kind| kind != "function") {
+                return Err(Fault::unsupported(&at(place, "type"), "only calls of type function are served"));
+            }
+            let Some(FunctionInput { name, arguments }) =
+                function.filter(|function| is_tool_name(&function.name))
+            else {
+                return Err(Fault::value(&at(place, "function.name"), "a call has the name of a function"));
+            };
+            let arguments = if arguments.trim().is_empty() { "{}" } else { &arguments };
+            let Some(arguments @ Json::Map(_)) = Json::parse(arguments) else {
+                return Err(Fault::value(
+                    &at(place, "function.arguments"),
+                    "arguments is the text of a JSON object",
+                ));
+            };
+            if let Some(id) = id {
+                let first: &String = first.get_or_insert_with(|| id.clone());
+                let kept = call_place(&id) == Some(place);
+                let ours = if kept { id.clone() } else { call_id_of(first, place) };
+                self.0.insert(id, ours);
+            }
+            read.push(Call { name, arguments });
+        }
+        Ok(write_answer(content, &read).to_string())
+    }
+
+    /// The id that a result names.
+    pub(super) fn ours(&self, id: String) -> String {
+        self.0.get(&id).cloned().unwrap_or(id)
+    }
+}
+
+/// The name of a message, where it may have it.
+pub(super) fn check_name(index: usize, role: Role, name: Option<&str>) -> Result<(), Fault> {
+    if role == Role::System && name == Some(TOOLS_NAME) {
+        let message = "a system message cannot be named tools; send them as the parameter tools";
+        return Err(Fault::value(&format!("messages[{index}].name"), message));
+    }
+    Ok(())
+}
+
+/// Whether there can be calls in an answer.
+pub(super) fn may_call(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '['])
+        || ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].iter().any(|m| text.contains(m))
+}
+
+type Known = Box<dyn Fn(&str) -> bool + Send>;
+
+/// An answer on its way to a program.
+pub(super) struct Saying {
+    reader: AnswerReader<Known>,
+    /// Of the calls' ids.
+    seed: [u8; 8],
+    calls: usize,
+}
+
+/// A part of an answer for a program.
+pub(super) enum Part {
+    Text(String),
+    /// A call as OpenAI's API writes it, and its place.
+    Call(usize, Value),
+}
+
+impl Saying {
+    /// An answer of a model that was told of these tools.
+    pub(super) fn new(tools: Definitions) -> Self {
+        let known: Known = Box::new(move |name| tools.has(name));
+        Self { reader: AnswerReader::new(known), seed: baton_keys::secret::random_bytes(), calls: 0 }
+    }
+
+    /// Takes more of the answer.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
+        let pieces = self.reader.push(text);
+        self.parts(pieces)
+    }
+
+    /// The answer ends here.
+    pub(super) fn finish(&mut self) -> Vec<Part> {
+        let pieces = self.reader.finish();
+        self.parts(pieces)
+    }
+
+    fn parts(&mut self, pieces: Vec<Piece>) -> Vec<Part> {
+        let parts = pieces.into_iter().map(|piece| match piece {
+            Piece::Content(text) => Part::Text(text.to_string()),
+            Piece::Call(call) => {
+                let place = self.calls;
+                self.calls += 1;
+                let function = json!({ "name": call.name, "arguments": call.arguments.write().as_str() });
+                let id = call_id(self.seed, place);
+                Part::Call(place, json!({ "id": id, "type": "function", "function": function }))
+            }
+        });
+        parts.collect()
+    }
+
+    /// Why the answer ended, by what was found in it.
+    pub(super) fn finish_reason(&self, finish: FinishReason) -> FinishReason {
+        match finish {
+            FinishReason::Length => finish,
+            _ if self.calls > 0 => FinishReason::ToolCall,
+            FinishReason::ToolCall => FinishReason::Stop,
+            _ => finish,
+        }
+    }
+}
+
+impl Part {
+    /// As a delta of a stream.
+    pub(super) fn delta(self) -> Value {
+        match self {
+            Self::Text(text) => json!({ "content": text }),
+            Self::Call(place, mut call) => {
+                call["index"] = json!(place);
+                json!({ "tool_calls": [call] })
+            }
+        }
+    }
+}
+
+/// All parts of an answer as a message.
+pub(super) fn message(parts: Vec<Part>) -> Value {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for part in parts {
+        match part {
+            Part::Text(text) => content.push_str(&text),
+            Part::Call(_, call) => calls.push(call),
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !calls.is_empty() {
+        if content.trim().is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = Value::from(calls);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ChatRequest;
+
+    fn chat(more: Value) -> Result<crate::wire::Ask, Fault> {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
+        if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+            body.extend(more);
+        }
+        ChatRequest::read(body.to_string().as_bytes())
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({ "type": "function", "function": { "name": name } })
+    }
+
+    #[test]
+    fn what_cannot_be_promised_of_tools_is_refused_by_name() {
+        let f = [tool("f")];
+        let taken = chat(json!({ "tools": f, "tool_choice": "auto", "parallel_tool_calls": true })).unwrap();
+        assert!(taken.tools.unwrap().has("f"));
+        for none in [
+            json!({ "tools": [] }),
+            json!({ "tools": null, "parallel_tool_calls": false }),
+            json!({ "tools": f, "tool_choice": "none", "parallel_tool_calls": false }),
+        ] {
+            assert!(chat(none).unwrap().tools.is_none());
+        }
+        let strict = json!({ "type": "function", "function": { "name": "f", "strict": true } });
+        let refused = [
+            (json!({ "tools": f, "tool_choice": "required" }), "tool_choice"),
+            (json!({ "tools": f, "tool_choice": tool("f") }), "tool_choice"),
+            (json!({ "tools": f, "parallel_tool_calls": false }), "parallel_tool_calls"),
+            (json!({ "functions": [{ "name": "f" }] }), "functions"),
+            (json!({ "function_call": "auto" }), "function_call"),
+            (json!({ "tools": {} }), "tools"),
+            (json!({ "tools": [tool("f"), tool("f")] }), "tools"),
+            (json!({ "tools": vec![tool("f"); MAX_TOOLS + 1] }), "tools"),
+            (json!({ "tools": [tool("f"), {}] }), "tools[1].type"),
+            (json!({ "tools": [{ "type": "custom", "custom": {} }] }), "tools[0].type"),
+            (json!({ "tools": [tool("<|im_end|>")] }), "tools[0].function.name"),
+            (json!({ "tools": [strict] }), "tools[0].function.strict"),
+        ];
+        for (more, param) in refused {
+            let fault = chat(more.clone()).unwrap_err();
+            assert_eq!(fault.body()["error"]["param"], param, "{more}");
+        }
+    }
+
+    #[test]
+    fn calls_are_written_as_text_and_foreign_ids_exchanged_for_ones_that_name_places() {
+        let calls = json!([
+            { "id": "call_x", "type": "function", "function": { "name": "f", "arguments": "{\"a\":1}" } },
+            { "id": "call_y", "type": "function", "function": { "name": "g", "arguments": "" } },
+        ]);
+        let kept = call_id([3; 8], 0);
+        let own = json!([{ "id": kept, "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+        let ask = chat(json!({ "messages": [
+            { "role": "user", "content": "hi" },
+            { "role": "assistant", "content": null, "tool_calls": calls },
+            { "role": "tool", "content": "2", "tool_call_id": "call_y" },
+            { "role": "tool", "content": "1", "tool_call_id": "call_x" },
+            { "role": "assistant", "content": "Well.", "tool_calls": own },
+            { "role": "tool", "content": "3", "tool_call_id": kept },
+        ]}))
+        .unwrap();
+        let said = baton_proto::tools::read_answer(&ask.messages[1].text, |_| false);
+        let names: Vec<&str> = said.calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!((said.content.as_str(), names), ("", vec!["f", "g"]));
+        let places = [2, 3].map(|index: usize| call_place(ask.messages[index].call_id.as_deref().unwrap()));
+        assert_eq!(places, [Some(1), Some(0)]);
+        assert!(ask.messages[4].text.starts_with("Well.\n<tool_call>"));
+        assert_eq!(ask.messages[5].call_id.as_ref(), Some(&kept));
+    }
+
+    #[test]
+    fn calls_that_are_none_and_a_message_that_would_be_definitions_are_refused() {
+        let call = |function: Value| json!({ "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] });
+        let refused = [
+            (
+                call(json!({ "name": "f", "arguments": "[1]" })),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+            (call(json!({ "name": "f", "arguments": "{" })), "messages[0].tool_calls[0].function.arguments"),
+            (call(json!({ "name": "a b", "arguments": "{}" })), "messages[0].tool_calls[0].function.name"),
+            (json!({ "role": "system", "name": "tools", "content": "[]" }), "messages[0].name"),
+            (json!({ "role": "user", "content": "", "tool_calls": [{}] }), "messages[0].tool_calls"),
+        ];
+        for (message, param) in refused {
+            let fault = chat(json!({ "messages": [message] })).unwrap_err();
+            assert_eq!(fault.body()["error"]["param"], param, "{message}");
+        }
+    }
+}

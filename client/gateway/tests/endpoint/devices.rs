@@ -1,0 +1,51 @@
+//! A session that another device writes, too, through the endpoint.
+
+use baton_client::TurnInput;
+use baton_gateway::{Gateway, GatewayConfig};
+use baton_testkit::{GRACE, World, device::apart, say};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_endpoint_settles_a_fork_after_its_answer_and_takes_turns_in_before_one() {
+    let world = World::new(1).await;
+    let (first, second, id) = apart(&world).await;
+    first.gate.open();
+    second.gate.open();
+    say(&second.client, id, "second").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let ask = async |text: &str| {
+        let template = TurnInput { reconcile: true, ..TurnInput::new(Vec::new()) };
+        let config =
+            GatewayConfig { key: None, origins: Vec::new(), hosts: Vec::new(), template, memory: None };
+        let gateway = Gateway::open(first.client.clone(), config).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/chat/completions", listener.local_addr().unwrap());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served =
+            tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+        let body = serde_json::json!({ "messages": [{ "role": "user", "content": text }] });
+        let request = reqwest::Client::new().post(url).header("x-baton-session", id.to_string()).json(&body);
+        let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
+        drop(stop);
+        // It ends when everything that follows an answer is done.
+        served.await.unwrap().unwrap();
+        answer
+    };
+    // The first device never looked since, so it writes in the same place.
+    let answer = ask("first").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "first (1)", "{answer}");
+    let settled = first.client.session(id).await.unwrap();
+    assert_eq!((settled.diverged, settled.moves), (false, 0));
+    second.sync(id).await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    say(&second.client, id, "later").await;
+    assert!(second.client.wait_settled(id, GRACE).await.unwrap());
+    let answer = ask("last").await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "last (4)", "{answer}");
+    let told = answer["baton"]["devices"][0].as_str().unwrap();
+    assert!(told.contains("another device went on"), "{answer}");
+    let said = first.said(id).await;
+    assert_eq!((said.len(), said[3].as_str(), said[4].as_str()), (5, "later", "last"));
+    assert!(said.contains(&"first".to_owned()) && said.contains(&"second".to_owned()));
+    first.client.shutdown(GRACE).await;
+    second.client.shutdown(GRACE).await;
+}

@@ -1,0 +1,7 @@
+//! The endpoint over a real socket, against scripted nodes over a real mesh.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+
+mod devices;
+mod embeddings;
+mod serve;
+mod serve_form;

@@ -1,0 +1,348 @@
+//! The endpoint that speaks OpenAI's API, over a real socket.
+
+mod tools;
+
+use std::{sync::Arc, time::Duration};
+
+use baton_client::{Client, TurnInput};
+use baton_gateway::{Gateway, GatewayConfig, GatewayMemory};
+use baton_proto::{ErrorCode, record::RecordKind};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use zeroize::Zeroizing;
+
+use baton_testkit::{
+    GRACE, World,
+    fake::{Act, MODEL},
+};
+
+const KEY: &str = "sk-test";
+
+/// An endpoint over the client of a world.
+pub(crate) struct Endpoint {
+    url: String,
+    http: reqwest::Client,
+    pub(crate) client: Client,
+    stop: Option<oneshot::Sender<()>>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Endpoint {
+    pub(crate) async fn open(world: &World) -> Self {
+        Self::over(world.client().await).await
+    }
+
+    pub(crate) async fn over(client: Client) -> Self {
+        Self::through(client, TurnInput::new(Vec::new()), None).await
+    }
+
+    pub(crate) async fn with(
+        world: &World,
+        template: TurnInput,
+        memory: Option<Arc<dyn GatewayMemory>>,
+    ) -> Self {
+        Self::through(world.client().await, template, memory).await
+    }
+
+    async fn through(client: Client, template: TurnInput, memory: Option<Arc<dyn GatewayMemory>>) -> Self {
+        let config = GatewayConfig {
+            key: Some(Zeroizing::new(KEY.to_owned())),
+            origins: vec!["https://chat.example".to_owned()],
+            hosts: vec!["box.example".to_owned()],
+            template,
+            memory,
+        };
+        let gateway = Gateway::open(client.clone(), config).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            gateway.serve(listener, stopped).await
+        });
+        Self { url, http: reqwest::Client::new(), client, stop: Some(stop), served }
+    }
+
+    pub(crate) async fn close(mut self) {
+        drop(self.http);
+        drop(self.stop.take());
+        self.served.await.unwrap().unwrap();
+        self.client.shutdown(GRACE).await;
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(KEY)
+    }
+
+    pub(crate) fn chat(&self, body: &Value) -> RequestBuilder {
+        self.request(Method::POST, "/v1/chat/completions").json(body)
+    }
+
+    /// A chat completion that must succeed.
+    pub(crate) async fn say(&self, messages: &Value) -> Value {
+        let response = self.chat(&json!({ "model": MODEL, "messages": messages })).send().await.unwrap();
+        let session = response.headers().get("x-baton-session").cloned();
+        let status = response.status();
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(status, StatusCode::OK, "{body}");
+        assert_eq!(session.unwrap().to_str().unwrap(), body["baton"]["session"]);
+        body
+    }
+
+    /// Status and error code of a chat completion that must fail.
+    pub(crate) async fn refused(&self, request: RequestBuilder) -> (u16, String) {
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let body: Value = response.json().await.unwrap();
+        (status, body["error"]["code"].as_str().unwrap().to_owned())
+    }
+}
+
+pub(crate) fn said(pairs: &[(&str, &str)]) -> Value {
+    pairs.iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
+}
+
+fn answer(body: &Value) -> &str {
+    body["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+/// The data of all events.
+pub(crate) fn events(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
+}
+
+/// The text of a stream, and its other chunks' worth: how it ended.
+fn streamed(text: &str) -> (String, Option<String>, Vec<Value>) {
+    let mut all = events(text);
+    let done = all.last().is_some_and(|last| last == "[DONE]");
+    if done {
+        all.pop();
+    }
+    let chunks: Vec<Value> = all.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let deltas = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+    let finish = chunks.iter().find_map(|chunk| chunk["choices"][0]["finish_reason"].as_str());
+    (deltas.collect(), finish.map(str::to_owned).filter(|_| done), chunks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_sends_everything_each_time_keeps_one_session() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.say(&said(&[("user", "a")])).await;
+    assert_eq!((answer(&first), &first["object"]), ("a (0)", &json!("chat.completion")));
+    assert_eq!(first["model"], MODEL);
+    assert_eq!(first["choices"][0]["finish_reason"], "stop");
+    let usage = &first["usage"];
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        Some(usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap())
+    );
+    let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)\n"), ("user", "b")])).await;
+    assert_eq!(answer(&second), "b (1)", "the node read the turn before");
+    assert_eq!(second["baton"]["session"], first["baton"]["session"]);
+    assert_eq!((&second["baton"]["turn"], &second["baton"]["verified"]), (&json!(1), &json!(true)));
+    let other = endpoint.say(&said(&[("user", "a")])).await;
+    assert_ne!(other["baton"]["session"], first["baton"]["session"], "a conversation that begins alike");
+    endpoint.close().await;
+    // The words are found again by an endpoint that starts over the same home.
+    let endpoint = Endpoint::open(&world).await;
+    let all = [("user", "a"), ("assistant", "a (0)"), ("user", "b"), ("assistant", "b (1)"), ("user", "c")];
+    let third = endpoint.say(&said(&all)).await;
+    assert_eq!((answer(&third), &third["baton"]["session"]), ("c (2)", &first["baton"]["session"]));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_differently_becomes_an_edit_or_a_branch_and_nothing_is_lost() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.say(&said(&[("user", "a")])).await;
+    let session = &first["baton"]["session"];
+    let base = [("user", "a"), ("assistant", "a (0)")];
+    endpoint.say(&said(&[&base[..], &[("user", "b")]].concat())).await;
+    let edited = endpoint.say(&said(&[&base[..], &[("user", "B")]].concat())).await;
+    assert_eq!((&edited["baton"]["session"], answer(&edited)), (session, "B (1)"), "the last turn, replaced");
+    let longer = [&base[..], &[("user", "B"), ("assistant", "B (1)"), ("user", "c")]].concat();
+    endpoint.say(&said(&longer)).await;
+    let branched = endpoint.say(&said(&[&base[..], &[("user", "x")]].concat())).await;
+    assert_ne!(&branched["baton"]["session"], session);
+    let id = session.as_str().unwrap().parse().unwrap();
+    let kinds: Vec<RecordKind> = {
+        let history = endpoint.client.history(id).await.unwrap();
+        history.iter().map(|view| view.turn.record.as_ref().unwrap().kind).collect()
+    };
+    assert_eq!(kinds, [RecordKind::Turn, RecordKind::Turn, RecordKind::Edit, RecordKind::Turn]);
+    let unknown = [("user", "from elsewhere"), ("assistant", "yes"), ("user", "go on")];
+    let taken_over = endpoint.say(&said(&unknown)).await;
+    let id = taken_over["baton"]["session"].as_str().unwrap().parse().unwrap();
+    let conversation = endpoint.client.conversation(id).await.unwrap();
+    assert_eq!(conversation.turns[0].messages.len(), 4, "what was said elsewhere is carried in");
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_session_is_used_whatever_the_words() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
+    assert_eq!(answer(&first), "S:a (0)");
+    let named = |session: &str, messages: Value| {
+        endpoint.chat(&json!({ "messages": messages })).header("x-baton-session", session)
+    };
+    let last: Value = named("last", said(&[("user", "b")])).send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer(&last), "S:b (1)", "it keeps its system text");
+    assert_eq!(last["baton"]["session"], first["baton"]["session"]);
+    let id = first["baton"]["session"].as_str().unwrap();
+    let other_past = said(&[("user", "z"), ("assistant", "y"), ("user", "b")]);
+    assert_eq!(endpoint.refused(named(&id[..12], other_past)).await, (409, "history_mismatch".to_owned()));
+    let edit = said(&[("user", "a"), ("assistant", "S:a (0)"), ("user", "c")]);
+    let edited: Value = named(id, edit).send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer(&edited), "S:c (1)");
+    let fresh: Value = named("new", said(&[("user", "a")])).send().await.unwrap().json().await.unwrap();
+    assert_ne!(fresh["baton"]["session"], first["baton"]["session"]);
+    let unknown = "0".repeat(64);
+    assert_eq!(
+        endpoint.refused(named(&unknown, said(&[("user", "a")]))).await,
+        (404, "session_not_found".to_owned())
+    );
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_has_the_shape_that_programs_expect() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let body = json!({
+        "model": MODEL, "messages": said(&[("user", "hello there")]), "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
+    let (content, finish, chunks) = streamed(&text);
+    assert_eq!((content.as_str(), finish.as_deref()), ("hello there (0)", Some("stop")));
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    assert!(chunks.iter().all(|chunk| {
+        chunk["id"] == chunks[0]["id"]
+            && chunk["model"] == MODEL
+            && chunk["object"] == "chat.completion.chunk"
+    }));
+    let last = chunks.last().unwrap();
+    assert!(last["choices"].as_array().unwrap().is_empty() && last["usage"]["completion_tokens"] == 2);
+    assert_eq!(chunks[chunks.len() - 2]["baton"]["verified"], true);
+    let body = json!({ "prompt": "hello", "stream": true });
+    let text = endpoint.request(Method::POST, "/v1/completions").json(&body).send().await.unwrap();
+    let all = events(&text.text().await.unwrap());
+    let first: Value = serde_json::from_str(&all[0]).unwrap();
+    assert_eq!((&first["object"], all.last().unwrap().as_str()), (&json!("text_completion"), "[DONE]"));
+    let whole = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "hello" }));
+    let whole: Value = whole.send().await.unwrap().json().await.unwrap();
+    assert_eq!(whole["choices"][0]["text"], "hello (0)");
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_begun_by_a_node_that_dies_is_finished_by_another_without_a_word_twice() {
+    let world = World::new(2).await;
+    for node in &world.nodes {
+        node.script([Act::Truncate]);
+    }
+    // Whichever is asked first breaks off; the second may do so too, and the first then serves.
+    let endpoint = Endpoint::open(&world).await;
+    let body = json!({ "messages": said(&[("user", "hello there")]), "stream": true });
+    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
+    let (content, finish, _) = streamed(&text);
+    assert_eq!((content.as_str(), finish.as_deref()), ("hello there (0)", Some("stop")));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_up_and_asks_again_gets_the_same_turn() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    world.nodes[0].script([Act::Hang]);
+    let body = json!({ "messages": said(&[("user", "a")]), "stream": true });
+    let mut response = endpoint.chat(&body).send().await.unwrap();
+    let session = response.headers()["x-baton-session"].to_str().unwrap().to_owned();
+    assert!(response.chunk().await.unwrap().is_some());
+    world.nodes[0].hangs().await;
+    drop(response);
+    let id = session.parse().unwrap();
+    // The endpoint learns of it when it next writes; asking for what it is busy with says so until then.
+    let again = loop {
+        let response = endpoint.chat(&json!({ "messages": said(&[("user", "a")]) })).send().await.unwrap();
+        let same = response.headers().get("x-baton-session").is_some_and(|value| *value == *session);
+        let body: Value = response.json().await.unwrap();
+        if same {
+            break body;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(answer(&again), "a (0)");
+    assert_eq!(endpoint.client.history(id).await.unwrap().len(), 1);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_shape_and_the_status_that_programs_act_upon() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let hi = json!({ "messages": said(&[("user", "hi")]) });
+    let with = |name: &str, value: Value| {
+        let mut body = hi.clone();
+        body[name] = value;
+        endpoint.chat(&body)
+    };
+    let code = |status: u16, code: &str| (status, code.to_owned());
+    assert_eq!(endpoint.refused(with("model", json!("gpt-4"))).await, code(404, "model_not_found"));
+    assert_eq!(endpoint.refused(with("n", json!(2))).await, code(400, "unsupported_parameter"));
+    assert_eq!(endpoint.refused(with("max_token", json!(2))).await, code(400, "unknown_parameter"));
+    assert_eq!(endpoint.refused(with("messages", json!([]))).await, code(400, "invalid_value"));
+    let long = said(&[("user", &"x".repeat(600 * 1024))]);
+    assert_eq!(endpoint.refused(with("messages", long)).await.0, 400);
+    let huge = said(&[("user", &"x".repeat(17 * 1024 * 1024))]);
+    assert_eq!(endpoint.refused(with("messages", huge)).await, code(400, "body_too_large"));
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
+    assert_eq!(endpoint.refused(endpoint.chat(&hi)).await, code(400, "context_length_exceeded"));
+    world.nodes[0].clear_script();
+    assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/nothing")).await.0, 404);
+    assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/chat/completions")).await.0, 405);
+    let embeddings = endpoint.request(Method::POST, "/v1/embeddings").json(&json!({ "input": "a" }));
+    assert_eq!(endpoint.refused(embeddings).await, code(404, "model_not_found"));
+    let models: Value =
+        endpoint.request(Method::GET, "/v1/models").send().await.unwrap().json().await.unwrap();
+    assert_eq!((&models["data"][0]["id"], &models["data"][0]["object"]), (&json!(MODEL), &json!("model")));
+    let one = endpoint.request(Method::GET, &format!("/v1/models/{MODEL}")).send().await.unwrap();
+    assert_eq!(one.status(), StatusCode::OK);
+    assert_eq!(endpoint.refused(endpoint.request(Method::GET, "/v1/models/a/b")).await.0, 404);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_those_with_the_key_are_served_and_only_pages_that_were_allowed() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let url = format!("{}/v1/models", endpoint.url);
+    let without = endpoint.http.get(&url);
+    assert_eq!(endpoint.refused(without).await, (401, "invalid_api_key".to_owned()));
+    let wrong = endpoint.http.get(&url).bearer_auth("sk-tesu");
+    assert_eq!(endpoint.refused(wrong).await.0, 401);
+    let get = || endpoint.request(Method::GET, "/v1/models");
+    assert_eq!(
+        endpoint.refused(get().header("host", "evil.example")).await,
+        (403, "origin_not_allowed".to_owned())
+    );
+    assert_eq!(get().header("host", "box.example:80").send().await.unwrap().status(), StatusCode::OK);
+    assert_eq!(endpoint.refused(get().header("origin", "https://evil.example")).await.0, 403);
+    let allowed = get().header("origin", "https://chat.example").send().await.unwrap();
+    assert_eq!(allowed.status(), StatusCode::OK);
+    assert_eq!(allowed.headers()["access-control-allow-origin"], "https://chat.example");
+    let preflight = endpoint
+        .http
+        .request(Method::OPTIONS, &url)
+        .header("origin", "https://chat.example")
+        .header("access-control-request-method", "POST");
+    let preflight = preflight.send().await.unwrap();
+    assert_eq!(preflight.status(), StatusCode::NO_CONTENT);
+    assert!(preflight.headers()["access-control-allow-headers"].to_str().unwrap().contains("authorization"));
+    endpoint.close().await;
+}

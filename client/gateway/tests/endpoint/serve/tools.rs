@@ -1,0 +1,178 @@
+//! Tools, told to nodes and called by models, in OpenAI's shape.
+
+use super::*;
+
+const HERMES: &str = "I look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"day\": 1}}\n</tool_call>\n\
+                      <tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+const LLAMA: &str = "{\"name\": \"now\", \"parameters\": {\"zone\": \"UTC\"}}";
+
+fn tool(name: &str) -> Value {
+    json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object", "properties": {} } } })
+}
+
+fn ask(messages: &Value, tools: &[Value]) -> Value {
+    json!({ "model": MODEL, "messages": messages, "tools": tools })
+}
+
+async fn answered(endpoint: &Endpoint, body: &Value) -> Value {
+    let response = endpoint.chat(body).send().await.unwrap();
+    let status = response.status();
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(status, StatusCode::OK, "{body}");
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_results_go_around_in_one_session_whatever_form_they_come_back_in() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let tools = [tool("get_weather"), tool("now")];
+    let mut messages = said(&[("user", "Weather?")]);
+    world.will_say(HERMES);
+    let first = answered(&endpoint, &ask(&messages, &tools)).await;
+    let choice = &first["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &json!("I look."))
+    );
+    let calls = choice["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(
+        calls[0]["function"],
+        json!({ "name": "get_weather", "arguments": "{\"city\": \"Paris\", \"day\": 1}" })
+    );
+    assert_eq!((&calls[1]["type"], &calls[1]["function"]["arguments"]), (&json!("function"), &json!("{}")));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+
+    // As a program that reads and writes arguments itself sends it back.
+    let mut back = choice["message"].clone();
+    back["tool_calls"][0]["function"]["arguments"] = json!("{\"day\":1.0,\"city\":\"Paris\"}");
+    let list = messages.as_array_mut().unwrap();
+    list.push(back);
+    for call in calls {
+        list.push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "rain" }));
+    }
+    world.will_echo();
+    let second = answered(&endpoint, &ask(&messages, &tools)).await;
+    assert_eq!(
+        (&second["baton"]["session"], &second["baton"]["turn"]),
+        (&first["baton"]["session"], &json!(1))
+    );
+    // The node's answer begins with what is pinned: the definitions.
+    let text = answer(&second).to_owned();
+    assert!(text.starts_with("[{") && text.contains("get_weather") && text.ends_with("rain (1)"), "{text}");
+    let id = first["baton"]["session"].as_str().unwrap().parse().unwrap();
+    let kept = endpoint.client.conversation(id).await.unwrap();
+    assert_eq!(kept.turns[0].messages[1].text, HERMES, "the chain has what the model wrote");
+    assert_eq!(kept.turns[1].messages[0].call_id.as_deref(), calls[0]["id"].as_str());
+
+    // Other tools count from the next turn on; so do none, by their absence or by choice.
+    let list = messages.as_array_mut().unwrap();
+    list.extend(said(&[("assistant", &text), ("user", "again")]).as_array().unwrap().clone());
+    let third = answered(&endpoint, &ask(&messages, &[tool("other")])).await;
+    assert!(answer(&third).contains("other") && !answer(&third).contains("get_weather"), "{third}");
+    assert_eq!(
+        (&third["baton"]["session"], &third["baton"]["turn"]),
+        (&first["baton"]["session"], &json!(2))
+    );
+    let list = messages.as_array_mut().unwrap();
+    list.extend(said(&[("assistant", answer(&third)), ("user", "bye")]).as_array().unwrap().clone());
+    let mut none = ask(&messages, &tools);
+    none["tool_choice"] = json!("none");
+    let fourth = answered(&endpoint, &none).await;
+    assert_eq!((answer(&fourth), &fourth["baton"]["turn"]), ("bye (3)", &json!(3)));
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_has_calls_as_deltas_and_nothing_of_their_syntax() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let tools = [tool("get_weather"), tool("now")];
+    let mut messages = said(&[("user", "Weather?")]);
+    let mut session = None;
+    for (turn, (text, content, names)) in [
+        (HERMES, "I look.", &["get_weather", "now"][..]),
+        (LLAMA, "", &["now"]),
+        ("{\"name\": \"Ann\"}", "{\"name\": \"Ann\"}", &[]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        world.will_say(text);
+        let mut body = ask(&messages, &tools);
+        body["stream"] = json!(true);
+        let response = endpoint.chat(&body).send().await.unwrap();
+        let (said_text, finish, chunks) = streamed(&response.text().await.unwrap());
+        assert_eq!(said_text, content);
+        assert_eq!(finish.as_deref(), Some(if names.is_empty() { "stop" } else { "tool_calls" }));
+        let deltas = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array());
+        let calls: Vec<Value> = deltas.flatten().cloned().collect();
+        assert_eq!(calls.len(), names.len());
+        for (place, (call, name)) in calls.iter().zip(names).enumerate() {
+            assert_eq!((&call["index"], &call["type"]), (&json!(place), &json!("function")));
+            assert_eq!(call["function"]["name"], **name);
+            assert!(
+                serde_json::from_str::<Value>(call["function"]["arguments"].as_str().unwrap())
+                    .unwrap()
+                    .is_object()
+            );
+        }
+        let about = &chunks.last().unwrap()["baton"];
+        assert_eq!(session.get_or_insert_with(|| about["session"].clone()), &about["session"]);
+        assert_eq!(about["turn"], turn);
+        let list = messages.as_array_mut().unwrap();
+        list.push(json!({ "role": "assistant", "content": said_text, "tool_calls": calls }));
+        if calls.is_empty() {
+            list.push(json!({ "role": "user", "content": "go on" }));
+        }
+        for call in &calls {
+            list.push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "42" }));
+        }
+    }
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_node_takes_tools_that_is_said_and_the_same_without_them_is_answered() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    world.nodes.iter().for_each(|node| node.script([Act::Refuse(ErrorCode::ModelUnavailable); 8]));
+    let messages = said(&[("user", "Weather?")]);
+    let response = endpoint.chat(&ask(&messages, &[tool("now")])).send().await.unwrap();
+    let status = response.status().as_u16();
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(
+        (status, &body["error"]["code"], &body["error"]["param"]),
+        (400, &json!("unsupported_parameter"), &json!("tools"))
+    );
+    let asked: usize = world.nodes.iter().map(|node| node.seen(|seen| seen.turns.len())).sum();
+    assert_eq!(asked, 2, "each node once");
+    world.will_say(LLAMA);
+    let plain = endpoint.say(&messages).await;
+    assert_eq!(answer(&plain), LLAMA, "without tools, it is an answer");
+    world.will_say(LLAMA);
+    // One that takes them is found behind one that does not.
+    world.nodes[0].clear_script();
+    world.nodes[0].script([Act::Refuse(ErrorCode::ModelUnavailable); 8]);
+    let called = answered(&endpoint, &ask(&said(&[("user", "Time?")]), &[tool("now")])).await;
+    assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "now");
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_session_keeps_its_system_text_and_has_the_tools_of_each_request() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let first = endpoint.say(&said(&[("system", "S:"), ("user", "a")])).await;
+    let id = first["baton"]["session"].as_str().unwrap();
+    let named = |body: Value| endpoint.chat(&body).header("x-baton-session", id).send();
+    let session = id.parse().unwrap();
+    let pinned = async || endpoint.client.system(session).await.unwrap().len();
+    assert_eq!(named(ask(&said(&[("user", "b")]), &[tool("now")])).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(pinned().await, 2);
+    let last: Value =
+        named(json!({ "messages": said(&[("user", "c")]) })).await.unwrap().json().await.unwrap();
+    assert_eq!((answer(&last), pinned().await), ("S:c (2)", 1));
+    endpoint.close().await;
+}

@@ -1,0 +1,182 @@
+//! What programs ask of the endpoint beyond words: JSON, probabilities, completions that pass, memory.
+
+use std::{pin::Pin, sync::Arc};
+
+use baton_client::{AccountKey, MemoryHint, TurnInput, TurnOutcome};
+use baton_gateway::GatewayMemory;
+use baton_proto::{ErrorCode, ids::SessionId, record::Message};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use baton_testkit::{
+    World,
+    fake::Act,
+    relayer::{FakeRelayer, Trick},
+};
+
+use crate::serve::{Endpoint, events, said};
+
+fn hello(more: Value) -> Value {
+    let mut body = json!({ "messages": said(&[("user", "hello")]) });
+    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+        body.extend(more);
+    }
+    body
+}
+
+fn schema_of(world: &World) -> Option<String> {
+    world.nodes[0].seen(|seen| seen.asked.pop()).unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_format_becomes_the_schema_that_a_node_is_given() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let schema = json!({ "type": "object", "properties": { "z": { "type": "string" }, "a": {} } });
+    let named = json!({ "name": "thing", "strict": true, "schema": schema });
+    for (format, expected) in [
+        (json!({ "type": "text" }), None),
+        (json!({ "type": "json_object" }), Some(r#"{"type":"object"}"#.to_owned())),
+        (json!({ "type": "json_schema", "json_schema": named }), Some(schema.to_string())),
+    ] {
+        let answered = endpoint.chat(&hello(json!({ "response_format": format }))).send().await.unwrap();
+        assert_eq!(answered.status(), 200, "{format}");
+        assert_eq!(schema_of(&world), expected);
+    }
+    let wrong = json!({ "response_format": { "type": "grammar" } });
+    assert_eq!(
+        endpoint.refused(endpoint.chat(&hello(wrong))).await,
+        (400, "unsupported_parameter".to_owned())
+    );
+    // What no node can do is the request's fault, and the same words in another form are asked anew.
+    world.nodes[0].script([Act::Refuse(ErrorCode::PayloadRejected); 8]);
+    let json =
+        hello(json!({ "response_format": { "type": "json_object" }, "messages": said(&[("user", "x")]) }));
+    assert_eq!(endpoint.refused(endpoint.chat(&json)).await, (400, "unsupported_parameter".to_owned()));
+    world.nodes[0].clear_script();
+    let words = hello(json!({ "messages": said(&[("user", "x")]) }));
+    assert_eq!(endpoint.chat(&words).send().await.unwrap().status(), 200);
+    assert_eq!(schema_of(&world), None);
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_come_in_both_shapes_whole_and_in_streams() {
+    let world = World::new(2).await;
+    let endpoint = Endpoint::open(&world).await;
+    let body = hello(json!({ "logprobs": true, "top_logprobs": 1 }));
+    let whole: Value = endpoint.chat(&body).send().await.unwrap().json().await.unwrap();
+    let content = whole["choices"][0]["logprobs"]["content"].clone();
+    assert_eq!(content[0]["token"], "hell");
+    assert_eq!((&content[1]["logprob"], &content[1]["bytes"][0]), (&json!(-0.125), &json!(111)));
+    let other = json!([{ "token": "other 1", "logprob": -0.818, "bytes": b"other 1" }]);
+    assert_eq!(content[0]["top_logprobs"], other);
+    // Both nodes break off once: nothing is told twice, and nothing is missing.
+    for node in &world.nodes {
+        node.script([Act::Truncate]);
+    }
+    let body = hello(json!({ "logprobs": true, "top_logprobs": 1, "stream": true }));
+    let text = endpoint.chat(&body).send().await.unwrap().text().await.unwrap();
+    let chunks: Vec<Value> =
+        events(&text).iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let told: Vec<Value> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(Value::Array(told), content);
+    let plain: Value = endpoint.chat(&hello(json!({}))).send().await.unwrap().json().await.unwrap();
+    assert_eq!(plain["choices"][0]["logprobs"], Value::Null);
+    let body = json!({ "prompt": "hello", "logprobs": 2 });
+    let old = endpoint.request(Method::POST, "/v1/completions").json(&body).send().await.unwrap();
+    let old: Value = old.json().await.unwrap();
+    let logprobs = &old["choices"][0]["logprobs"];
+    assert_eq!((&logprobs["tokens"], &logprobs["text_offset"]), (&json!(["hell", "o (0)"]), &json!([0, 4])));
+    assert_eq!(logprobs["top_logprobs"][0], json!({ "other 1": -0.818, "other 2": -1.511, "hell": -0.125 }));
+    for (refused, code) in [
+        (json!({ "top_logprobs": 2 }), "invalid_value"),
+        (json!({ "logprobs": true, "top_logprobs": 21 }), "invalid_value"),
+    ] {
+        assert_eq!(endpoint.refused(endpoint.chat(&hello(refused))).await, (400, code.to_owned()));
+    }
+    endpoint.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_of_a_completion_and_its_blob_is_bought_for_the_shortest_time() {
+    let world = World::new(1).await;
+    let endpoint = Endpoint::open(&world).await;
+    let ask = |body: Value| endpoint.request(Method::POST, "/v1/completions").json(&body).send();
+    for turn in 0..3 {
+        let answered = ask(json!({ "prompt": format!("hello {turn}") })).await.unwrap();
+        assert!(answered.headers().get("x-baton-session").is_none());
+        let body: Value = answered.json().await.unwrap();
+        assert_eq!(body["choices"][0]["text"], format!("hello {turn} (0)"));
+        assert_eq!(body["baton"]["verified"], true);
+    }
+    let streamed = ask(json!({ "prompt": "hello", "stream": true })).await.unwrap().text().await.unwrap();
+    assert_eq!(events(&streamed).last().unwrap(), "[DONE]");
+    world.nodes[0].script([Act::Refuse(ErrorCode::ContextOverflow); 8]);
+    assert_eq!(ask(json!({ "prompt": "hello" })).await.unwrap().status(), 400);
+    world.nodes[0].clear_script();
+    assert!(endpoint.client.session_ids().await.unwrap().is_empty(), "none is here");
+    let listed = endpoint.request(Method::GET, "/api/sessions").send().await.unwrap();
+    assert_eq!(listed.json::<Value>().await.unwrap()["sessions"], json!([]));
+    let storage =
+        world.nodes[0].seen(|seen| seen.asked.iter().map(|(_, storage)| *storage).collect::<Vec<_>>());
+    assert!(storage.iter().all(|one| (one.open_epochs, one.closed_epochs) == (1, 1)), "{storage:?}");
+    // What is gone on with is kept as ever.
+    endpoint.say(&said(&[("user", "a")])).await;
+    assert_eq!(endpoint.client.session_ids().await.unwrap().len(), 1);
+    endpoint.close().await;
+    let journals = std::fs::read_dir(world.home.path().join("sessions")).unwrap().flatten();
+    let journals = journals.filter(|file| file.path().extension().is_some_and(|end| end == "journal"));
+    assert_eq!(journals.count(), 1);
+    let acks = world.nodes[0].seen(|seen| seen.acks.len());
+    assert_eq!(acks, 5, "each answer was acknowledged before its session was forgotten");
+}
+
+/// Recalls by fixed words, and tells what it was given to remember.
+#[derive(Debug)]
+struct Memory(AccountKey, mpsc::UnboundedSender<(String, String)>);
+
+impl GatewayMemory for Memory {
+    fn hint(&self, _session: SessionId, messages: &[Message]) -> MemoryHint {
+        MemoryHint::new(self.0.clone(), format!("{} new", messages.len()))
+    }
+
+    fn remember<'a>(
+        &'a self,
+        messages: &'a [Message],
+        outcome: &'a TurnOutcome,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.1.send((messages[0].text.clone(), outcome.text.clone())).unwrap();
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayer_adds_memory_to_what_programs_say_and_exchanges_are_remembered() {
+    let world = World::new(1).await;
+    let relayer = FakeRelayer::start(&world.nodes[0], Trick::None).await;
+    let (remembered, mut exchanges) = mpsc::unbounded_channel();
+    let memory: Arc<dyn GatewayMemory> = Arc::new(Memory(AccountKey::generate(), remembered));
+    let template = TurnInput { relayer: Some(relayer.named()), ..TurnInput::new(Vec::new()) };
+    let endpoint = Endpoint::with(&world, template, Some(memory)).await;
+    let first = endpoint.say(&said(&[("user", "a")])).await;
+    let second = endpoint.say(&said(&[("user", "a"), ("assistant", "a (0)"), ("user", "b")])).await;
+    assert_eq!(first["baton"]["session"], second["baton"]["session"]);
+    let words: Vec<String> = relayer.hints.lock().unwrap().iter().map(|hint| hint.hint.clone()).collect();
+    assert_eq!(words, ["1 new", "1 new"]);
+    for expected in [("a", "a (0)"), ("b", "b (1)")] {
+        let (said, answered) = exchanges.recv().await.unwrap();
+        assert_eq!((said.as_str(), answered.as_str()), expected);
+    }
+    // A completion goes the same way, and is not remembered.
+    let passing = endpoint.request(Method::POST, "/v1/completions").json(&json!({ "prompt": "c" }));
+    assert_eq!(passing.send().await.unwrap().status(), 200);
+    assert_eq!(relayer.hints.lock().unwrap().len(), 3);
+    endpoint.close().await;
+    assert!(exchanges.recv().await.is_none());
+}

@@ -1,0 +1,93 @@
+//! Devices that share one session, each with its own way to the head index.
+
+use std::{path::Path, sync::Arc};
+
+use baton_client::{Client, DeviceEvent, Reconciled, ResumeOptions, SessionRoot, TurnEvent, TurnInput};
+use baton_proto::ids::{LinkHash, SessionId};
+use tempfile::TempDir;
+
+use crate::{
+    GRACE, World, free,
+    gate::{Gate, with_indexes},
+    say, session,
+};
+
+/// A device: its home, and its way to the head index.
+pub struct Device {
+    pub home: TempDir,
+    pub gate: Arc<Gate>,
+    pub client: Client,
+}
+
+impl Device {
+    pub async fn new(world: &World) -> Self {
+        let (home, gate) = (tempfile::tempdir().unwrap(), Gate::new(&world.store));
+        let client = open(world, home.path(), &gate).await;
+        Self { home, gate, client }
+    }
+
+    /// A device that has the session from its root alone.
+    pub async fn second(world: &World, root: &SessionRoot) -> Self {
+        let device = Self::new(world).await;
+        device.client.recover(root).await.unwrap();
+        device
+    }
+
+    /// The process ends and begins again.
+    pub async fn restart(&mut self, world: &World) {
+        self.client.shutdown(GRACE).await;
+        self.client = open(world, self.home.path(), &self.gate).await;
+    }
+
+    pub async fn sync(&self, id: SessionId) -> Reconciled {
+        self.client.reconcile(id, &options(), |_| {}).await.unwrap()
+    }
+
+    pub async fn links(&self, id: SessionId) -> Vec<LinkHash> {
+        let history = self.client.history(id).await.unwrap();
+        history.iter().map(|view| view.turn.link.link_hash()).collect()
+    }
+
+    /// What was said, in the chain's order.
+    pub async fn said(&self, id: SessionId) -> Vec<String> {
+        let history = self.client.history(id).await.unwrap();
+        history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
+    }
+}
+
+pub async fn open(world: &World, home: &Path, gate: &Arc<Gate>) -> Client {
+    let client = Client::open(with_indexes(world.config(home), std::slice::from_ref(gate))).await.unwrap();
+    free(&client).await;
+    client
+}
+
+pub fn options() -> ResumeOptions {
+    ResumeOptions { reconcile: true, ..ResumeOptions::default() }
+}
+
+/// A turn that takes in first what others wrote.
+pub fn input(text: &str) -> TurnInput {
+    TurnInput { reconcile: true, ..TurnInput::user(text) }
+}
+
+pub fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {
+    let told = events.iter().filter_map(|event| match event {
+        TurnEvent::Devices(event) => Some(event.clone()),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Two devices of one session that has one turn, each of which cannot see what the other publishes.
+pub async fn apart(world: &World) -> (Device, Device, SessionId) {
+    let first = Device::new(world).await;
+    let id = session(&first.client).await;
+    say(&first.client, id, "common").await;
+    assert!(first.client.wait_settled(id, GRACE).await.unwrap());
+    let root = first.client.backup(id).await.unwrap();
+    let second = Device::second(world, &root).await;
+    assert!(second.client.wait_told(id, GRACE).await.unwrap());
+    first.gate.away();
+    second.gate.away();
+    (first, second, id)
+}

@@ -1,0 +1,596 @@
+//! A node that speaks the turn protocol over a real mesh, and fails as its script says. Its model answers with what it
+//! was told and how many earlier turns it could read.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use baton_client::Multiaddr;
+use baton_keys::{SecretSigningKey, exchange::ExchangeSecret, session::head_index_key};
+use baton_mesh::{Incoming, Mesh, MeshConfig, MeshHandle, TurnStream};
+use baton_proto::{
+    ErrorCode, Signed, SignedBytes,
+    ack::{StatusRequest, TurnAck},
+    chain::{Window, WindowReader, effective},
+    codec,
+    commit::{Place, SealedTurn, seal_turn},
+    head::HeadRecord,
+    ids::{AuditRoot, BlobDigest, ModelId, NodeId, RunningHash, TurnId},
+    limits::{MAX_BLOB_BYTES, MAX_FRAME_BYTES, MAX_NODE_FRAME_BYTES, VERSION},
+    link::blob_digest,
+    memory::{MemEnvelope, MemoryItem},
+    node_record::{KeyWindow, ModelOffer, NodeLimits, NodeRecord},
+    receipt::{
+        Commitments, EngineKind, ProgressNote, Receipt, Timings, TokenCounts, audit_root, commit_input,
+        commit_memory, commit_output, running_hash_start, running_hash_step,
+    },
+    record::{FinishReason, Record},
+    store::PutOptions,
+    turn::{Payload, StoragePolicy, TurnAuth},
+    wire::{
+        ClientFrame, NodeFrame, ReplyEvent, StoreState, TokenBytes, TokenLogprob, TurnRequest, TurnStatus,
+    },
+};
+use tokio::sync::watch;
+
+use crate::store::Stores;
+
+/// What the node does with the next turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Serve,
+    /// Answers this.
+    Say(&'static str),
+    Refuse(ErrorCode),
+    /// Ends the substream after some text.
+    Truncate,
+    /// Signs how far it came, and ends the substream.
+    NoteAndTruncate,
+    /// Says after some text that it failed.
+    Fail(ErrorCode),
+    /// Signs a receipt for another model.
+    WrongReceipt,
+    /// Signs a receipt for another kind of engine than its record says.
+    OtherEngine,
+    /// Seals another text than it sent.
+    WrongText,
+    /// Names another blob than it sealed.
+    WrongDigest,
+    /// Sends a token twice.
+    RepeatToken,
+    /// Signs a progress note over other tokens.
+    WrongNote,
+    /// Seals and journals, and goes away before it says so.
+    SealAndVanish,
+    /// Says after committing that it cannot store, and does not.
+    GiveUpStoring,
+    /// Says after committing that it is still storing, and does not.
+    NeverStore,
+    /// Sends some text and then nothing.
+    Hang,
+    /// Admits the turn, and sends nothing.
+    AdmitAndHang,
+    /// Says that others are ahead, for longer than a first token is waited for; then serves.
+    QueueAndServe,
+    /// Says that others are ahead, then that they are gone, and then nothing.
+    QueueAndHang,
+    /// Sends one token more than were asked for.
+    TooManyTokens,
+    /// Sends tokens that are none.
+    EmptyTokens,
+    /// Says more often than any queue moves that the turn waits.
+    WaitOn,
+    /// Signs the same progress note twice.
+    RepeatNote,
+    /// Names memory that nobody asked for.
+    OfferMemory,
+    /// Seals and journals, and ends the reply with a refusal that is not sealed.
+    SealAndRefuse,
+    /// Seals another text than it sent, and goes away before it says so.
+    SealOtherAndVanish,
+    /// Commits the turn a second time, with another link.
+    CommitTwice,
+    /// Sends a frame above the limit.
+    HugeFrame,
+    /// Answers in words, though asked for JSON.
+    IgnoreSchema,
+    /// Says nothing of how likely its tokens were, though asked.
+    KeepLogprobs,
+}
+
+#[derive(Default)]
+pub struct Seen {
+    pub turns: Vec<TurnAuth>,
+    /// What the payloads said beside the messages: schema and storage.
+    pub asked: Vec<(Option<String>, StoragePolicy)>,
+    pub inlined: Vec<usize>,
+    pub acks: Vec<TurnAck>,
+    pub aborts: Vec<(TurnId, u32)>,
+    pub statuses: usize,
+    /// Acknowledgements to lose before one is taken.
+    pub lose_acks: usize,
+    /// Answers acknowledgements as a node that lost its journal.
+    pub forgotten: bool,
+    pub ack_requests: usize,
+    /// Takes every question and answers none.
+    pub deaf: bool,
+}
+
+struct State {
+    script: VecDeque<Act>,
+    sealed: HashMap<(TurnId, u32), SealedTurn>,
+    blobs: HashMap<BlobDigest, Vec<u8>>,
+    seen: Seen,
+}
+
+struct Shared {
+    signing: SecretSigningKey,
+    exchange: ExchangeSecret,
+    engine: EngineKind,
+    stores: Stores,
+    state: Mutex<State>,
+    /// How far the node's clock is ahead, in milliseconds.
+    clock_ahead_ms: AtomicI64,
+    /// Rises with every turn that began to hang.
+    hanging: watch::Sender<u32>,
+    /// Rises with every turn whose client went away while it hung.
+    left: watch::Sender<u32>,
+}
+
+#[derive(Clone)]
+pub struct FakeNode {
+    shared: Arc<Shared>,
+    mesh: MeshHandle,
+    listen: Vec<Multiaddr>,
+}
+
+pub const MODEL: &str = "parrot";
+
+/// How long a queue stands still.
+pub const QUEUE: std::time::Duration = std::time::Duration::from_millis(900);
+
+pub fn now_ms() -> u64 {
+    baton_client::system_clock()()
+}
+
+impl FakeNode {
+    pub async fn start(stores: impl Into<Stores>, engine: EngineKind) -> Self {
+        let signing = SecretSigningKey::generate();
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let config = MeshConfig::server("fake node", listen);
+        let (mesh, incoming) = Mesh::spawn(signing.expose_seed(), config).await.unwrap();
+        let shared = Arc::new(Shared {
+            signing,
+            exchange: ExchangeSecret::generate(),
+            engine,
+            stores: stores.into(),
+            clock_ahead_ms: AtomicI64::new(0),
+            state: Mutex::new(State {
+                script: VecDeque::new(),
+                sealed: HashMap::new(),
+                blobs: HashMap::new(),
+                seen: Seen::default(),
+            }),
+            hanging: watch::channel(0).0,
+            left: watch::channel(0).0,
+        });
+        tokio::spawn(accept(shared.clone(), incoming));
+        let listen = mesh.listen_addrs();
+        Self { shared, mesh, listen }
+    }
+
+    /// Starts it again where it was, after a stop.
+    pub async fn revive(&mut self) {
+        let config = MeshConfig::server("fake node", self.listen.clone());
+        let (mesh, incoming) = Mesh::spawn(self.shared.signing.expose_seed(), config).await.unwrap();
+        tokio::spawn(accept(self.shared.clone(), incoming));
+        self.mesh = mesh;
+    }
+
+    pub fn stores(&self) -> Stores {
+        self.shared.stores.clone()
+    }
+
+    pub fn id(&self) -> NodeId {
+        self.shared.signing.node_id()
+    }
+
+    pub fn addrs(&self) -> Vec<Multiaddr> {
+        self.mesh.bootstrap_addrs()
+    }
+
+    pub fn script(&self, acts: impl IntoIterator<Item = Act>) {
+        self.shared.state.lock().unwrap().script.extend(acts);
+    }
+
+    /// Sets the node's clock ahead, or behind.
+    pub fn set_clock_ahead(&self, ms: i64) {
+        self.shared.clock_ahead_ms.store(ms, Ordering::SeqCst);
+    }
+
+    pub fn clear_script(&self) {
+        self.shared.state.lock().unwrap().script.clear();
+    }
+
+    pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.shared.state.lock().unwrap().seen)
+    }
+
+    /// Waits until a turn hangs.
+    pub async fn hangs(&self) {
+        self.hung(1).await;
+    }
+
+    /// Waits until the clients of so many turns that hung went away.
+    pub async fn left(&self, turns: u32) {
+        let mut left = self.shared.left.subscribe();
+        left.wait_for(|count| *count >= turns).await.unwrap();
+    }
+
+    /// Waits until so many turns hung.
+    pub async fn hung(&self, turns: u32) {
+        let mut hanging = self.shared.hanging.subscribe();
+        hanging.wait_for(|count| *count >= turns).await.unwrap();
+    }
+
+    pub async fn stop(&self) {
+        self.mesh.shutdown().await;
+    }
+}
+
+async fn send(stream: &mut TurnStream, frame: &NodeFrame) {
+    // A client that went away is part of many tests.
+    let _ = stream.send(&codec::encode(frame)).await;
+}
+
+async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
+    while let Some((_, stream)) = incoming.next().await {
+        tokio::spawn(serve(shared.clone(), stream));
+    }
+}
+
+async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
+    let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
+    if shared.state.lock().unwrap().seen.deaf {
+        // Until the other side gives up.
+        let _ = stream.recv(16).await;
+        return;
+    }
+    let answer = match codec::decode::<ClientFrame>(&bytes, MAX_FRAME_BYTES).unwrap() {
+        ClientFrame::NodeRecord => NodeFrame::NodeRecord(record(&shared).bytes().clone()),
+        ClientFrame::Turn(request) => return turn(&shared, stream, request).await,
+        ClientFrame::Relay(_) | ClientFrame::RelayRecall { .. } | ClientFrame::Quota(_) => {
+            NodeFrame::Refused { code: ErrorCode::PayloadRejected, retry_after_ms: 0 }
+        }
+        ClientFrame::Status(bytes) => status(&shared, &Signed::verify(bytes).unwrap()),
+        ClientFrame::Ack(bytes) => {
+            let ack = Signed::<TurnAck>::verify(bytes).unwrap();
+            let mut state = shared.state.lock().unwrap();
+            state.seen.ack_requests += 1;
+            if state.seen.lose_acks > 0 {
+                state.seen.lose_acks -= 1;
+                return;
+            }
+            if state.seen.forgotten {
+                NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 }
+            } else {
+                state.seen.acks.push(ack.into_value());
+                NodeFrame::Done
+            }
+        }
+        ClientFrame::Abort(bytes) => {
+            let abort = Signed::<baton_proto::ack::Abort>::verify(bytes).unwrap();
+            shared.state.lock().unwrap().seen.aborts.push((abort.turn_id, abort.attempt));
+            NodeFrame::Done
+        }
+        ClientFrame::FetchBlob { digest, .. } => {
+            let found = shared.state.lock().unwrap().blobs.get(&digest).cloned();
+            found.map_or(
+                NodeFrame::Refused { code: ErrorCode::BlobUnavailable, retry_after_ms: 0 },
+                NodeFrame::Blob,
+            )
+        }
+    };
+    send(&mut stream, &answer).await;
+    let _ = stream.close().await;
+}
+
+fn record(shared: &Shared) -> Signed<NodeRecord> {
+    let now = now_ms().saturating_add_signed(shared.clock_ahead_ms.load(Ordering::SeqCst));
+    let until = now + 3_600_000;
+    let record = NodeRecord {
+        version: VERSION,
+        node: shared.signing.node_id(),
+        sequence: now,
+        addresses: Vec::new(),
+        keys: vec![KeyWindow { key: shared.exchange.public_key(), from_ms: now - 1000, until_ms: until }],
+        models: vec![ModelOffer {
+            model: ModelId([7; 32]),
+            name: MODEL.to_owned(),
+            engine: shared.engine,
+            context_tokens: 4096,
+            input_price: 1,
+            output_price: 2,
+        }],
+        limits: NodeLimits { slots: 4, queue: 8, turns_per_minute: 600, max_output_tokens: 256 },
+        versions: vec![VERSION],
+        software: "fake".to_owned(),
+        issued_ms: now,
+        expires_ms: until,
+    };
+    Signed::sign(record, &shared.signing)
+}
+
+fn status(shared: &Shared, request: &StatusRequest) -> NodeFrame {
+    let mut state = shared.state.lock().unwrap();
+    state.seen.statuses += 1;
+    match state.sealed.get(&(request.turn_id, request.attempt)) {
+        None => NodeFrame::Refused { code: ErrorCode::StatusUnknown, retry_after_ms: 0 },
+        Some(sealed) => NodeFrame::Status(TurnStatus::Sealed {
+            committed: Box::new(sealed.committed()),
+            store: StoreState::Pending,
+        }),
+    }
+}
+
+async fn window(
+    shared: &Shared,
+    auth: &TurnAuth,
+    request: &TurnRequest,
+    payload: &Payload,
+) -> Result<Window, ErrorCode> {
+    let located = if auth.seq > 0 && auth.prev_blob.is_none() {
+        let found = shared
+            .stores
+            .heads
+            .resolve(head_index_key(&auth.head_key))
+            .await
+            .map_err(|_| ErrorCode::BlobUnavailable)?;
+        let head = Signed::<HeadRecord>::verify_encoded(&found.ok_or(ErrorCode::BlobUnavailable)?)?;
+        Some(head.open_outer(&auth.session_id)?)
+    } else {
+        None
+    };
+    let mut reader = WindowReader::new(auth, payload.grant.clone(), located.as_ref())?;
+    for need in reader.needs() {
+        let inlined = request.inline.iter().find(|blob| blob_digest(&blob.0) == need.blob.digest);
+        let bytes = match inlined {
+            Some(blob) => blob.0.clone(),
+            None => {
+                let found = shared.stores.blobs.get(need.blob.blob_id, MAX_BLOB_BYTES).await;
+                found.map_err(|_| ErrorCode::BlobUnavailable)?
+            }
+        };
+        reader.provide(&need, &bytes)?;
+    }
+    reader.finish()
+}
+
+/// What is said of a token: itself, and alternatives of its own making, each half as likely as the one before.
+fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<TokenBytes>) {
+    if alternatives == 0 {
+        return (Vec::new(), Vec::new());
+    }
+    let others = (1..=u32::from(alternatives)).map(|n| (id + 100 * n, format!("other {n}"), n));
+    let all: Vec<_> = std::iter::once((id, text.to_owned(), 0)).chain(others).collect();
+    let logprob = |(token, _, n): &(u32, String, u32)| TokenLogprob {
+        token: *token,
+        millinats: -125 - 693 * i32::try_from(*n).unwrap(),
+    };
+    let bytes = |(_, text, _): &(u32, String, u32)| TokenBytes(text.clone().into_bytes());
+    (all.iter().map(logprob).collect(), all.iter().map(bytes).collect())
+}
+
+/// Events that only cost the client something.
+fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
+    match act {
+        Act::TooManyTokens => {
+            let ids = vec![1; max_output_tokens as usize - 1];
+            vec![ReplyEvent::Tokens { index: 2, ids, text: String::new(), logprobs: Vec::new() }]
+        }
+        Act::EmptyTokens => {
+            vec![ReplyEvent::Tokens { index: 2, ids: Vec::new(), text: String::new(), logprobs: Vec::new() }]
+        }
+        Act::WaitOn => vec![ReplyEvent::Waiting(1); 1025],
+        _ => Vec::new(),
+    }
+}
+
+async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
+    let auth = Signed::<TurnAuth>::verify(request.auth.clone()).unwrap();
+    let act = {
+        let mut state = shared.state.lock().unwrap();
+        state.seen.turns.push((*auth).clone());
+        state.seen.inlined.push(request.inline.len());
+        state.script.pop_front().unwrap_or(Act::Serve)
+    };
+    if let Act::Refuse(code) = act {
+        return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 10 }).await;
+    }
+    assert_eq!(auth.check_time(now_ms()), Ok(()));
+    let (payload, secret) = request.payload.open(&shared.exchange, &auth).unwrap();
+    shared.state.lock().unwrap().seen.asked.push((payload.json_schema.clone(), payload.storage));
+    let memory = request.memory.clone().map_or_else(Vec::new, |bytes| {
+        let envelope = Signed::<MemEnvelope>::verify(bytes).unwrap();
+        envelope.open(&auth, &shared.exchange, now_ms()).unwrap()
+    });
+    let window = match window(shared, &auth, &request, &payload).await {
+        Ok(window) => window,
+        Err(code) => return send(&mut stream, &NodeFrame::Refused { code, retry_after_ms: 0 }).await,
+    };
+    let nonce = baton_keys::secret::random_bytes();
+    let mut sealer = secret.reply_sealer(&nonce, &auth.auth_hash().0);
+    let mut chunk = |event: &ReplyEvent, last| NodeFrame::Chunk(sealer.seal(&event.to_chunk(), last));
+    if act == Act::OfferMemory {
+        send(&mut stream, &NodeFrame::Memory(Vec::new())).await;
+    }
+    send(&mut stream, &NodeFrame::Accepted { nonce }).await;
+    if matches!(act, Act::QueueAndServe | Act::QueueAndHang) {
+        send(&mut stream, &chunk(&ReplyEvent::Waiting(1), false)).await;
+        tokio::time::sleep(QUEUE).await;
+        send(&mut stream, &chunk(&ReplyEvent::Waiting(0), false)).await;
+    }
+    if matches!(act, Act::AdmitAndHang | Act::QueueAndHang) {
+        shared.hanging.send_modify(|count| *count += 1);
+        let _ = stream.recv(16).await;
+        shared.left.send_modify(|count| *count += 1);
+        return;
+    }
+
+    let read = effective(&window.turns).len();
+    let system = payload.system.first().map_or("", |system| system.text.as_str());
+    let said = payload.messages.last().map_or("", |last| last.text.as_str());
+    let answer = match act {
+        Act::Say(text) => text.to_owned(),
+        Act::IgnoreSchema => format!("{system}{said} ({read})"),
+        _ if payload.json_schema.is_some() => format!(r#"{{"said": "{said}", "read": {read}}}"#),
+        _ => format!("{system}{said} ({read})"),
+    };
+    let (head, tail) = answer.split_at(answer.len() / 2);
+    let record_key = payload.grant.record_key.record_key();
+    let mut hash = running_hash_start(&record_key, &auth.auth_hash());
+    let resumed = payload.resume_tokens.len();
+    for token in &payload.resume_tokens {
+        hash = running_hash_step(&hash, *token);
+    }
+    for (index, text) in [(0u32, head), (1, tail)].into_iter().skip(resumed) {
+        let index = if act == Act::RepeatToken { 0 } else { index };
+        let alternatives = if act == Act::KeepLogprobs { 0 } else { payload.sampling.logprobs };
+        let (logprobs, spelled) = reported(40 + index, text, alternatives);
+        if !spelled.is_empty() {
+            send(&mut stream, &chunk(&ReplyEvent::Spelled(spelled), false)).await;
+        }
+        let event = ReplyEvent::Tokens { index, ids: vec![40 + index], text: text.to_owned(), logprobs };
+        send(&mut stream, &chunk(&event, false)).await;
+        hash = running_hash_step(&hash, 40 + index);
+        if act == Act::NoteAndTruncate {
+            let note = note(shared, &auth, index + 1, hash);
+            return send(&mut stream, &chunk(&ReplyEvent::Progress(note), false)).await;
+        }
+        match act {
+            Act::Truncate => return,
+            Act::HugeFrame => return drop(stream.send(&vec![0; MAX_NODE_FRAME_BYTES + 1]).await),
+            Act::Fail(code) => return send(&mut stream, &chunk(&ReplyEvent::Failed { code }, true)).await,
+            Act::Hang => {
+                shared.hanging.send_modify(|count| *count += 1);
+                let _ = stream.recv(16).await;
+                shared.left.send_modify(|count| *count += 1);
+                return;
+            }
+            _ => {}
+        }
+    }
+    for event in needless(act, auth.max_output_tokens) {
+        send(&mut stream, &chunk(&event, false)).await;
+    }
+    if act == Act::WrongNote {
+        hash = running_hash_step(&hash, 1);
+    }
+    let note = note(shared, &auth, 2, hash);
+    for _ in 0..if act == Act::RepeatNote { 2 } else { 1 } {
+        send(&mut stream, &chunk(&ReplyEvent::Progress(note.clone()), false)).await;
+    }
+
+    let sealed = seal(shared, &auth, &payload, &window, (&answer, &memory), act);
+    {
+        let mut state = shared.state.lock().unwrap();
+        state.blobs.insert(sealed.blob_digest, sealed.blob.clone());
+        state.sealed.insert((auth.turn_id, auth.attempt), sealed.clone());
+    }
+    match act {
+        Act::SealAndVanish | Act::SealOtherAndVanish => return,
+        Act::SealAndRefuse => {
+            let refused = NodeFrame::Refused { code: ErrorCode::BadSequence, retry_after_ms: 0 };
+            return send(&mut stream, &refused).await;
+        }
+        _ => {}
+    }
+    let mut committed = sealed.committed();
+    if act == Act::WrongDigest {
+        committed.blob_digest.0[0] ^= 1;
+    }
+    send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
+    if act == Act::CommitTwice {
+        // Also within one millisecond it must be another link.
+        let other = seal(shared, &auth, &payload, &window, (&answer, &memory), Act::WrongReceipt);
+        send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
+    }
+    let said = match act {
+        Act::GiveUpStoring => StoreState::GivenUp,
+        Act::NeverStore => StoreState::Pending,
+        _ => match shared.stores.blobs.put(sealed.blob, PutOptions::default()).await {
+            Ok(outcome) => StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch },
+            Err(_) => StoreState::GivenUp,
+        },
+    };
+    send(&mut stream, &chunk(&ReplyEvent::Store(said), true)).await;
+    let _ = stream.close().await;
+}
+
+fn note(shared: &Shared, auth: &Signed<TurnAuth>, token_count: u32, hash: RunningHash) -> SignedBytes {
+    let note = ProgressNote {
+        version: VERSION,
+        node: shared.signing.node_id(),
+        auth_hash: auth.auth_hash(),
+        token_count,
+        running_hash: hash,
+        time_ms: now_ms(),
+    };
+    Signed::sign(note, &shared.signing).bytes().clone()
+}
+
+fn seal(
+    shared: &Shared,
+    auth: &Signed<TurnAuth>,
+    payload: &Payload,
+    window: &Window,
+    (answer, memory): (&str, &[MemoryItem]),
+    act: Act,
+) -> SealedTurn {
+    let key = payload.grant.record_key.record_key();
+    let window_from = window.turns.first().map_or(auth.seq, |turn| turn.link.seq);
+    let receipt = Receipt {
+        version: VERSION,
+        session_id: auth.session_id,
+        seq: auth.seq,
+        turn_id: auth.turn_id,
+        attempt: auth.attempt,
+        auth_hash: auth.auth_hash(),
+        node: auth.audience,
+        model: if act == Act::WrongReceipt { ModelId([8; 32]) } else { auth.model },
+        engine: if act == Act::OtherEngine { EngineKind::Proxied } else { shared.engine },
+        sampling: auth.sampling,
+        seed: payload.sampling.seed,
+        window_from,
+        tokens: TokenCounts {
+            input: 10,
+            output: 2,
+            memory: u32::from(!memory.is_empty()),
+            resumed: auth.resume.map_or(0, |prefix| prefix.token_count),
+        },
+        memory_items: u16::try_from(memory.len()).unwrap(),
+        commitments: Commitments {
+            input: commit_input(&key, &payload.system, window_from, &payload.messages),
+            output: commit_output(
+                &key,
+                if act == Act::SealOtherAndVanish { "another text" } else { answer },
+                FinishReason::Stop,
+            ),
+            memory: commit_memory(&key, memory),
+        },
+        audit_root: AuditRoot(audit_root(&[]).0),
+        timings: Timings::default(),
+        price: 0,
+        time_ms: now_ms(),
+    };
+    let text = if matches!(act, Act::WrongText | Act::SealOtherAndVanish) { "another text" } else { answer };
+    let record =
+        Record::of_turn(payload.kind, payload.supersedes_from, &payload.messages, text, FinishReason::Stop);
+    let place = Place { base: &window.base, prev_blob: window.prev_blob };
+    let keys = (&key, &payload.grant.blob_key.blob_key());
+    seal_turn(auth, place, keys, &record, receipt, &shared.signing).unwrap()
+}

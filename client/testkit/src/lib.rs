@@ -1,0 +1,109 @@
+//! Doubles of everything that a client talks to, for tests: nodes, stores, relayers and head indexes that follow a script.
+//!
+//! The doubles speak the real protocol over a real mesh, and misbehave where a test asks for it. Only tests depend on this
+//! crate.
+#![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
+#![expect(missing_docs, reason = "the names of a test's helpers and their fields say it")]
+
+pub mod device;
+pub mod embedder;
+pub mod fake;
+pub mod gate;
+pub mod relayer;
+pub mod store;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use baton_client::{Client, ClientConfig, NewSession, TurnEvent, TurnInput, TurnOutcome};
+use baton_proto::{ids::SessionId, receipt::EngineKind};
+use baton_walrus_client::ShardCount;
+use tempfile::TempDir;
+
+use crate::{fake::FakeNode, store::MemoryStore};
+
+/// Grace for background work at a shutdown: it ends by itself, so this is only a bound.
+pub const GRACE: Duration = Duration::from_secs(30);
+
+/// Nodes, a store and a client's home.
+pub struct World {
+    pub store: MemoryStore,
+    pub nodes: Vec<FakeNode>,
+    pub home: TempDir,
+}
+
+impl World {
+    /// The next node that is asked says this.
+    pub fn will_say(&self, text: &'static str) {
+        self.nodes.iter().for_each(|node| {
+            node.clear_script();
+            node.script([fake::Act::Say(text)]);
+        });
+    }
+
+    /// Every node repeats what it is told from now on.
+    pub fn will_echo(&self) {
+        self.nodes.iter().for_each(FakeNode::clear_script);
+    }
+
+    pub async fn new(nodes: usize) -> Self {
+        let store = MemoryStore::default();
+        let mut started = Vec::new();
+        for _ in 0..nodes {
+            started.push(FakeNode::start(&store, EngineKind::Native).await);
+        }
+        Self { store, nodes: started, home: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn config(&self, home: &Path) -> ClientConfig {
+        let store = Arc::new(self.store.clone());
+        let mut config = ClientConfig::new(Some(home), store.clone(), store, ShardCount::TESTBED);
+        config.bootstrap = self.nodes.iter().flat_map(FakeNode::addrs).collect();
+        config.timeouts.open = Duration::from_secs(5);
+        config.timeouts.author_stores = Duration::from_millis(100);
+        config.timeouts.second_look = Duration::from_millis(50);
+        config.timeouts.store_retry = Duration::from_millis(100);
+        config
+    }
+
+    pub async fn client(&self) -> Client {
+        self.client_at(self.home.path()).await
+    }
+
+    pub async fn client_at(&self, home: &Path) -> Client {
+        Client::open(self.config(home)).await.unwrap()
+    }
+}
+
+/// Waits until the journals of a home that was in use can be opened again: a process that another test starts at this
+/// moment has copies of all open files, locks included, until it runs its own program.
+pub async fn free(client: &Client) {
+    let sessions = client.session_ids().await.unwrap();
+    let freed = async {
+        for id in sessions {
+            while matches!(client.session(id).await, Err(baton_client::ClientError::InUse(_))) {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(GRACE, freed).await.unwrap();
+}
+
+pub async fn session(client: &Client) -> SessionId {
+    client.new_session(NewSession::default()).await.unwrap()
+}
+
+/// A turn that must succeed.
+pub async fn say(client: &Client, session: SessionId, text: &str) -> TurnOutcome {
+    client.turn(session, TurnInput::user(text), |_| {}).await.unwrap()
+}
+
+/// A turn with its events.
+pub async fn events_of(
+    client: &Client,
+    session: SessionId,
+    input: TurnInput,
+) -> (Result<TurnOutcome, baton_client::ClientError>, Vec<TurnEvent>) {
+    let mut events = Vec::new();
+    let result = client.turn(session, input, |event| events.push(event)).await;
+    (result, events)
+}

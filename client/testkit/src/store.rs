@@ -1,0 +1,186 @@
+//! A blob store and head index in memory, with the faults that tests ask for.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use baton_client::Clock;
+use baton_proto::{
+    Signed,
+    head::HeadRecord,
+    ids::{BlobId, HeadIndexKey},
+    store::{BlobStore, HeadIndex, PutOptions, PutOutcome, StoreError, StoreFuture, StoreTime},
+};
+use baton_walrus_client::{ShardCount, blob_id};
+use tokio::sync::watch;
+
+#[derive(Default)]
+struct Inner {
+    blobs: HashMap<BlobId, Vec<u8>>,
+    heads: HashMap<HeadIndexKey, Vec<u8>>,
+    puts: usize,
+    down: bool,
+    silent_about_epochs: bool,
+    /// Its clock, if it says the time.
+    clock: Option<Clock>,
+    /// What the next reads answer instead.
+    reads: VecDeque<StoreError>,
+}
+
+#[derive(Clone, Default)]
+pub struct MemoryStore(Arc<Mutex<Inner>>, watch::Sender<usize>);
+
+pub fn down() -> StoreError {
+    StoreError::Unavailable { reason: "switched off".to_owned(), retry_after: None }
+}
+
+impl MemoryStore {
+    /// Says this time when it is asked.
+    pub fn set_clock(&self, clock: Clock) {
+        self.0.lock().unwrap().clock = Some(clock);
+    }
+
+    pub fn set_down(&self, down: bool) {
+        self.0.lock().unwrap().down = down;
+    }
+
+    /// Whether PUTs are answered without an end, as when a lost answer's blob was found.
+    pub fn set_silent_about_epochs(&self, silent: bool) {
+        self.0.lock().unwrap().silent_about_epochs = silent;
+    }
+
+    /// Has the next reads fail, each with one of these.
+    pub fn fail_reads(&self, errors: impl IntoIterator<Item = StoreError>) {
+        self.0.lock().unwrap().reads.extend(errors);
+    }
+
+    /// Waits until so many blobs were put.
+    pub async fn put_count(&self, count: usize) {
+        self.1.subscribe().wait_for(|puts| *puts >= count).await.unwrap();
+    }
+
+    pub fn puts(&self) -> usize {
+        self.0.lock().unwrap().puts
+    }
+
+    pub fn blobs(&self) -> Vec<(BlobId, Vec<u8>)> {
+        self.0.lock().unwrap().blobs.iter().map(|(id, bytes)| (*id, bytes.clone())).collect()
+    }
+
+    pub fn forget_blobs(&self) {
+        self.0.lock().unwrap().blobs.clear();
+    }
+
+    /// Has these blobs again, without a PUT.
+    pub fn put_again(&self, blobs: Vec<(BlobId, Vec<u8>)>) {
+        self.0.lock().unwrap().blobs.extend(blobs);
+    }
+
+    pub fn corrupt_blobs(&self) {
+        for bytes in self.0.lock().unwrap().blobs.values_mut() {
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+            }
+        }
+    }
+
+    pub fn heads(&self) -> HashMap<HeadIndexKey, Vec<u8>> {
+        self.0.lock().unwrap().heads.clone()
+    }
+
+    /// Shows these heads from now on, whatever was published.
+    pub fn set_heads(&self, heads: HashMap<HeadIndexKey, Vec<u8>>) {
+        self.0.lock().unwrap().heads = heads;
+    }
+}
+
+impl BlobStore for MemoryStore {
+    fn put<'a>(&'a self, bytes: Vec<u8>, _: PutOptions) -> StoreFuture<'a, PutOutcome> {
+        Box::pin(async move {
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            let id = blob_id(&bytes, ShardCount::TESTBED).unwrap();
+            inner.puts += 1;
+            self.1.send_replace(inner.puts);
+            let newly_created = inner.blobs.insert(id, bytes).is_none();
+            let end_epoch = (!inner.silent_about_epochs).then_some(9);
+            Ok(PutOutcome { blob_id: id, newly_created, end_epoch })
+        })
+    }
+
+    fn get<'a>(&'a self, id: BlobId, limit: usize) -> StoreFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            if let Some(error) = inner.reads.pop_front() {
+                return Err(error);
+            }
+            let bytes = inner.blobs.get(&id).cloned().ok_or(StoreError::NotFound)?;
+            assert!(bytes.len() <= limit);
+            Ok(bytes)
+        })
+    }
+
+    fn exists<'a>(&'a self, id: BlobId) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let inner = self.0.lock().unwrap();
+            if inner.down { Err(down()) } else { Ok(inner.blobs.contains_key(&id)) }
+        })
+    }
+
+    fn times<'a>(&'a self) -> StoreFuture<'a, Vec<StoreTime>> {
+        let clock = self.0.lock().unwrap().clock.clone();
+        let time = |clock: Clock| StoreTime {
+            name: "the test's store".to_owned(),
+            unix_ms: clock(),
+            margin_ms: 500,
+        };
+        Box::pin(async move { Ok(clock.map(time).into_iter().collect()) })
+    }
+}
+
+impl HeadIndex for MemoryStore {
+    fn publish<'a>(&'a self, record: Vec<u8>) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let mut inner = self.0.lock().unwrap();
+            if inner.down {
+                return Err(down());
+            }
+            let offered = Signed::<HeadRecord>::verify_encoded(&record).unwrap();
+            let key = offered.index_key();
+            if let Some(stored) = inner.heads.get(&key) {
+                let stored = Signed::<HeadRecord>::verify_encoded(stored).unwrap();
+                if offered.sequence <= stored.sequence {
+                    return Err(StoreError::HeadSuperseded);
+                }
+            }
+            inner.heads.insert(key, record);
+            Ok(())
+        })
+    }
+
+    fn resolve<'a>(&'a self, key: HeadIndexKey) -> StoreFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let inner = self.0.lock().unwrap();
+            if inner.down { Err(down()) } else { Ok(inner.heads.get(&key).cloned()) }
+        })
+    }
+}
+
+/// The stores that a node uses.
+#[derive(Clone)]
+pub struct Stores {
+    pub blobs: Arc<dyn BlobStore>,
+    pub heads: Arc<dyn HeadIndex>,
+}
+
+impl From<&MemoryStore> for Stores {
+    fn from(store: &MemoryStore) -> Self {
+        Self { blobs: Arc::new(store.clone()), heads: Arc::new(store.clone()) }
+    }
+}

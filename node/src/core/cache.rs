@@ -1,0 +1,82 @@
+//! Blobs that were fetched lately.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use baton_proto::ids::FetchProof;
+
+use crate::lock::lock;
+
+/// Blobs lately fetched, least recently used out first, bounded by bytes. They are kept by the proof that their key
+/// is known, so that nobody finds out by a digest what was read here.
+#[derive(Debug)]
+pub(crate) struct BlobCache {
+    limit: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: usize,
+    clock: u64,
+    blobs: HashMap<FetchProof, (u64, Arc<[u8]>)>,
+    by_use: BTreeMap<u64, FetchProof>,
+}
+
+impl BlobCache {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, kept: Mutex::default() }
+    }
+
+    pub(crate) fn get(&self, proof: &FetchProof) -> Option<Arc<[u8]>> {
+        let mut kept = lock(&self.kept);
+        kept.clock += 1;
+        let now = kept.clock;
+        let (used, bytes) = kept.blobs.get_mut(proof)?;
+        let (before, bytes) = (std::mem::replace(used, now), bytes.clone());
+        kept.by_use.remove(&before);
+        kept.by_use.insert(now, *proof);
+        Some(bytes)
+    }
+
+    pub(crate) fn put(&self, proof: FetchProof, bytes: Arc<[u8]>) {
+        let mut kept = lock(&self.kept);
+        if bytes.len() > self.limit || kept.blobs.contains_key(&proof) {
+            return;
+        }
+        kept.clock += 1;
+        let now = kept.clock;
+        kept.bytes += bytes.len();
+        kept.blobs.insert(proof, (now, bytes));
+        kept.by_use.insert(now, proof);
+        while kept.bytes > self.limit {
+            let Some((_, oldest)) = kept.by_use.pop_first() else { break };
+            if let Some((_, bytes)) = kept.blobs.remove(&oldest) {
+                kept.bytes -= bytes.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_keeps_what_was_used_last() {
+        let cache = BlobCache::new(30);
+        let proof = |fill: u8| FetchProof([fill; 32]);
+        for fill in 1..=3u8 {
+            cache.put(proof(fill), vec![fill; 10].into());
+        }
+        assert!(cache.get(&proof(1)).is_some());
+        cache.put(proof(4), vec![4; 10].into());
+        assert!(cache.get(&proof(2)).is_none(), "the one longest unused went");
+        assert!([1, 3, 4].iter().all(|fill| cache.get(&proof(*fill)).is_some()));
+        cache.put(proof(5), vec![5; 31].into());
+        assert!(cache.get(&proof(5)).is_none(), "larger than the cache");
+        assert_eq!(lock(&cache.kept).bytes, 30);
+    }
+}

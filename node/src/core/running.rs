@@ -1,0 +1,184 @@
+//! The turns that run now, by their idempotency key, and the rule that a session has one at a time. This is the
+//! only place where a session is known, and only while its turn runs.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use baton_proto::ids::{AuthHash, SessionId};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::reply::Reply;
+use crate::journal::TurnKey;
+use crate::lock::lock;
+
+/// A turn that runs.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Its idempotency key.
+    pub(crate) key: TurnKey,
+    /// The authorisation that it runs for.
+    pub(crate) auth_hash: AuthHash,
+    /// What it says.
+    pub(crate) reply: Arc<Reply>,
+    /// Ends it, unless it is sealed already.
+    pub(crate) stop: CancellationToken,
+    aborted: AtomicBool,
+}
+
+impl Job {
+    /// Ends it because its client gave it up.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        self.stop.cancel();
+    }
+
+    /// Whether its client gave it up.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+}
+
+/// What becomes of a request.
+pub(crate) enum Begin {
+    /// It is a new turn.
+    New(JobGuard),
+    /// It is the same request as this running turn's.
+    Same(Arc<Job>),
+    /// A running turn has its key with another authorisation.
+    Conflict,
+    /// Another turn of its session runs.
+    SessionBusy(Arc<Job>),
+}
+
+/// All running turns. Bounded by the slots, the queue and the engine's pace: a turn is in here without a place in line
+/// only while it asks for one, and from the end of its answer until it is journaled.
+#[derive(Debug)]
+pub(crate) struct Running {
+    sessions: Mutex<HashMap<SessionId, Arc<Job>>>,
+    ended: watch::Sender<()>,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self { sessions: Mutex::default(), ended: watch::Sender::new(()) }
+    }
+}
+
+impl Running {
+    /// The running turn with this key.
+    pub(crate) fn find(&self, key: &TurnKey) -> Option<Arc<Job>> {
+        lock(&self.sessions).get(&key.session_id).filter(|job| job.key == *key).cloned()
+    }
+
+    /// Registers a turn, if its session has none.
+    pub(crate) fn begin(self: &Arc<Self>, key: TurnKey, auth_hash: AuthHash) -> Begin {
+        match lock(&self.sessions).entry(key.session_id) {
+            Entry::Occupied(found) => {
+                let job = found.get().clone();
+                if job.key != key {
+                    Begin::SessionBusy(job)
+                } else if job.auth_hash == auth_hash {
+                    Begin::Same(job)
+                } else {
+                    Begin::Conflict
+                }
+            }
+            Entry::Vacant(vacant) => {
+                let job = Arc::new(Job {
+                    key,
+                    auth_hash,
+                    reply: Reply::new(),
+                    stop: CancellationToken::new(),
+                    aborted: AtomicBool::new(false),
+                });
+                vacant.insert(job.clone());
+                Begin::New(JobGuard { running: self.clone(), job })
+            }
+        }
+    }
+
+    /// Waits until a turn has ended. Cancel safe.
+    pub(crate) async fn ended(&self, job: &Arc<Job>) {
+        let mut ended = self.ended.subscribe();
+        let runs = || {
+            let found = lock(&self.sessions).get(&job.key.session_id).cloned();
+            found.is_some_and(|found| Arc::ptr_eq(&found, job))
+        };
+        while runs() {
+            // The sender lives in `self`, so this cannot fail.
+            let _ = ended.changed().await;
+        }
+    }
+}
+
+/// Keeps a turn registered, and ends its reply when dropped.
+#[derive(Debug)]
+pub(crate) struct JobGuard {
+    running: Arc<Running>,
+    /// The turn.
+    pub(crate) job: Arc<Job>,
+}
+
+impl JobGuard {
+    /// Frees the session for its next turn while the reply stays open. From here on the journal answers for this one.
+    pub(crate) fn release(&self) {
+        {
+            let mut sessions = lock(&self.running.sessions);
+            // A successor may be registered by now.
+            if sessions.get(&self.job.key.session_id).is_some_and(|job| Arc::ptr_eq(job, &self.job)) {
+                sessions.remove(&self.job.key.session_id);
+            }
+        }
+        self.running.ended.send_replace(());
+    }
+}
+
+impl Drop for JobGuard {
+    fn drop(&mut self) {
+        // In this order: whoever reads the end of the reply finds the session free.
+        self.release();
+        self.job.reply.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_proto::ids::TurnId;
+
+    use super::*;
+
+    fn key(attempt: u32) -> TurnKey {
+        TurnKey { session_id: SessionId([1; 32]), turn_id: TurnId([2; 16]), attempt }
+    }
+
+    #[tokio::test]
+    async fn a_session_has_one_turn_and_the_same_request_finds_it() {
+        let running = Arc::new(Running::default());
+        let Begin::New(guard) = running.begin(key(0), AuthHash([1; 32])) else { panic!("not new") };
+        assert!(matches!(running.begin(key(0), AuthHash([1; 32])), Begin::Same(_)));
+        assert!(matches!(running.begin(key(0), AuthHash([2; 32])), Begin::Conflict));
+        assert!(matches!(running.begin(key(1), AuthHash([3; 32])), Begin::SessionBusy(_)));
+        assert!(running.find(&key(0)).is_some() && running.find(&key(1)).is_none());
+        let job = guard.job.clone();
+        tokio::join!(running.ended(&job), async { drop(guard) });
+        assert!(matches!(running.begin(key(1), AuthHash([3; 32])), Begin::New(_)));
+    }
+
+    #[test]
+    fn a_released_turn_does_not_remove_its_successor() {
+        let running = Arc::new(Running::default());
+        let Begin::New(first) = running.begin(key(0), AuthHash([1; 32])) else { panic!("not new") };
+        first.release();
+        let Begin::New(second) = running.begin(key(1), AuthHash([2; 32])) else { panic!("not new") };
+        drop(first);
+        assert!(matches!(running.begin(key(2), AuthHash([3; 32])), Begin::SessionBusy(_)));
+        drop(second);
+        assert!(running.find(&key(1)).is_none());
+    }
+}

@@ -1,0 +1,56 @@
+//! Models that the engine does not compute, by a general library ([`baton_candle`]), where this build has it.
+//!
+//! Answers of such models are of [`EngineKind::Library`](super::EngineKind::Library), which no other node can check. The
+//! native engine asks this module once its own reader has refused a file.
+
+#[cfg(feature = "library")]
+mod present {
+    use baton_candle::{CandleModel, Family, Options, family::Shape};
+    use baton_engine::{
+        batch::Solo,
+        gguf::{Gguf, GgufFile},
+    };
+
+    /// Whether the library computes models of this architecture.
+    pub fn knows(header: &Gguf) -> bool {
+        Family::of(header).is_some()
+    }
+
+    /// Bytes that the library takes beside those of the file.
+    pub fn extra_bytes(header: &Gguf) -> Option<u64> {
+        Shape::read(header).ok().map(|shape| shape.extra_bytes)
+    }
+
+    /// Opens a model for prompts and answers of `context` tokens together.
+    ///
+    /// # Errors
+    /// Why the library refuses the file.
+    pub fn open(file: &GgufFile, context: usize) -> Result<Box<dyn Solo>, String> {
+        match CandleModel::open(file, &Options { context }) {
+            Ok(model) => Ok(Box::new(model)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+#[cfg(not(feature = "library"))]
+mod present {
+    use baton_engine::{
+        batch::Solo,
+        gguf::{Gguf, GgufFile},
+    };
+
+    pub fn knows(_: &Gguf) -> bool {
+        false
+    }
+
+    pub fn extra_bytes(_: &Gguf) -> Option<u64> {
+        None
+    }
+
+    pub fn open(_: &GgufFile, _: usize) -> Result<Box<dyn Solo>, String> {
+        Err("this program was built without the general library".to_owned())
+    }
+}
+
+pub(crate) use present::{extra_bytes, knows, open};

@@ -1,0 +1,65 @@
+//! Failures of the program's commands, with the exit code that each has.
+
+use crate::config::ConfigError;
+
+/// Why the process ends, as its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Anything that has no code of its own; for `status`: the node is not ready.
+    Failure = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// An address cannot be listened on.
+    Address = 3,
+    /// The data directory cannot be used.
+    Storage = 4,
+    /// The model cannot be fetched or loaded.
+    Model = 5,
+    /// `replay`: the model gives another answer.
+    Different = 6,
+    /// `replay`: the turn cannot be computed again.
+    NotReplayable = 7,
+}
+
+/// A failure of a command.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// What happened and what to do.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// A failure with its cause.
+    pub fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
+        Self { exit, error: error.into() }
+    }
+
+    /// A failure in words.
+    #[must_use]
+    pub fn text(exit: Exit, text: impl std::fmt::Display) -> Self {
+        Self { exit, error: anyhow::anyhow!("{text}") }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    /// The failure and its causes in one line; causes that a text already tells are not told again.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut said = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
+            if !said.contains(&cause) {
+                said.push_str(if said.is_empty() { "" } else { ": " });
+                said.push_str(&cause);
+            }
+        }
+        f.write_str(&said)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}

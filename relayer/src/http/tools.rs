@@ -1,0 +1,94 @@
+//! `/mcp`: the tools over streamable HTTP, behind the same gate as all routes. Without sessions: every message is signed
+//! by itself, and nothing is kept between two.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Request, header::CONTENT_TYPE, request::Parts},
+};
+use futures::future::BoxFuture;
+use rmcp::{
+    model::Extensions,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+    },
+};
+use serde_json::Value;
+use tower::ServiceExt as _;
+use utoipa::openapi::{HttpMethod, Paths, ResponseBuilder, path::OperationBuilder};
+
+use super::Fault;
+use crate::{
+    auth::Caller,
+    mcp::{Door, Errand, MemoryTools},
+};
+
+/// Longest answer of a route that becomes a tool's.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+/// The route `/mcp` over all other routes, which must not have the gate yet.
+pub fn router(routes: Router) -> Router {
+    // Hosts and origins are not looked at: no browser can sign a request for a page.
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .disable_allowed_hosts();
+    let tools = MemoryTools::new(Arc::new(Within(routes)));
+    let service = StreamableHttpService::new(
+        move || Ok(tools.clone()),
+        Arc::new(NeverSessionManager::default()),
+        config,
+    );
+    Router::new().route_service("/mcp", service)
+}
+
+/// Adds `/mcp`, which another crate serves, to the description of the routes.
+pub(crate) fn describe(paths: &mut Paths) {
+    let operation = OperationBuilder::new()
+        .tag("agents")
+        .summary(Some(
+            "Memory's tools for agents: one message of the Model Context Protocol (streamable HTTP, no sessions).",
+        ))
+        .response("200", ResponseBuilder::new().description("the protocol's answer").build())
+        .response("401", ResponseBuilder::new().description("the request is not signed").build())
+        .build();
+    paths.add_path_operation("/mcp", vec![HttpMethod::Post], operation);
+}
+
+/// Runs errands on the relayer's own routes, for the caller that the gate let in.
+struct Within(Router);
+
+impl Door for Within {
+    fn run<'a>(&'a self, extensions: &'a Extensions, errand: Errand) -> BoxFuture<'a, Result<Value, String>> {
+        let caller = extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>()).cloned();
+        Box::pin(self.ask(caller, errand))
+    }
+}
+
+impl Within {
+    async fn ask(&self, caller: Option<Caller>, errand: Errand) -> Result<Value, String> {
+        let caller = caller.ok_or("unauthenticated: the request is not signed")?;
+        let body = errand.body.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut request = Request::builder()
+            .method(errand.method.clone())
+            .uri(errand.path_and_query())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Body::from(body))
+            .map_err(|_| "bad_request: an argument does not fit into a request")?;
+        request.extensions_mut().insert(caller);
+        let mut response = match self.0.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        if let Some(fault) = response.extensions_mut().remove::<Fault>() {
+            let json = fault.json("");
+            return Err(format!("{}: {}; {}", json.code, json.message, json.hint));
+        }
+        let bytes = to_bytes(response.into_body(), MAX_ANSWER_BYTES)
+            .await
+            .map_err(|_| "too_large: the answer is too long for a tool; ask for less")?;
+        serde_json::from_slice(&bytes).map_err(|_| "internal: the answer is not JSON".to_owned())
+    }
+}
