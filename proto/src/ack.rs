@@ -1,4 +1,4 @@
-//! What a client says of a turn afterwards: acknowledgement, abort, and the question for its state.
+//! A client's messages about a past turn: acknowledgement, abort and status request.
 
 use baton_keys::{
     contexts::{ABORT, STATUS_REQUEST, SignatureLabel, TURN_ACK},
@@ -16,7 +16,7 @@ fn check_session(id: &SessionId, key: &PublicKey) -> Result<(), ErrorCode> {
     if session_id(key) == *id { Ok(()) } else { Err(ErrorCode::SessionIdMismatch) }
 }
 
-/// The client rebuilt the turn and accepts it. Idempotent; sent again if lost.
+/// The client rebuilt the turn and accepts it. Idempotent; the client repeats it if it is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnAck {
     /// Format version, 1.
@@ -37,7 +37,7 @@ pub struct TurnAck {
     pub time_ms: u64,
 }
 
-/// The client does not accept an attempt: its blob is an orphan that expires.
+/// The client rejects an attempt: its blob is an orphan and expires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// Format version, 1.
@@ -50,13 +50,13 @@ pub struct Abort {
     pub seq: u64,
     /// The turn.
     pub turn_id: TurnId,
-    /// The attempt that is given up.
+    /// The abandoned attempt.
     pub attempt: u32,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,
 }
 
-/// What became of an attempt? Signed, so that nobody else learns.
+/// Asks a node for the state of an attempt. Signed, so that only the session's owner can ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRequest {
     /// Format version, 1.
@@ -69,7 +69,7 @@ pub struct StatusRequest {
     pub turn_id: TurnId,
     /// The attempt.
     pub attempt: u32,
-    /// The node that is asked.
+    /// The node to which the request goes.
     pub node: NodeId,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,

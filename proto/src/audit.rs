@@ -1,6 +1,8 @@
-//! Audits: another node computes a disclosed turn again and signs what came of it. One substream an audit, on which the client
-//! hands out the exported session; nothing of it is stored. The substream ends at the node itself, also through a circuit
-//! relay, so that the request is not sealed a second time.
+//! Audits: another node recomputes a disclosed turn and signs the result.
+//!
+//! Each audit has its own substream, on which the client sends the exported session. The node stores none of
+//! it. Also through a circuit relay the substream ends at the node itself, so the request needs no second
+//! seal.
 
 use baton_keys::{
     contexts::{AUDIT_REPORT, AUDIT_REQUEST_HASH, SignatureLabel},
@@ -25,33 +27,34 @@ use crate::{
 /// Name of the protocol; it carries the version.
 pub const AUDIT_PROTOCOL: &str = "/baton/audit/1";
 
-/// What a client asks, encoded.
+/// A client's request for an audit, in its encoded form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRequest {
     /// Format version, 1.
     pub version: u8,
-    /// Drawn for this request: no report on it can be older.
+    /// Random and new for each request, so no report on it can be older.
     pub nonce: [u8; 32],
-    /// The node that is asked: its report cannot be passed off as another's.
+    /// The node that makes the audit. It stops another node from passing the report off as its own.
     pub audience: NodeId,
     /// The receipt of the turn.
     pub receipt: ReceiptHash,
     /// The model of the receipt.
     pub model: ModelId,
-    /// Tokens of the answer, as the receipt has them.
+    /// Number of tokens of the answer, as in the receipt.
     pub tokens: u32,
-    /// What the turn is computed from.
+    /// The inputs of the turn.
     pub disclosure: Disclosure,
 }
 
-/// All that is needed to compute a turn again. Wiped when dropped.
+/// All inputs that a second computation of a turn needs. Wiped when dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disclosure {
-    /// The JSON of an [`Export`](crate::export::Export) of the session that holds the turn. It holds the keys of every turn in it.
+    /// The JSON of an [`Export`](crate::export::Export) of the session with the turn. It holds the keys of
+    /// all its turns.
     pub export: String,
-    /// The memory items that the turn was answered with, in the node's order.
+    /// The memory items of the turn, in the node's order.
     pub memory: Vec<MemoryItem>,
-    /// The JSON schema that the answer follows, if any.
+    /// The JSON schema of the answer, if any.
     pub schema: Option<String>,
 }
 
@@ -82,14 +85,14 @@ impl AuditBytes {
     /// Encodes a request.
     ///
     /// # Errors
-    /// As [`AuditBytes::open`], so that nothing is sent which cannot be taken.
+    /// As [`AuditBytes::open`], so that no request is sent which the receiver refuses.
     pub fn new(request: &AuditRequest) -> Result<Self, ErrorCode> {
         request.check()?;
         let bytes = Self(codec::encode_secret(request).to_vec());
         if bytes.0.len() > MAX_AUDIT_REQUEST_BYTES { Err(ErrorCode::FrameTooLarge) } else { Ok(bytes) }
     }
 
-    /// `KDF("audit-request-hash", encoded request)`. A quota's proof names it, and the report.
+    /// `KDF("audit-request-hash", encoded request)`. The quota proof and the report name it.
     #[must_use]
     pub fn hash(&self) -> AuthHash {
         AuthHash(kdf(AUDIT_REQUEST_HASH, &[&self.0]))
@@ -101,17 +104,17 @@ impl AuditBytes {
         self.0.len()
     }
 
-    /// Whether it has none; no request has.
+    /// Whether it is empty; no request is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The request.
+    /// Decodes the request.
     ///
     /// # Errors
-    /// Those of decoding, [`ErrorCode::UnsupportedVersion`], and [`ErrorCode::FrameTooLarge`] for more or longer memory items, a
-    /// longer schema or more tokens than a turn may have.
+    /// The codes of decoding and [`ErrorCode::UnsupportedVersion`]. [`ErrorCode::FrameTooLarge`] when memory
+    /// items, schema or tokens exceed the limits of a turn.
     pub fn open(&self) -> Result<AuditRequest, ErrorCode> {
         let request: AuditRequest = codec::decode(&self.0, MAX_AUDIT_REQUEST_BYTES)?;
         request.check()?;
@@ -136,51 +139,52 @@ impl AuditRequest {
     }
 }
 
-/// What a client sends, one a substream. It keeps its side of the substream open until it has the report: ending it gives the
-/// audit up.
+/// A client's message, one per substream. The client keeps its side open until the report arrives: to end it
+/// is to cancel the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditFrame {
-    /// Compute this turn again.
+    /// Recompute this turn.
     Request {
         /// The [`AuditRequest`].
         request: AuditBytes,
-        /// The quota that it is served under, if any; its proof names the hash of `request`.
+        /// The quota for this request, if any; its proof names the hash of `request`.
         quota: Option<QuotaUse>,
     },
 }
 
-/// What a node sends, one a substream.
+/// A node's message, one per substream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditAnswer {
     /// The signed [`AuditReport`].
     Report(SignedBytes),
-    /// The request is refused, or failed.
+    /// The request was refused or failed.
     Refused {
-        /// Why.
+        /// The reason.
         code: ErrorCode,
-        /// Wait at least so long before trying here again; 0 says nothing.
+        /// Minimum wait in milliseconds before another try at this node; 0 when the node names none.
         retry_after_ms: u32,
     },
 }
 
-/// What came of an audit.
+/// The result of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditVerdict {
-    /// The model gives this very answer, token by token.
+    /// The model gives exactly this answer, token by token.
     Same {
         /// Tokens of the answer.
         tokens: u32,
     },
-    /// It gives another.
+    /// The model gives another answer.
     Different {
-        /// The first token whose text is another, counted from 0; none if only the tokens that spell the text differ.
+        /// The first token with another text, counted from 0; none if the texts agree and only the tokens
+        /// differ.
         token: Option<u32>,
     },
-    /// It cannot be said.
+    /// The turn cannot be recomputed.
     NotReplayable(AuditGap),
 }
 
-/// Why a turn cannot be computed again.
+/// Why a turn cannot be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AuditGap {
     /// The export lacks the turn's system text or sampling settings.
@@ -188,37 +192,37 @@ pub enum AuditGap {
         "the export lacks the turn's system text or sampling settings: a client that began the turn itself has them"
     )]
     Undisclosed,
-    /// The turn has no answer of a model.
+    /// The turn has no answer by a model.
     #[error("the turn has no answer of a model")]
     NoAnswer,
-    /// Another engine than a node's own computed it.
+    /// The answer came from an engine other than a node's own.
     #[error("the answer came from an engine of which nobody knows what it computes")]
     Engine,
-    /// The memory items are missing, or others.
+    /// The memory items are missing or are not the receipt's.
     #[error("the memory items are not those of the receipt")]
     Memory,
-    /// The JSON schema is missing, or another.
+    /// The JSON schema is missing or is another.
     #[error("the answer follows a JSON schema, and this is not it")]
     Schema,
-    /// The engine refuses what the receipt says was asked.
+    /// The engine refuses the request that the receipt describes.
     #[error("the engine refuses what the node was asked")]
     Refused,
 }
 
-/// A node's word on an audit.
+/// A node's report on an audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
     /// Format version, 1.
     pub version: u8,
-    /// The node that made the audit, which signs.
+    /// The node that made the audit and signs.
     pub node: NodeId,
     /// Hash of the request.
     pub request: AuthHash,
     /// The receipt of the turn.
     pub receipt: ReceiptHash,
-    /// The model that computed.
+    /// The model that recomputed the turn.
     pub model: ModelId,
-    /// What came of it.
+    /// The result.
     pub verdict: AuditVerdict,
     /// When, in milliseconds since the Unix epoch, by the node's clock.
     pub made_ms: u64,
@@ -238,10 +242,10 @@ impl Signable for AuditReport {
 }
 
 impl AuditReport {
-    /// Verifies a report and that it answers this request.
+    /// Verifies a report, and checks that it answers this request.
     ///
     /// # Errors
-    /// [`ErrorCode::ReceiptMismatch`] when it is about something else, and those of [`Signed::verify`].
+    /// [`ErrorCode::ReceiptMismatch`] when it answers another request, and the codes of [`Signed::verify`].
     pub fn verify(
         bytes: SignedBytes,
         hash: &AuthHash,
@@ -256,7 +260,7 @@ impl AuditReport {
     }
 }
 
-/// The hash of a request and its frame, under the quota that the holder shows for that hash, if any.
+/// Returns the hash of a request and its encoded frame. `quota` gives the quota use for that hash, if any.
 ///
 /// # Errors
 /// As [`AuditBytes::new`].

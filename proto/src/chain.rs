@@ -1,8 +1,11 @@
-//! Verification of a session's chain, without I/O: a reader says which blobs it needs, is given bytes, and ends
-//! with a verified history or a named error.
+//! Verification of a session's chain, without I/O.
 //!
-//! [`WindowReader`] is the node's: it has the keys that a client granted, for a window that ends at the head the
-//! client signed. [`SessionReader`] is the client's own: it has the root and walks back to the genesis.
+//! A reader names the blobs that it needs. The caller fetches them and hands over their bytes. The reader
+//! ends with a verified history or a named error.
+//!
+//! - [`WindowReader`] serves the node. The client grants it the keys of a window, which ends at the signed
+//!   head.
+//! - [`SessionReader`] serves the client. It has the root and reads back to the genesis.
 
 use baton_keys::session::SessionRoot;
 
@@ -18,7 +21,7 @@ use crate::{
     turn::{Grant, ReadRecord, TurnAuth},
 };
 
-/// Where a run of links must end, as something already verified says.
+/// The verified position and hash at which a run of links must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainEnd {
     /// The last turn's position.
@@ -76,7 +79,8 @@ fn check_follows(link: &Link, previous: &Signed<Link>) -> Result<(), ErrorCode> 
     if link.prev_link == previous.link_hash() { Ok(()) } else { Err(ErrorCode::ChainBroken) }
 }
 
-/// The first link of a segment: at seq 0 it continues the genesis, and only there is the segment number 0.
+/// Checks the first link of a segment. Segment 0, and no other, starts at seq 0, where the link continues the
+/// genesis.
 fn check_first(link: &Link, genesis: &Genesis) -> Result<(), ErrorCode> {
     match (link.seq, link.segment) {
         (0, 0) if link.prev_link == genesis.link_hash() => Ok(()),
@@ -85,7 +89,7 @@ fn check_first(link: &Link, genesis: &Genesis) -> Result<(), ErrorCode> {
     }
 }
 
-/// Checks that `newer`, verified, continues the closed segment `older`: returns where `older` must end.
+/// Checks that the closed segment `older` precedes the verified link `first`; returns where `older` must end.
 fn end_before(first: &Link, older: &Segment) -> Result<ChainEnd, ErrorCode> {
     let seq = first.seq.checked_sub(1).ok_or(ErrorCode::BadSequence)?;
     if older.segment.checked_add(1) != Some(first.segment) || !older.is_closed() {
@@ -94,7 +98,7 @@ fn end_before(first: &Link, older: &Segment) -> Result<ChainEnd, ErrorCode> {
     Ok(ChainEnd { seq, link_hash: first.prev_link })
 }
 
-/// A link that does not fit is a broken chain in any segment but the head's.
+/// Below the head's segment, a link that does not fit means a broken chain.
 fn broken_below_head(error: ErrorCode) -> ErrorCode {
     if error == ErrorCode::HeadMismatch { ErrorCode::ChainBroken } else { error }
 }
@@ -104,20 +108,20 @@ fn broken_below_head(error: ErrorCode) -> ErrorCode {
 pub struct HistoryTurn {
     /// Its link.
     pub link: Signed<Link>,
-    /// Its text, where the key was there.
+    /// Its text, if the key is known.
     pub record: Option<Record>,
 }
 
 /// A blob that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Position in the grant, to hand back with the bytes.
+    /// The position in the grant, returned together with the bytes.
     pub index: usize,
-    /// What is needed.
+    /// The blob.
     pub blob: BlobRef,
-    /// Who wrote it, where the client says so.
+    /// The node that wrote it, if the client names it.
     pub author: Option<NodeId>,
-    /// What entitles to ask another node for it.
+    /// The proof that entitles this node to fetch it from another node.
     pub proof: FetchProof,
 }
 
@@ -135,21 +139,21 @@ pub struct WindowReader {
 /// A verified window.
 #[derive(Debug)]
 pub struct Window {
-    /// Verified turns, oldest first; those without a granted key have no record.
+    /// Verified turns, oldest first. A turn without a granted key has no record.
     pub turns: Vec<HistoryTurn>,
-    /// The segment that the new turn is appended to, its earlier entries verbatim.
+    /// The segment to which the new turn is appended, with its earlier entries verbatim.
     pub base: Segment,
-    /// The blob of the turn before, which the new link names; none at seq 0.
+    /// The previous turn's blob, which the new link names; none at seq 0.
     pub prev_blob: Option<BlobRef>,
 }
 
 impl WindowReader {
-    /// A reader for the turn of an authorisation whose payload was checked against it. `located` is the opened
-    /// head record where the request has no locator.
+    /// A reader for the turn of `auth`; the caller has checked the payload against it. `located` is the
+    /// opened head record when the request has no locator.
     ///
     /// # Errors
-    /// [`ErrorCode::BlobUnavailable`] when a blob has no locator and no head was found,
-    /// [`ErrorCode::HeadMismatch`] when the head found is not the one signed, [`ErrorCode::BlobTooLarge`].
+    /// [`ErrorCode::BlobUnavailable`] when a blob has no locator and no head was found.
+    /// [`ErrorCode::HeadMismatch`] when the head found is not the signed head. [`ErrorCode::BlobTooLarge`].
     pub fn new(auth: &TurnAuth, grant: Grant, located: Option<&HeadOuter>) -> Result<Self, ErrorCode> {
         if let Some(outer) = located
             && (outer.link_hash != auth.prev_link || Some(outer.seq) != auth.seq.checked_sub(1))
@@ -174,19 +178,19 @@ impl WindowReader {
         Ok(Self { session_id: auth.session_id, genesis: auth.genesis(), end, needs, segments, grant })
     }
 
-    /// Blobs still needed; they may be fetched in parallel and given in any order.
+    /// The blobs still missing; the caller may fetch them in parallel and provide them in any order.
     #[must_use]
     pub fn needs(&self) -> Vec<Need> {
         let missing = |need: &&Need| self.segments.get(need.index).is_some_and(Option::is_none);
         self.needs.iter().filter(missing).copied().collect()
     }
 
-    /// Takes the bytes of a blob, from whatever source. After an error the need still stands, and another source
-    /// may be tried. Only the need's position counts: what the bytes must be is what this reader was made with.
+    /// Takes the bytes of a blob, from any source. After an error the need remains, and the caller may try
+    /// another source. Only `need.index` counts: the reader compares the bytes with its own copy of the need.
     ///
     /// # Errors
-    /// [`ErrorCode::BlobHashMismatch`] for other bytes than signed for; [`ErrorCode::PayloadRejected`] and the
-    /// codec's when the right bytes do not open.
+    /// [`ErrorCode::BlobHashMismatch`] for bytes other than the signed bytes. [`ErrorCode::PayloadRejected`]
+    /// and the codes of the codec when the right bytes do not open.
     pub fn provide(&mut self, need: &Need, bytes: &[u8]) -> Result<(), ErrorCode> {
         let own = self.needs.get(need.index).ok_or(ErrorCode::PayloadRejected)?;
         own.blob.check(bytes)?;
@@ -198,7 +202,7 @@ impl WindowReader {
         Ok(())
     }
 
-    /// Verifies the whole window once everything is there.
+    /// Verifies the whole window when all blobs are there.
     ///
     /// # Errors
     /// [`ErrorCode::BlobUnavailable`] when blobs are missing, and as [`verify_segment`].
@@ -235,7 +239,7 @@ impl WindowReader {
     }
 }
 
-/// The segment that the turn after this head goes to.
+/// The segment that takes the turn after this head.
 #[must_use]
 pub fn base_after(head: Segment) -> Segment {
     if head.is_closed() { Segment::empty(head.session_id, head.segment + 1) } else { head }
@@ -268,12 +272,12 @@ fn open_records(
     Ok(turns)
 }
 
-/// Positions of the turns that still count: those that no later edit, summary or tombstone supersedes.
-/// Tombstones themselves hold no text and never count.
+/// Positions of the effective turns: no later edit, summary or tombstone supersedes them. Tombstones hold no
+/// text and never count.
 ///
-/// `supersedes_from = f` means back to before `f`: what counted then, then the new record. A superseded record takes
-/// nothing out any more, so an edit of an edit names the seq that the first edit named; naming the first edit's own
-/// seq would bring back what that one replaced.
+/// `supersedes_from = f` replaces the effective turns from `f` on by the new record. A superseded record
+/// supersedes nothing. An edit of an edit therefore names the same seq as the first edit. If it named the
+/// first edit's own seq, it would restore the turns that the first edit replaced.
 #[must_use]
 pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
     let newest_first = effective_newest_first(turns.iter().enumerate().rev());
@@ -282,8 +286,9 @@ pub fn effective(turns: &[HistoryTurn]) -> Vec<usize> {
     kept
 }
 
-/// As [`effective`], of turns with their positions, the newest first, and looking no further back than it is asked for:
-/// whether a turn counts depends on later turns alone.
+/// As [`effective`], for turns with their positions, newest first.
+///
+/// Lazy: whether a turn counts depends on later turns alone, so it reads only as far back as the caller asks.
 pub fn effective_newest_first<'a>(
     newest_first: impl Iterator<Item = (usize, &'a HistoryTurn)>,
 ) -> impl Iterator<Item = (usize, &'a HistoryTurn)> {
@@ -293,7 +298,7 @@ pub fn effective_newest_first<'a>(
         if turn.link.seq >= superseded_from {
             return false;
         }
-        // A superseding record counts only if it is not itself superseded by a later one.
+        // A superseding record counts only if no later record supersedes it.
         if let Some(from) = record.supersedes_from {
             superseded_from = superseded_from.min(from);
         }
@@ -301,7 +306,7 @@ pub fn effective_newest_first<'a>(
     })
 }
 
-/// Walks a whole session back from its head, with the root.
+/// Reads a whole session back from its head, with the root.
 #[derive(Debug)]
 pub struct SessionReader {
     root: SessionRoot,
@@ -311,7 +316,7 @@ pub struct SessionReader {
     newest_first: Vec<VerifiedSegment>,
 }
 
-/// A verified segment with the blob it came in.
+/// A verified segment with the blob that carried it.
 #[derive(Clone, Debug)]
 pub struct VerifiedSegment {
     /// The segment.
@@ -344,18 +349,18 @@ impl SessionReader {
         })
     }
 
-    /// The blob needed next; none when the genesis is reached.
+    /// The blob needed next; none after the genesis.
     #[must_use]
     pub fn need(&self) -> Option<BlobRef> {
         self.next.map(|(blob, _, _)| blob)
     }
 
-    /// Takes the bytes of the blob needed next, and verifies the segment in it with every blob that led to it.
-    /// After an error the need still stands.
+    /// Takes the bytes of the blob needed next. Verifies its segment and all earlier blobs of that segment.
+    /// After an error the need remains.
     ///
     /// # Errors
-    /// As [`WindowReader::provide`] and [`verify_segment`]; [`ErrorCode::BlobHashMismatch`] also when an earlier
-    /// blob of the segment, rebuilt, is not the one that its next link names.
+    /// As [`WindowReader::provide`] and [`verify_segment`]. Also [`ErrorCode::BlobHashMismatch`] when a
+    /// rebuilt earlier blob of the segment differs from the blob that the next link names.
     pub fn provide(&mut self, bytes: &[u8]) -> Result<(), ErrorCode> {
         let Some((blob, number, end)) = self.next else { return Err(ErrorCode::BadSequence) };
         if blob.length as usize > MAX_BLOB_BYTES {
@@ -388,10 +393,10 @@ impl SessionReader {
         Ok(())
     }
 
-    /// The verified session, oldest segment first, once nothing more is needed.
+    /// The verified session, oldest segment first, when no blob is missing.
     ///
     /// # Errors
-    /// [`ErrorCode::BlobUnavailable`] when the walk has not reached the genesis.
+    /// [`ErrorCode::BlobUnavailable`] when the reader has not reached the genesis.
     pub fn finish(mut self) -> Result<Vec<VerifiedSegment>, ErrorCode> {
         if self.next.is_some() {
             return Err(ErrorCode::BlobUnavailable);
@@ -417,7 +422,8 @@ pub fn rebuild_blob(
     prefix.seal(&root.blob_key(segment.segment, &salt), &salt)
 }
 
-/// Each in-segment link names the blob before it; whoever has the root rebuilds and compares them.
+/// Each link inside a segment names the previous blob. The holder of the root rebuilds that blob and
+/// compares.
 fn check_rebuilt(root: &SessionRoot, segment: &Segment, links: &[Signed<Link>]) -> Result<(), ErrorCode> {
     for (position, pair) in links.windows(2).enumerate() {
         let [previous, link] = pair else { continue };

@@ -1,9 +1,16 @@
-//! The one place that turns objects into bytes and back.
+//! The only encoder and decoder of objects.
 //!
-//! Layout (bincode 2.0.1, fixed-width integers, little-endian): integers as they are; `bool` one byte 0 or 1;
-//! `Option` one byte 0 or 1 and the value; enums a `u32` index and the fields; byte arrays as they are; strings and
-//! sequences a `u64` count and the elements; structures their fields in order. There is exactly one encoding of a
-//! value: decoding consumes every byte, and refuses other values of `bool`, `Option` and enum tags.
+//! Layout (bincode 2.0.1, fixed-width integers, little-endian):
+//!
+//! - integers and byte arrays as they are
+//! - `bool`: one byte, 0 or 1
+//! - `Option`: one byte, 0 or 1, then the value
+//! - enums: a `u32` index, then the fields
+//! - strings and sequences: a `u64` count, then the elements
+//! - structures: their fields in order
+//!
+//! Each value has exactly one encoding: decoding consumes every byte, and refuses other values of `bool`,
+//! `Option` and enum tags.
 
 use bincode::{
     config::{Configuration, Fixint, Limit, LittleEndian},
@@ -23,21 +30,21 @@ const fn config() -> WireConfig {
         .with_limit::<MAX_OBJECT_BYTES>()
 }
 
-/// Encodes a value in its one canonical form.
+/// Encodes a value in its canonical form.
 ///
 /// # Panics
-/// Never for the types of this crate: they have no unsized or self-describing parts, and their builders keep
-/// them below [`MAX_OBJECT_BYTES`].
+/// Never for the types of this crate: they have no unsized or self-describing parts, and their constructors
+/// keep them below [`MAX_OBJECT_BYTES`].
 #[must_use]
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bincode::serde::encode_to_vec(value, bincode::config::standard().with_fixed_int_encoding())
         .expect("wire types always encode")
 }
 
-/// As [`encode`], for values that hold secrets or conversation text: wiped when dropped.
+/// As [`encode`], for values with secrets or conversation text: wiped when dropped.
 ///
-/// A buffer that grew would leave copies behind which nobody wipes, so the length is counted first and the value
-/// encoded in place.
+/// A buffer that grows leaves copies which are never wiped. So this function first counts the length and then
+/// encodes in place.
 #[must_use]
 pub fn encode_secret<T: Serialize>(value: &T) -> Zeroizing<Vec<u8>> {
     let wire = bincode::config::standard().with_fixed_int_encoding();
@@ -53,7 +60,7 @@ pub fn encode_secret<T: Serialize>(value: &T) -> Zeroizing<Vec<u8>> {
 /// Decodes a value from exactly these bytes.
 ///
 /// # Errors
-/// [`ErrorCode::NonCanonical`] for anything but the one encoding of a value, trailing bytes included, and
+/// [`ErrorCode::NonCanonical`] for bytes that are not the encoding of a value, also for trailing bytes.
 /// [`ErrorCode::FrameTooLarge`] for more than `limit` bytes, before any work.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, ErrorCode> {
     if bytes.len() > limit {
@@ -66,7 +73,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, Erro
 }
 
 /// Pads `u32le(len) ‖ bytes` with zeros to the next power of two of at least `smallest`, so that the sealed
-/// length tells only a bucket.
+/// length reveals only a bucket.
 ///
 /// # Errors
 /// [`ErrorCode::FrameTooLarge`] when the padded form exceeds `largest`.
@@ -98,8 +105,8 @@ pub fn unpad(padded: &[u8], smallest: usize) -> Result<&[u8], ErrorCode> {
     Ok(bytes)
 }
 
-/// Pads `u32le(len) ‖ bytes` with zeros to the next multiple of `block`, so that the sealed length tells only how
-/// many blocks.
+/// Pads `u32le(len) ‖ bytes` with zeros to the next multiple of `block`, so that the sealed length reveals
+/// only the number of blocks.
 ///
 /// # Panics
 /// Never for objects of this crate, which are far below 4 GiB.

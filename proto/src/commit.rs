@@ -1,5 +1,7 @@
-//! The end of a turn, from both sides: the node seals record, receipt, link and blob; the client rebuilds all of
-//! it byte for byte before it accepts.
+//! The end of a turn, from both sides.
+//!
+//! The node seals record, receipt, link and blob. The client rebuilds all of them byte for byte before it
+//! accepts.
 
 use baton_keys::{
     SecretSigningKey,
@@ -20,16 +22,16 @@ use crate::{
     wire::Committed,
 };
 
-/// What a turn is appended to.
+/// The position that a turn is appended at.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The segment, without the new entry.
     pub base: &'a Segment,
-    /// The blob of the turn before.
+    /// The previous turn's blob.
     pub prev_blob: Option<BlobRef>,
 }
 
-/// A turn that a node has sealed and signed.
+/// A turn sealed and signed by a node.
 #[derive(Debug, Clone)]
 pub struct SealedTurn {
     /// The link.
@@ -40,14 +42,14 @@ pub struct SealedTurn {
     pub blob: Vec<u8>,
     /// Its digest.
     pub blob_digest: BlobDigest,
-    /// Whether this blob is its segment's last.
+    /// Whether it is the last blob of its segment.
     pub closes_segment: bool,
     /// Why the answer ended.
     pub finish: FinishReason,
 }
 
 impl SealedTurn {
-    /// What the client is sent.
+    /// The message to the client.
     #[must_use]
     pub fn committed(&self) -> Committed {
         Committed {
@@ -63,8 +65,8 @@ impl SealedTurn {
 /// Seals and signs a turn. The order matters: record, receipt (signed), link (names both, signed), blob.
 ///
 /// # Errors
-/// As [`Record::check`], so that no turn is signed that no reader would take; [`ErrorCode::FrameTooLarge`] when
-/// the record does not fit, [`ErrorCode::BlobTooLarge`].
+/// As [`Record::check`]: a node never signs a turn that every reader would refuse.
+/// [`ErrorCode::FrameTooLarge`] when the record does not fit, [`ErrorCode::BlobTooLarge`].
 pub fn seal_turn(
     auth: &Signed<TurnAuth>,
     place: Place<'_>,
@@ -121,29 +123,29 @@ fn append(
     Ok((segment, blob))
 }
 
-/// What the client asked for, against which it checks what it got.
+/// The client's request, against which it checks the result.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The authorisation that it signed.
+    /// The authorisation that the client signed.
     pub auth: &'a Signed<TurnAuth>,
-    /// What the turn is appended to.
+    /// The position that the turn is appended at.
     pub place: Place<'a>,
-    /// What the new record is.
+    /// The kind of the new record.
     pub kind: RecordKind,
-    /// First seq that it replaces.
+    /// The first seq that the record replaces.
     pub supersedes_from: Option<u64>,
     /// Pinned system text.
     pub system: &'a [Message],
     /// The turn's new messages.
     pub messages: &'a [Message],
-    /// How tokens were to be chosen.
+    /// The requested sampling settings.
     pub sampling: &'a Sampling,
-    /// Memory items that a relayer said it added, best first.
+    /// The memory items that a relayer says it added, best first.
     pub memory: &'a [MemoryItem],
 }
 
 impl<'a> Expected<'a> {
-    /// From the payload that was sent.
+    /// Takes the expected values from the payload that the client sent.
     #[must_use]
     pub fn from_payload(
         auth: &'a Signed<TurnAuth>,
@@ -164,7 +166,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// A turn that the client has rebuilt and accepts.
+/// A turn that the client rebuilt and accepts.
 #[derive(Debug, Clone)]
 pub struct AcceptedTurn {
     /// The link.
@@ -181,12 +183,13 @@ pub struct AcceptedTurn {
     pub blob_digest: BlobDigest,
 }
 
-/// Rebuilds a turn from what the client itself knows, and accepts it only if every byte is as the node signed it.
+/// Rebuilds a turn from the client's own data; accepts it only if every byte is as the node signed it.
 ///
 /// # Errors
-/// [`ErrorCode::BadNodeSignature`]; [`ErrorCode::ReceiptMismatch`] when link or receipt are not of the turn asked
-/// for; [`ErrorCode::BlobMismatch`] when record or blob are not what the client's own text gives, or when the
-/// record breaks a limit (an answer too long, say): it could never be read again.
+/// - [`ErrorCode::BadNodeSignature`].
+/// - [`ErrorCode::ReceiptMismatch`] when link or receipt belong to another turn.
+/// - [`ErrorCode::BlobMismatch`] when record or blob differ from those rebuilt from the client's own text.
+///   Also when the record breaks a limit (the answer is too long, say), as no reader would take it.
 pub fn accept_turn(
     root: &SessionRoot,
     expected: &Expected<'_>,
@@ -264,7 +267,7 @@ fn check_receipt(
     if ours && commitments && !empty_audit { Ok(()) } else { Err(ErrorCode::ReceiptMismatch) }
 }
 
-/// Checks a receipt that came with a link, without the session's keys: what anyone can check offline.
+/// Checks a receipt that came with a link. It needs no session key, so anyone can do it offline.
 ///
 /// # Errors
 /// [`ErrorCode::BadNodeSignature`], [`ErrorCode::ReceiptMismatch`].

@@ -1,5 +1,7 @@
-//! Embeddings: texts to vectors, on a substream of their own. A signed order with the texts sealed to the node, and one sealed
-//! and signed reply. No session, no history, nothing stored.
+//! Embeddings: texts to vectors, on a substream of their own.
+//!
+//! The client sends a signed order with the texts sealed to the node. The node returns one sealed and signed
+//! reply. There is no session and no history, and nothing is stored.
 
 use baton_keys::{
     OpenError, SecretSigningKey,
@@ -25,22 +27,22 @@ use crate::{
 /// Name of the protocol; it carries the version.
 pub const EMBED_PROTOCOL: &str = "/baton/embed/1";
 
-/// The client's signed order for the embeddings of some texts, to one node.
+/// The client's signed order, to one node, for the embeddings of some texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedAuth {
     /// Format version, 1.
     pub version: u8,
     /// Cipher suite, 1.
     pub suite: u8,
-    /// The key that signs: made for this one order, so that no two can be linked by it.
+    /// The key that signs; new for each order, so that no two orders can be linked by it.
     pub client_key: PublicKey,
     /// The request.
     pub request: EmbedId,
     /// The node that may serve it.
     pub audience: NodeId,
-    /// The node's exchange key that the texts are sealed to.
+    /// The node's exchange key, to which the texts are sealed.
     pub audience_key: ExchangeKey,
-    /// The model that is to embed.
+    /// The embedding model.
     pub model: ModelId,
     /// Hash of the sealed texts.
     pub texts_hash: PayloadHash,
@@ -51,7 +53,7 @@ pub struct EmbedAuth {
 }
 
 impl EmbedAuth {
-    /// What the request's keys are bound to.
+    /// The fields to which the request's keys are bound.
     #[must_use]
     pub fn binding(&self) -> EmbedBinding {
         EmbedBinding {
@@ -96,7 +98,7 @@ impl Signable for EmbedAuth {
     }
 }
 
-/// The hash of an order as it came, its signature not checked yet: `KDF("embed-auth-hash", body ‖ signature)`.
+/// The hash of an order whose signature is still unchecked: `KDF("embed-auth-hash", body ‖ signature)`.
 #[must_use]
 pub fn embed_auth_hash(bytes: &SignedBytes) -> AuthHash {
     AuthHash(bytes.hash(EMBED_AUTH_HASH))
@@ -115,12 +117,12 @@ impl Signed<EmbedAuth> {
 pub struct EmbedTexts {
     /// Format version, 1.
     pub version: u8,
-    /// At least one and at most 64, of at most 8 KiB each.
+    /// 1 to 64 texts of at most 8 KiB each.
     pub texts: Vec<String>,
 }
 
 impl EmbedTexts {
-    /// Some texts.
+    /// Makes a request of these texts.
     #[must_use]
     pub fn new(texts: Vec<String>) -> Self {
         Self { version: VERSION, texts }
@@ -129,7 +131,8 @@ impl EmbedTexts {
     /// Checks number and lengths.
     ///
     /// # Errors
-    /// [`ErrorCode::UnsupportedVersion`], [`ErrorCode::FrameTooLarge`], [`ErrorCode::PayloadRejected`] for none at all.
+    /// [`ErrorCode::UnsupportedVersion`], [`ErrorCode::FrameTooLarge`], [`ErrorCode::PayloadRejected`]
+    /// without texts.
     pub fn check(&self) -> Result<(), ErrorCode> {
         if self.version != VERSION {
             return Err(ErrorCode::UnsupportedVersion);
@@ -172,7 +175,7 @@ impl SealedTexts {
         PayloadHash(kdf(EMBED_TEXTS_HASH, &[&self.0]))
     }
 
-    /// Seals texts under a fresh ephemeral key; returns the request's secret, which opens the reply.
+    /// Seals texts under a fresh ephemeral key; returns the request's secret for opening the reply.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the node's key is unusable; as [`EmbedTexts::check`].
@@ -194,7 +197,7 @@ impl SealedTexts {
     /// Opens texts and checks them against their order.
     ///
     /// # Errors
-    /// [`ErrorCode::PayloadRejected`] for everything that a holder of the wrong key could learn from;
+    /// [`ErrorCode::PayloadRejected`] for every failure from which a holder of the wrong key could learn;
     /// [`ErrorCode::FrameTooLarge`]; as [`EmbedTexts::check`].
     pub fn open(
         &self,
@@ -225,19 +228,19 @@ pub struct EmbedRequest {
     pub auth: SignedBytes,
     /// The sealed texts.
     pub texts: SealedTexts,
-    /// The quota that it is served under, if any; its proof names the hash of `auth`.
+    /// The quota for this request, if any; its proof names the hash of `auth`.
     pub quota: Option<QuotaUse>,
 }
 
-/// What a client sends, one a substream. It keeps its side of the substream open until it has the reply: ending it gives the
-/// request up.
+/// A client's message, one per substream. The client keeps its side open until the reply arrives: to end it
+/// is to cancel the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EmbedFrame {
     /// Embed these texts.
     Request(EmbedRequest),
 }
 
-/// What a node sends, one a substream.
+/// A node's message, one per substream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EmbedAnswer {
     /// The vectors.
@@ -247,16 +250,16 @@ pub enum EmbedAnswer {
         /// The signed [`EmbedReply`], encoded, padded and sealed.
         sealed: SealedReply,
     },
-    /// The request is refused, or failed.
+    /// The request was refused or failed.
     Refused {
-        /// Why.
+        /// The reason.
         code: ErrorCode,
-        /// Wait at least so long before trying here again; 0 says nothing.
+        /// Minimum wait in milliseconds before another try at this node; 0 when the node names none.
         retry_after_ms: u32,
     },
 }
 
-/// The vectors, as the node signs them. Vectors tell of their texts: wiped when dropped.
+/// The vectors, as the node signs them. Vectors reveal their texts, so they are wiped when dropped.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct EmbedReply {
     /// Format version, 1.
@@ -269,7 +272,7 @@ pub struct EmbedReply {
     pub model: ModelId,
     /// Components of each vector.
     pub dimensions: u32,
-    /// For each text in order, the tokens of it that were embedded.
+    /// For each text in order, the number of its tokens that were embedded.
     pub tokens: Vec<u32>,
     /// The vectors in the order of the texts, one after the other; every component is finite.
     pub components: Vec<f32>,
@@ -290,7 +293,7 @@ impl Drop for EmbedReply {
 }
 
 impl std::fmt::Debug for EmbedReply {
-    /// Without the vectors, which tell of the texts.
+    /// Omits the vectors, which reveal the texts.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "EmbedReply({} of {} components by {})", self.tokens.len(), self.dimensions, self.node)
     }
@@ -333,7 +336,8 @@ impl std::fmt::Debug for SealedReply {
 }
 
 impl SealedReply {
-    /// Signs a reply with the node's key and seals it under a fresh nonce of the node's. What it makes on the way is wiped.
+    /// Signs a reply with the node's key and seals it under a fresh nonce of the node's. Wipes the
+    /// intermediate buffers.
     #[must_use]
     pub fn seal(reply: &EmbedReply, key: &SecretSigningKey, secret: &EmbedSecret, nonce: &[u8; 32]) -> Self {
         let body = codec::encode_secret(reply);
@@ -344,11 +348,11 @@ impl SealedReply {
         Self(secret.seal_reply(nonce, &reply.auth_hash.0, &padded))
     }
 
-    /// Opens a reply, verifies it and checks that it answers this order for so many texts.
+    /// Opens and verifies a reply, and checks that it answers this order with this number of texts.
     ///
     /// # Errors
-    /// [`ErrorCode::PayloadRejected`] when it does not open, [`ErrorCode::ReceiptMismatch`] when it is for something else, and
-    /// those of [`Signed::verify`].
+    /// [`ErrorCode::PayloadRejected`] when it does not open, [`ErrorCode::ReceiptMismatch`] when it answers
+    /// another order, and the codes of [`Signed::verify`].
     pub fn open(
         &self,
         secret: &EmbedSecret,

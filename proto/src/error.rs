@@ -1,9 +1,9 @@
-//! Error codes: stable numbers on the wire, without any internal text. Everything that a holder of the wrong
-//! key could learn from is one code.
+//! Error codes: stable numbers on the wire, without internal text. All failures from which a holder of the
+//! wrong key could learn share a code.
 
 use serde::{Deserialize, Serialize};
 
-/// What the receiver of an error should do with the turn.
+/// The receiver's next step with the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// The same node may serve it after a pause.
@@ -33,13 +33,13 @@ macro_rules! error_codes {
                 match self { $(ErrorCode::$name => stringify!($name),)* }
             }
 
-            /// What to do with the turn.
+            /// The next step with the turn.
             #[must_use]
             pub const fn retry(self) -> Retry {
                 match self { $(ErrorCode::$name => Retry::$retry,)* }
             }
 
-            /// The code with this number, if there is one.
+            /// The code with this number, if it exists.
             #[must_use]
             pub const fn from_number(number: u16) -> Option<ErrorCode> {
                 match number { $($number => Some(ErrorCode::$name),)* _ => None }

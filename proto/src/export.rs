@@ -1,8 +1,8 @@
-//! An exported session: everything that an offline verifier needs, as a structure meant for JSON.
+//! An exported session: a structure for JSON, complete for an offline verifier.
 //!
-//! The client builds one and anyone who is given it checks it, here with [`verify`] or in another language from
-//! `docs/PROTOCOL.md`. An export holds the keys of every turn in it, so it is as secret as the conversation; it
-//! never holds the session's signing key, and the root only where it was asked for. Nothing here does I/O.
+//! The client builds it. Anyone with the export checks it, here with [`verify`] or in another language from
+//! `docs/PROTOCOL.md`. It holds the keys of all its turns, so it is as secret as the conversation. It never
+//! holds the session's signing key, and holds the root only on request. This module does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -29,13 +29,13 @@ mod text;
 
 pub use check::{ExportReport, OpenTurn, SeenBlob, open, verify, verify_each_blob};
 
-/// The most that sampling settings have: their numbers, and stop strings with their lengths.
+/// Largest encoded sampling settings: the numbers, and the stop strings with their lengths.
 const MAX_SAMPLING_BYTES: usize = 128 + MAX_STOP_STRINGS * (MAX_STOP_BYTES + 8);
 
 /// The `format` of an export of this version.
 pub const EXPORT_FORMAT: &str = "baton-export-v1";
 
-/// An exported session. Every field is present in JSON, `null` where there is nothing, but for [`ExportTurn::sampling`];
+/// An exported session. In JSON every field but [`ExportTurn::sampling`] is present, `null` when empty;
 /// unknown fields are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,9 +53,9 @@ pub struct Export {
     /// The parent, if the session is a branch.
     #[serde(deserialize_with = "text::present")]
     pub branch: Option<ExportBranch>,
-    /// Where the chain ends. No signature says that nothing follows: whoever knows a later head compares.
+    /// The end of the chain. No signature says that it is the last: a reader with a later head compares.
     pub head: ExportHead,
-    /// The root secret (hex), if it was asked for: whoever has it can write the session.
+    /// The root secret (hex), if requested: its holder can write the session.
     #[serde(deserialize_with = "text::present")]
     pub root: Option<ExportKey>,
     /// The last blob of each segment, oldest first.
@@ -96,14 +96,14 @@ pub struct ExportSegment {
     /// The blob's bytes as stored (base64).
     #[serde(with = "text::base64")]
     pub blob: Vec<u8>,
-    /// The blob's Walrus ID (URL-safe base64). The next segment signs it; for the last segment nothing does.
+    /// The blob's Walrus ID (URL-safe base64). The next segment signs it; the last segment's ID is unsigned.
     #[serde(with = "text")]
     pub blob_id: BlobId,
     /// Opens the blob (hex).
     pub blob_key: ExportKey,
 }
 
-/// One turn: its keys, and what node and client signed about it.
+/// One turn: its keys, and the statements that node and client signed about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportTurn {
@@ -111,39 +111,39 @@ pub struct ExportTurn {
     pub seq: u64,
     /// Opens the turn's record (hex).
     pub record_key: ExportKey,
-    /// Sealed the blob that this turn completed, so that it can be rebuilt (hex).
+    /// Seals the blob that this turn completed, so that a verifier can rebuild it (hex).
     pub blob_key: ExportKey,
-    /// Walrus ID of that blob, where known.
+    /// Walrus ID of that blob, if known.
     #[serde(with = "text::option")]
     pub blob_id: Option<BlobId>,
-    /// The encoded, signed [`TurnAuth`](crate::turn::TurnAuth) (base64), where the client kept it.
+    /// The encoded, signed [`TurnAuth`](crate::turn::TurnAuth) (base64), if the client kept it.
     #[serde(with = "text::base64_option")]
     pub auth: Option<Vec<u8>>,
-    /// The encoded, signed [`Receipt`](crate::receipt::Receipt) (base64), where the client kept it.
+    /// The encoded, signed [`Receipt`](crate::receipt::Receipt) (base64), if the client kept it.
     #[serde(with = "text::base64_option")]
     pub receipt: Option<Vec<u8>>,
-    /// The encoded, signed [`TurnAck`](crate::ack::TurnAck) (base64), where the client kept it.
+    /// The encoded, signed [`TurnAck`](crate::ack::TurnAck) (base64), if the client kept it.
     #[serde(with = "text::base64_option")]
     pub ack: Option<Vec<u8>>,
-    /// The pinned system text of the turn, where the client kept it: the receipt's commitment to the input can be
-    /// checked only with it. An empty list says that there was none; `null`, that it is not known.
+    /// The pinned system text of the turn, if the client kept it. Checking the receipt's input commitment
+    /// needs it. An empty list means that there was none; `null` means unknown.
     #[serde(deserialize_with = "text::present")]
     pub system: Option<Vec<ExportMessage>>,
-    /// The encoded [`Sampling`] of the turn (base64), where the client kept it: with it the turn can be computed
-    /// again. Absent where it is not known.
+    /// The encoded [`Sampling`] of the turn (base64), if the client kept it: a second computation of the turn
+    /// needs it. Absent when unknown.
     #[serde(default, deserialize_with = "text::given", skip_serializing_if = "Option::is_none")]
     pub sampling: Option<ExportSampling>,
 }
 
-/// Sampling settings as an export carries them. Their stop strings are the client's words.
+/// Sampling settings in an export. Their stop strings are the client's words.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct ExportSampling(Vec<u8>);
 
 impl ExportSampling {
-    /// The settings.
+    /// Decodes the settings.
     ///
     /// # Errors
-    /// Those of decoding, and [`ErrorCode::PayloadRejected`] for numbers out of their range.
+    /// The codes of decoding, and [`ErrorCode::PayloadRejected`] for numbers out of range.
     pub fn decode(&self) -> Result<Sampling, ErrorCode> {
         let sampling: Sampling = codec::decode(&self.0, MAX_SAMPLING_BYTES)?;
         sampling.check()?;
@@ -185,7 +185,7 @@ pub struct ExportMessage {
     /// Name of the speaker or tool.
     #[serde(deserialize_with = "text::present")]
     pub name: Option<String>,
-    /// The tool call that it belongs to.
+    /// The tool call to which it belongs.
     #[serde(deserialize_with = "text::present")]
     pub call_id: Option<String>,
     /// The text.
@@ -220,18 +220,19 @@ impl From<&ExportMessage> for Message {
     }
 }
 
-/// The memory items that a turn was answered with. No export holds them, since they come from other conversations; a JSON list
-/// of these goes beside it, for whoever is to compute a turn again.
+/// The memory items of a turn. An export leaves them out, as they come from other conversations.
+///
+/// A second computation of a turn needs a JSON list of them, beside the export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportMemory {
     /// The turn.
     pub seq: u64,
-    /// What the node used, in its order.
+    /// The items that the node used, in its order.
     pub items: Vec<MemoryItem>,
 }
 
-/// A secret key as an export carries it: 64 hex digits in JSON, redacted in `Debug`.
+/// A secret key in an export: 64 hex digits in JSON, redacted in `Debug`.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct ExportKey([u8; 32]);
 
@@ -242,7 +243,7 @@ impl ExportKey {
         Self(bytes)
     }
 
-    /// The key's bytes. Named so that every use stands out in a review.
+    /// The key's bytes. The name makes every use stand out in a review.
     #[must_use]
     pub const fn expose(&self) -> &[u8; 32] {
         &self.0
@@ -268,7 +269,7 @@ impl<'de> Deserialize<'de> for ExportKey {
         let parsed = hex::decode_to_slice(text.as_bytes(), &mut bytes).is_ok();
         let key = Self(bytes);
         bytes.zeroize();
-        // One text per key: upper-case digits are refused as everywhere in an export.
+        // One text per key: as everywhere in an export, upper-case digits are refused.
         if parsed && *Zeroizing::new(hex::encode(key.0)) == *text {
             Ok(key)
         } else {
@@ -278,7 +279,7 @@ impl<'de> Deserialize<'de> for ExportKey {
 }
 
 impl Export {
-    /// What the first link continues.
+    /// The genesis, which the first link continues.
     #[must_use]
     pub fn genesis(&self) -> Genesis {
         let branch = self
@@ -294,38 +295,40 @@ impl Export {
     }
 }
 
-/// What a client kept about one turn beside the chain.
+/// The client's own records of a turn, outside the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TurnProofs {
-    /// The authorisation that it signed.
+    /// The authorisation that the client signed.
     pub auth: Option<SignedBytes>,
     /// The receipt that the node signed.
     pub receipt: Option<SignedBytes>,
     /// Its acknowledgement.
     pub ack: Option<SignedBytes>,
-    /// The pinned system text that the turn was sent with; empty if there was none.
+    /// The pinned system text of the turn; empty if there was none.
     pub system: Option<Vec<Message>>,
-    /// How its tokens were to be chosen.
+    /// Its sampling settings.
     pub sampling: Option<ExportSampling>,
 }
 
-/// Where a session starts and whether the root goes along.
+/// The start of a session, and whether to export the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportScope {
     /// Shard count of the session's blob IDs.
     pub n_shards: u16,
     /// The parent, if the session is a branch.
     pub branch: Option<BranchPoint>,
-    /// Whether the export carries the root: its holder can then write the session, not only read it.
+    /// Whether the export carries the root: its holder can then write the session as well as read it.
     pub with_root: bool,
 }
 
-/// Builds the export of a verified session: `segments` as [`SessionReader`](crate::chain::SessionReader) returned
-/// them, each with the blob it came in, and the proofs by seq where the client has them.
+/// Builds the export of a verified session.
+///
+/// [`SessionReader`](crate::chain::SessionReader) returns `segments`, each with its blob. `proofs` holds the
+/// client's proofs by seq, as far as it has them.
 ///
 /// # Errors
-/// [`ErrorCode::BadSequence`] when there is no turn, and [`ErrorCode::BlobHashMismatch`] when the blob that a
-/// segment is sealed into is not the one that it was read from.
+/// [`ErrorCode::BadSequence`] without a turn. [`ErrorCode::BlobHashMismatch`] when a segment, sealed again,
+/// gives another blob than the blob it came from.
 pub fn build(
     root: &SessionRoot,
     scope: &ExportScope,
@@ -341,7 +344,7 @@ pub fn build(
             crate::chain::rebuild_blob(root, &verified.segment, &last.link, verified.segment.entries.len())?;
         verified.blob.check(&blob)?;
         for turn in &verified.turns {
-            // The link after a blob is the one that names its ID.
+            // The next link names this blob's ID.
             if let (Some(before), Some(blob)) = (turns.last_mut(), turn.link.prev_blob) {
                 before.blob_id = Some(blob.blob_id);
             }

@@ -1,4 +1,4 @@
-//! Head records: where a session's chain ends, findable by its id, or by its root on another device.
+//! Head records: the end of a session's chain, found by session ID, or by root on another device.
 
 use baton_keys::{
     OpenError,
@@ -19,7 +19,7 @@ use crate::{
     signed::{Signable, Signed},
 };
 
-/// The signed record as an index stores it. Whoever stores or validates it learns neither the session id nor
+/// The signed record as an index stores it. The index, and any validator, learns neither the session id nor
 /// the blobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadRecord {
@@ -27,12 +27,12 @@ pub struct HeadRecord {
     pub version: u8,
     /// The head public key, which signs; the index key is its hash.
     pub head_key: PublicKey,
-    /// Rises with every publication: the time in milliseconds, or one more than the last where that is greater, so
-    /// that it does not count turns.
+    /// Rises with every publication: the time in milliseconds, or the last sequence plus one if that is
+    /// greater. So it does not count turns.
     pub sequence: u64,
     /// When it was issued, in milliseconds since the Unix epoch.
     pub issued_ms: u64,
-    /// Until when it is to be kept.
+    /// When the index may drop it.
     pub expires_ms: u64,
     /// [`HeadOuter`], padded to a multiple of 1 KiB and sealed under `KDF("head-locate", session_id)`.
     #[serde(with = "serde_bytes")]
@@ -51,7 +51,7 @@ pub struct SegmentRef {
     pub blob: BlobRef,
 }
 
-/// The part that whoever knows the session id can open: enough to fetch the chain.
+/// The part for every holder of the session id: enough to fetch the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadOuter {
     /// Shard count of the session's blob IDs.
@@ -71,7 +71,7 @@ pub struct HeadOuter {
 pub struct DeviceLease {
     /// The device.
     pub device: DeviceId,
-    /// Until when, in milliseconds since the Unix epoch.
+    /// When the lease ends, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
 }
 
@@ -140,7 +140,7 @@ impl HeadRecord {
         Signed::sign(record, &signing)
     }
 
-    /// The key under which it is indexed.
+    /// The key that indexes the record.
     #[must_use]
     pub fn index_key(&self) -> HeadIndexKey {
         head_index_key(&self.head_key)
@@ -149,7 +149,7 @@ impl HeadRecord {
     /// Opens the outer part.
     ///
     /// # Errors
-    /// [`ErrorCode::PayloadRejected`] when the record is not of this session, and the codec's.
+    /// [`ErrorCode::PayloadRejected`] when the record belongs to another session, and the codes of the codec.
     pub fn open_outer(&self, session_id: &SessionId) -> Result<HeadOuter, ErrorCode> {
         let opened = head_locate_key(session_id)
             .open(&self.head_key, &self.outer)

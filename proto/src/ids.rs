@@ -1,4 +1,4 @@
-//! Identifiers of wire objects, beside the ones that the key schedule itself needs (re-exported here).
+//! Identifiers of wire objects, and a re-export of those that the key schedule needs.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use baton_keys::byte_id;
@@ -38,11 +38,11 @@ impl std::str::FromStr for BlobId {
 }
 
 byte_id!(
-    /// BLAKE3 of a stored blob's bytes: what the hot path checks.
+    /// BLAKE3 of a stored blob's bytes; the hot path checks this hash.
     BlobDigest, 32
 );
 byte_id!(
-    /// Proof that a blob is asked for by somebody who holds its key.
+    /// Proof that the requester of a blob holds its key.
     FetchProof, 32
 );
 byte_id!(
@@ -98,7 +98,7 @@ byte_id!(
     QuotaHash, 32
 );
 byte_id!(
-    /// What a quota grant is revoked by, 16 random bytes.
+    /// The serial number by which a node revokes a quota grant, 16 random bytes.
     QuotaSerial, 16
 );
 byte_id!(

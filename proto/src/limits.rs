@@ -3,11 +3,11 @@
 /// Version of the session chain and of every signed object.
 pub const VERSION: u8 = 1;
 
-/// Largest object that the codec decodes at all: a turn request with two inline blobs and some room.
+/// Largest object that the codec decodes: a turn request with two inline blobs and some room.
 pub const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 /// Largest frame of a turn substream: the largest object.
 pub const MAX_FRAME_BYTES: usize = MAX_OBJECT_BYTES;
-/// Largest frame a client accepts from a node: a blob with its framing.
+/// Largest frame that a client accepts from a node: a blob with its framing.
 pub const MAX_NODE_FRAME_BYTES: usize = MAX_BLOB_BYTES + 4096;
 
 /// Largest text of one message: room for a 128k-token document, far below a blob.
@@ -32,23 +32,23 @@ pub const MAX_SEGMENT_BUCKET: usize = 2 * 1024 * 1024;
 /// Largest stored blob: salt, synthetic nonce and tag around the largest padded segment.
 pub const MAX_BLOB_BYTES: usize = MAX_SEGMENT_BUCKET + 16 + 48;
 
-/// Most blobs a turn may ask a node to read: the open segment and eight closed ones.
+/// Most blobs that a turn may ask a node to read: the open segment and eight closed ones.
 pub const MAX_READ_BLOBS: usize = 9;
 /// Most record keys in a grant: all turns of those blobs.
 pub const MAX_READ_RECORDS: usize = MAX_READ_BLOBS * SEGMENT_TURNS;
-/// Most blobs that a request may carry itself: the two latest, which the store may not have certified yet.
+/// Most blobs inside a request: the two latest, as the store may not have certified them yet.
 pub const MAX_INLINE_BLOBS: usize = 2;
 /// Largest sealed payload: the largest record, as much pinned system text, and the keys.
 pub const MAX_PAYLOAD_BYTES: usize = 2 * 1024 * 1024 + 64 * 1024;
-/// A payload is padded to a multiple of this: an ordinary message shows no length.
+/// Payloads are padded to a multiple of this, so that an ordinary message does not show its length.
 pub const PAYLOAD_BLOCK: usize = 1024;
-/// An event of a reply is padded to a multiple of this: no token shows its length.
+/// Reply events are padded to a multiple of this, so that no token shows its length.
 pub const REPLY_BLOCK: usize = 128;
 /// The outer part of a head record is padded to a multiple of this: nine blobs and a parent fit.
 pub const HEAD_OUTER_BLOCK: usize = 1024;
 /// The inner part of a head record is padded to a multiple of this: sixteen devices fit.
 pub const HEAD_INNER_BLOCK: usize = 512;
-/// Largest JSON schema that an answer can be asked to satisfy.
+/// Largest JSON schema of an answer.
 pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 /// Most alternatives reported for each token.
 pub const MAX_LOGPROBS: u8 = 20;
@@ -59,19 +59,19 @@ pub const MAX_SIGNED_BYTES: usize = 16 * 1024;
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Longest stop string.
 pub const MAX_STOP_BYTES: usize = 256;
-/// Most tokens that an answer may be asked to have.
+/// Most tokens that a client may order for an answer.
 pub const MAX_OUTPUT_TOKENS: u32 = 32 * 1024;
 /// Most tokens of a resume prefix.
 pub const MAX_RESUME_TOKENS: usize = MAX_OUTPUT_TOKENS as usize;
 
 /// Longest life of a turn authorisation.
 pub const MAX_AUTH_LIFETIME_MS: u64 = 120_000;
-/// How far ahead of a node's clock an authorisation may be issued, and how far a client's clock may lie outside the times of a
-/// node record.
+/// Clock skew allowed: an authorisation's issue time ahead of a node's clock, and a client's clock outside
+/// the times of a node record.
 pub const MAX_CLOCK_SKEW_MS: u64 = 30_000;
 /// Longest life of a node's exchange key.
 pub const MAX_EXCHANGE_KEY_LIFETIME_MS: u64 = 24 * 3600 * 1000;
-/// How long after its expiry a node keeps an exchange secret, for turns already under way.
+/// Time after a key's expiry for which a node keeps its exchange secret, for turns already under way.
 pub const EXCHANGE_KEY_GRACE_MS: u64 = 3600 * 1000;
 /// Longest life of a head record.
 pub const MAX_HEAD_LIFETIME_MS: u64 = 400 * 24 * 3600 * 1000;
@@ -93,23 +93,23 @@ pub const MAX_RECORD_LIST: usize = 16;
 /// Longest address or name in a node record.
 pub const MAX_RECORD_TEXT_BYTES: usize = 256;
 
-/// Longest hint of what to recall: a few sentences.
+/// Longest hint for recall: a few sentences.
 pub const MAX_HINT_BYTES: usize = 2048;
 /// Longest name of a session, project or persona in a hint.
 pub const MAX_PLACE_BYTES: usize = 256;
 
 /// Most links of a chain of quota grants.
 pub const MAX_QUOTA_CHAIN: usize = 4;
-/// Most nodes, and most models, that a quota grant names.
+/// Most nodes, and most models, in a quota grant.
 pub const MAX_QUOTA_LIST: usize = 16;
 
 /// Most texts of one request for embeddings: a batch that a small model embeds in about a second.
 pub const MAX_EMBED_TEXTS: usize = 64;
-/// Longest text to embed: models of embeddings look at some hundreds of word pieces.
+/// Longest text to embed: embedding models read a few hundred word pieces.
 pub const MAX_EMBED_TEXT_BYTES: usize = 8 * 1024;
-/// Largest sealed texts of a request: as many of the longest as there may be, with their lengths and padding.
+/// Largest sealed texts of a request: the most texts of the longest kind, with lengths and padding.
 pub const MAX_EMBED_SEALED_BYTES: usize = MAX_EMBED_TEXTS * (MAX_EMBED_TEXT_BYTES + 8) + 2 * PAYLOAD_BLOCK;
-/// Largest frame of a request for embeddings: the texts, and a chain of grants beside them.
+/// Largest frame of a request for embeddings: the texts and a chain of grants.
 pub const MAX_EMBED_FRAME_BYTES: usize =
     MAX_EMBED_SEALED_BYTES + (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Largest frame of a request for an audit.
@@ -119,12 +119,12 @@ pub const MAX_AUDIT_REQUEST_BYTES: usize =
     MAX_AUDIT_FRAME_BYTES - (MAX_QUOTA_CHAIN + 2) * (MAX_SIGNED_BYTES + 72);
 /// Most components of a vector.
 pub const MAX_EMBED_DIMENSIONS: usize = 4096;
-/// Largest encoded signed reply: as many of the longest vectors as there may be.
+/// Largest encoded signed reply: the most vectors of the longest kind.
 pub const MAX_EMBED_REPLY_BYTES: usize = MAX_EMBED_TEXTS * (4 * MAX_EMBED_DIMENSIONS + 12) + 1024;
 /// Largest frame of a reply: the reply with its padding and seal.
 pub const MAX_EMBED_ANSWER_BYTES: usize = MAX_EMBED_REPLY_BYTES + 2 * PAYLOAD_BLOCK;
 
 /// Tokens between two progress notes, and per leaf of the audit tree.
 pub const PROGRESS_TOKENS: u32 = 32;
-/// How long the author of a turn is the only one that stores its blob.
+/// Time for which only the author of a turn stores its blob.
 pub const AUTHOR_STORES_ALONE_MS: u64 = 60_000;

@@ -16,10 +16,10 @@ use crate::{
     signed::{Signable, Signed},
 };
 
-/// Where a stored blob is and what its bytes are.
+/// The address of a stored blob, with the digest and length of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlobRef {
-    /// Walrus blob ID (`prev_blob_id` where a link carries it).
+    /// Walrus blob ID (`prev_blob_id` in a link).
     pub blob_id: BlobId,
     /// BLAKE3 of the bytes.
     pub digest: BlobDigest,
@@ -47,7 +47,7 @@ pub fn blob_digest(bytes: &[u8]) -> BlobDigest {
     BlobDigest(blake3::hash(bytes).into())
 }
 
-/// Where a branched session left its parent.
+/// The point at which a branch left its parent session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BranchPoint {
     /// The parent session.
@@ -56,12 +56,12 @@ pub struct BranchPoint {
     pub link_hash: LinkHash,
 }
 
-/// What a session's first link continues, and what binds the shard count for its blob IDs.
+/// The start of a session: its first link continues it, and it binds the shard count for the blob IDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Genesis {
     /// The session's public key.
     pub session_key: PublicKey,
-    /// Number of Walrus shards that the session's blob IDs are computed for.
+    /// Number of Walrus shards for which the session's blob IDs are computed.
     pub n_shards: u16,
     /// The parent, if the session is a branch.
     pub branch: Option<BranchPoint>,
@@ -98,9 +98,9 @@ pub struct Link {
     pub turn_id: TurnId,
     /// The attempt that was served.
     pub attempt: u32,
-    /// Hash of the link before, or of the genesis.
+    /// Hash of the previous link, or of the genesis.
     pub prev_link: LinkHash,
-    /// The blob of the turn before (`prev_blob_id` and its BLAKE3); none at seq 0.
+    /// The previous turn's blob (`prev_blob_id` and its BLAKE3); none at seq 0.
     pub prev_blob: Option<BlobRef>,
     /// Hash of this turn's sealed record.
     pub record_hash: RecordHash,
@@ -117,7 +117,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// What the record key of this link's turn derives from.
+    /// The fields from which the turn's record key derives.
     #[must_use]
     pub fn record_identity(&self) -> RecordIdentity {
         RecordIdentity {
@@ -156,7 +156,7 @@ impl Signable for Link {
 }
 
 impl Signed<Link> {
-    /// `KDF("link-hash", body ‖ signature)`: the next link pins the node's signature too.
+    /// `KDF("link-hash", body ‖ signature)`: so the next link also pins the node's signature.
     #[must_use]
     pub fn link_hash(&self) -> LinkHash {
         LinkHash(self.bytes().hash(LINK_HASH))

@@ -1,5 +1,7 @@
-//! Memory envelopes: what a relayer adds to exactly one turn, which it cannot read; and hints, by which the client says
-//! what to look for.
+//! Memory for a turn, as envelopes and hints.
+//!
+//! A relayer seals an envelope of memory for exactly one turn, which it cannot read. In a hint the client
+//! tells the relayer its search words.
 
 use baton_keys::{
     OpenError, SecretSigningKey,
@@ -21,12 +23,12 @@ use crate::{
     turn::TurnAuth,
 };
 
-/// One remembered fact with where it comes from.
+/// One remembered fact with its source.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct MemoryItem {
     /// The fact, at most 4 KiB.
     pub text: String,
-    /// Where it comes from, in words for the person, at most 4 KiB.
+    /// Its source, in words for the user, at most 4 KiB.
     pub source: String,
     /// When it was learned, in milliseconds since the Unix epoch.
     pub time_ms: u64,
@@ -43,11 +45,11 @@ impl std::fmt::Debug for MemoryItem {
 pub struct MemEnvelope {
     /// Format version, 1.
     pub version: u8,
-    /// The authorisation that it belongs to, and no other.
+    /// The only authorisation to which it belongs.
     pub auth_hash: AuthHash,
     /// The relayer, which signs.
     pub relayer: PublicKey,
-    /// The node that it is sealed to.
+    /// The node to which it is sealed.
     pub node: NodeId,
     /// The relayer's one-time exchange key.
     pub ephemeral: ExchangeKey,
@@ -76,53 +78,56 @@ impl Signable for MemEnvelope {
     }
 }
 
-/// What of memory a turn may use.
+/// The parts of memory that a turn may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecallScope {
     /// Everything.
     Full,
-    /// The profile without intimate items, and what is between user and persona.
+    /// The profile without intimate items, and the relationship between user and persona.
     #[default]
     NeutralAndRelationship,
-    /// Only what is between user and persona, without intimate items.
+    /// Only the relationship between user and persona, without intimate items.
     RelationshipOnly,
     /// Only the profile, without intimate items.
     NeutralOnly,
-    /// Only the profile, intimate items too.
+    /// Only the profile, with intimate items.
     InsightsOnly,
     /// Nothing.
     None,
 }
 
-/// What a relayer is to recall for a turn that it cannot read: in words of the client's own choosing, signed by the
-/// owner of the memory, or a delegate, for exactly one authorisation.
+/// A recall order to a relayer, for a turn that the relayer cannot read.
 ///
-/// The relayer's channel is encrypted and proves its identity, which the authorisation names in `memory_from`; so the
-/// hint is signed and not sealed again. It goes no further than the relayer: a node learns no owner.
+/// The client chooses the words. The owner of the memory, or a delegate, signs them for exactly one
+/// authorisation.
+///
+/// The relayer's channel is encrypted and proves its identity, which `memory_from` in the authorisation
+/// names. So the hint is signed but not sealed again. The relayer does not forward it: a node never learns
+/// the owner.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecallHint {
     /// Format version, 1.
     pub version: u8,
-    /// The authorisation that it belongs to, and no other.
+    /// The only authorisation to which it belongs.
     pub auth_hash: AuthHash,
-    /// Whose memory: the Sui address of an account key.
+    /// The owner of the memory: the Sui address of an account key.
     pub owner: SuiAddress,
     /// The key that signs: the owner's, or a delegate's.
     pub key: PublicKey,
-    /// Words to search by, at most 2 KiB; empty for what needs no search.
+    /// Search words, at most 2 KiB; empty when the recall needs no search.
     pub hint: String,
-    /// The session's name in memory, at most 256 bytes.
+    /// The session's name in the memory, at most 256 bytes.
     pub session: Option<String>,
-    /// The project that the session is in, at most 256 bytes.
+    /// The session's project, at most 256 bytes.
     pub project: Option<String>,
-    /// The persona that is spoken to, at most 256 bytes; none is the default one.
+    /// The session's persona, at most 256 bytes; none is the default persona.
     pub persona: Option<String>,
-    /// What may be used.
+    /// The parts that the turn may use.
     pub scope: RecallScope,
 }
 
 impl std::fmt::Debug for RecallHint {
-    /// Without words and names: they are the user's.
+    /// Omits words and names: they belong to the user.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RecallHint({} bytes, {:?})", self.hint.len(), self.scope)
     }
@@ -149,8 +154,8 @@ impl Signable for RecallHint {
 }
 
 impl Signed<RecallHint> {
-    /// The relayer's side: whether the hint belongs to this authorisation, and that one names this relayer. Whether
-    /// `key` may speak for `owner` is checked apart.
+    /// The relayer's check: the hint belongs to `auth`, and `auth` names this relayer. It does not check
+    /// whether `key` may sign for `owner`.
     ///
     /// # Errors
     /// [`ErrorCode::MemUnauthorized`].
@@ -160,7 +165,7 @@ impl Signed<RecallHint> {
     }
 }
 
-/// `auth hash(32) ‖ relayer(32) ‖ node(32)`: what the envelope's key is bound to.
+/// `auth hash(32) ‖ relayer(32) ‖ node(32)`: the envelope's key is bound to it.
 fn binding(auth_hash: &AuthHash, relayer: &PublicKey, node: &NodeId) -> [u8; 96] {
     let mut bytes = [0u8; 96];
     bytes[..32].copy_from_slice(&auth_hash.0);
@@ -211,12 +216,14 @@ impl MemEnvelope {
 }
 
 impl Signed<MemEnvelope> {
-    /// The node's side: checks that the client allowed this relayer, for this turn, and opens the items.
+    /// The node's side: checks that the client allowed this relayer for this turn, and opens the items.
     ///
     /// # Errors
-    /// [`ErrorCode::MemUnauthorized`], also for items that do not open or are not the one encoding of such a list;
-    /// [`ErrorCode::MemExpired`], also for an envelope that would outlive its authorisation or expires before it
-    /// was issued; [`ErrorCode::MemTooLarge`].
+    /// - [`ErrorCode::MemUnauthorized`], also for items that do not open or are not the canonical encoding of
+    ///   a list.
+    /// - [`ErrorCode::MemExpired`], also for an envelope that outlives its authorisation or expires before
+    ///   its issue.
+    /// - [`ErrorCode::MemTooLarge`].
     pub fn open(
         &self,
         auth: &Signed<TurnAuth>,
@@ -229,7 +236,7 @@ impl Signed<MemEnvelope> {
         if !meant {
             return Err(ErrorCode::MemUnauthorized);
         }
-        // An envelope lives no longer than the turn that it belongs to, and not backwards.
+        // An envelope expires no later than its turn, and not before its issue.
         let lifetime = self.issued_ms <= self.expires_ms && self.expires_ms <= auth.expires_ms;
         let current = now_ms <= self.expires_ms && self.issued_ms <= now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
         if !lifetime || !current {
@@ -242,7 +249,7 @@ impl Signed<MemEnvelope> {
         let secret = MemorySecret::respond(node_secret, &self.ephemeral, &binding)
             .map_err(|WeakKey| ErrorCode::MemUnauthorized)?;
         let opened = secret.open(&self.sealed).map_err(|OpenError| ErrorCode::MemUnauthorized)?;
-        // One code for whatever is wrong inside, as for what does not open.
+        // Malformed content gives the same code as content that does not open.
         let items: Vec<MemoryItem> =
             codec::decode(&opened, MAX_MEMORY_BYTES).map_err(|_| ErrorCode::MemUnauthorized)?;
         check_items(&items)?;

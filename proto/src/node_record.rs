@@ -1,4 +1,4 @@
-//! Node records: what a node says of itself, signed: exchange keys, models, limits.
+//! Node records: a node's signed description of its exchange keys, models and limits.
 
 use baton_keys::{
     contexts::{MODEL_MANIFEST, NODE_RECORD, SignatureLabel},
@@ -15,23 +15,24 @@ use crate::{
     signed::Signable,
 };
 
-/// An exchange key and when it may be sealed to.
+/// An exchange key and the period for sealing to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyWindow {
     /// The X25519 key.
     pub key: ExchangeKey,
-    /// From when, in milliseconds since the Unix epoch.
+    /// Start, in milliseconds since the Unix epoch.
     pub from_ms: u64,
-    /// Until when; at most a day later.
+    /// End; at most a day later.
     pub until_ms: u64,
 }
 
-/// What a model is: its identity is the hash of this.
+/// The description of a model; its hash is the model's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelManifest {
     /// Format version, 1.
     pub version: u8,
-    /// Architecture, as the weights name it, or `proxied:` and the model's name at the server behind the node.
+    /// Architecture, as the weights name it. For a proxied model: `proxied:` and its name at the server
+    /// behind the node.
     pub architecture: String,
     /// SHA-256 of the weights file; zero for a proxied model.
     pub weights_sha256: [u8; 32],
@@ -54,9 +55,9 @@ impl ModelManifest {
 pub struct ModelOffer {
     /// The model's manifest hash.
     pub model: ModelId,
-    /// A name for people.
+    /// A name for users.
     pub name: String,
-    /// What produces the tokens.
+    /// The kind of engine.
     pub engine: EngineKind,
     /// Tokens of context.
     pub context_tokens: u32,
@@ -79,22 +80,22 @@ pub struct NodeLimits {
     pub max_output_tokens: u32,
 }
 
-/// How a record's times do not fit a clock.
+/// The mismatch between a record's times and a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfTime {
-    /// Its first key begins so much later.
+    /// Its first key begins this much later.
     NotBegun {
         /// Milliseconds.
         by_ms: u64,
     },
-    /// It ended so much earlier.
+    /// It ended this much earlier.
     RanOut {
         /// Milliseconds.
         by_ms: u64,
     },
 }
 
-/// What a node says of itself.
+/// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Format version, 1.
@@ -117,7 +118,7 @@ pub struct NodeRecord {
     pub software: String,
     /// When it was issued, in milliseconds since the Unix epoch.
     pub issued_ms: u64,
-    /// Until when it holds.
+    /// When it expires.
     pub expires_ms: u64,
 }
 
@@ -153,8 +154,8 @@ impl Signable for NodeRecord {
 }
 
 impl NodeRecord {
-    /// The exchange key to seal to now. The node's clock and the caller's may differ by [`MAX_CLOCK_SKEW_MS`]; a key that holds
-    /// without that comes before one that does not.
+    /// The exchange key for sealing now. The node's clock and the caller's may differ by
+    /// [`MAX_CLOCK_SKEW_MS`]. A key that is valid without that tolerance comes first.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the record, or every key in it, is out of date.
@@ -171,8 +172,8 @@ impl NodeRecord {
         exact.or_else(nearly).map(|window| window.key).ok_or(ErrorCode::KxExpired)
     }
 
-    /// How the record is out of time, if it is: from how far away its times do not fit the caller's clock. None for a
-    /// record with a current key, and for one without any key.
+    /// The mismatch between the record's times and the caller's clock. None for a record with a current key,
+    /// and for a record without any key.
     #[must_use]
     pub fn out_of_time(&self, now_ms: u64) -> Option<OutOfTime> {
         if self.current_key(now_ms).is_ok() {
@@ -183,7 +184,7 @@ impl NodeRecord {
         if now_ms < first {
             Some(OutOfTime::NotBegun { by_ms: first - now_ms })
         } else {
-            // Between two keys is as good as after them.
+            // A time between two keys counts as after them.
             Some(OutOfTime::RanOut { by_ms: now_ms.saturating_sub(last) })
         }
     }

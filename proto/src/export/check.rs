@@ -19,12 +19,12 @@ use crate::{
 
 use super::{EXPORT_FORMAT, Export, ExportSampling, ExportSegment, ExportTurn};
 
-/// What a verification covered.
+/// The coverage of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Where the chain ends.
+    /// The end of the chain.
     pub head: LinkHash,
-    /// Turns: link, node signature, record and place of each were checked.
+    /// Turns with checked link, node signature, record and position.
     pub turns: u64,
     /// Segments.
     pub segments: u64,
@@ -38,7 +38,7 @@ pub struct ExportReport {
     pub receipts_checked: u64,
     /// Receipts whose commitment to the input was checked too.
     pub inputs_checked: u64,
-    /// Receipts that name memory items; an export does not hold those, so that commitment is not checked.
+    /// Receipts with memory items. An export leaves those out, so their commitment is not checked.
     pub memory_unchecked: u64,
     /// Acknowledgements checked.
     pub acks_checked: u64,
@@ -46,7 +46,7 @@ pub struct ExportReport {
     pub root_checked: bool,
 }
 
-/// A blob of the session, rebuilt and equal to what the chain names.
+/// A blob of the session, rebuilt and equal to the blob that the chain names.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenBlob<'a> {
     /// The turn that completed it.
@@ -59,9 +59,14 @@ pub struct SeenBlob<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Verifies everything in an export: seals, keys, links, records, genesis, every blob rebuilt, authorisations,
-/// receipts with their commitments, acknowledgements, and, with a root, that all keys derive from it. Walrus IDs
-/// are compared where the chain names them, not computed; see [`verify_each_blob`] for that.
+/// Verifies everything in an export:
+///
+/// - seals, keys, links, records, genesis
+/// - every blob, rebuilt
+/// - authorisations, receipts with their commitments, acknowledgements
+/// - with a root: that all keys derive from it
+///
+/// Walrus IDs are compared with those in the chain, not computed; see [`verify_each_blob`] for that.
 ///
 /// # Errors
 /// The code that names the first violation.
@@ -69,10 +74,10 @@ pub fn verify(export: &Export) -> Result<ExportReport, ErrorCode> {
     verify_each_blob(export, &mut |_| Ok(()))
 }
 
-/// As [`verify`], and hands every rebuilt blob to `see`, which may compute its Walrus ID.
+/// As [`verify`], and passes every rebuilt blob to `see`, which may compute its Walrus ID.
 ///
 /// # Errors
-/// As [`verify`], and what `see` returns.
+/// As [`verify`], and the errors of `see`.
 pub fn verify_each_blob(
     export: &Export,
     see: &mut dyn FnMut(&SeenBlob<'_>) -> Result<(), ErrorCode>,
@@ -80,7 +85,7 @@ pub fn verify_each_blob(
     walk(export, see, &mut |_| {})
 }
 
-/// As [`verify`], and gives what the turns say, oldest first.
+/// As [`verify`], and returns the opened turns, oldest first.
 ///
 /// # Errors
 /// As [`verify`].
@@ -90,7 +95,7 @@ pub fn open(export: &Export) -> Result<Vec<OpenTurn>, ErrorCode> {
     Ok(turns)
 }
 
-/// One turn of an export that was verified.
+/// One turn of a verified export.
 #[derive(Clone, Debug)]
 pub struct OpenTurn {
     /// Its link.
@@ -99,13 +104,13 @@ pub struct OpenTurn {
     pub record: Record,
     /// The key of its record and of all commitments about it.
     pub record_key: RecordKey,
-    /// The authorisation, where the export has it.
+    /// The authorisation, if the export has it.
     pub auth: Option<Signed<TurnAuth>>,
-    /// The receipt, where the export has it.
+    /// The receipt, if the export has it.
     pub receipt: Option<Signed<Receipt>>,
-    /// The pinned system text, where the export has it.
+    /// The pinned system text, if the export has it.
     pub system: Option<Vec<Message>>,
-    /// How its tokens were to be chosen, where the export has it.
+    /// Its sampling settings, if the export has them.
     pub sampling: Option<Sampling>,
 }
 
@@ -181,7 +186,7 @@ fn check_root(export: &Export) -> Result<Option<SessionRoot>, ErrorCode> {
 
 type SegmentWithLinks = (Segment, Vec<Signed<Link>>);
 
-/// Walks the segments from the head back to the genesis; returns them oldest first.
+/// Verifies the segments from the head back to the genesis; returns them oldest first.
 fn check_chain(export: &Export) -> Result<Vec<SegmentWithLinks>, ErrorCode> {
     let genesis = export.genesis();
     let mut end = ChainEnd { seq: export.head.seq, link_hash: export.head.link_hash };
@@ -202,7 +207,7 @@ fn check_chain(export: &Export) -> Result<Vec<SegmentWithLinks>, ErrorCode> {
         let first = links.first().ok_or(ErrorCode::BadSequence)?;
         match first.seq.checked_sub(1) {
             Some(seq) => end = ChainEnd { seq, link_hash: first.prev_link },
-            // Only segment 0 starts at the genesis, and the loop ends with it.
+            // Only segment 0 starts at the genesis, and the loop ends there.
             None if position == 0 => {}
             None => return Err(ErrorCode::BadGenesis),
         }
@@ -218,7 +223,7 @@ fn open_record(turn: &ExportTurn, link: &Link, sealed: &SealedRecord) -> Result<
     sealed.open(&RecordKey::from_bytes(*turn.record_key.expose()), &link.record_identity())
 }
 
-/// One turn whose link and record were verified.
+/// One turn with verified link and record.
 struct CheckedTurn<'a> {
     export: &'a Export,
     turn: &'a ExportTurn,
@@ -237,14 +242,15 @@ impl CheckedTurn<'_> {
         if same { Ok(()) } else { Err(ErrorCode::PayloadRejected) }
     }
 
-    /// The blob as it was when this turn completed it.
+    /// The blob as this turn completed it.
     fn rebuild(&self, segment: &Segment, turns: usize) -> Result<Vec<u8>, ErrorCode> {
         let entries = segment.entries.get(..turns).ok_or(ErrorCode::BadSequence)?.to_vec();
         let prefix = Segment { entries, ..Segment::empty(segment.session_id, segment.segment) };
         prefix.seal(&BlobKey::from_bytes(*self.turn.blob_key.expose()), &self.record_key.blob_salt())
     }
 
-    /// The rebuilt blob is the one that the next link names and, at a segment's end, the one exported.
+    /// Checks that the rebuilt blob is the blob that the next link names and, at a segment's end, the
+    /// exported blob.
     fn is_named_blob(
         &self,
         blob: &[u8],
@@ -308,7 +314,7 @@ impl CheckedTurn<'_> {
             && auth.turn_id == link.turn_id
             && auth.attempt == link.attempt
             && auth.prev_link == link.prev_link
-            // The client may have left it to the node to find the blob.
+            // The client may have left it to the node to locate the blob.
             && (auth.prev_blob.is_none() || auth.prev_blob == link.prev_blob)
             && auth.audience == link.author
             && auth.genesis() == self.export.genesis();

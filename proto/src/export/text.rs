@@ -1,5 +1,6 @@
-//! How an export's fields look in JSON: identifiers as their text, bytes as standard base64, and one text only for
-//! each value, so that no character of an export can change without being noticed.
+//! The JSON form of an export's fields: identifiers as their text, bytes as standard base64.
+//!
+//! Each value has exactly one text, so a change of any character is noticed.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -22,14 +23,14 @@ where
     parse(&String::deserialize(deserializer)?)
 }
 
-/// An optional field that must be written, if only as `null`.
+/// An optional field that must be present, even as `null`.
 pub(super) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
 }
 
-/// An optional field that is absent where there is nothing, and never `null`.
+/// An optional field that is absent when empty, never `null`.
 pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
