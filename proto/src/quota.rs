@@ -1,10 +1,14 @@
-//! Quota grants: what an operator promises the holder of a key, signed, narrowable by the holder, checked offline.
+//! Quota grants: an operator's signed promise to the holder of a key, narrowable by the holder, checked
+//! offline.
 //!
-//! A node that serves only its own users trusts the keys of some issuers. A chain of [`QuotaGrant`]s begins with one
-//! that an issuer signed; each further one is signed by the holder of the one before, names it by its hash, and only
-//! narrows it. The last holder proves itself for each turn by signing the turn's authorisation hash
-//! ([`QuotaProof`]), so a grant that somebody else saw is worth nothing to them. Not to be confused with
-//! [`Grant`](crate::turn::Grant), the keys of a turn.
+//! A node that serves only its own users trusts the keys of some issuers. In a chain of [`QuotaGrant`]s:
+//!
+//! 1. An issuer signs the first grant.
+//! 2. The holder of each grant signs the next one, which names it by its hash and only narrows it.
+//! 3. The last holder signs the authorisation hash of each turn ([`QuotaProof`]), so a stolen grant is
+//!    worthless.
+//!
+//! Not to be confused with [`Grant`](crate::turn::Grant), the keys of a turn.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use baton_keys::contexts::{QUOTA_GRANT, QUOTA_GRANT_HASH, QUOTA_PROOF, SignatureLabel};
@@ -18,7 +22,7 @@ use crate::{
     signed::{Signable, Signed, SignedBytes},
 };
 
-/// What a link's line begins with.
+/// Prefix of each line in the text form.
 const TEXT_PREFIX: &str = "baton-quota-1:";
 
 /// A quota, for the holder of a key.
@@ -26,29 +30,30 @@ const TEXT_PREFIX: &str = "baton-quota-1:";
 pub struct QuotaGrant {
     /// Format version, 1.
     pub version: u8,
-    /// Who grants, and signs: the issuer in the first of a chain, the holder of the one before in every other.
+    /// The grantor, who signs: the issuer in the first grant of a chain, the previous grant's holder in the
+    /// others.
     pub grantor: PublicKey,
-    /// Random; what a node revokes it by.
+    /// Random serial number, by which a node revokes the grant.
     pub serial: QuotaSerial,
     /// Hash of the grant that this one narrows; none in the first of a chain.
     pub parent: Option<QuotaHash>,
-    /// Whose it is.
+    /// The key of the holder.
     pub holder: PublicKey,
-    /// Nodes where it counts; empty for all that trust the issuer.
+    /// Nodes that accept it; empty for all that trust the issuer.
     pub nodes: Vec<NodeId>,
-    /// Models that it is for; empty for all.
+    /// Models that it covers; empty for all.
     pub models: Vec<ModelId>,
     /// Turns an hour at each node.
     pub turns_per_hour: u32,
     /// Tokens of answers an hour at each node.
     pub tokens_per_hour: u64,
-    /// Turns at once at each node.
+    /// Concurrent turns at each node.
     pub concurrent: u16,
-    /// From when, in milliseconds since the Unix epoch.
+    /// Start, in milliseconds since the Unix epoch.
     pub from_ms: u64,
-    /// Until when.
+    /// End.
     pub until_ms: u64,
-    /// How many more may follow in the chain.
+    /// Number of further grants that may follow in the chain.
     pub depth: u8,
 }
 
@@ -73,13 +78,13 @@ impl Signable for QuotaGrant {
     }
 }
 
-/// Whether a list allows no more than another; an empty one allows all.
+/// Whether `inner` allows no more than `outer`; an empty list allows all.
 fn within<T: PartialEq>(inner: &[T], outer: &[T]) -> bool {
     outer.is_empty() || (!inner.is_empty() && inner.iter().all(|item| outer.contains(item)))
 }
 
 impl QuotaGrant {
-    /// Whether this one gives no more than the one before it, in anything.
+    /// Whether this grant exceeds its parent in no field.
     #[must_use]
     pub fn narrows(&self, parent: &Self) -> bool {
         within(&self.nodes, &parent.nodes)
@@ -101,7 +106,7 @@ impl Signed<QuotaGrant> {
     }
 }
 
-/// The holder uses a grant for one turn.
+/// The holder's use of a grant for one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaProof {
     /// Format version, 1.
@@ -136,35 +141,36 @@ pub struct QuotaUse {
     pub proof: SignedBytes,
 }
 
-/// Where and when a chain is to count.
+/// The node, model and time for which a chain must be valid.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaPlace<'a> {
     /// The node.
     pub node: NodeId,
-    /// The model that is asked for.
+    /// The requested model.
     pub model: ModelId,
     /// Issuers that the node trusts.
     pub issuers: &'a [PublicKey],
-    /// Grants that it does not take any more.
+    /// Grants that it no longer accepts.
     pub revoked: &'a [QuotaSerial],
     /// The time.
     pub now_ms: u64,
 }
 
-/// A chain that held when it was checked.
+/// A chain that was valid when it was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaChain {
     links: Vec<Signed<QuotaGrant>>,
 }
 
 impl QuotaChain {
-    /// Checks everything about a chain but its signatures, which cost most; then those.
+    /// Checks a whole chain: signatures last, as they cost most.
     ///
     /// # Errors
-    /// [`ErrorCode::FrameTooLarge`] for an empty or too long chain, [`ErrorCode::QuotaExceeded`] for an issuer that is
-    /// not trusted, a link that widens, is too deep or is revoked, or a model that it is not for,
-    /// [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`], [`ErrorCode::WrongAudience`], [`ErrorCode::BadSignature`]
-    /// for a link that somebody else signed; as [`Signed::verify`].
+    /// - [`ErrorCode::FrameTooLarge`] for an empty or too long chain.
+    /// - [`ErrorCode::QuotaExceeded`] for an untrusted issuer, another model, or a link that widens, is too
+    ///   deep or is revoked.
+    /// - [`ErrorCode::NotYetValid`], [`ErrorCode::Expired`], [`ErrorCode::WrongAudience`].
+    /// - [`ErrorCode::BadSignature`] for a link by another signer; as [`Signed::verify`].
     pub fn verify(chain: &[SignedBytes], place: &QuotaPlace<'_>) -> Result<Self, ErrorCode> {
         let peeked = Self::peek(chain)?;
         check_chain(chain, &peeked)?;
@@ -178,10 +184,10 @@ impl QuotaChain {
         Ok(verified)
     }
 
-    /// As [`QuotaChain::verify`], whoever issued it and wherever it counts: for its holder.
+    /// As [`QuotaChain::verify`], for the holder: any issuer, place and time will do.
     ///
     /// # Errors
-    /// As there.
+    /// As [`QuotaChain::verify`].
     pub fn verify_form(chain: &[SignedBytes]) -> Result<Self, ErrorCode> {
         check_chain(chain, &Self::peek(chain)?)?;
         let links: Result<Vec<_>, _> = chain.iter().cloned().map(Signed::<QuotaGrant>::verify).collect();
@@ -195,13 +201,13 @@ impl QuotaChain {
         chain.iter().map(Signed::<QuotaGrant>::peek).collect()
     }
 
-    /// What may have changed since the signatures were checked: time, revocations.
+    /// Checks everything that can change after the signatures were checked: time, revocations.
     ///
     /// # Errors
     /// As [`QuotaChain::verify`].
     pub fn check_place(&self, place: &QuotaPlace<'_>) -> Result<(), ErrorCode> {
         let last = self.last();
-        // Each link narrows the one before, so the last one says it for all of them.
+        // Each link narrows its parent, so the last link stands for all.
         if place.now_ms < last.from_ms {
             return Err(ErrorCode::NotYetValid);
         }
@@ -217,7 +223,7 @@ impl QuotaChain {
         if trusted && !revoked && for_model { Ok(()) } else { Err(ErrorCode::QuotaExceeded) }
     }
 
-    /// Checks that the holder of the last grant wants it used for this turn.
+    /// Checks that the holder of the last grant uses it for this turn.
     ///
     /// # Errors
     /// [`ErrorCode::BadSignature`] for a proof by another key, of another grant or for another turn.
@@ -239,24 +245,24 @@ impl QuotaChain {
         &self.links
     }
 
-    /// The grant that is used.
+    /// The last grant, which is the one in use.
     ///
     /// # Panics
-    /// Never: a chain that verified has a link.
+    /// Never: a verified chain has a link.
     #[must_use]
     pub fn last(&self) -> &Signed<QuotaGrant> {
         self.links.last().expect("a verified chain has a link")
     }
 }
 
-/// A chain as text, for a file or a message: a line for each link.
+/// A chain as text, for a file or a message: one line per link.
 #[must_use]
 pub fn chain_to_text(chain: &[SignedBytes]) -> String {
     let line = |link: &SignedBytes| format!("{TEXT_PREFIX}{}\n", URL_SAFE_NO_PAD.encode(codec::encode(link)));
     chain.iter().map(line).collect()
 }
 
-/// Undoes [`chain_to_text`]; nothing is checked but the form.
+/// Undoes [`chain_to_text`]; checks the form alone.
 ///
 /// # Errors
 /// [`ErrorCode::NonCanonical`], [`ErrorCode::FrameTooLarge`].
@@ -271,7 +277,7 @@ pub fn chain_from_text(text: &str) -> Result<Vec<SignedBytes>, ErrorCode> {
     if chain.len() > MAX_QUOTA_CHAIN { Err(ErrorCode::FrameTooLarge) } else { Ok(chain) }
 }
 
-/// That the links hang together: each signed by the holder of the one before, naming it, and narrower.
+/// Checks that each link is signed by its parent's holder, names its parent and is narrower.
 fn check_chain(chain: &[SignedBytes], peeked: &[QuotaGrant]) -> Result<(), ErrorCode> {
     peeked.iter().try_for_each(Signable::check)?;
     if peeked.first().is_none_or(|first| first.parent.is_some()) {
@@ -340,7 +346,7 @@ mod tests {
         QuotaChain::verify(&bytes, &place)
     }
 
-    /// Four links, each by the holder of the one before.
+    /// Four links, each signed by the holder of its parent.
     fn four() -> Vec<Signed<QuotaGrant>> {
         let mut chain = vec![Signed::sign(first(), &key(1))];
         for by in 2..5 {
@@ -359,7 +365,7 @@ mod tests {
         chain.push(Signed::sign(fifth, &key(5)));
         assert_eq!(verify(&chain, &[]).unwrap_err(), ErrorCode::FrameTooLarge);
         assert_eq!(verify(&[], &[]).unwrap_err(), ErrorCode::FrameTooLarge);
-        // Neither may a short chain go deeper than its grant allows.
+        // Nor may a short chain exceed its grant's depth.
         let shallow = Signed::sign(QuotaGrant { depth: 0, ..first() }, &key(1));
         let below = QuotaGrant { depth: 0, ..child(&Signed::sign(first(), &key(1)), 2) };
         let below = QuotaGrant { parent: Some(shallow.quota_hash()), ..below };
@@ -413,7 +419,7 @@ mod tests {
         let chain = four();
         let mut forged = chain.clone();
         forged[1] = Signed::sign(QuotaGrant::clone(&chain[1]), &key(9));
-        // Its hash changed with its signature, so the next link does not name it.
+        // Its hash changes with its signature, so the next link does not name it.
         assert_eq!(verify(&forged, &[]).unwrap_err(), ErrorCode::BadSignature);
         assert_eq!(verify(&forged[..2], &[]).unwrap_err(), ErrorCode::BadSignature);
         let stolen = QuotaGrant { grantor: key(9).public_key(), ..child(&chain[0], 2) };

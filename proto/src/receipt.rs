@@ -1,4 +1,4 @@
-//! Receipts, progress notes and the audit tree: what a node claims of a turn, signed.
+//! Receipts, progress notes and the audit tree: a node's signed claims about a turn.
 
 use baton_keys::{
     contexts::{
@@ -23,25 +23,25 @@ use crate::{
     turn::TurnAuth,
 };
 
-/// What produced the tokens.
+/// The kind of engine that produced the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EngineKind {
-    /// The node's own engine on the weights that the manifest names.
+    /// The node's own engine, on the weights in the manifest.
     Native,
     /// A server behind the node: counts as reported, no exact window, not replayable.
     Proxied,
     /// A test engine that repeats the message; no model.
     Echo,
-    /// No engine of turns: the model turns texts into vectors ([`crate::embed`]). In node records only; a receipt of it is
-    /// refused.
+    /// No engine for turns: the model turns texts into vectors ([`crate::embed`]). In node records only; a
+    /// receipt that names it is refused.
     Embedding,
-    /// A general library on the weights that the manifest names: exact counts and windows, but not the same bits elsewhere,
-    /// so not replayable.
+    /// A general library, on the weights in the manifest: exact counts and windows. Its bits differ between
+    /// machines, so it is not replayable.
     Library,
 }
 
 impl EngineKind {
-    /// Its name, as commands, status and metrics show it.
+    /// Its name in commands, status and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ pub struct TokenCounts {
 pub struct Timings {
     /// From admission to the start of generation.
     pub queue_ms: u32,
-    /// Until the prompt was processed.
+    /// Until the end of prompt processing.
     pub prefill_ms: u32,
     /// From admission to the first token.
     pub first_token_ms: u32,
@@ -85,13 +85,13 @@ pub struct Timings {
 pub struct Commitments {
     /// To system text, first seq of the window, and new messages.
     pub input: Commitment,
-    /// To the answer and why it ended.
+    /// To the answer and its finish reason.
     pub output: Commitment,
     /// To the memory items used; none if there were none.
     pub memory: Option<Commitment>,
 }
 
-/// What a node claims of a turn. It does not prove that the model ran.
+/// A node's claims about a turn. They do not prove that the model ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// Format version, 1.
@@ -110,7 +110,7 @@ pub struct Receipt {
     pub node: NodeId,
     /// The model's manifest hash.
     pub model: ModelId,
-    /// What produced the tokens.
+    /// The engine that produced the tokens.
     pub engine: EngineKind,
     /// Digest of the sampling settings.
     pub sampling: SamplingDigest,
@@ -147,13 +147,13 @@ impl Signable for Receipt {
     }
 
     fn check(&self) -> Result<(), ErrorCode> {
-        // What serves no turns has no receipts.
+        // An embedding engine serves no turns.
         if self.engine == EngineKind::Embedding { Err(ErrorCode::NonCanonical) } else { Ok(()) }
     }
 }
 
 impl Receipt {
-    /// Whether what the node claims stays within what the client ordered.
+    /// Whether the node's claims stay within the client's order.
     #[must_use]
     pub fn claims_fit(&self, auth: &TurnAuth) -> bool {
         self.model == auth.model
@@ -201,7 +201,7 @@ pub fn commit_memory(key: &RecordKey, items: &[MemoryItem]) -> Option<Commitment
     if items.is_empty() { None } else { Some(commit(key, 3, &items)) }
 }
 
-/// A signed count of tokens, sent every 32 tokens: what a node that dies mid-answer leaves.
+/// A signed count of tokens, sent every 32 tokens: the evidence left by a node that dies mid-answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressNote {
     /// Format version, 1.
@@ -212,7 +212,7 @@ pub struct ProgressNote {
     pub auth_hash: AuthHash,
     /// Tokens of the answer so far, those of a resume prefix included.
     pub token_count: u32,
-    /// Running hash over them.
+    /// Running hash over these tokens.
     pub running_hash: RunningHash,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,
@@ -250,14 +250,16 @@ pub struct AuditLeaf {
     pub first_token: u32,
     /// Number of tokens.
     pub count: u32,
-    /// Running hash after the last of them.
+    /// Running hash after the last token.
     pub running_hash: RunningHash,
-    /// Hash of the logits they were chosen from; zero where the engine does not attest logits.
+    /// Hash of the logits behind the tokens; zero if the engine does not attest logits.
     pub logits_hash: [u8; 32],
 }
 
-/// Root over leaves: a leaf is `KDF("audit-leaf", encoding)`, an inner node `KDF("audit-node", left ‖ right)`, an odd
-/// last node moves up unchanged. No leaves: zero.
+/// Root over leaves; zero without leaves.
+///
+/// A leaf is `KDF("audit-leaf", encoding)`, an inner node `KDF("audit-node", left ‖ right)`. An odd last node
+/// moves up unchanged.
 #[must_use]
 pub fn audit_root(leaves: &[AuditLeaf]) -> AuditRoot {
     let mut level: Vec<[u8; 32]> =

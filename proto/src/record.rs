@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Who speaks in a message.
+/// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Instructions that frame the conversation.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -34,7 +34,7 @@ pub enum Role {
 /// One message of a conversation.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Message {
-    /// Who speaks.
+    /// The speaker.
     #[zeroize(skip)]
     pub role: Role,
     /// Name of the speaker or tool, at most 128 bytes.
@@ -72,20 +72,20 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordKind {
     /// An ordinary turn.
     Turn,
-    /// A turn that replaces earlier ones, from `supersedes_from` on.
+    /// A turn that replaces earlier turns, from `supersedes_from` on.
     Edit,
     /// A summary that stands for earlier turns, from `supersedes_from` on.
     Summary,
-    /// Earlier turns, from `supersedes_from` on, are withdrawn.
+    /// A withdrawal of earlier turns, from `supersedes_from` on.
     Tombstone,
 }
 
-/// Why an answer ended.
+/// The reason for an answer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
     /// The model ended it.
@@ -96,20 +96,19 @@ pub enum FinishReason {
     Length,
     /// The model asks for a tool call.
     ToolCall,
-    /// There is no answer: the record only edits the chain.
+    /// No answer: the record only edits the chain.
     None,
 }
 
-/// The text of one turn: what the client said and what the model answered.
+/// The text of one turn: the client's messages and the model's answer.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Record {
     /// Format version, 1.
     pub version: u8,
-    /// What the record is.
+    /// The kind of the record.
     #[zeroize(skip)]
     pub kind: RecordKind,
-    /// First seq that this record replaces, as in "back to before it"; the chain stays linear, the window skips what
-    /// is superseded.
+    /// First seq that this record replaces. The chain stays linear; the window skips superseded records.
     pub supersedes_from: Option<u64>,
     /// The turn's messages in order, the answer last.
     pub messages: Vec<Message>,
@@ -139,7 +138,7 @@ impl Record {
         Self { version: VERSION, kind, supersedes_from, messages, finish }
     }
 
-    /// Checks limits, and that only kinds other than [`RecordKind::Turn`] supersede, and only earlier turns.
+    /// Checks the limits. Only kinds other than [`RecordKind::Turn`] may supersede, and only earlier turns.
     ///
     /// # Errors
     /// [`ErrorCode::UnsupportedVersion`], [`ErrorCode::FrameTooLarge`], [`ErrorCode::BadSequence`].
@@ -164,14 +163,14 @@ impl Record {
         Ok(SealedRecord(key.seal(identity, &padded)))
     }
 
-    /// The answer: the last message, if the model spoke it.
+    /// The answer: the last message, if it is the model's.
     #[must_use]
     pub fn answer(&self) -> Option<&str> {
         self.messages.last().filter(|last| last.role == Role::Assistant).map(|last| last.text.as_str())
     }
 }
 
-/// The rule of `supersedes_from`: an ordinary turn has none, any other kind names an earlier seq.
+/// The rule of `supersedes_from`: none for an ordinary turn, an earlier seq for any other kind.
 ///
 /// # Errors
 /// [`ErrorCode::BadSequence`].
@@ -183,7 +182,7 @@ pub fn check_supersedes(kind: RecordKind, from: Option<u64>, seq: u64) -> Result
     }
 }
 
-/// A record as it is stored: sealed under its record key.
+/// A stored record: sealed under its record key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedRecord(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -197,8 +196,8 @@ impl SealedRecord {
     /// Opens, unpads, decodes and checks the record.
     ///
     /// # Errors
-    /// [`ErrorCode::PayloadRejected`] when the key is not this record's, and the codes of the codec and of
-    /// [`Record::check`].
+    /// [`ErrorCode::PayloadRejected`] when the key belongs to another record, and the codes of the codec and
+    /// of [`Record::check`].
     pub fn open(&self, key: &RecordKey, identity: &RecordIdentity) -> Result<Record, ErrorCode> {
         let padded = key.open(identity, &self.0).map_err(|OpenError| ErrorCode::PayloadRejected)?;
         let record: Record = codec::decode(codec::unpad(&padded, MIN_RECORD_BUCKET)?, MAX_RECORD_BUCKET)?;

@@ -1,4 +1,4 @@
-//! Segments and the blobs that carry them: one PUT a turn, bounded at any length of a session.
+//! Segments and their blobs: one PUT per turn, of bounded size at any length of a session.
 
 use baton_keys::{OpenError, session::BlobKey};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::{
     signed::SignedBytes,
 };
 
-/// Length of the salt that opens every blob.
+/// Length of the salt at the start of every blob.
 const SALT_LEN: usize = BlobSalt::LEN;
 
 /// One turn in a segment, carried verbatim from blob to blob.
@@ -32,7 +32,7 @@ impl Entry {
     }
 }
 
-/// A run of turns that is stored together.
+/// A run of turns, stored together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Format version, 1.
@@ -48,7 +48,7 @@ pub struct Segment {
 /// Bytes of an encoded segment without entries: version, session id, number, count.
 pub const SEGMENT_HEADER_LEN: usize = 1 + 32 + 8 + 8;
 
-/// Whether a segment with so many turns and encoded bytes takes no further turn.
+/// Whether a segment of this many turns and encoded bytes takes no further turn.
 #[must_use]
 pub fn is_closed(turns: usize, encoded_bytes: usize) -> bool {
     turns >= SEGMENT_TURNS || encoded_bytes >= SEGMENT_BYTES
@@ -73,8 +73,8 @@ impl Segment {
         is_closed(self.entries.len(), self.encoded_len())
     }
 
-    /// Seals the segment as a blob: `salt ‖ sealed(padded segment)`. Deterministic, so whoever has segment and
-    /// keys rebuilds the same bytes.
+    /// Seals the segment as a blob: `salt ‖ sealed(padded segment)`. Deterministic: segment and keys give the
+    /// same bytes again.
     ///
     /// # Errors
     /// [`ErrorCode::BlobTooLarge`] when it exceeds the largest bucket.

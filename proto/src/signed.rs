@@ -1,4 +1,4 @@
-//! Signed objects: the received bytes are what is signed, hashed and passed on, never a re-encoding.
+//! Signed objects: signatures, hashes and forwarding use the received bytes, never a re-encoding.
 
 use std::ops::Deref;
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for SignatureBytes {
     }
 }
 
-/// A signed object as it travels: body bytes and signature, nothing checked yet.
+/// A signed object in transit: body bytes and signature, both unchecked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedBytes {
     /// The encoded object.
@@ -57,26 +57,26 @@ pub struct SignedBytes {
 }
 
 impl SignedBytes {
-    /// `KDF(context, body ‖ signature)`: the hash covers the signature, so whoever names the hash pins both.
+    /// `KDF(context, body ‖ signature)`. The hash covers the signature, so a reference to the hash pins both.
     #[must_use]
     pub fn hash(&self, context: Context) -> [u8; 32] {
         kdf(context, &[&self.body, &self.signature.0])
     }
 }
 
-/// An object that is signed. Implementations name the label, who signs, and the size limit.
+/// A signed object. Implementations name the label, the signer and the size limit.
 pub trait Signable: Serialize + DeserializeOwned {
     /// The signature label.
     const LABEL: SignatureLabel;
-    /// What a bad signature is called: by the client or by a node.
+    /// The code for a bad signature: the client's or a node's.
     const BAD_SIGNATURE: ErrorCode;
     /// Largest body in bytes.
     const MAX_BYTES: usize = MAX_SIGNED_BYTES;
     /// The object's version field.
     fn version(&self) -> u8;
-    /// The key that must have signed, as the object itself names it.
+    /// The key that must sign, as the object itself names it.
     fn signer(&self) -> PublicKey;
-    /// Checks the object against itself, beyond its form: that ids belong to keys, that lists keep their limits.
+    /// Checks the object's content: for example that ids belong to keys and that lists keep their limits.
     ///
     /// # Errors
     /// The code that names the first violation.
@@ -85,7 +85,7 @@ pub trait Signable: Serialize + DeserializeOwned {
     }
 }
 
-/// An object whose signature was checked, or made here, with the bytes it came in.
+/// An object with a verified or own signature, and its original bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed<T> {
     bytes: SignedBytes,
@@ -93,8 +93,7 @@ pub struct Signed<T> {
 }
 
 impl<T: Signable> Signed<T> {
-    /// Signs an object. The key must be the one that the object names as its signer; otherwise no receiver
-    /// accepts it.
+    /// Signs an object. `key` must be the signer that the object names; otherwise every receiver refuses it.
     #[must_use]
     pub fn sign(value: T, key: &SecretSigningKey) -> Self {
         let body = codec::encode(&value);
@@ -102,8 +101,8 @@ impl<T: Signable> Signed<T> {
         Self { bytes: SignedBytes { body, signature }, value }
     }
 
-    /// Decodes without checking the signature, for checks that are cheaper than it. The value must not be
-    /// acted upon before [`Signed::verify`].
+    /// Decodes without checking the signature, for checks that cost less than the signature. The caller must
+    /// not act upon the value before [`Signed::verify`].
     ///
     /// # Errors
     /// [`ErrorCode::FrameTooLarge`], [`ErrorCode::NonCanonical`], [`ErrorCode::UnsupportedVersion`].
@@ -118,7 +117,7 @@ impl<T: Signable> Signed<T> {
         if value.version() == VERSION { Ok(value) } else { Err(ErrorCode::UnsupportedVersion) }
     }
 
-    /// Decodes, checks the object against itself and verifies the signature of the signer that it names.
+    /// Decodes, checks the object's content and verifies its signer's signature.
     ///
     /// # Errors
     /// As [`Signed::peek`] and [`Signable::check`], and the type's code for a bad signature.

@@ -1,9 +1,11 @@
-//! Tools in a conversation: what the definitions, the calls and the results are, in the fields that messages have.
+//! Tools in a conversation: the form of definitions, calls and results in the fields of messages. Pure.
 //!
-//! The definitions are a pinned System message with the name [`TOOLS_NAME`] whose text is OpenAI's JSON list. A call is
-//! part of the text of the answer that makes it, in the model's own syntax; here it is read out of there. A result is a
-//! Tool message. The node reads to render them with the model's template, the client to hand them to programs; neither
-//! adds a byte to what is stored. Pure.
+//! - Definitions are a pinned System message named [`TOOLS_NAME`]; its text is OpenAI's JSON list.
+//! - A call is part of its answer's text, in the model's own syntax. This module reads it out of the text.
+//! - A result is a Tool message.
+//!
+//! The node renders them with the model's template; the client hands them to programs. Neither changes the
+//! stored bytes.
 
 mod json;
 mod reader;
@@ -17,22 +19,23 @@ pub use reader::{AnswerReader, Piece};
 
 use crate::record::{Message, Role};
 
-/// The name of the System message that holds the definitions.
+/// The name of the System message with the definitions.
 pub const TOOLS_NAME: &str = "tools";
-/// Most tools of a session: as many as OpenAI's API takes.
+/// Most tools of a session, as in OpenAI's API.
 pub const MAX_TOOLS: usize = 128;
 /// Longest name of a tool, as in OpenAI's API.
 pub const MAX_TOOL_NAME_BYTES: usize = 64;
-/// Most calls of one answer: as many as one character of a call id tells apart.
+/// Most calls of one answer: one character of a call id numbers them.
 pub const MAX_CALLS: usize = DIGITS.len();
-/// Characters of a call id: the eight of its answer, then the one of its place. Mistral's templates take no other length.
+/// Characters of a call id: eight for the answer, one for the call's position. Mistral's templates accept no
+/// other length.
 const CALL_ID_CHARACTERS: usize = 9;
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A call of a tool.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The tool's name, which [`is_tool_name`].
+    /// The tool's name; it passes [`is_tool_name`].
     pub name: String,
     /// The arguments: a map.
     pub arguments: Json,
@@ -44,7 +47,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// What an answer says.
+/// An answer, read into text and calls.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Said {
     /// Its text without the calls.
@@ -71,8 +74,10 @@ pub fn is_tool_name(name: &str) -> bool {
 pub struct Definitions(Vec<Json>);
 
 impl Definitions {
-    /// Reads the text of a [`TOOLS_NAME`] message; `None` when it is not a list of 1 to [`MAX_TOOLS`] functions, each
-    /// `{"type":"function","function":{"name":…}}` with another [`is_tool_name`].
+    /// Reads the text of a [`TOOLS_NAME`] message; `None` unless it is a list of 1 to [`MAX_TOOLS`]
+    /// functions.
+    ///
+    /// Each is `{"type":"function","function":{"name":…}}`; the names are distinct and pass [`is_tool_name`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match Json::parse(text)? {
@@ -81,7 +86,7 @@ impl Definitions {
         }
     }
 
-    /// The same of values that are read already.
+    /// As [`Definitions::parse`], for parsed values.
     #[must_use]
     pub fn of(tools: Vec<Json>) -> Option<Self> {
         let definitions = Self(tools);
@@ -95,7 +100,8 @@ impl Definitions {
         sound.then_some(definitions)
     }
 
-    /// Reads the definitions in pinned system text, if there are any.
+    /// Reads the definitions, if any, in pinned system text; outer `None` when they are malformed or occur
+    /// twice.
     #[must_use]
     pub fn pinned(system: &[Message]) -> Option<Option<Self>> {
         let mut found = system.iter().filter(|message| is_definitions(message));
@@ -115,7 +121,7 @@ impl Definitions {
         message
     }
 
-    /// The tools, each as OpenAI's API writes it.
+    /// The tools, each in the form of OpenAI's API.
     #[must_use]
     pub fn tools(&self) -> &[Json] {
         &self.0
@@ -133,14 +139,14 @@ impl Definitions {
     }
 }
 
-/// Whether a message holds definitions, where it is pinned.
+/// Whether a pinned message holds definitions.
 #[must_use]
 pub fn is_definitions(message: &Message) -> bool {
     message.role == Role::System && message.name.as_deref() == Some(TOOLS_NAME)
 }
 
-/// Reads the calls out of a whole answer. `known` says which names a call may have that no marker begins: such a call is
-/// told from an answer in JSON by its tool alone.
+/// Reads the calls out of a whole answer. `known` accepts the tool names of calls without a marker: the name
+/// alone distinguishes such a call from an answer in JSON.
 #[must_use]
 pub fn read_answer(text: &str, known: impl Fn(&str) -> bool) -> Said {
     let mut reader = AnswerReader::new(known);
@@ -155,8 +161,8 @@ pub fn read_answer(text: &str, known: impl Fn(&str) -> bool) -> Said {
     said
 }
 
-/// An answer with these calls, in the syntax of Hermes and Qwen: what is stored of an assistant's message that another
-/// program made, or a server that hands out calls and not their text.
+/// An answer with these calls, in the syntax of Hermes and Qwen. It is the stored form when another program
+/// made the message, or when a server returns calls without their text.
 #[must_use]
 pub fn write_answer(content: &str, calls: &[Call]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(content.to_owned());
@@ -169,7 +175,8 @@ pub fn write_answer(content: &str, calls: &[Call]) -> Zeroizing<String> {
     text
 }
 
-/// One call in that syntax; `arguments` is JSON, or what a model gave for it: then it reads as text again.
+/// One call in that syntax. `arguments` is JSON, or a model's malformed arguments, which then read as text
+/// again.
 #[must_use]
 pub fn write_call(name: &str, arguments: &str) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::from("<tool_call>\n{\"name\": \""));
@@ -180,7 +187,8 @@ pub fn write_call(name: &str, arguments: &str) -> Zeroizing<String> {
     text
 }
 
-/// The same for all answers that say the same, in whatever syntax their calls are; trimmed, since chat programs trim.
+/// The canonical form of an answer: independent of the syntax of its calls, and trimmed, since chat programs
+/// trim.
 #[must_use]
 pub fn canonical_answer(text: &str) -> Zeroizing<String> {
     let said = read_answer(text, |_| true);
@@ -192,7 +200,7 @@ pub fn canonical_answer(text: &str) -> Zeroizing<String> {
     canonical
 }
 
-/// The id of an answer's call: `seed` tells answers apart, `place` is the call's, below [`MAX_CALLS`].
+/// The id of an answer's call: `seed` identifies the answer, `place` the call, below [`MAX_CALLS`].
 #[must_use]
 pub fn call_id(seed: [u8; 8], place: usize) -> String {
     let digit = |number: usize| char::from(DIGITS.get(number % DIGITS.len()).copied().unwrap_or(b'0'));
@@ -201,14 +209,14 @@ pub fn call_id(seed: [u8; 8], place: usize) -> String {
     id
 }
 
-/// The id of a call whose answer has no other name than its words.
+/// The id of a call in an answer that only its text identifies.
 #[must_use]
 pub fn call_id_of(answer: &str, place: usize) -> String {
     let hash = *blake3::hash(answer.as_bytes()).as_bytes();
     call_id(std::array::from_fn(|index| hash.get(index).copied().unwrap_or(0)), place)
 }
 
-/// The place of a call in its answer, by its id; `None` for an id that was not made by [`call_id`].
+/// The position of a call in its answer, from its id; `None` unless [`call_id`] made the id.
 #[must_use]
 pub fn call_place(id: &str) -> Option<usize> {
     if id.len() != CALL_ID_CHARACTERS || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {

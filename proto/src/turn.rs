@@ -1,4 +1,4 @@
-//! What a client asks of a node for one turn: the signed authorisation and the payload sealed to the node.
+//! A client's request for one turn: the signed authorisation and the payload sealed to the node.
 
 use baton_keys::{
     OpenError,
@@ -30,7 +30,7 @@ use crate::{
     signed::{Signable, Signed},
 };
 
-/// How the next token is chosen. All numbers are finite; the digest of the encoding is signed.
+/// The sampling settings. All numbers are finite; the digest of the encoding is signed.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 is greedy; at most 5.
@@ -41,9 +41,9 @@ pub struct Sampling {
     pub top_k: u32,
     /// Above 0, at most 10; 1 is off.
     pub repetition_penalty: f32,
-    /// Randomness is a function of this seed and the token's position alone.
+    /// Seed: with the token's position, it alone determines the randomness.
     pub seed: u64,
-    /// Texts that end the answer and are not part of it; at most 16 of at most 256 bytes.
+    /// Texts that end the answer and stay out of it; at most 16, each of at most 256 bytes.
     pub stop: Vec<String>,
     /// [`json_schema_hash`] of the schema that the answer must satisfy.
     pub json_schema: Option<[u8; 32]>,
@@ -52,7 +52,7 @@ pub struct Sampling {
 }
 
 impl std::fmt::Debug for Sampling {
-    /// Without the stop strings: they are the client's words.
+    /// Omits the stop strings: they are the client's words.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sampling")
             .field("temperature", &self.temperature)
@@ -83,8 +83,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// `KDF("sampling-digest", KDF("commitment", record key) ‖ encoding)`: keyed, since a relayer sees it and could
-    /// guess stop strings.
+    /// `KDF("sampling-digest", KDF("commitment", record key) ‖ encoding)`. Keyed, since a relayer sees it and
+    /// could guess stop strings.
     #[must_use]
     pub fn digest(&self, key: &RecordKey) -> SamplingDigest {
         SamplingDigest(kdf(SAMPLING_DIGEST, &[&key.commitment_key()[..], &codec::encode_secret(self)]))
@@ -108,21 +108,21 @@ impl Sampling {
     }
 }
 
-/// Tokens of an answer that another node began, handed to the next one to continue from.
+/// Tokens of an answer that another node began, for the next node to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePrefix {
     /// The node that made the tokens.
     pub author: NodeId,
-    /// The attempt in which it did.
+    /// The attempt in which it made them.
     pub attempt: u32,
-    /// How many tokens.
+    /// Number of tokens.
     pub token_count: u32,
     /// [`resume_tokens_hash`].
     pub tokens_hash: [u8; 32],
 }
 
-/// `KDF("resume-tokens", KDF("commitment", record key) ‖ u32le of each token)`: keyed, since a relayer sees it and
-/// could guess how an answer began.
+/// `KDF("resume-tokens", KDF("commitment", record key) ‖ u32le of each token)`. Keyed, since a relayer sees
+/// it and could guess the start of an answer.
 #[must_use]
 pub fn resume_tokens_hash(key: &RecordKey, tokens: &[u32]) -> [u8; 32] {
     let mut bytes = Zeroizing::new(Vec::with_capacity(tokens.len() * 4));
@@ -157,9 +157,9 @@ pub struct TurnAuth {
     pub turn_id: TurnId,
     /// The attempt, from 0.
     pub attempt: u32,
-    /// The link that the client stands on, or the genesis.
+    /// The client's newest link, or the genesis.
     pub prev_link: LinkHash,
-    /// The blob that the client stands on. None at seq 0, and where the node is to find it by the head index.
+    /// The client's newest blob. None at seq 0, and when the node must find it through the head index.
     pub prev_blob: Option<BlobRef>,
     /// Shard count of the session's blob IDs.
     pub n_shards: u16,
@@ -167,17 +167,17 @@ pub struct TurnAuth {
     pub branch: Option<BranchPoint>,
     /// The node that may serve this attempt.
     pub audience: NodeId,
-    /// The node's exchange key that the payload is sealed to.
+    /// The node's exchange key, to which the payload is sealed.
     pub audience_key: ExchangeKey,
     /// Hash of the sealed payload.
     pub payload_hash: PayloadHash,
-    /// The model that is to answer.
+    /// The model for the answer.
     pub model: ModelId,
     /// Digest of the sampling settings.
     pub sampling: SamplingDigest,
     /// Most tokens of the answer.
     pub max_output_tokens: u32,
-    /// Most to be charged for the turn, in millionths of the node's unit.
+    /// Highest price of the turn, in millionths of the node's unit.
     pub max_price: u64,
     /// The relayer that may add memory, if any.
     pub memory_from: Option<PublicKey>,
@@ -185,7 +185,7 @@ pub struct TurnAuth {
     pub memory_tokens: u32,
     /// Hash of the grant in the payload.
     pub grant_hash: GrantHash,
-    /// The answer's beginning, if another node made it.
+    /// The start of the answer, if another node made it.
     pub resume: Option<ResumePrefix>,
     /// When it was issued, in milliseconds since the Unix epoch.
     pub issued_ms: u64,
@@ -194,13 +194,13 @@ pub struct TurnAuth {
 }
 
 impl TurnAuth {
-    /// What the session's first link continues.
+    /// The genesis, which the session's first link continues.
     #[must_use]
     pub fn genesis(&self) -> Genesis {
         Genesis { session_key: self.session_key, n_shards: self.n_shards, branch: self.branch }
     }
 
-    /// What the turn's keys are bound to.
+    /// The fields to which the turn's keys are bound.
     #[must_use]
     pub fn binding(&self) -> TurnBinding {
         TurnBinding {
@@ -265,7 +265,7 @@ impl Signed<TurnAuth> {
     }
 }
 
-/// A key as it travels inside a sealed payload. Serialised by hand-written code only, redacted in `Debug`.
+/// A key inside a sealed payload. Hand-written code alone serialises it; redacted in `Debug`.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct GrantedKey([u8; 32]);
 
@@ -313,20 +313,20 @@ impl std::fmt::Debug for GrantedKey {
     }
 }
 
-/// Leave to read one blob.
+/// Permission to read one blob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadBlob {
     /// Its segment.
     pub segment: u64,
-    /// Where it is; none where the node is to find it by the head index.
+    /// The blob; none when the node must find it through the head index.
     pub blob: Option<BlobRef>,
-    /// The node that wrote it and may have it before the store does; none where the client does not know.
+    /// The node that wrote it and may have it before the store; none if the client does not know.
     pub author: Option<NodeId>,
     /// The blob key.
     pub key: GrantedKey,
 }
 
-/// Leave to read one turn's record.
+/// Permission to read one turn's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadRecord {
     /// The turn's position in the chain.
@@ -338,7 +338,7 @@ pub struct ReadRecord {
 /// The keys of one turn: to write it, and to read its window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Segment that the new turn goes to.
+    /// Segment of the new turn.
     pub segment: u64,
     /// Position in it.
     pub index: u8,
@@ -346,7 +346,7 @@ pub struct Grant {
     pub record_key: GrantedKey,
     /// Seals the new blob.
     pub blob_key: GrantedKey,
-    /// Blobs to read, newest first: the head's blob and the last blobs of closed segments before it.
+    /// Blobs to read, newest first: the head's blob, then the last blobs of earlier closed segments.
     pub blobs: Vec<ReadBlob>,
     /// Records to read, oldest first.
     pub records: Vec<ReadRecord>,
@@ -360,14 +360,14 @@ impl Grant {
     }
 }
 
-/// How the turn's blobs are to be stored.
+/// The storage of the turn's blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoragePolicy {
     /// Epochs for a blob that the next turn supersedes.
     pub open_epochs: u32,
     /// Epochs for a segment's last blob.
     pub closed_epochs: u32,
-    /// Who gets the blob object.
+    /// The owner of the blob object.
     pub send_object_to: Option<SuiAddress>,
 }
 
@@ -377,14 +377,14 @@ impl Default for StoragePolicy {
     }
 }
 
-/// What only the node may read of a request.
+/// The part of a request that only the node may read.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
     /// Format version, 1.
     pub version: u8,
     /// The keys.
     pub grant: Grant,
-    /// What the new record is.
+    /// The kind of the new record.
     pub kind: RecordKind,
     /// First seq that it replaces.
     pub supersedes_from: Option<u64>,
@@ -392,13 +392,13 @@ pub struct Payload {
     pub system: Vec<Message>,
     /// The turn's new messages.
     pub messages: Vec<Message>,
-    /// How the next token is chosen.
+    /// The sampling settings.
     pub sampling: Sampling,
-    /// The JSON schema whose hash the sampling settings name; at most 64 KiB.
+    /// The JSON schema of the hash in the sampling settings; at most 64 KiB.
     pub json_schema: Option<String>,
-    /// How the blob is stored.
+    /// The storage of the blob.
     pub storage: StoragePolicy,
-    /// Tokens of the answer's beginning, if the authorisation names a resume prefix.
+    /// Tokens of the answer's start, if the authorisation names a resume prefix.
     pub resume_tokens: Vec<u32>,
 }
 
@@ -425,7 +425,7 @@ impl SealedPayload {
         PayloadHash(kdf(PAYLOAD_HASH, &[&self.0]))
     }
 
-    /// Seals a payload under a fresh ephemeral key; returns the turn's secret, which opens the reply.
+    /// Seals a payload under a fresh ephemeral key; returns the turn's secret for opening the reply.
     ///
     /// # Errors
     /// [`ErrorCode::KxExpired`] when the node's key is unusable, [`ErrorCode::FrameTooLarge`].
@@ -449,8 +449,9 @@ impl SealedPayload {
     /// Opens a payload and checks it against its authorisation.
     ///
     /// # Errors
-    /// [`ErrorCode::PayloadRejected`] for everything that a holder of the wrong key could learn from and for
-    /// content that does not fit the authorisation; [`ErrorCode::FrameTooLarge`], [`ErrorCode::BadSequence`].
+    /// [`ErrorCode::PayloadRejected`] for every failure from which a holder of the wrong key could learn, and
+    /// for content that does not fit the authorisation; [`ErrorCode::FrameTooLarge`],
+    /// [`ErrorCode::BadSequence`].
     pub fn open(
         &self,
         node_secret: &ExchangeSecret,
@@ -473,7 +474,7 @@ impl SealedPayload {
 }
 
 impl Payload {
-    /// Checks the payload's limits and that it is the one that was authorised.
+    /// Checks the payload's limits, and that the client authorised this payload.
     ///
     /// # Errors
     /// As [`SealedPayload::open`].
@@ -507,7 +508,7 @@ impl Payload {
         let schema = self.json_schema.as_deref().map(json_schema_hash) == self.sampling.json_schema;
         let authorised =
             schema && grant.hash() == auth.grant_hash && self.sampling.digest(&record_key) == auth.sampling;
-        // A beginning that is longer than the whole answer may be would leave the node nothing to sign.
+        // A start longer than the whole answer would leave the node nothing to sign.
         let room = self.resume_tokens.len() <= auth.max_output_tokens as usize;
         if !resumes || !room || !authorised {
             return Err(ErrorCode::PayloadRejected);
@@ -516,7 +517,7 @@ impl Payload {
     }
 }
 
-/// A first turn reads nothing; any other reads the head's blob first, then closed segments, newest first.
+/// Checks the blob order: none for a first turn, else the head's blob, then closed segments, newest first.
 fn check_blob_order(grant: &Grant, auth: &TurnAuth) -> Result<(), ErrorCode> {
     let Some(first) = grant.blobs.first() else {
         let reads_nothing = auth.seq == 0 && grant.records.is_empty();

@@ -1,4 +1,4 @@
-//! Frames of the turn protocol. Each frame on a substream is a `u32le` length and one of these, encoded.
+//! Frames of the turn protocol. On a substream each frame is a `u32le` length and one encoded type from here.
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -18,7 +18,7 @@ use crate::{
 /// Name of the protocol; it carries the version.
 pub const TURN_PROTOCOL: &str = "/baton/turn/1";
 
-/// Bytes of a blob that a request brings along.
+/// Bytes of a blob inside a request.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InlineBlob(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -35,19 +35,18 @@ pub struct TurnRequest {
     pub auth: SignedBytes,
     /// The sealed payload.
     pub payload: SealedPayload,
-    /// Blobs that the store may not have certified yet, at most two, found by their digest.
+    /// Blobs that the store may not have certified yet, at most two, identified by digest.
     pub inline: Vec<InlineBlob>,
     /// The signed [`MemEnvelope`](crate::memory::MemEnvelope), if a relayer added one.
     pub memory: Option<SignedBytes>,
 }
 
 impl TurnRequest {
-    /// Checks the sizes of what the request carries, which costs nothing: for nodes and relayers, right after
-    /// decoding.
+    /// Checks the sizes in a request. It is cheap; nodes and relayers call it right after decoding.
     ///
     /// # Errors
-    /// [`ErrorCode::FrameTooLarge`] for more inline blobs or a larger payload than allowed,
-    /// [`ErrorCode::BlobTooLarge`] for an inline blob that is larger than any stored one.
+    /// [`ErrorCode::FrameTooLarge`] for too many inline blobs or too large a payload,
+    /// [`ErrorCode::BlobTooLarge`] for an inline blob larger than any stored one.
     pub fn check(&self) -> Result<(), ErrorCode> {
         if self.payload.0.len() > MAX_PAYLOAD_BYTES || self.inline.len() > MAX_INLINE_BLOBS {
             return Err(ErrorCode::FrameTooLarge);
@@ -57,13 +56,13 @@ impl TurnRequest {
     }
 }
 
-/// What a client, a relayer or another node sends. One per substream, but for [`ClientFrame::Quota`], which a turn
-/// follows.
+/// A frame from a client, a relayer or another node. One per substream, except for [`ClientFrame::Quota`],
+/// which a turn follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientFrame {
     /// Serve this turn.
     Turn(TurnRequest),
-    /// To a relayer: add memory and pass it on to the node that the authorisation names.
+    /// To a relayer: add memory and pass the turn on to the authorised node.
     Relay(TurnRequest),
     /// A signed [`StatusRequest`](crate::ack::StatusRequest).
     Status(SignedBytes),
@@ -75,24 +74,24 @@ pub enum ClientFrame {
     FetchBlob {
         /// The blob.
         digest: BlobDigest,
-        /// [`BlobKey::fetch_proof`](baton_keys::session::BlobKey::fetch_proof): the digest alone is known to
-        /// everybody who reads the store, and an answer would tell them which nodes worked on the session.
+        /// [`BlobKey::fetch_proof`](baton_keys::session::BlobKey::fetch_proof). Every reader of the store
+        /// knows the digest; without a proof, an answer would show them which nodes worked on the session.
         proof: FetchProof,
     },
     /// The node's signed [`NodeRecord`](crate::node_record::NodeRecord).
     NodeRecord,
-    /// To a relayer: recall by a hint, add what was found and pass the turn on.
+    /// To a relayer: recall by a hint, add the found items and pass the turn on.
     RelayRecall {
         /// As with [`ClientFrame::Relay`].
         request: TurnRequest,
-        /// The signed [`RecallHint`](crate::memory::RecallHint), which goes no further.
+        /// The signed [`RecallHint`](crate::memory::RecallHint), which the relayer keeps to itself.
         hint: SignedBytes,
     },
-    /// Before a [`ClientFrame::Turn`] on the same substream: the quota that the turn is served under.
+    /// Before a [`ClientFrame::Turn`] on the same substream: the quota for that turn.
     Quota(QuotaUse),
 }
 
-/// The result of a turn: what the client needs, beside the text, to rebuild it.
+/// The result of a turn: together with the text, enough for the client to rebuild it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// The signed link.
@@ -114,16 +113,16 @@ pub enum StoreState {
     Stored {
         /// Its ID.
         blob_id: BlobId,
-        /// First epoch in which it is no longer kept, where the store said.
+        /// First epoch without the blob, if the store named it.
         end_epoch: Option<u64>,
     },
-    /// Not yet; the node goes on trying for a minute.
+    /// Not yet; the node tries again for a minute.
     Pending,
     /// The node has given up; the client puts the bytes itself.
     GivenUp,
 }
 
-/// What a node, or a relayer, sends.
+/// A frame from a node or a relayer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeFrame {
     /// The turn is admitted; chunks sealed under a key from this nonce follow.
@@ -133,22 +132,22 @@ pub enum NodeFrame {
     },
     /// One sealed [`ReplyEvent`].
     Chunk(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The request is refused, or the turn failed before anything was signed.
+    /// The request was refused, or the turn failed before the node signed anything.
     Refused {
-        /// Why.
+        /// The reason.
         code: ErrorCode,
-        /// Wait at least so long before trying here again; 0 says nothing.
+        /// Minimum wait in milliseconds before another try here; 0 when the node names none.
         retry_after_ms: u32,
     },
     /// Answer to a status request.
     Status(TurnStatus),
-    /// An acknowledgement or abort was taken.
+    /// An acknowledgement or abort was accepted.
     Done,
     /// Answer to a blob request.
     Blob(#[serde(with = "serde_bytes")] Vec<u8>),
     /// A signed node record.
     NodeRecord(SignedBytes),
-    /// From a relayer to the client, before the node's frames: exactly the items it added.
+    /// From a relayer to the client, before the node's frames: exactly the added items.
     Memory(Vec<MemoryItem>),
 }
 
@@ -159,16 +158,16 @@ pub enum TurnStatus {
     Accepted,
     /// Sealed and signed, perhaps not stored yet.
     Sealed {
-        /// What was sent, or would have been.
+        /// The result, whether it was sent or not.
         committed: Box<Committed>,
         /// Whether the blob is stored.
         store: StoreState,
     },
-    /// Given up by the client.
+    /// Aborted by the client.
     Aborted,
 }
 
-/// How likely a token was.
+/// The probability of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// The token.
@@ -177,7 +176,7 @@ pub struct TokenLogprob {
     pub millinats: i32,
 }
 
-/// The bytes that a token stands for: not always whole characters, and none for a token that is no text.
+/// The bytes of a token: not always whole characters, and empty for a token without text.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
@@ -190,37 +189,38 @@ impl std::fmt::Debug for TokenBytes {
 /// One event of a reply, padded and sealed in the STREAM shape. The last one has the stream's final flag.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyEvent {
-    /// Still waiting for a slot; so many turns are ahead.
+    /// Still waiting for a slot; the number of turns ahead.
     Waiting(u32),
     /// Tokens of the answer.
     Tokens {
-        /// Position of the first of them in the answer, those of a resume prefix included.
+        /// Position of the first token in the answer; a resume prefix counts.
         index: u32,
         /// Token ids; empty for a proxied engine.
         ids: Vec<u32>,
         /// Their text, cut at character boundaries; may be empty.
         text: String,
-        /// For each of `ids` in order, the token itself and then as many of the likeliest as were asked for; empty
-        /// where none were.
+        /// For each of `ids` in order: the token itself, then the requested number of likeliest tokens. Empty
+        /// if none were requested.
         logprobs: Vec<TokenLogprob>,
     },
     /// A signed [`ProgressNote`](crate::receipt::ProgressNote).
     Progress(SignedBytes),
     /// The turn is sealed, journaled and signed.
     Committed(Box<Committed>),
-    /// What the store said. Always the last event of a turn that was committed.
+    /// The store's answer. Always the last event of a committed turn.
     Store(StoreState),
     /// The turn failed and nothing was signed. Always last.
     Failed {
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
-    /// Directly before a [`ReplyEvent::Tokens`] with `logprobs`: the bytes of each token that they name, in their order.
+    /// Directly before a [`ReplyEvent::Tokens`] with `logprobs`: the bytes of each token in them, in their
+    /// order.
     Spelled(Vec<TokenBytes>),
 }
 
 impl ReplyEvent {
-    /// What is sealed as one chunk: `pad_block(encoding, 128)`.
+    /// The plaintext of one chunk: `pad_block(encoding, 128)`.
     #[must_use]
     pub fn to_chunk(&self) -> Zeroizing<Vec<u8>> {
         codec::pad_block(&codec::encode_secret(self), REPLY_BLOCK)
@@ -239,7 +239,7 @@ impl ReplyEvent {
 }
 
 impl std::fmt::Debug for ReplyEvent {
-    /// Without the answer: neither its text nor its token ids, which are the same.
+    /// Omits the answer: its text, and its token ids, which reveal the text.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Waiting(ahead) => write!(f, "Waiting({ahead})"),

@@ -1,4 +1,4 @@
-//! JSON whose maps keep the order in which their keys came: models were trained on definitions as people wrote them.
+//! JSON whose maps keep the order of their keys: models were trained on definitions in their authors' order.
 
 use std::fmt::{self, Write as _};
 
@@ -19,18 +19,18 @@ pub enum Json {
     Text(Zeroizing<String>),
     /// A list.
     List(Vec<Json>),
-    /// A map, in order. A key that came twice has its last value in its first place.
+    /// A map, in order. A repeated key has its last value at its first position.
     Map(Vec<(Zeroizing<String>, Json)>),
 }
 
 impl Json {
-    /// Reads one value that is all of a text; as deep as `serde_json` goes.
+    /// Parses a text that is exactly one value; nesting is limited by `serde_json`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// Reads the value at the beginning of a text; gives what follows it.
+    /// Parses the value at the beginning of a text; also returns the rest.
     pub(super) fn parse_first(text: &str) -> Option<(Self, &str)> {
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<Self>();
         let value = values.next()?.ok()?;
@@ -50,13 +50,13 @@ impl Json {
         entries.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value)
     }
 
-    /// The text, of a text.
+    /// The string, if the value is a text.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// As chat templates and models write it: on one line, with a space after commas and colons.
+    /// Writes it as chat templates and models do: on one line, with a space after commas and colons.
     #[must_use]
     pub fn write(&self) -> Zeroizing<String> {
         let mut out = Zeroizing::new(String::new());
@@ -64,7 +64,7 @@ impl Json {
         out
     }
 
-    /// The same for all values that say the same, whatever the order of keys and the form of numbers.
+    /// Writes equal values alike, whatever the order of keys and the form of numbers.
     #[must_use]
     pub(super) fn write_canonical(&self) -> Zeroizing<String> {
         let mut out = Zeroizing::new(String::new());
@@ -109,10 +109,10 @@ impl Json {
     }
 }
 
-/// `1`, `1.0` and `1e0` alike: programs in other languages write back whichever they have.
+/// Writes `1`, `1.0` and `1e0` alike: programs in other languages write back any of them.
 fn push_canonical(number: &Number, out: &mut String) {
     match number.as_f64().filter(|_| number.is_f64()) {
-        // As far as every whole number is one, and no further.
+        // Up to the limit below which every whole number is exact.
         #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 2^53")]
         Some(value) if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 => {
             let _ = write!(out, "{}", value as i64);
@@ -121,7 +121,7 @@ fn push_canonical(number: &Number, out: &mut String) {
     }
 }
 
-/// Appends a text as it stands between the quotes of a JSON string.
+/// Appends a text in its form between the quotes of a JSON string.
 pub fn escape(text: &str, out: &mut String) {
     for character in text.chars() {
         match character {
@@ -139,7 +139,7 @@ pub fn escape(text: &str, out: &mut String) {
 }
 
 impl fmt::Debug for Json {
-    /// Without the words.
+    /// Omits the words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
@@ -220,10 +220,10 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// Gives the last value of each key the place of its first.
+/// Moves the last value of each key to the position of the first.
 fn without_doubles(entries: Vec<(Zeroizing<String>, Json)>) -> Vec<(Zeroizing<String>, Json)> {
     let mut places: Vec<(usize, (Zeroizing<String>, Json))> = entries.into_iter().enumerate().collect();
-    // Stable: those of one key stay in the order in which they came.
+    // Stable: entries of one key keep their order.
     places.sort_by(|(_, a), (_, b)| a.0.as_str().cmp(b.0.as_str()));
     places.dedup_by(|(_, later), (_, first)| {
         let same = later.0 == first.0;

@@ -1,9 +1,13 @@
-//! Reads calls out of an answer as it comes. What is handed on as text is never part of a call, however the answer is
-//! cut; what turns out to be no call is text.
+//! Reads calls out of an answer while it arrives. However the answer is cut, emitted text is never part of a
+//! call, and text that proves not to be a call is emitted as text.
 //!
-//! Syntaxes: `<tool_call>{…}</tool_call>` (Hermes, Qwen); `[TOOL_CALLS] […]` (Mistral); `{…}` or several with `;`
-//! between, after `<|python_tag|>` or as the whole answer (Llama 3); and the latter two lists without their markers,
-//! which are control tokens of some models and have no text then.
+//! Syntaxes:
+//!
+//! - Hermes, Qwen: `<tool_call>{…}</tool_call>`
+//! - Mistral: `[TOOL_CALLS] […]`
+//! - Llama 3: `{…}`, or several with `;` between, after `<|python_tag|>` or as the whole answer
+//! - the lists of Mistral and Llama 3 without their markers: some models have these as control tokens without
+//!   text
 
 use zeroize::Zeroizing;
 
@@ -27,7 +31,7 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// What begins a call.
+/// The marker that begins a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
     Hermes,
@@ -50,45 +54,45 @@ impl Marker {
 /// Ends a call that [`Marker::Hermes`] began.
 const HERMES_END: &str = "</tool_call>";
 
-/// Markers of one answer that no call followed; after so many, all that comes is text. What follows a marker may have to be
-/// read to the answer's end to know that it is no call, so this bounds what an answer full of markers costs its readers.
+/// Most markers in one answer without a call after them; all further input is text. To rule out a call, a
+/// reader may have to read to the answer's end, so this bounds the cost of an answer full of markers.
 pub(super) const MAX_FAILED_MARKERS: usize = 16;
 
-/// Where the reader stands; what is held begins there.
+/// The reader's state; the held text begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but space came.
+    /// Only space so far.
     Begin,
-    /// The answer may be nothing but calls without a marker.
+    /// The answer may consist of calls without a marker.
     Bare,
     /// In text.
     Text,
     /// After a marker.
     Marked(Marker),
-    /// After a call, whose end marker may come.
+    /// After a call; its end marker may follow.
     After,
 }
 
-/// What came of a step.
+/// The outcome of a step.
 enum Step {
-    /// There is more to do.
+    /// The next step can run.
     Again,
     /// More of the answer is needed.
     Wait,
 }
 
-/// See the module.
+/// The reader; see the module.
 pub struct AnswerReader<K> {
     known: K,
     state: State,
-    /// What came; from `at` on it is not handed on.
+    /// The input; from `at` on it is not yet emitted.
     came: Zeroizing<String>,
     at: usize,
-    /// The space before a marker: nothing said, if it begins a call.
+    /// The space before a marker; dropped if the marker begins a call.
     gap: Zeroizing<String>,
     scan: Scan,
     calls: usize,
-    /// Markers that no call followed.
+    /// Markers without a call after them.
     failed: usize,
 }
 
@@ -103,12 +107,12 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         self.came.get(self.at..).unwrap_or_default()
     }
 
-    /// Drops all that is held.
+    /// Drops all held text.
     fn drop_held(&mut self) {
         (self.came, self.at) = Default::default();
     }
 
-    /// Takes more of the answer.
+    /// Takes the next part of the answer.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         if self.at > 0 {
             self.came.drain(..self.at);
@@ -120,7 +124,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         pieces
     }
 
-    /// The answer ends here: what is held is a call that needs no end, or text.
+    /// Ends the answer: the held text is a call that needs no end marker, or text.
     pub fn finish(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         loop {
@@ -129,7 +133,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
                 State::Marked(marker) => self.unmark(marker, &mut pieces),
                 State::After => {
                     if !self.held().trim().is_empty() {
-                        // The beginning of its end, which is all that waits there.
+                        // A partial end marker: nothing else waits in this state.
                         self.drop_held();
                     }
                     self.state = State::Text;
@@ -144,7 +148,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         }
         let rest = Zeroizing::new(self.held().to_owned());
         self.drop_held();
-        // Space after the last call is how it was written, not said.
+        // Space after the last call belongs to the syntax, not to the answer.
         let said = if self.calls > 0 { rest.trim() } else { rest.as_str() };
         if !said.is_empty() {
             pieces.push(Piece::Content(rest));
@@ -152,7 +156,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         pieces
     }
 
-    /// All that is held as calls, or else as text.
+    /// Emits all held text as calls, or else as text.
     fn finish_sequence(&mut self, pieces: &mut Vec<Piece>) {
         let bare = self.state == State::Bare;
         let allowed = |(call, exact): &(Call, bool)| !bare || (*exact && (self.known)(&call.name));
@@ -196,7 +200,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         Step::Again
     }
 
-    /// Hands on text up to a marker, or up to what may become one, and the space before it.
+    /// Emits text up to a marker or a possible marker, without the space before it.
     fn step_in_text(&mut self, pieces: &mut Vec<Piece>) -> Step {
         self.state = State::Text;
         let held = self.held();
@@ -261,7 +265,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         Step::Again
     }
 
-    /// A marker that no call followed was text.
+    /// Emits a marker without a call as text.
     fn unmark(&mut self, marker: Marker, pieces: &mut Vec<Piece>) {
         self.failed += 1;
         let mut text = std::mem::take(&mut self.gap);
@@ -275,7 +279,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
         pieces.extend(calls.into_iter().map(|(call, _)| Piece::Call(call)));
     }
 
-    /// Counts calls in, if there is room for all of them.
+    /// Counts calls, if there is room for all of them.
     fn has_room(&mut self, more: usize) -> bool {
         let fits = more > 0 && self.calls + more <= MAX_CALLS;
         self.calls += if fits { more } else { 0 };
@@ -283,7 +287,7 @@ impl<K: Fn(&str) -> bool> AnswerReader<K> {
     }
 }
 
-/// The first marker in a text, and where it begins.
+/// The first marker in a text, with its position.
 fn first_marker(text: &str) -> Option<(usize, Marker)> {
     text.match_indices(['<', '[']).find_map(|(at, _)| {
         let rest = text.get(at..)?;
@@ -292,7 +296,7 @@ fn first_marker(text: &str) -> Option<(usize, Marker)> {
     })
 }
 
-/// Length of the longest end of `text` that a marker begins with.
+/// Length of the longest suffix of `text` that is the start of a marker.
 fn begun_marker(text: &str) -> usize {
     let longest = |marker: Marker| {
         let marker = marker.text();
@@ -301,7 +305,7 @@ fn begun_marker(text: &str) -> usize {
     Marker::ALL.into_iter().map(longest).max().unwrap_or(0)
 }
 
-/// What an answer that begins with a bracket cannot be, as soon as its first key is there.
+/// Whether an answer that begins with a bracket cannot be calls; known as soon as its first key is there.
 fn cannot_be_calls(text: &str) -> bool {
     let text = text.trim_start();
     let text = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -314,7 +318,7 @@ fn cannot_be_calls(text: &str) -> bool {
 /// Keys of a call.
 const KEYS: [&str; 6] = ["name", "arguments", "parameters", "type", "function", "id"];
 
-/// All of a text as calls, with `;`, `,` or space between them.
+/// Reads a whole text as calls, with `;`, `,` or space between them.
 fn sequence(text: &str) -> Option<Vec<(Call, bool)>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
@@ -329,7 +333,7 @@ fn sequence(text: &str) -> Option<Vec<(Call, bool)>> {
     Some(calls)
 }
 
-/// The calls of a value: a map or a list of maps; none where anything in it is no call.
+/// The calls of a value, which is a map or a list of maps; none if any part is not a call.
 fn calls_of(value: &Json) -> Option<Vec<(Call, bool)>> {
     match value {
         Json::List(values) => values.iter().map(call_of).collect(),
@@ -337,7 +341,7 @@ fn calls_of(value: &Json) -> Option<Vec<(Call, bool)>> {
     }
 }
 
-/// A call, and whether it has nothing that a call has not.
+/// A call, and whether it has only the keys of a call.
 fn call_of(value: &Json) -> Option<(Call, bool)> {
     let Json::Map(entries) = value else { return None };
     let mut exact = entries.iter().all(|(key, _)| KEYS.contains(&key.as_str()));
@@ -354,14 +358,14 @@ fn call_of(value: &Json) -> Option<(Call, bool)> {
     let arguments = match given {
         None | Some(Json::Null) => Json::Map(Vec::new()),
         Some(map @ Json::Map(_)) => map.clone(),
-        // As OpenAI's API has them.
+        // The form of OpenAI's API.
         Some(Json::Text(text)) => Json::parse(text).filter(|value| matches!(value, Json::Map(_)))?,
         Some(_) => return None,
     };
     Some((Call { name: name.to_owned(), arguments }, exact))
 }
 
-/// Finds the end of a JSON map or list, looking at each byte once.
+/// Finds the end of a JSON map or list; reads each byte once.
 #[derive(Default)]
 struct Scan {
     at: usize,
@@ -371,11 +375,11 @@ struct Scan {
 }
 
 enum Scanned {
-    /// It has not come yet.
+    /// Not there yet.
     Open,
-    /// It is neither.
+    /// Neither a map nor a list.
     Wrong,
-    /// Here.
+    /// At this position.
     End(usize),
 }
 

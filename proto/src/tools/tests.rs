@@ -23,7 +23,7 @@ fn reads_the_syntax_of_each_family() {
     check(hermes, "", &[f()]);
     check(&format!("Let me see.\n\n{hermes}\n{hermes}\n"), "Let me see.", &[f(), f()]);
     check(&format!("{hermes}\nDone."), "\nDone.", &[f()]);
-    // Ended by its length or a stop string, after all of the call.
+    // Cut by its length or a stop string, after the whole call.
     check(hermes.strip_suffix("/tool_call>").unwrap(), "", &[f()]);
     check(hermes.strip_suffix("\n</tool_call>").unwrap(), "", &[f()]);
 
@@ -103,7 +103,7 @@ fn an_answer_full_of_markers_is_text_after_some_of_them() {
         let mut reader = AnswerReader::new(|_| true);
         let mut pieces = reader.push(&text);
         pieces.extend(reader.finish());
-        // Each marker that is taken for one ends a piece; what comes after the last of them is not looked through again.
+        // Each accepted marker ends a piece; the reader does not scan the text after the last of them again.
         assert!(pieces.len() <= 2 * reader::MAX_FAILED_MARKERS + 2, "{marker}: {} pieces", pieces.len());
         let said = read_answer(&text, |_| true);
         assert!(*said.content == text && said.calls.is_empty(), "{marker}");
@@ -183,7 +183,7 @@ fn call_ids_tell_their_place() {
     }
 }
 
-/// Answers out of what the syntaxes are made of.
+/// Answers made of fragments of the syntaxes.
 fn scrambled() -> impl Strategy<Value = String> {
     let parts = [
         "<tool_call>",
@@ -234,7 +234,7 @@ proptest! {
             }
         }
         prop_assert_eq!((content.as_str(), &calls), (whole.content.as_str(), &whole.calls));
-        // Nothing is lost where there is no call.
+        // Without a call, nothing is lost.
         if calls.is_empty() {
             prop_assert_eq!(&content, &text);
             let canonical = canonical_answer(&text);
