@@ -1,9 +1,12 @@
-//! The account key of a memory owner: its file, its backup words, and the signatures on requests to a relayer.
+//! The account key of a memory owner: its file, its backup words, and its signatures on requests to a
+//! relayer.
 //!
-//! An account is an Ed25519 key; its id is the key's Sui address ([`crate::owner`]), so whoever checks a signature also
-//! knows whose it is. Requests are signed as the published `memwal` SDK does, over the raw text of [`request_text`]:
-//! that text begins with a digit of the time, and every labelled message with a length below that of a label and
-//! `baton/`, so neither can be taken for the other.
+//! An account is an Ed25519 key; its id is the key's Sui address ([`crate::owner`]). So the verifier of a
+//! signature also knows the account.
+//!
+//! Requests are signed as in the published `memwal` SDK, over the raw text of [`request_text`]. That text
+//! begins with a digit of the time. A labelled message begins with a length byte below any digit, then
+//! `baton/`. So neither can pass for the other.
 
 use std::{fs, path::Path};
 
@@ -20,9 +23,9 @@ use crate::{
     words::WordsError,
 };
 
-/// What an account key is, in its file.
+/// The kind of an account key file.
 pub const ACCOUNT_KEY_KIND: &str = "account";
-/// How far a request's time may be from the relayer's, in seconds.
+/// Largest difference between a request's time and the relayer's, in seconds.
 pub const MAX_REQUEST_AGE_SECONDS: u64 = 300;
 
 /// Header with the signer's public key, in hex.
@@ -40,7 +43,7 @@ pub const HEADER_ACCOUNT_ID: &str = "x-account-id";
 #[derive(Clone, Debug)]
 pub struct AccountKey(SecretSigningKey);
 
-/// What a signature of an export of memory is over: the BLAKE3 of the lines before it, each with a line feed.
+/// The bytes that a memory export's signature covers: the BLAKE3 of its earlier lines, each with a line feed.
 pub fn export_digest<'a>(lines: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     for line in lines {
@@ -63,7 +66,7 @@ impl AccountKey {
         Self(SecretSigningKey::from_seed(seed))
     }
 
-    /// Writes the key to a new file with mode 0600; an existing one is never overwritten.
+    /// Writes the key to a new file with mode 0600; never overwrites an existing file.
     ///
     /// # Errors
     /// [`KeyFileError::Io`], also when the file exists.
@@ -86,7 +89,7 @@ impl AccountKey {
         Ok(Self::from_seed(files::load(path, ACCOUNT_KEY_KIND, passphrase)?.expose()))
     }
 
-    /// Whether there is a key file at a path.
+    /// Whether a key file exists at a path.
     #[must_use]
     pub fn exists(path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok()
@@ -98,10 +101,11 @@ impl AccountKey {
         SessionRoot::from_bytes(*self.0.expose_seed()).to_words()
     }
 
-    /// The key from its 24 words. Any 24 words of a backup give some account, a session's too: its address tells.
+    /// The key from its 24 words. Any 24 backup words give an account, also those of a session: compare the
+    /// address.
     ///
     /// # Errors
-    /// [`WordsError`], naming the first wrong word where one is.
+    /// [`WordsError`], with the first wrong word if there is one.
     pub fn from_words(words: &str) -> Result<Self, WordsError> {
         Ok(Self::from_seed(SessionRoot::from_words(words)?.expose()))
     }
@@ -118,19 +122,19 @@ impl AccountKey {
         account_id(&self.public_key())
     }
 
-    /// The signing key, for objects that are signed under a label.
+    /// The signing key, for objects signed under a label.
     #[must_use]
     pub fn signing_key(&self) -> &SecretSigningKey {
         &self.0
     }
 
-    /// Signs a request for an account: this key's own, or the one that made it its delegate.
+    /// Signs a request for an account: this key's own account, or the account that made it a delegate.
     #[must_use]
     pub fn sign_request(&self, request: &RequestParts<'_>) -> [u8; SIGNATURE_LEN] {
         self.0.sign_raw(request_text(request).as_bytes())
     }
 
-    /// The headers of a request that is signed now, under a fresh nonce. `account` is the account that is acted for.
+    /// The headers of a request signed now, under a fresh nonce, on behalf of `account`.
     #[must_use]
     pub fn request_headers(
         &self,
@@ -167,7 +171,7 @@ pub fn account_id(key: &PublicKey) -> String {
     format!("0x{}", hex::encode(sui_address(key)))
 }
 
-/// What a request's signature covers, each part as it is sent.
+/// The parts of a request that its signature covers, as sent.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestParts<'a> {
     /// Seconds since the Unix epoch, in digits.
@@ -176,11 +180,11 @@ pub struct RequestParts<'a> {
     pub method: &'a str,
     /// From the first slash, with the query as sent.
     pub path_and_query: &'a str,
-    /// SHA-256 of the body in lower-case hex; of no bytes where there is none.
+    /// SHA-256 of the body in lower-case hex; an absent body counts as no bytes.
     pub body_sha256: &'a str,
     /// A version 4 UUID.
     pub nonce: &'a str,
-    /// The account that is acted for; empty where the header is absent.
+    /// The account on whose behalf the request is; empty without the header.
     pub account_id: &'a str,
 }
 
@@ -194,7 +198,7 @@ pub fn request_text(parts: &RequestParts<'_>) -> String {
 /// Checks the signature of a request, strictly.
 ///
 /// # Errors
-/// [`BadSignature`], whatever the reason.
+/// [`BadSignature`], for every cause.
 pub fn verify_request(
     key: &PublicKey,
     parts: &RequestParts<'_>,
@@ -255,7 +259,7 @@ mod tests {
         assert_eq!(verify_request(&stranger, &good, &signature), Err(BadSignature));
     }
 
-    /// A signature under a label is none of a request, whatever the request says.
+    /// A signature under a label is never valid for a request, whatever the request contains.
     #[test]
     fn requests_and_labelled_messages_are_never_the_same_bytes() {
         let text = request_text(&RequestParts {

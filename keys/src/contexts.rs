@@ -1,14 +1,14 @@
-//! Every context string and signature label of the protocol, in one place.
+//! Every context string and signature label of the protocol.
 //!
 //! A context string separates one use of BLAKE3's `derive_key` from all others; a label does the same for
-//! signatures. They are part of the frozen byte format: a change here is a new protocol version.
+//! signatures. They are part of the frozen byte format: any change is a new protocol version.
 
 /// A BLAKE3 `derive_key` context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context(pub(crate) &'static str);
 
 impl Context {
-    /// The context string as it goes into `derive_key`.
+    /// The context string for `derive_key`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.0
@@ -24,7 +24,7 @@ macro_rules! contexts {
 }
 
 contexts! {
-    /// All contexts of the protocol with their names, for documentation and the test that no two are equal.
+    /// All contexts of the protocol with their names, for documentation and the test that they are distinct.
     ALL_CONTEXTS:
     /// Root secret to the session's Ed25519 seed.
     SESSION_SIGN = "session-sign";
@@ -96,9 +96,9 @@ contexts! {
     JSON_SCHEMA = "json-schema";
     /// Operator's secret to the key that shortens session ids in logs.
     LOG_PSEUDONYM = "log-pseudonym";
-    /// Key file secret to the key that seals what a program keeps on its own disk.
+    /// Key file secret to the key that seals a program's own files.
     AT_REST = "at-rest";
-    /// Blob key and digest to the proof with which a blob's bytes are asked for.
+    /// Blob key and digest to the proof that accompanies a request for the blob's bytes.
     BLOB_FETCH = "blob-fetch";
     /// Seed of a turn to the key of the sampler's random numbers.
     SAMPLER_RANDOMNESS = "sampler-randomness";
@@ -121,7 +121,7 @@ contexts! {
 }
 
 contexts! {
-    /// Contexts that serve only what a relayer keeps on its own disk: no wire object depends on them.
+    /// Contexts for a relayer's own files alone: no wire object depends on them.
     RELAYER_CONTEXTS:
     /// Secret of an owner of memories to the key of content hashes.
     OWNER_CONTENT_HASH = "owner-content-hash";
@@ -138,15 +138,16 @@ contexts! {
 }
 
 contexts! {
-    /// Contexts that serve only a client's own memory: no wire object depends on them.
+    /// Contexts for a client's own memory alone: no wire object depends on them.
     CLIENT_CONTEXTS:
-    /// Root secret to the key of the tags that remember which node read a session last.
+    /// Root secret to the key of the tags that record a session's latest reader node.
     WARM_TAG = "warm-tag";
     /// Root secret and device id to the key of the tags in the ids of that device's turns.
     TURN_TAG = "turn-tag";
 }
 
-/// What a signature is for. The signed message is the label's length as one byte, the label, and the bytes.
+/// The purpose of a signature. The signed message is the label's length as one byte, the label, and the
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureLabel(pub(crate) &'static str);
 
@@ -175,9 +176,9 @@ labels! {
     RECEIPT = "receipt";
     /// An acknowledgement of a turn, by the session key.
     TURN_ACK = "turn-ack";
-    /// The abort of attempts that were not accepted, by the session key.
+    /// The abort of unaccepted attempts, by the session key.
     ABORT = "abort";
-    /// A question for the state of a turn, by the session key.
+    /// A request for the state of a turn, by the session key.
     STATUS_REQUEST = "status-request";
     /// A progress note, by the serving node.
     PROGRESS = "progress";
@@ -189,21 +190,21 @@ labels! {
     MEMORY = "memory";
     /// A delegation of memory to another key, by the owner's account key.
     DELEGATION = "delegation";
-    /// What a client wants recalled for a turn, by its owner's account key.
+    /// A client's hint for recall in a turn, by its owner's account key.
     RECALL_HINT = "recall-hint";
-    /// Where a session stands, by the relayer that drove its last turn.
+    /// A session's position, by the relayer that drove its last turn.
     CHAT_HEAD = "chat-head";
     /// An export of an owner's memory, by the owner's export key at the relayer, and by the owner's account key.
     MEMORY_EXPORT = "memory-export";
-    /// A quota, by its issuer or by the holder who narrows it.
+    /// A quota, by its issuer or by the holder that narrows it.
     QUOTA_GRANT = "quota-grant";
     /// The use of a quota for one turn, by its holder.
     QUOTA_PROOF = "quota-proof";
-    /// An authorisation of embeddings, by a key of the client's that is used once.
+    /// An authorisation of embeddings, by a single-use key of the client.
     EMBED_AUTH = "embed-auth";
     /// Embeddings, by the node that made them.
     EMBED_REPLY = "embed-reply";
-    /// What came of an audit, by the node that made it.
+    /// The result of an audit, by the node that made it.
     AUDIT_REPORT = "audit-report";
 }
 

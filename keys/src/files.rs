@@ -1,4 +1,4 @@
-//! Key files: 32 secret bytes in a file that only its owner may read, in the clear or under a passphrase.
+//! Key files: 32 secret bytes in a file that its owner alone may read, in the clear or under a passphrase.
 //!
 //! Layout, text: line 1 `baton-key-v1 <kind>`, line 2 either `plain <hex>` or
 //! `argon2id <m KiB> <t> <p> <salt hex> <sealed hex>`. The sealed form is `XChaCha20-Poly1305` under Argon2id
@@ -18,30 +18,30 @@ use crate::{
     secret::{kdf, random_bytes, secret_key},
 };
 
-/// A key file is a few hundred bytes; more is not one.
+/// Largest key file: a real file has a few hundred bytes.
 const MAX_FILE_LEN: usize = 4096;
 /// Argon2id memory in KiB (RFC 9106's second recommended choice).
 const ARGON2_MEMORY_KIB: u32 = 64 * 1024;
 /// Argon2id passes.
 const ARGON2_PASSES: u32 = 3;
-/// The most a key file may ask for, so that a hostile one cannot exhaust memory or time.
+/// Highest Argon2id cost that a key file may name, so that a hostile file cannot exhaust memory or time.
 const ARGON2_MAX_MEMORY_KIB: u32 = 1024 * 1024;
 const ARGON2_MAX_PASSES: u32 = 16;
 
-/// Why a key file could not be read or written.
+/// The failure to read or write a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The file system said no.
+    /// The file system refused.
     #[error("cannot {action} key file {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// Others than the owner may read the file.
+    /// Other users may read the file.
     #[error("key file {path} can be read by others (mode {mode:o}): run chmod 600 on it")]
     Permissions {
         /// The file.
@@ -49,7 +49,7 @@ pub enum KeyFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The file is empty, as a full disk or a power cut leaves a file that was being made.
+    /// The file is empty: the mark of a full disk or a power cut while it was made.
     #[error(
         "key file {path} is empty, so it holds no key: a full disk or a power cut may have stopped its making; remove it, \
          and the next start makes a new key (if a key was in use here before, put its copy in the file's place)"
@@ -58,15 +58,15 @@ pub enum KeyFileError {
         /// The file.
         path: PathBuf,
     },
-    /// It is not a key file of this kind.
+    /// The file is not a key file of this kind.
     #[error("{path} is not a key file for {kind}")]
     Format {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The expected kind.
         kind: String,
     },
-    /// The file is sealed and no passphrase was given.
+    /// The file is sealed, and the caller gave no passphrase.
     #[error("key file {path} is protected by a passphrase")]
     PassphraseNeeded {
         /// The file.
@@ -92,13 +92,13 @@ impl FileSecret {
         Self(random_bytes())
     }
 
-    /// Seals something that this program keeps on its own disk.
+    /// Seals bytes for this program's own disk.
     #[must_use]
     pub fn seal(&self, associated: &[u8], text: &[u8]) -> Vec<u8> {
         seal_random(&Zeroizing::new(kdf(AT_REST, &[&self.0])), associated, text)
     }
 
-    /// Opens what [`FileSecret::seal`] made.
+    /// Opens bytes sealed by [`FileSecret::seal`].
     ///
     /// # Errors
     /// [`OpenError`] when secret, associated data or bytes do not belong together.
@@ -107,7 +107,7 @@ impl FileSecret {
     }
 }
 
-/// Writes a new key file with mode 0600, flushed with its folder; an existing file is never overwritten.
+/// Writes a new key file with mode 0600, flushed with its folder; never overwrites an existing file.
 ///
 /// # Errors
 /// [`KeyFileError::Io`], also when the file exists.
@@ -172,10 +172,10 @@ pub fn load(path: &Path, kind: &str, passphrase: Option<&str>) -> Result<FileSec
     }
 }
 
-/// Whether a key file asks for a passphrase, without opening it.
+/// Whether a key file needs a passphrase; does not open it.
 ///
 /// # Errors
-/// [`KeyFileError`] when it cannot be read.
+/// [`KeyFileError`] when the file cannot be read.
 pub fn needs_passphrase(path: &Path) -> Result<bool, KeyFileError> {
     Ok(read_private(path, "any use")?.lines().nth(1).is_some_and(|line| line.starts_with("argon2id ")))
 }
@@ -206,9 +206,9 @@ fn read_private(path: &Path, kind: &str) -> Result<Zeroizing<String>, KeyFileErr
     let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
     let file = File::open(path).map_err(|source| io_error("open", path, source))?;
     check_mode(path, &file)?;
-    // With room for the longest file there is: a buffer that grew would leave copies behind.
+    // Room for the longest key file: a buffer that grows leaves copies behind.
     let mut text = Zeroizing::new(String::with_capacity(MAX_FILE_LEN + 1));
-    // One byte more than a key file has, to see that a longer one is longer.
+    // One byte more than the longest key file, to detect a longer file.
     match file.take(MAX_FILE_LEN as u64 + 1).read_to_string(&mut text) {
         Ok(0) => Err(KeyFileError::Empty { path: path.to_owned() }),
         Ok(length) if length <= MAX_FILE_LEN => Ok(text),
@@ -231,11 +231,13 @@ fn check_mode(_: &Path, _: &File) -> Result<(), KeyFileError> {
     Ok(())
 }
 
-/// Writes a new file that only its owner may read (0600), and flushes file and folder. The file appears whole or not at
-/// all: its bytes are written and flushed under a temporary name beside it first. A failure leaves nothing behind.
+/// Writes a new file that its owner alone may read (0600), and flushes file and folder.
+///
+/// The file appears whole or not at all: its bytes are first written and flushed under a temporary name
+/// beside it. A failure leaves nothing behind.
 ///
 /// # Errors
-/// The file system's, `AlreadyExists` among them: an existing file stays as it is.
+/// Those of the file system, with `AlreadyExists` among them: an existing file stays as it is.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_new_by(path, |file| file.write_all(bytes))
 }
@@ -246,14 +248,14 @@ fn write_new_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     }
     let temporary = write_temporary(path, write)?;
     let named = name_new(&temporary, path);
-    // After a link the temporary name is a second one; after a rename it is gone already.
+    // After a hard link the temporary name is a second name; after a rename it is gone.
     let _ = fs::remove_file(&temporary);
     named?;
     sync_parent(path)
 }
 
-/// Gives a file its name unless another file has it: by a hard link, which never replaces; where the file system has no
-/// hard links, by a rename after a look.
+/// Names a file, unless the name is taken. A hard link never replaces a file. On a file system without hard
+/// links: a check, then a rename.
 fn name_new(temporary: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(temporary, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
@@ -270,7 +272,7 @@ fn write_temporary(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>)
     let temporary = path.with_file_name(name);
     let mut file = create_new_private(&temporary)?;
     write(&mut file).and_then(|()| file.sync_all()).inspect_err(|_| {
-        // The leftover is removed as far as possible, and the first error is the one told.
+        // Removal is best effort; the caller gets the first error.
         let _ = fs::remove_file(&temporary);
     })?;
     Ok(temporary)
@@ -287,11 +289,11 @@ fn create_new_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Replaces a private file whole: written beside it, flushed, then renamed over it. A failure leaves the old file
-/// as it was and nothing beside it.
+/// Replaces a private file whole: writes and flushes a file beside it, then renames that over it. A failure
+/// leaves the old file as it was and nothing beside it.
 ///
 /// # Errors
-/// The file system's.
+/// Those of the file system.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_by(path, |file| file.write_all(bytes))
 }
@@ -304,13 +306,16 @@ fn replace_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> i
     sync_parent(path)
 }
 
-/// As [`replace_private`], for a file whose old bytes are secrets that must go: once the new file is in place and flushed,
-/// the old one's bytes are overwritten as far as the file system lets one (a copy-on-write one keeps them until it needs
-/// the space). The new file is written under `path` with `.new` added, so callers exclude each other, and a crash leaves
-/// at most that one for [`discard_leftover`].
+/// As [`replace_private`], for a file whose old secrets must be destroyed.
+///
+/// 1. The new file is written under `path` with `.new` added, flushed, and renamed over the old file.
+/// 2. The old bytes are overwritten, as far as the file system allows. A copy-on-write one keeps them until
+///    it needs space.
+///
+/// Callers must exclude each other. A crash leaves at most the `.new` file, for [`discard_leftover`].
 ///
 /// # Errors
-/// The file system's. Until the rename the old file is as it was.
+/// Those of the file system. Until the rename the old file is unchanged.
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     discard_leftover(path)?;
     let old = match OpenOptions::new().write(true).open(path) {
@@ -325,29 +330,29 @@ pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&temporary, path)?;
     sync_parent(path)?;
     if let Some(old) = old {
-        // The new file stands and the old one has no name any more: that its blocks could not be wiped undoes nothing.
+        // The new file is in place and the old file has no name: a failed wipe of its blocks undoes nothing.
         let _ = overwrite(&old);
     }
     Ok(())
 }
 
-/// Removes what a crash in [`replace_secret`] left beside a file.
+/// Removes the file that a crash in [`replace_secret`] left.
 ///
 /// # Errors
-/// The file system's.
+/// Those of the file system.
 pub fn discard_leftover(path: &Path) -> io::Result<()> {
     remove_secret(&leftover_of(path))
 }
 
-/// Removes a file of secrets, its bytes overwritten as far as possible, and flushes its folder. One that is not there is
-/// removed already.
+/// Removes a file of secrets: overwrites its bytes as far as possible and flushes its folder. A missing file
+/// counts as removed.
 ///
 /// # Errors
-/// The file system's.
+/// Those of the file system.
 pub fn remove_secret(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).open(path) {
         Ok(file) => {
-            // Unlinking is what counts; see `replace_secret`.
+            // The removal counts; see `replace_secret`.
             let _ = overwrite(&file);
             fs::remove_file(path)?;
             sync_parent(path)
@@ -369,10 +374,10 @@ fn overwrite(mut file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Reads a file of secrets that only its owner may read; `None` where there is none.
+/// Reads a file of secrets that its owner alone may read; `None` if it does not exist.
 ///
 /// # Errors
-/// [`KeyFileError`]: also for one that others may read or that has more than `limit` bytes.
+/// [`KeyFileError`], also when others may read the file or when it exceeds `limit` bytes.
 pub fn read_secret(path: &Path, kind: &str, limit: u64) -> Result<Option<Zeroizing<Vec<u8>>>, KeyFileError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -383,16 +388,16 @@ pub fn read_secret(path: &Path, kind: &str, limit: u64) -> Result<Option<Zeroizi
     let length = file.metadata().map_err(|source| io_error("inspect", path, source))?.len();
     let format_error = || KeyFileError::Format { path: path.to_owned(), kind: kind.to_owned() };
     let room = usize::try_from(length).ok().filter(|_| length <= limit).ok_or_else(format_error)?;
-    // With room for the whole file: a buffer that grew would leave copies behind.
+    // Room for the whole file: a buffer that grows leaves copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
     file.take(length).read_to_end(&mut bytes).map_err(|source| io_error("read", path, source))?;
     Ok(Some(bytes))
 }
 
-/// Makes a folder, with its parents, that only its owner may enter (0700).
+/// Makes a folder, with its parents, that its owner alone may enter (0700).
 ///
 /// # Errors
-/// The file system's.
+/// Those of the file system.
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -538,7 +543,7 @@ mod tests {
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        // The rename fails: a folder cannot be replaced by a file.
+        // The rename fails: a file cannot replace a folder.
         let occupied = folder.path().join("folder");
         fs::create_dir(&occupied).unwrap();
         assert!(replace_private(&occupied, b"one").is_err());
@@ -550,7 +555,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         replace_secret(&path, b"first secret").unwrap();
-        // A second name for the old bytes, to see what becomes of them.
+        // A second name for the old bytes, to observe the overwrite.
         let watched = folder.path().join("watched");
         fs::hard_link(&path, &watched).unwrap();
         replace_secret(&path, b"second").unwrap();

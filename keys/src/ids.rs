@@ -1,5 +1,5 @@
-//! Byte identifiers: every 32-byte or 16-byte value on the wire has its own type, so that two of them
-//! cannot be mixed up. Identifiers are public values; secrets live in [`crate::secret`].
+//! Byte identifiers: each 32-byte or 16-byte value on the wire has its own type, so that no two can be mixed
+//! up. Identifiers are public values; secrets live in [`crate::secret`].
 
 /// Defines a public fixed-size byte identifier with hex `Display`, `Debug`, parsing, and serde as a plain
 /// byte tuple (no length prefix on the wire).
@@ -64,11 +64,11 @@ macro_rules! byte_id {
     };
 }
 
-/// A text that is not the hex form of the identifier asked for.
+/// A text that is not the hex form of the expected identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected} hexadecimal characters")]
 pub struct ParseIdError {
-    /// Number of characters the identifier has in hex.
+    /// Number of hex characters of the identifier.
     pub expected: usize,
 }
 
@@ -105,11 +105,11 @@ byte_id!(
     ExchangeKey, 32
 );
 byte_id!(
-    /// The key under which a session's head record is indexed: a hash of the head public key.
+    /// The index key of a session's head record: a hash of the head public key.
     HeadIndexKey, 32
 );
 byte_id!(
-    /// The 16 random-looking bytes that open every stored blob.
+    /// The 16 random-looking bytes at the start of every stored blob.
     BlobSalt, 16
 );
 

@@ -1,8 +1,8 @@
 //! Identities, the session key schedule, sealing and key files of Baton.
 //!
-//! This crate owns every cipher, signature and secret of the project; nothing else touches one. It is pure but
-//! for key files: no network, no async runtime. Its callers are `baton-proto`, which builds wire objects from
-//! it, and the programs, for their identities.
+//! This crate owns every cipher, signature and secret of the project; no other crate touches one. It is pure
+//! except for key files: no network, no async runtime. Its callers are `baton-proto`, which builds wire
+//! objects from it, and the programs, for their identities.
 
 pub mod account;
 pub mod contexts;

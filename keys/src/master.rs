@@ -1,8 +1,9 @@
 //! The relayer's master key, the secrets of an owner of memories, and the random keys that seal their records.
 //!
-//! The master key wraps the owners' key files and gives owners their pseudonyms; it seals no memory itself. What an
-//! owner's records are sealed under is random and lies in the owner's key file only, so that destroying it there makes
-//! every copy of the sealed bytes noise. Called by `baton-memory`.
+//! The master key wraps the owners' key files and gives owners their pseudonyms; it seals no memory itself.
+//!
+//! A random key seals an owner's records. It lies in the owner's key file only, so its destruction there
+//! turns every copy of the sealed bytes into noise. Called by `baton-memory`.
 
 use std::{io, path::Path};
 
@@ -24,22 +25,22 @@ use crate::{
 pub const MASTER_KEY_KIND: &str = "relayer-master";
 /// Bytes that sealing adds to a text: nonce and tag.
 pub const DATA_OVERHEAD: usize = 24 + 16;
-/// Salt of the extraction: it separates this key from any other that is made of the same bytes.
+/// Salt of the extraction: it separates this key from other keys of the same bytes.
 const SALT: &[u8] = b"baton relayer master key v1";
 
-/// What a key derived from the master key is for: the labels of HKDF-SHA256 (RFC 5869), all of them.
+/// The use of a key derived from the master key: all labels of HKDF-SHA256 (RFC 5869).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MasterUse {
-    /// The pseudonym under which a database knows an owner.
+    /// An owner's pseudonym in a database.
     Pseudonym,
     /// Wraps an owner's key file.
     OwnerKeys,
-    /// Shows that a folder of key files was made with this master key.
+    /// Shows that this master key made a folder of key files.
     FolderCheck,
 }
 
 impl MasterUse {
-    /// All of them.
+    /// All uses.
     pub const ALL: &[Self] = &[Self::Pseudonym, Self::OwnerKeys, Self::FolderCheck];
 
     /// The label, the first part of HKDF's info.
@@ -67,7 +68,7 @@ impl MasterKey {
         files::load(path, MASTER_KEY_KIND, passphrase).map(|secret| Self(*secret.expose()))
     }
 
-    /// Reads the master key's file, or makes it (mode 0600) where there is none.
+    /// Reads the master key's file, or makes it (mode 0600) if it does not exist.
     ///
     /// # Errors
     /// [`KeyFileError`], by cause.
@@ -80,19 +81,19 @@ impl MasterKey {
         Self::load(path, passphrase)
     }
 
-    /// A pseudonym of an owner, 16 bytes that tell nothing of the address to whoever lacks this key.
+    /// An owner's pseudonym, 16 bytes. It reveals nothing of the address without this key.
     #[must_use]
     pub fn pseudonym(&self, owner: &[u8; 32]) -> [u8; 16] {
         self.derive(MasterUse::Pseudonym, owner)
     }
 
-    /// The key that wraps the key file of the owner with a pseudonym.
+    /// The key that wraps the key file of the owner with this pseudonym.
     #[must_use]
     pub fn owner_wrap(&self, pseudonym: &[u8; 16]) -> DataKey {
         DataKey(self.derive(MasterUse::OwnerKeys, pseudonym))
     }
 
-    /// A value that only this master key gives, to be kept beside the key files.
+    /// A value that only this master key gives, to be stored beside the key files.
     #[must_use]
     pub fn folder_check(&self) -> [u8; 32] {
         self.derive(MasterUse::FolderCheck, &[])
@@ -113,7 +114,7 @@ secret_key!(
     OwnerSecret
 );
 
-/// What a key derived from an owner's secret is for.
+/// The use of a key derived from an owner's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerUse {
     /// Hashes of canonical contents.
@@ -158,8 +159,8 @@ impl OwnerSecret {
 }
 
 secret_key!(
-    /// A key that seals data at rest: records of a segment, the content of one blob, or an owner's key file. When it is
-    /// destroyed, every copy of what it sealed is noise.
+    /// A key that seals data at rest: records of a segment, the content of one blob, or an owner's key file.
+    /// Its destruction turns every copy of the sealed bytes into noise.
     DataKey
 );
 
@@ -170,14 +171,14 @@ impl DataKey {
         Self(random_bytes())
     }
 
-    /// Seals under a random nonce, so that the same text never gives the same bytes: `nonce(24) ‖ XChaCha20-Poly1305`,
-    /// [`DATA_OVERHEAD`] bytes longer than the text.
+    /// Seals under a random nonce: `nonce(24) ‖ XChaCha20-Poly1305`, [`DATA_OVERHEAD`] bytes longer than the
+    /// text. The same text never gives the same bytes.
     #[must_use]
     pub fn seal(&self, associated: &[u8], text: &[u8]) -> Vec<u8> {
         seal_random(&self.0, associated, text)
     }
 
-    /// Opens what [`Self::seal`] made.
+    /// Opens bytes sealed by [`Self::seal`].
     ///
     /// # Errors
     /// [`OpenError`] when key, associated data and bytes do not belong together.
@@ -192,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// Known answers, made with an HKDF written out with Python's `hmac` module.
+    /// Known answers from an HKDF written with Python's `hmac` module.
     #[test]
     fn derives_known_values() {
         let master = MasterKey::from_bytes([7; 32]);

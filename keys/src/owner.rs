@@ -2,8 +2,8 @@
 
 use crate::ids::PublicKey;
 
-/// `BLAKE2b-256(0x00 ‖ Ed25519 public key)`: Sui's address of an Ed25519 key (flag byte 0x00), so ownership is
-/// checked, not looked up. Source: Sui documentation, "Keys and addresses".
+/// `BLAKE2b-256(0x00 ‖ Ed25519 public key)`: Sui's address of an Ed25519 key (flag byte 0x00). So a verifier
+/// computes ownership and looks nothing up. Source: Sui documentation, "Keys and addresses".
 #[must_use]
 pub fn sui_address(key: &PublicKey) -> [u8; 32] {
     let hash = blake2b_simd::Params::new().hash_length(32).to_state().update(&[0]).update(&key.0).finalize();
@@ -14,7 +14,7 @@ pub fn sui_address(key: &PublicKey) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// Known answer, made with Python's `hashlib.blake2b(bytes(33), digest_size=32)`.
+    /// Known answer from Python's `hashlib.blake2b(bytes(33), digest_size=32)`.
     #[test]
     fn address_of_the_zero_key() {
         assert_eq!(

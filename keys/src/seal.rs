@@ -1,5 +1,9 @@
-//! Symmetric sealing: deterministic and committing for what is stored, one-shot for a payload, STREAM for a
-//! reply, random-nonce for a program's own disk. Nothing outside this crate touches a cipher.
+//! Symmetric sealing. No other crate touches a cipher.
+//!
+//! - stored bytes: deterministic and committing
+//! - a payload: one-shot
+//! - a reply: STREAM
+//! - a program's own disk: random nonce
 
 use chacha20poly1305::{
     ChaCha20Poly1305, KeyInit as _, XChaCha20Poly1305,
@@ -22,19 +26,19 @@ pub const DETERMINISTIC_OVERHEAD: usize = SIV_LEN + TAG_LEN;
 /// Length of an `XChaCha20` nonce in bytes.
 const XNONCE_LEN: usize = 24;
 
-/// A ciphertext that does not open: wrong key, wrong associated data or changed bytes, which cannot be told
-/// apart.
+/// A ciphertext that does not open: wrong key, wrong associated data or changed bytes; the three look alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the sealed bytes do not open")]
 pub struct OpenError;
 
-/// Seals deterministically and committing to the key.
+/// Seals deterministically, with a commitment to the key.
 ///
-/// `siv = BLAKE3_keyed(KDF("siv-mac", key), u64le(len(ad)) ‖ ad ‖ text)`, output
-/// `siv(32) ‖ XChaCha20-Poly1305(KDF("siv-encrypt", key), nonce = siv[..24], ad = siv ‖ ad, text)`.
-/// The same key, associated data and text give the same bytes, so whoever has them can rebuild a stored
-/// blob; another key cannot open the same bytes, since the whole `siv` is a keyed hash that is checked.
-/// Construction: SIV (RFC 5297) with a keyed BLAKE3 as its PRF.
+/// `siv = BLAKE3_keyed(KDF("siv-mac", key), u64le(len(ad)) ‖ ad ‖ text)`, output `siv(32) ‖
+/// XChaCha20-Poly1305(KDF("siv-encrypt", key), nonce = siv[..24], ad = siv ‖ ad, text)`.
+///
+/// The same key, associated data and text give the same bytes, so their holder can rebuild a stored blob.
+/// Another key cannot open them, since opening checks the whole `siv`, a keyed hash. Construction: SIV (RFC
+/// 5297) with a keyed BLAKE3 as its PRF.
 pub(crate) fn seal_deterministic(key: &[u8; 32], associated: &[u8], text: &[u8]) -> Vec<u8> {
     let siv = synthetic_nonce(key, associated, text);
     let encrypt_key = Zeroizing::new(kdf(SIV_ENCRYPT, &[key]));
@@ -45,7 +49,7 @@ pub(crate) fn seal_deterministic(key: &[u8; 32], associated: &[u8], text: &[u8])
     out
 }
 
-/// Opens what [`seal_deterministic`] made, and checks the commitment.
+/// Opens bytes sealed by [`seal_deterministic`], and checks the commitment.
 pub(crate) fn open_deterministic(
     key: &[u8; 32],
     associated: &[u8],
@@ -79,7 +83,7 @@ pub(crate) fn seal_random(key: &[u8; 32], associated: &[u8], text: &[u8]) -> Vec
     out
 }
 
-/// Opens what [`seal_random`] made.
+/// Opens bytes sealed by [`seal_random`].
 pub(crate) fn open_random(
     key: &[u8; 32],
     associated: &[u8],
@@ -132,8 +136,9 @@ pub(crate) fn chacha_open(
         .map_err(|_| OpenError)
 }
 
-/// Seals the chunks of a reply in the STREAM shape (Hoang, Reyhanitabar, Rogaway, Vizár 2015): `ChaCha20-Poly1305`
-/// with nonce `counter as 11 bytes big-endian ‖ final flag`, so reordering and truncation show.
+/// Seals the chunks of a reply in the STREAM shape (Hoang, Reyhanitabar, Rogaway, Vizár 2015):
+/// `ChaCha20-Poly1305` with nonce `counter as 11 bytes big-endian ‖ final flag`. Reordering and truncation
+/// are detected.
 pub struct StreamSealer {
     key: Zeroizing<[u8; 32]>,
     counter: u64,
@@ -162,7 +167,7 @@ impl StreamSealer {
     /// Seals the next chunk; `last` ends the stream.
     ///
     /// # Panics
-    /// When called after the last chunk: that would be a second message under a used nonce space.
+    /// When called after the last chunk: that would be a second message in a used nonce space.
     pub fn seal(&mut self, chunk: &[u8], last: bool) -> Vec<u8> {
         assert!(!self.finished, "nothing follows the last chunk of a stream");
         let sealed = chacha_seal(&self.key, &stream_nonce(self.counter, last), &[], chunk);
@@ -177,7 +182,7 @@ impl StreamOpener {
         Self { key: Zeroizing::new(key), counter: 0, finished: false }
     }
 
-    /// Opens the next chunk and says whether it was the last one.
+    /// Opens the next chunk; returns whether it was the last.
     ///
     /// # Errors
     /// [`OpenError`] for changed, reordered or repeated chunks, and for any chunk after the last.
@@ -194,7 +199,7 @@ impl StreamOpener {
         Ok((text, last))
     }
 
-    /// Whether the last chunk was opened; a stream that ends before is truncated.
+    /// Whether the last chunk was opened; a stream that ends earlier is truncated.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -241,7 +246,7 @@ mod tests {
     }
 
     /// A text sealed by hand under the encryption key alone, with a nonce of the sealer's choice, opens as
-    /// AEAD but not as a commitment.
+    /// AEAD but fails the commitment.
     #[test]
     fn refuses_a_nonce_that_does_not_commit_to_the_key() {
         let key = [3u8; 32];

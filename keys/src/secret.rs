@@ -16,7 +16,7 @@ macro_rules! secret_key {
                 Self(bytes)
             }
 
-            /// The key's bytes. Named so that every use stands out in a review.
+            /// The key's bytes. The name makes every use stand out in a review.
             #[must_use]
             pub const fn expose(&self) -> &[u8; 32] {
                 &self.0
@@ -43,7 +43,7 @@ pub(crate) use secret_key;
 
 /// `KDF(context, parts)`: BLAKE3 `derive_key` over the concatenation of `parts`.
 ///
-/// Callers pass parts of fixed length, or a single one, so that the concatenation is unambiguous.
+/// Callers pass parts of fixed length, or a single part, so that the concatenation is unambiguous.
 /// Source: BLAKE3 specification, section 2.3 (key derivation mode).
 #[must_use]
 pub fn kdf(context: Context, parts: &[&[u8]]) -> [u8; 32] {
@@ -57,7 +57,7 @@ pub fn kdf(context: Context, parts: &[&[u8]]) -> [u8; 32] {
 /// Fills a buffer from the operating system's generator.
 ///
 /// # Panics
-/// When the operating system has no entropy to give; nothing secure can be done then.
+/// When the operating system has no entropy: nothing secure is possible then.
 pub fn fill_random(buffer: &mut [u8]) {
     use rand::TryRng as _;
     rand::rngs::SysRng.try_fill_bytes(buffer).expect("the operating system provides randomness");

@@ -1,6 +1,8 @@
-//! The key schedule of a session: everything derives from one 32-byte root that no node, relayer or store
-//! ever holds. Each derivation is an independent leaf; there is no ratchet, since whoever holds one step of
-//! a ratchet holds all later ones.
+//! The key schedule of a session. All keys derive from one 32-byte root, which no node, relayer or store ever
+//! holds.
+//!
+//! Each derivation is an independent leaf. There is no ratchet: the holder of one ratchet step would hold all
+//! later steps.
 
 use zeroize::Zeroizing;
 
@@ -15,9 +17,9 @@ use crate::{
     sign::SecretSigningKey,
 };
 
-/// The root secret `R` of a session. Whoever has it has the session.
+/// The root secret `R` of a session. Its holder controls the session.
 ///
-/// It lies in a box: a move of it leaves no copy behind in the frames and futures that it passes through.
+/// It lies in a box: a move leaves no copy in the frames and futures on its way.
 #[derive(Clone)]
 pub struct SessionRoot(Box<Zeroizing<[u8; 32]>>);
 
@@ -57,16 +59,16 @@ secret_key!(
     JournalKey
 );
 secret_key!(
-    /// Makes the tags by which a client remembers who read a session last: `KDF("warm-tag", R)`.
+    /// Makes the tags by which a client remembers a session's latest reader: `KDF("warm-tag", R)`.
     WarmKey
 );
 
-/// What makes a turn's record key its own: another attempt, or another author, has another key.
+/// The fields that make a record key unique: another attempt, or another author, has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordIdentity {
     /// The session.
     pub session_id: SessionId,
-    /// The segment that the turn is stored in.
+    /// The segment that holds the turn.
     pub segment: u64,
     /// The turn's position in the chain, from 0.
     pub seq: u64,
@@ -112,7 +114,7 @@ impl SessionRoot {
         Self(root)
     }
 
-    /// The root's bytes. Named so that every use stands out in a review.
+    /// The root's bytes. The name makes every use stand out in a review.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
@@ -130,8 +132,8 @@ impl SessionRoot {
         session_id(&self.signing_key().public_key())
     }
 
-    /// The key that signs head records. It is apart from the session key so that an index that validates
-    /// head records cannot link them to a session id.
+    /// The key that signs head records. It differs from the session key, so an index that validates head
+    /// records cannot link them to a session id.
     #[must_use]
     pub fn head_signing_key(&self) -> SecretSigningKey {
         SecretSigningKey::from_seed(&Zeroizing::new(kdf(HEAD_SIGN, &[self.expose()])))
@@ -155,34 +157,36 @@ impl SessionRoot {
         self.segment(identity.segment).record_key(identity)
     }
 
-    /// The key of the blob with this salt in a segment.
+    /// The key of a segment's blob with this salt.
     #[must_use]
     pub fn blob_key(&self, segment: u64, salt: &BlobSalt) -> BlobKey {
         self.segment(segment).blob_key(salt)
     }
 
-    /// The key that seals what the client keeps on its own disk about this session.
+    /// The key that seals the client's own files about this session.
     #[must_use]
     pub fn journal_key(&self) -> JournalKey {
         JournalKey(kdf(CLIENT_JOURNAL, &[self.expose()]))
     }
 
-    /// The key of the tags that say which node read the session last.
+    /// The key of the tags that record the session's latest reader node.
     #[must_use]
     pub fn warm_key(&self) -> WarmKey {
         WarmKey(kdf(WARM_TAG, &[self.expose()]))
     }
 
-    /// A fresh id for a turn of a device: 8 random bytes `n`, then the first 8 of the keyed BLAKE3 of `n` under
-    /// `KDF("turn-tag", R ‖ device)`. A link does not name its device; by this tag the device finds its own turns in a
-    /// chain, even turns that its disk has lost. To everybody without the root the id is random.
+    /// A fresh id for a turn of a device: 8 random bytes `n`, then the first 8 of the keyed BLAKE3 of `n`
+    /// under `KDF("turn-tag", R ‖ device)`.
+    ///
+    /// A link does not name its device. By this tag the device finds its own turns in a chain, even turns
+    /// lost from its disk. Without the root, the id looks random.
     #[must_use]
     pub fn draw_turn_id(&self, device: &[u8; 16]) -> TurnId {
         self.turn_id_of(device, random_bytes())
     }
 
-    /// The id under which a device says a turn again: `n` is the first 8 bytes of the keyed BLAKE3 of the turn's id. So a
-    /// device that lost its notes still finds that what it was to say again has been said.
+    /// The id under which a device replays a turn: `n` is the first 8 bytes of the keyed BLAKE3 of the turn's
+    /// id. So a device that lost its notes still detects a finished replay.
     #[must_use]
     pub fn next_turn_id(&self, device: &[u8; 16], turn: &TurnId) -> TurnId {
         self.turn_id_of(device, self.turn_tag(device, &turn.0))
@@ -221,7 +225,7 @@ pub fn head_index_key(head_key: &PublicKey) -> HeadIndexKey {
     HeadIndexKey(kdf(HEAD_INDEX, &[&head_key.0]))
 }
 
-/// The key of the outer part of head records, for whoever knows the session id.
+/// The key of the outer part of head records, for every holder of the session id.
 #[must_use]
 pub fn head_locate_key(session_id: &SessionId) -> HeadPartKey {
     HeadPartKey(kdf(HEAD_LOCATE, &[&session_id.0]))
@@ -249,8 +253,8 @@ impl RecordKey {
         BlobSalt(*derived.first_chunk().expect("32 bytes hold 16"))
     }
 
-    /// The tag that fences memory items in a prompt, 16 hex characters: nobody without the record key can
-    /// guess it, and a replay can rebuild it.
+    /// The tag that fences memory items in a prompt, 16 hex characters. Only the record key gives it: no
+    /// other party can guess it, and a replay can rebuild it.
     #[must_use]
     pub fn memory_fence(&self) -> String {
         let derived = kdf(MEMORY_FENCE, &[&self.0]);
@@ -285,8 +289,9 @@ impl BlobKey {
         seal_deterministic(&self.0, &blob_associated(salt, session_id, segment), padded)
     }
 
-    /// The proof with which the blob of this digest is asked of its author or of another reader:
-    /// `KDF("blob-fetch", blob key ‖ digest)`. Whoever reads the store can compute the digest, but not this.
+    /// The proof that accompanies a request for the blob of this digest to its author or another reader:
+    /// `KDF("blob-fetch", blob key ‖ digest)`. Every reader of the store can compute the digest, but not this
+    /// proof.
     #[must_use]
     pub fn fetch_proof(&self, digest: &[u8; 32]) -> [u8; 32] {
         kdf(BLOB_FETCH, &[&self.0, digest])
@@ -295,7 +300,7 @@ impl BlobKey {
     /// Opens a sealed segment to its padded form.
     ///
     /// # Errors
-    /// [`OpenError`] when key, place or bytes do not belong together.
+    /// [`OpenError`] when key, position or bytes do not belong together.
     pub fn open(
         &self,
         salt: &BlobSalt,
@@ -344,8 +349,8 @@ impl JournalKey {
 }
 
 impl WarmKey {
-    /// `BLAKE3_keyed(warm key, node(32) ‖ link hash(32))`: tells nobody without the root which session, node or turn
-    /// it is about, nor that two tags are of one session. It never travels.
+    /// `BLAKE3_keyed(warm key, node(32) ‖ link hash(32))`. Without the root it reveals no session, node or
+    /// turn, nor that two tags are of one session. It never leaves the client.
     #[must_use]
     pub fn tag(&self, node: &NodeId, link_hash: &[u8; 32]) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);

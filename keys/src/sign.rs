@@ -12,7 +12,7 @@ use crate::{
 /// Length of an Ed25519 signature in bytes.
 pub const SIGNATURE_LEN: usize = 64;
 
-/// A signature that does not hold for this key, label and message, or a key that is not a valid one.
+/// A signature that is invalid for this key, label and message, or an invalid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the signature does not verify")]
 pub struct BadSignature;
@@ -59,7 +59,7 @@ impl SecretSigningKey {
         self.0.sign(&labelled(label, message)).to_bytes()
     }
 
-    /// Signs a message without a label: only for [`crate::account`], whose format others have set.
+    /// Signs a message without a label: only for [`crate::account`], whose format is set elsewhere.
     pub(crate) fn sign_raw(&self, message: &[u8]) -> [u8; SIGNATURE_LEN] {
         self.0.sign(message).to_bytes()
     }
@@ -74,7 +74,7 @@ impl std::fmt::Debug for SecretSigningKey {
 /// Checks a signature made by [`SecretSigningKey::sign`].
 ///
 /// # Errors
-/// [`BadSignature`], whatever the reason.
+/// [`BadSignature`], for every cause.
 pub fn verify(
     label: SignatureLabel,
     key: &PublicKey,
@@ -84,8 +84,8 @@ pub fn verify(
     verify_raw(key, &labelled(label, message), signature)
 }
 
-/// Strict verification without a label: small-order and non-canonical points are refused
-/// (`verify_strict` of ed25519-dalek).
+/// Strict verification without a label: refuses small-order and non-canonical points (`verify_strict` of
+/// ed25519-dalek).
 pub(crate) fn verify_raw(
     key: &PublicKey,
     message: &[u8],

@@ -1,14 +1,14 @@
-//! Wiping what ended frames left on a thread's stack.
+//! Wipes the secrets that ended frames leave on a thread's stack.
 //!
-//! A secret that is moved, hashed or derived from leaves copies in frames that have ended; a type that wipes itself wipes only
-//! its last place. Who calls it: a thread that lives on after it has used a secret.
+//! A moved, hashed or derived secret leaves copies in ended frames; a self-wiping type wipes only its last
+//! location. A thread that lives on after it has used a secret calls this.
 
 use std::hint::black_box;
 
 /// Bytes of one frame.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// Overwrites about so many bytes below the caller's frame. The thread's stack must have room for them.
+/// Overwrites about `bytes` bytes below the caller's frame. The thread's stack must have room for them.
 #[inline(never)]
 pub fn wipe(bytes: usize) {
     let mut frame = [0u8; FRAME_BYTES];
@@ -16,7 +16,7 @@ pub fn wipe(bytes: usize) {
     if bytes > FRAME_BYTES {
         wipe(bytes - FRAME_BYTES);
     }
-    // The frame is in use until here, so the call above is no tail call and lies below.
+    // The frame is in use until here, so the call above is no tail call and its frame lies below.
     black_box(&mut frame);
 }
 

@@ -10,7 +10,7 @@ pub enum WordsError {
     /// Not 24 words.
     #[error("a backup has 24 words")]
     WordCount,
-    /// A word that is not on the list, given by its position from 1.
+    /// A word outside the list, by its position from 1.
     #[error("word {0} is not on the list of backup words")]
     UnknownWord(usize),
     /// The words are on the list but their checksum is wrong.
@@ -32,7 +32,7 @@ impl SessionRoot {
     /// The root from its 24 words; case and spacing do not matter.
     ///
     /// # Errors
-    /// [`WordsError`], naming the first wrong word where one is.
+    /// [`WordsError`], with the first wrong word if there is one.
     pub fn from_words(words: &str) -> Result<Self, WordsError> {
         let normal = Zeroizing::new(words.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase());
         if normal.split(' ').count() != 24 {

@@ -1,5 +1,5 @@
 //! Reads calls out of an answer while it arrives. However the answer is cut, emitted text is never part of a
-//! call, and text that proves not to be a call is emitted as text.
+//! call. Text that proves not to be a call is emitted as text.
 //!
 //! Syntaxes:
 //!
