@@ -1,4 +1,4 @@
-//! What a turn costs besides the model: sealing, the client's rebuild, reading windows, the codec.
+//! The cost of a turn besides the model: sealing, the client's rebuild, reading windows, the codec.
 
 use std::hint::black_box;
 
@@ -25,7 +25,7 @@ mod source;
 use harness::{Script, Session, read_window};
 use source::Source;
 
-/// A turn whose record is sealed in 2 KiB.
+/// A turn whose sealed record has 2 KiB.
 fn script(turn: u64) -> Script {
     let mut source = Source::new(turn);
     Script::turn(source.text(300), source.text(1500))
@@ -41,7 +41,7 @@ fn session(turns: u64) -> Session {
 
 fn ends_of_a_turn(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("turn");
-    // The first turn of a session, and the last of a segment: the smallest and the largest blob of these records.
+    // The first turn of a session and the last of a segment: the smallest and largest blob of these records.
     for turns in [1, 16] {
         let session = session(turns);
         let done = session.done.last().expect("the session has turns");

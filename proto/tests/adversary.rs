@@ -1,5 +1,5 @@
-//! The protocol as its enemies meet it: every stored byte, every field, every blob and every key, changed,
-//! moved, or tried where it does not belong. Nothing here does I/O; a session runs whole in memory.
+//! The protocol under attack. Tests change, move or misplace every stored byte, every field, every blob and
+//! every key. They do no I/O; a session runs whole in memory.
 //!
 //! Long matrices run as a seeded sample; `BATON_FULL=1` runs them whole. Each prints how many cases it ran.
 

@@ -1,5 +1,5 @@
-//! `docs/PROTOCOL.md` says what the code does: its tables of contexts, labels, sizes, errors and limits are compared
-//! with the code, whole.
+//! `docs/PROTOCOL.md` agrees with the code: this test compares its whole tables of contexts, labels, sizes,
+//! errors and limits with the code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
@@ -35,7 +35,7 @@ use serde::Serialize;
 
 const PAGE: &str = include_str!("../../docs/PROTOCOL.md");
 
-/// Rows of a marked table, without its two header lines, split into cells.
+/// Rows of a marked table as cells, without its two header lines.
 fn table(name: &str) -> Vec<Vec<String>> {
     let start = format!("<!-- {name} -->");
     let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("no table {name}"));
@@ -45,7 +45,7 @@ fn table(name: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The leading cells of a table are exactly these rows, in order.
+/// The leading cells of a table must be exactly these rows, in order.
 fn check(name: &str, expected: &[Vec<String>]) {
     let width = expected.first().unwrap().len();
     let found: Vec<Vec<String>> = table(name).iter().map(|row| row[..width].to_vec()).collect();
@@ -153,7 +153,7 @@ fn the_limits_are_the_code() {
     let rows: Vec<_> =
         limits.iter().map(|(name, value)| vec![(*name).to_owned(), value.to_string()]).collect();
     check("limits", &rows);
-    // Nothing in limits.rs is missing from the list above.
+    // The list above has every constant of limits.rs.
     let source = include_str!("../src/limits.rs");
     let declared: BTreeSet<_> = source
         .lines()
@@ -227,7 +227,7 @@ fn the_sizes_are_the_code() {
     assert_eq!(audit_root(&[]), AuditRoot([0; 32]));
 }
 
-/// Figures that the text repeats outside of its tables.
+/// Figures that the text repeats outside its tables.
 #[test]
 fn figures_in_the_text_are_the_code() {
     for text in [

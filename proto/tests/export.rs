@@ -1,4 +1,4 @@
-//! An exported session verifies, and nothing in it can change unnoticed.
+//! An exported session verifies, and every change in it is noticed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
@@ -24,7 +24,7 @@ fn json(export: &Export) -> Value {
     serde_json::to_value(export).unwrap()
 }
 
-/// Parses and verifies; a JSON form that does not parse counts as refused, without a code.
+/// Parses and verifies; JSON that does not parse counts as refused, without a code.
 fn check(value: &Value) -> Result<ExportReport, Option<ErrorCode>> {
     let export: Export = serde_json::from_value(value.clone()).map_err(|_| None)?;
     verify(&export).map_err(Some)
@@ -87,7 +87,7 @@ fn leaves(value: &Value, path: String, out: &mut Vec<String>) {
     }
 }
 
-/// Another character of the same alphabet at a position of a text.
+/// Replaces the character at a position by another of the same alphabet.
 fn swap_character(text: &str, position: usize) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     characters[position] = match characters[position] {
@@ -134,7 +134,7 @@ fn refuses_unknown_missing_and_duplicate_fields() {
         let mut extra = original.clone();
         extra.pointer_mut(path).unwrap().as_object_mut().unwrap().insert("more".into(), Value::Null);
         assert_eq!(check(&extra), Err(None), "{path}");
-        // The one field that need not be there, and is never null.
+        // The only optional field, which is never null.
         let mut null = original.clone();
         if let Some(sampling) = null.pointer_mut(&format!("{path}/sampling")) {
             *sampling = Value::Null;
@@ -209,7 +209,7 @@ fn names_what_is_wrong() {
         change(&mut changed);
         assert_eq!(verify(&changed), Err(*code), "{name}");
     }
-    // With the root, keys that merely open are not enough.
+    // With the root, keys that open the data are not enough: they must derive from it.
     let mut changed = Session::make().export(true);
     changed.turns[19].blob_key = changed.turns[4].blob_key.clone();
     assert_eq!(verify(&changed), Err(PayloadRejected));
@@ -226,12 +226,12 @@ fn proofs_that_are_missing_are_counted_not_assumed() {
     assert_eq!((report.acks_checked, report.inputs_checked), (0, 0));
 }
 
-/// A session of one turn whose node signed another receipt than it should have.
+/// A session of one turn, with a receipt that its node should not have signed.
 fn export_with_receipt(change: fn(&mut Receipt)) -> Export {
     export_of_one_turn(None, change)
 }
 
-/// A session of one turn, a branch perhaps, with a changed receipt.
+/// A session of one turn, perhaps a branch, with a changed receipt.
 fn export_of_one_turn(branch: Option<BranchPoint>, change: fn(&mut Receipt)) -> Export {
     let session = Session::make();
     let turn = &session.turns[0];

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Crates that a pure crate has no business with; a name ending in `-` stands for every crate that begins so.
+/// Crates forbidden to a pure crate; a name that ends in `-` stands for every crate with that prefix.
 const FORBIDDEN: &[&str] = &[
     "tokio",
     "tokio-",
@@ -65,7 +65,7 @@ fn keys_and_proto_depend_on_no_runtime_network_or_database() {
     }
 }
 
-/// The check itself finds what it looks for, in a crate of this workspace that has it.
+/// The check itself finds a forbidden dependency, in a crate of this workspace that has one.
 #[test]
 fn the_check_sees_a_forbidden_dependency() {
     assert!(dependencies("baton-mesh").iter().any(|name| forbidden(name)));

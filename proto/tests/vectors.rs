@@ -1,5 +1,5 @@
-//! The committed known-answer vectors are what this code makes, byte for byte, and every object in them refuses
-//! what is not its one encoding.
+//! The code makes the committed known-answer vectors byte for byte. Every object in them refuses any bytes
+//! but its canonical encoding.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure should panic where it happens")]
 
 #[path = "../examples/vectors/generate.rs"]
@@ -63,7 +63,7 @@ fn committed_vectors_are_what_this_code_makes() {
     assert_eq!(named, present);
 }
 
-/// One encoding only: what decodes encodes to the same bytes, and every near miss is refused.
+/// One encoding only: a decoded value encodes to the same bytes, and every near miss is refused.
 fn check_plain<T: Serialize + DeserializeOwned>(body: &[u8], what: &str) {
     let value: T = codec::decode(body, MAX_OBJECT_BYTES).unwrap_or_else(|code| panic!("{what}: {code}"));
     assert_eq!(codec::encode(&value), body, "{what}");
@@ -94,7 +94,7 @@ fn check_signed<T: Signable>(vector: &Value) {
         other[8] = version;
         assert_eq!(refusal(&other), Some(ErrorCode::UnsupportedVersion), "{what}: version {version}");
     }
-    // A body one byte too long, with its length corrected, and one beyond the object's limit.
+    // A body one byte too long, with its length corrected, and a body beyond the object's limit.
     let rebuilt = |body: &[u8]| {
         let length = (body.len() as u64).to_le_bytes();
         [&length[..], body, &encoded[encoded.len() - 64..]].concat()
@@ -178,11 +178,11 @@ fn every_frame_decodes_and_refuses_near_misses() {
         };
         assert_eq!(refused, Some(ErrorCode::NonCanonical), "{kind} {name}: unknown variant");
     }
-    // Nine frames of a client, eight of a node, seven events.
+    // Nine client frames, eight node frames, seven events.
     assert_eq!(seen.len(), 9 + 8 + 7);
 }
 
-/// Embeddings: every object and frame, the keys, and that the sealed texts and vectors open with them.
+/// Embeddings: every object and frame, the keys, and that these open the sealed texts and vectors.
 #[test]
 fn embeddings_of_the_vectors_open_and_refuse_near_misses() {
     let vectors = load("embed.json");
@@ -223,7 +223,7 @@ fn embeddings_of_the_vectors_open_and_refuse_near_misses() {
     assert_eq!(reply.vectors().collect::<Vec<_>>(), [[0.6, -0.8], [0.0, 0.0], [1.0, 0.0]]);
 }
 
-/// Audits: every object and frame, and that each report is about the request.
+/// Audits: every object and frame, and that each report names the request.
 #[test]
 fn audits_of_the_vectors_open_and_refuse_near_misses() {
     let vectors = load("audit.json");
@@ -262,7 +262,7 @@ fn audits_of_the_vectors_open_and_refuse_near_misses() {
     }
 }
 
-/// A record of another version is refused after its seal opened, by its own name.
+/// After its seal opened, a record of another version is refused with its own code.
 #[test]
 fn sealed_objects_of_another_version_are_refused() {
     let session = Session::make();
@@ -291,7 +291,7 @@ fn sealed_objects_of_another_version_are_refused() {
     assert_eq!(Signed::<TurnAuth>::verify(signed.bytes().clone()).err(), Some(ErrorCode::UnsupportedVersion));
 }
 
-/// The blobs of the vectors open, and are of a closed segment exactly after sixteen turns.
+/// The blobs of the vectors open; the segment is closed at exactly sixteen turns.
 #[test]
 fn blobs_open_with_the_keys_beside_them() {
     let vectors = load("blobs.json");

@@ -1,5 +1,5 @@
-//! Completions for shells, and manual pages, made from a command line's own description. The three commands that
-//! build upon this library offer them alike.
+//! Shell completions and manual pages, made from a command line's own description. Three commands use this
+//! library and offer them alike.
 
 use std::{
     fs,
@@ -34,10 +34,10 @@ pub fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The command's manual page in roff. What stands below the options in its help keeps its lines.
+/// The command's manual page in roff. The text below the options in its help keeps its line breaks.
 ///
 /// # Errors
-/// None that writing to memory does not have.
+/// Only those of writing to memory.
 pub fn page(command: Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
@@ -46,10 +46,11 @@ pub fn page(command: Command) -> io::Result<Vec<u8>> {
     Ok(text.replacen("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n", 1).into_bytes())
 }
 
-/// Writes the manual pages of a command and of all below it into a folder, which is made where it is missing.
+/// Writes the manual pages of a command and all its subcommands into a folder; makes the folder if it is
+/// missing.
 ///
 /// # Errors
-/// The file system's.
+/// Those of the file system.
 pub fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut command = command.disable_help_subcommand(true);
@@ -68,15 +69,15 @@ fn write_page_and_below(command: Command, folder: &Path) -> io::Result<()> {
 /// Prints completions; a reader that went away is no failure.
 ///
 /// # Errors
-/// Standard output's.
+/// Those of standard output.
 pub fn print_completions(command: Command, arguments: &CompletionsArguments) -> io::Result<()> {
     print(&completions(command, arguments.shell))
 }
 
-/// Prints the page, or writes all into a folder.
+/// Prints the page, or writes all pages into a folder.
 ///
 /// # Errors
-/// The folder's and standard output's.
+/// Those of the folder and of standard output.
 pub fn print_or_write_pages(command: Command, arguments: &ManArguments) -> io::Result<()> {
     match &arguments.out {
         Some(folder) => write_pages(command, folder),

@@ -1,4 +1,4 @@
-//! Devices that share one session, each with its own way to the head index.
+//! Devices that share one session, each with its own access to the head index.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     say, session,
 };
 
-/// A device: its home, and its way to the head index.
+/// A device: its home, and its access to the head index.
 pub struct Device {
     pub home: TempDir,
     pub gate: Arc<Gate>,
@@ -26,14 +26,14 @@ impl Device {
         Self { home, gate, client }
     }
 
-    /// A device that has the session from its root alone.
+    /// A device that recovered the session from its root alone.
     pub async fn second(world: &World, root: &SessionRoot) -> Self {
         let device = Self::new(world).await;
         device.client.recover(root).await.unwrap();
         device
     }
 
-    /// The process ends and begins again.
+    /// Ends the process and starts it again.
     pub async fn restart(&mut self, world: &World) {
         self.client.shutdown(GRACE).await;
         self.client = open(world, self.home.path(), &self.gate).await;
@@ -48,7 +48,7 @@ impl Device {
         history.iter().map(|view| view.turn.link.link_hash()).collect()
     }
 
-    /// What was said, in the chain's order.
+    /// The user messages, in the chain's order.
     pub async fn said(&self, id: SessionId) -> Vec<String> {
         let history = self.client.history(id).await.unwrap();
         history.iter().map(|view| view.turn.record.as_ref().unwrap().messages[0].text.clone()).collect()
@@ -65,7 +65,7 @@ pub fn options() -> ResumeOptions {
     ResumeOptions { reconcile: true, ..ResumeOptions::default() }
 }
 
-/// A turn that takes in first what others wrote.
+/// A turn that first merges the other devices' turns.
 pub fn input(text: &str) -> TurnInput {
     TurnInput { reconcile: true, ..TurnInput::user(text) }
 }
@@ -78,7 +78,7 @@ pub fn device_events(events: &[TurnEvent]) -> Vec<DeviceEvent> {
     told.collect()
 }
 
-/// Two devices of one session that has one turn, each of which cannot see what the other publishes.
+/// Two devices of a session with one turn; neither sees the other's publications.
 pub async fn apart(world: &World) -> (Device, Device, SessionId) {
     let first = Device::new(world).await;
     let id = session(&first.client).await;

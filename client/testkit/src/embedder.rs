@@ -1,4 +1,4 @@
-//! Nodes that embed texts and serve no turns, honestly or not.
+//! Nodes that embed texts and serve no turns, honest or byzantine.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ use crate::{World, fake::now_ms};
 
 pub const EMBEDDER: &str = "tiny-embedder";
 
-/// What is done with the next request.
+/// The node's action for the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Serve,
@@ -32,7 +32,7 @@ pub enum Act {
     Forge,
     OtherModel,
     OtherOrder,
-    /// A vector too few.
+    /// Returns a vector too few.
     Fewer,
     NotFinite,
     FlippedBit,
@@ -40,16 +40,16 @@ pub enum Act {
     Huge,
     /// Ends the substream.
     HangUp,
-    /// Answers nothing.
+    /// Sends no answer.
     Silent,
 }
 
-/// What all nodes of a test share: what they are to do, and who was asked with how many texts.
+/// The shared state of a test's nodes: their next actions, and the requests with their number of texts.
 #[derive(Clone, Default)]
 pub struct Script {
     pub acts: Arc<Mutex<VecDeque<Act>>>,
     pub asked: Arc<Mutex<Vec<(NodeId, EmbedAuth, usize)>>>,
-    /// Turns that somebody wanted of a node that serves none.
+    /// Turns requested from a node that serves none.
     pub turns: Arc<Mutex<usize>>,
 }
 
@@ -192,7 +192,7 @@ async fn embed(shared: &Shared, mut stream: TurnStream) {
     let _ = stream.close().await;
 }
 
-/// A client that knows a node that serves turns and some that embed.
+/// A client that knows one node for turns and some for embeddings.
 pub async fn client(world: &World, embedders: &[Embedder]) -> Client {
     let mut config = world.config(world.home.path());
     config.bootstrap.extend(embedders.iter().flat_map(Embedder::addrs));

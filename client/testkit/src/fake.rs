@@ -1,5 +1,5 @@
-//! A node that speaks the turn protocol over a real mesh, and fails as its script says. Its model answers with what it
-//! was told and how many earlier turns it could read.
+//! A node that speaks the turn protocol over a real mesh, and fails as its script says. Its model answers
+//! with the received text and the number of earlier turns that it could read.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -39,22 +39,22 @@ use tokio::sync::watch;
 
 use crate::store::Stores;
 
-/// What the node does with the next turn.
+/// The node's action for the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Serve,
-    /// Answers this.
+    /// Gives this answer.
     Say(&'static str),
     Refuse(ErrorCode),
     /// Ends the substream after some text.
     Truncate,
-    /// Signs how far it came, and ends the substream.
+    /// Signs its progress, and ends the substream.
     NoteAndTruncate,
-    /// Says after some text that it failed.
+    /// Reports a failure after some text.
     Fail(ErrorCode),
     /// Signs a receipt for another model.
     WrongReceipt,
-    /// Signs a receipt for another kind of engine than its record says.
+    /// Signs a receipt for another kind of engine than in its record.
     OtherEngine,
     /// Seals another text than it sent.
     WrongText,
@@ -64,59 +64,59 @@ pub enum Act {
     RepeatToken,
     /// Signs a progress note over other tokens.
     WrongNote,
-    /// Seals and journals, and goes away before it says so.
+    /// Seals and journals, and goes away before it reports that.
     SealAndVanish,
-    /// Says after committing that it cannot store, and does not.
+    /// Commits, reports that it cannot store, and does not store.
     GiveUpStoring,
-    /// Says after committing that it is still storing, and does not.
+    /// Commits, reports that it is still storing, and does not store.
     NeverStore,
     /// Sends some text and then nothing.
     Hang,
     /// Admits the turn, and sends nothing.
     AdmitAndHang,
-    /// Says that others are ahead, for longer than a first token is waited for; then serves.
+    /// Reports turns ahead for longer than the wait for a first token; then serves.
     QueueAndServe,
-    /// Says that others are ahead, then that they are gone, and then nothing.
+    /// Reports turns ahead, then none, and then sends nothing.
     QueueAndHang,
-    /// Sends one token more than were asked for.
+    /// Sends one token more than ordered.
     TooManyTokens,
-    /// Sends tokens that are none.
+    /// Sends token events without tokens.
     EmptyTokens,
-    /// Says more often than any queue moves that the turn waits.
+    /// Reports waiting more often than any queue moves.
     WaitOn,
     /// Signs the same progress note twice.
     RepeatNote,
-    /// Names memory that nobody asked for.
+    /// Names memory without a request for it.
     OfferMemory,
-    /// Seals and journals, and ends the reply with a refusal that is not sealed.
+    /// Seals and journals, and ends the reply with an unsealed refusal.
     SealAndRefuse,
-    /// Seals another text than it sent, and goes away before it says so.
+    /// Seals another text than it sent, and goes away before it reports that.
     SealOtherAndVanish,
     /// Commits the turn a second time, with another link.
     CommitTwice,
     /// Sends a frame above the limit.
     HugeFrame,
-    /// Answers in words, though asked for JSON.
+    /// Answers in plain text, despite a request for JSON.
     IgnoreSchema,
-    /// Says nothing of how likely its tokens were, though asked.
+    /// Omits the token probabilities, despite a request for them.
     KeepLogprobs,
 }
 
 #[derive(Default)]
 pub struct Seen {
     pub turns: Vec<TurnAuth>,
-    /// What the payloads said beside the messages: schema and storage.
+    /// The payload fields beside the messages: schema and storage.
     pub asked: Vec<(Option<String>, StoragePolicy)>,
     pub inlined: Vec<usize>,
     pub acks: Vec<TurnAck>,
     pub aborts: Vec<(TurnId, u32)>,
     pub statuses: usize,
-    /// Acknowledgements to lose before one is taken.
+    /// Number of acknowledgements to lose before it accepts one.
     pub lose_acks: usize,
-    /// Answers acknowledgements as a node that lost its journal.
+    /// Answers acknowledgements like a node without its journal.
     pub forgotten: bool,
     pub ack_requests: usize,
-    /// Takes every question and answers none.
+    /// Accepts every request and answers none.
     pub deaf: bool,
 }
 
@@ -133,11 +133,11 @@ struct Shared {
     engine: EngineKind,
     stores: Stores,
     state: Mutex<State>,
-    /// How far the node's clock is ahead, in milliseconds.
+    /// The node's clock error, in milliseconds ahead.
     clock_ahead_ms: AtomicI64,
-    /// Rises with every turn that began to hang.
+    /// Rises with every turn that begins to hang.
     hanging: watch::Sender<u32>,
-    /// Rises with every turn whose client went away while it hung.
+    /// Rises with every hanging turn whose client goes away.
     left: watch::Sender<u32>,
 }
 
@@ -150,7 +150,7 @@ pub struct FakeNode {
 
 pub const MODEL: &str = "parrot";
 
-/// How long a queue stands still.
+/// Time for which a queue stands still.
 pub const QUEUE: std::time::Duration = std::time::Duration::from_millis(900);
 
 pub fn now_ms() -> u64 {
@@ -183,7 +183,7 @@ impl FakeNode {
         Self { shared, mesh, listen }
     }
 
-    /// Starts it again where it was, after a stop.
+    /// Starts it again at the same address, after a stop.
     pub async fn revive(&mut self) {
         let config = MeshConfig::server("fake node", self.listen.clone());
         let (mesh, incoming) = Mesh::spawn(self.shared.signing.expose_seed(), config).await.unwrap();
@@ -225,13 +225,13 @@ impl FakeNode {
         self.hung(1).await;
     }
 
-    /// Waits until the clients of so many turns that hung went away.
+    /// Waits until the clients of this many hanging turns went away.
     pub async fn left(&self, turns: u32) {
         let mut left = self.shared.left.subscribe();
         left.wait_for(|count| *count >= turns).await.unwrap();
     }
 
-    /// Waits until so many turns hung.
+    /// Waits until this many turns hung.
     pub async fn hung(&self, turns: u32) {
         let mut hanging = self.shared.hanging.subscribe();
         hanging.wait_for(|count| *count >= turns).await.unwrap();
@@ -256,7 +256,7 @@ async fn accept(shared: Arc<Shared>, mut incoming: Incoming) {
 async fn serve(shared: Arc<Shared>, mut stream: TurnStream) {
     let Ok(Some(bytes)) = stream.recv(MAX_FRAME_BYTES).await else { return };
     if shared.state.lock().unwrap().seen.deaf {
-        // Until the other side gives up.
+        // Waits until the other side gives up.
         let _ = stream.recv(16).await;
         return;
     }
@@ -370,7 +370,7 @@ async fn window(
     reader.finish()
 }
 
-/// What is said of a token: itself, and alternatives of its own making, each half as likely as the one before.
+/// The report on a token: itself, and invented alternatives, each half as likely as the previous.
 fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<TokenBytes>) {
     if alternatives == 0 {
         return (Vec::new(), Vec::new());
@@ -385,7 +385,7 @@ fn reported(id: u32, text: &str, alternatives: u8) -> (Vec<TokenLogprob>, Vec<To
     (all.iter().map(logprob).collect(), all.iter().map(bytes).collect())
 }
 
-/// Events that only cost the client something.
+/// Events that only burden the client.
 fn needless(act: Act, max_output_tokens: u32) -> Vec<ReplyEvent> {
     match act {
         Act::TooManyTokens => {
@@ -515,7 +515,7 @@ async fn turn(shared: &Shared, mut stream: TurnStream, request: TurnRequest) {
     }
     send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(committed)), false)).await;
     if act == Act::CommitTwice {
-        // Also within one millisecond it must be another link.
+        // It must be another link, even within one millisecond.
         let other = seal(shared, &auth, &payload, &window, (&answer, &memory), Act::WrongReceipt);
         send(&mut stream, &chunk(&ReplyEvent::Committed(Box::new(other.committed())), false)).await;
     }

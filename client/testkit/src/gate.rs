@@ -1,4 +1,5 @@
-//! A head index as one device reaches it: open, away, or stuck at what it had, as one that withholds.
+//! One device's access to a head index: open, away, read-only, or stuck at old heads like an index that
+//! withholds.
 
 use std::{
     collections::HashMap,
@@ -21,9 +22,9 @@ use crate::store::{MemoryStore, down};
 enum Mode {
     Open,
     Away,
-    /// Shows what it has and takes nothing.
+    /// Shows its heads and accepts none.
     ReadOnly,
-    /// Takes everything and goes on showing these.
+    /// Accepts everything and still shows these heads.
     Stuck(HashMap<HeadIndexKey, Vec<u8>>),
 }
 
@@ -31,7 +32,7 @@ pub struct Gate {
     index: MemoryStore,
     mode: Mutex<Mode>,
     resolves: AtomicUsize,
-    /// Marked by every record that went through.
+    /// Notified of every record that the index accepted.
     taken: watch::Sender<()>,
 }
 
@@ -57,7 +58,7 @@ impl Gate {
         *self.mode.lock().unwrap() = Mode::ReadOnly;
     }
 
-    /// Waits until the index has exactly these.
+    /// Waits until the index has exactly these heads.
     pub async fn has(&self, heads: &HashMap<HeadIndexKey, Vec<u8>>) {
         let mut taken = self.taken.subscribe();
         while self.index.heads() != *heads {
@@ -100,7 +101,7 @@ impl HeadIndex for Gate {
     }
 }
 
-/// A configuration with these head indexes, named by their places.
+/// A configuration with these head indexes, named by their positions.
 pub fn with_indexes(mut config: ClientConfig, gates: &[Arc<Gate>]) -> ClientConfig {
     let mut named = gates
         .iter()

@@ -1,6 +1,6 @@
 //! Doubles of everything that a client talks to, for tests: nodes, stores, relayers and head indexes that follow a script.
 //!
-//! The doubles speak the real protocol over a real mesh, and misbehave where a test asks for it. Only tests depend on this
+//! The doubles speak the real protocol over a real mesh, and misbehave on request. Only tests depend on this
 //! crate.
 #![expect(clippy::unwrap_used, reason = "a test's helper that fails is a failed test")]
 #![expect(missing_docs, reason = "the names of a test's helpers and their fields say it")]
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::{fake::FakeNode, store::MemoryStore};
 
-/// Grace for background work at a shutdown: it ends by itself, so this is only a bound.
+/// Grace for background work at a shutdown: the work ends by itself, so this is only a bound.
 pub const GRACE: Duration = Duration::from_secs(30);
 
 /// Nodes, a store and a client's home.
@@ -32,7 +32,7 @@ pub struct World {
 }
 
 impl World {
-    /// The next node that is asked says this.
+    /// Makes the next answer this text, at whichever node.
     pub fn will_say(&self, text: &'static str) {
         self.nodes.iter().for_each(|node| {
             node.clear_script();
@@ -40,7 +40,7 @@ impl World {
         });
     }
 
-    /// Every node repeats what it is told from now on.
+    /// From now on every node repeats its input.
     pub fn will_echo(&self) {
         self.nodes.iter().for_each(FakeNode::clear_script);
     }
@@ -74,8 +74,8 @@ impl World {
     }
 }
 
-/// Waits until the journals of a home that was in use can be opened again: a process that another test starts at this
-/// moment has copies of all open files, locks included, until it runs its own program.
+/// Waits until the journals of a home can be opened again after its last use. A process that another test is
+/// starting holds copies of all open files, and of their locks, until its own program runs.
 pub async fn free(client: &Client) {
     let sessions = client.session_ids().await.unwrap();
     let freed = async {

@@ -1,4 +1,4 @@
-//! A relayer that adds memory to sealed turns, honestly or with a trick.
+//! A relayer that adds memory to sealed turns, honest or byzantine.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,17 +21,17 @@ pub fn items() -> Vec<MemoryItem> {
     vec![item("likes tea"), item("lives by the sea")]
 }
 
-/// What a relayer does that it should not.
+/// A relayer's misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trick {
     None,
-    /// Tells the client of other items than it sends to the node.
+    /// Names other items to the client than it sends to the node.
     Lie,
-    /// Tells the client twice.
+    /// Sends the items to the client twice.
     Repeat,
-    /// Tells the client nothing.
+    /// Sends the client no items.
     Conceal,
-    /// Passes the turn on, waits for the node's answer and says that the node refused.
+    /// Passes the turn on, waits for the node's answer and reports a refusal by the node.
     Refuse,
 }
 

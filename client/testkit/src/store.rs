@@ -1,4 +1,4 @@
-//! A blob store and head index in memory, with the faults that tests ask for.
+//! A blob store and head index in memory, with scripted faults.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,9 +22,9 @@ struct Inner {
     puts: usize,
     down: bool,
     silent_about_epochs: bool,
-    /// Its clock, if it says the time.
+    /// Its clock, if it reports the time.
     clock: Option<Clock>,
-    /// What the next reads answer instead.
+    /// Errors for the next reads.
     reads: VecDeque<StoreError>,
 }
 
@@ -36,7 +36,7 @@ pub fn down() -> StoreError {
 }
 
 impl MemoryStore {
-    /// Says this time when it is asked.
+    /// Sets the clock that it reports.
     pub fn set_clock(&self, clock: Clock) {
         self.0.lock().unwrap().clock = Some(clock);
     }
@@ -45,17 +45,17 @@ impl MemoryStore {
         self.0.lock().unwrap().down = down;
     }
 
-    /// Whether PUTs are answered without an end, as when a lost answer's blob was found.
+    /// Whether PUT outcomes lack the end epoch, as when the blob of a lost answer was found.
     pub fn set_silent_about_epochs(&self, silent: bool) {
         self.0.lock().unwrap().silent_about_epochs = silent;
     }
 
-    /// Has the next reads fail, each with one of these.
+    /// Makes the next reads fail, one error each.
     pub fn fail_reads(&self, errors: impl IntoIterator<Item = StoreError>) {
         self.0.lock().unwrap().reads.extend(errors);
     }
 
-    /// Waits until so many blobs were put.
+    /// Waits until this many blobs were put.
     pub async fn put_count(&self, count: usize) {
         self.1.subscribe().wait_for(|puts| *puts >= count).await.unwrap();
     }
@@ -72,7 +72,7 @@ impl MemoryStore {
         self.0.lock().unwrap().blobs.clear();
     }
 
-    /// Has these blobs again, without a PUT.
+    /// Restores these blobs, without a PUT.
     pub fn put_again(&self, blobs: Vec<(BlobId, Vec<u8>)>) {
         self.0.lock().unwrap().blobs.extend(blobs);
     }
@@ -89,7 +89,7 @@ impl MemoryStore {
         self.0.lock().unwrap().heads.clone()
     }
 
-    /// Shows these heads from now on, whatever was published.
+    /// From now on shows these heads, whatever was published.
     pub fn set_heads(&self, heads: HashMap<HeadIndexKey, Vec<u8>>) {
         self.0.lock().unwrap().heads = heads;
     }
@@ -172,7 +172,7 @@ impl HeadIndex for MemoryStore {
     }
 }
 
-/// The stores that a node uses.
+/// A node's stores.
 #[derive(Clone)]
 pub struct Stores {
     pub blobs: Arc<dyn BlobStore>,

@@ -18,7 +18,7 @@ use super::{
     session::{START_MS, node},
 };
 
-/// The request. Its export is a stand-in: export-20.json is a real one.
+/// The request. Its export is a stand-in: export-20.json is a real export.
 pub fn request() -> AuditRequest {
     AuditRequest {
         version: VERSION,
@@ -39,7 +39,7 @@ pub fn request() -> AuditRequest {
     }
 }
 
-/// What came of it, as node 1 signs it.
+/// A report with this verdict, signed by node 1.
 pub fn report(verdict: AuditVerdict) -> Signed<AuditReport> {
     let request = request();
     let report = AuditReport {
@@ -54,7 +54,7 @@ pub fn report(verdict: AuditVerdict) -> Signed<AuditReport> {
     Signed::sign(report, &node(1))
 }
 
-/// Everything of it.
+/// All vectors of audits.
 pub fn vectors() -> Value {
     let made = request();
     let bytes = AuditBytes::new(&made).expect("the request is small");

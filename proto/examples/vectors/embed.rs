@@ -1,4 +1,4 @@
-//! Vectors of embeddings: one request with its keys, its reply, and a node record that offers them.
+//! Vectors of embeddings: one request with its keys, its reply, and a node record that offers embeddings.
 
 use baton_keys::{
     SecretSigningKey,
@@ -26,7 +26,7 @@ use super::{
     session::{START_MS, node, node_exchange},
 };
 
-/// A request with everything that belongs to it.
+/// A request with all related objects.
 pub struct Made {
     /// The order.
     pub auth: Signed<EmbedAuth>,
@@ -34,7 +34,7 @@ pub struct Made {
     pub texts: EmbedTexts,
     /// The request.
     pub request: EmbedRequest,
-    /// What both sides share.
+    /// The shared secret.
     pub secret: baton_keys::exchange::EmbedSecret,
     /// The vectors.
     pub reply: Signed<EmbedReply>,
@@ -110,7 +110,7 @@ pub fn made() -> Made {
     Made { auth, texts, request, secret, reply, answer }
 }
 
-/// The record of node 0 with an offer of embeddings beside that of turns.
+/// The record of node 0, with an offer of embeddings beside its offer of turns.
 fn offering() -> Signed<NodeRecord> {
     let mut record = NodeRecord::clone(&node_record());
     record.models.push(ModelOffer {
@@ -124,7 +124,7 @@ fn offering() -> Signed<NodeRecord> {
     Signed::sign(record, &node(0))
 }
 
-/// Everything of it.
+/// All vectors of embeddings.
 pub fn vectors() -> Value {
     let made = made();
     let (_, ephemeral, nonce) = secrets();

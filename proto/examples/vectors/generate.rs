@@ -1,5 +1,5 @@
-//! The known-answer vectors: fixed secrets and times in, JSON files out. Shared by the example that writes them and
-//! by the tests that compare them; not every test uses all of it.
+//! The known-answer vectors: JSON files from fixed secrets and times. The example that writes them and the
+//! tests that compare them share this module; no single test uses all of it.
 #![allow(dead_code, reason = "each of its users takes a part")]
 
 use baton_keys::{
@@ -60,7 +60,7 @@ pub fn files() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Sorted keys, whatever features the JSON crate is built with, and a final newline.
+/// Sorted keys, whatever the features of the JSON crate, and a final newline.
 fn text(value: Value) -> String {
     let mut text = serde_json::to_string_pretty(&sorted(value)).expect("a JSON value prints");
     text.push('\n');
@@ -102,7 +102,7 @@ fn hexed(value: Value) -> Value {
     }
 }
 
-/// Bytes counting up from `first`.
+/// Bytes that count up from `first`.
 pub fn counting<const N: usize>(first: u8) -> [u8; N] {
     let mut bytes = [0u8; N];
     for (offset, byte) in bytes.iter_mut().enumerate() {
@@ -377,7 +377,7 @@ fn hash_vectors() -> Value {
     })
 }
 
-/// The blob after 1, 15, 16 and 17 turns: half-full, closed, and the first of the next segment.
+/// The blobs after 1, 15, 16 and 17 turns: half-full, closed, and the first of the next segment.
 fn blob_vectors(made: &Session) -> Value {
     let blobs: Vec<_> = [1usize, 15, 16, 17]
         .iter()

@@ -1,4 +1,4 @@
-//! Vectors of single objects and frames, each with its fields, its bytes and, where it has one, its hash.
+//! Vectors of single objects and frames, each with its fields, its bytes and its hash, if any.
 
 use baton_keys::{
     SecretSigningKey,
@@ -47,7 +47,7 @@ pub fn signed<T: Signable>(name: &str, object: &Signed<T>, hash: Option<String>)
     })
 }
 
-/// An object that is not signed, likewise.
+/// As [`signed`], for an unsigned object.
 pub fn plain(name: &str, object: &impl Serialize, hash: Option<String>) -> Value {
     json!({
         "type": name,
@@ -91,7 +91,7 @@ pub fn abort(made: &Session) -> Signed<Abort> {
     Signed::sign(abort, &root().signing_key())
 }
 
-/// The question for turn 7's second attempt.
+/// The status request for turn 7's second attempt.
 pub fn status(made: &Session) -> Signed<StatusRequest> {
     let auth = &turn(made, 7).auth;
     let request = StatusRequest {
@@ -174,7 +174,7 @@ pub fn node_record() -> Signed<NodeRecord> {
     Signed::sign(record, &node(0))
 }
 
-/// A hint for turn 5, which has memory, by an account of its own.
+/// A hint for turn 5, which has memory, by a separate account.
 pub fn recall_hint(made: &Session) -> Signed<RecallHint> {
     let account = SecretSigningKey::from_seed(&counting(0xac));
     let hint = RecallHint {
@@ -238,7 +238,7 @@ pub fn quota_proof(made: &Session) -> Signed<QuotaProof> {
     Signed::sign(proof, &SecretSigningKey::from_seed(&counting(0xb4)))
 }
 
-/// Every object, signed or not.
+/// Every object, signed and unsigned.
 pub fn object_vectors(made: &Session) -> Value {
     let with_memory = turn(made, 5);
     let resumed = turn(made, 7);
@@ -319,7 +319,7 @@ pub fn object_vectors(made: &Session) -> Value {
     json!({ "objects": objects })
 }
 
-/// A frame, as it is encoded and as it travels.
+/// A frame: encoded, and as sent with its length.
 pub fn frame(name: &str, kind: &str, frame: &impl Serialize) -> Value {
     let body = codec::encode(frame);
     let length = u32::try_from(body.len()).expect("frames of the fixture are small");
@@ -415,7 +415,7 @@ fn reply_events(made: &Session) -> Vec<(&'static str, ReplyEvent)> {
         ("Committed", ReplyEvent::Committed(Box::new(turn(made, 0).committed.clone()))),
         ("Store", ReplyEvent::Store(StoreState::Stored { blob_id: BlobId(counting(0x20)), end_epoch: None })),
         ("Failed", ReplyEvent::Failed { code: ErrorCode::Internal }),
-        // The first bytes of a character, a word, and a token that is no text.
+        // The first bytes of a character, a word, and a token without text.
         (
             "Spelled",
             ReplyEvent::Spelled([&b"\xe2\x9b"[..], b" cork", b""].map(|b| TokenBytes(b.to_vec())).to_vec()),

@@ -1,5 +1,7 @@
-//! A fixed session of twenty turns over three nodes, as node and client would make it: ordinary turns, an edit, a
-//! summary, a tombstone, a tool message, memory, a resumed attempt, and a segment boundary after turn 16.
+//! A fixed session of twenty turns over three nodes, made as node and client would make it.
+//!
+//! It has ordinary turns, an edit, a summary, a tombstone, a tool message, memory and a resumed attempt. A
+//! segment ends after turn 16.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +36,9 @@ use baton_proto::{
 
 /// Turns of the fixed session.
 pub const TURNS: u64 = 20;
-/// Shard count that its blob IDs are bound to.
+/// Shard count to which its blob IDs are bound.
 pub const N_SHARDS: u16 = 1000;
-/// When its first turn was issued.
+/// Issue time of its first turn.
 pub const START_MS: u64 = 1_800_000_000_000;
 
 /// The session's root.
@@ -67,8 +69,8 @@ fn word(number: usize) -> u32 {
     u32::try_from(number).expect("the lengths of the fixture are small")
 }
 
-/// The stand-in for a Walrus blob ID: BLAKE3 of the blob's BLAKE3. Real IDs need the erasure coding, which this
-/// crate does not have.
+/// The stand-in for a Walrus blob ID: BLAKE3 of the blob's BLAKE3. Real IDs need the erasure coding, which is
+/// outside this crate.
 pub fn stand_in_id(blob: &[u8]) -> BlobId {
     BlobId(blake3::hash(&blob_digest(blob).0).into())
 }
@@ -96,7 +98,7 @@ pub struct Session {
     pub turns: Vec<Turn>,
 }
 
-/// What the script says of one turn.
+/// The script of one turn.
 struct Script {
     kind: RecordKind,
     supersedes_from: Option<u64>,
@@ -171,7 +173,7 @@ fn script(seq: u64) -> Script {
     script
 }
 
-/// Leaves of 32 tokens each over an answer whose tokens are its bytes.
+/// Leaves of 32 tokens each over an answer; its bytes are its tokens.
 pub fn leaves_of(key: &RecordKey, auth: &Signed<TurnAuth>, answer: &str) -> Vec<AuditLeaf> {
     let mut running: RunningHash = running_hash_start(key, &auth.auth_hash());
     let mut leaves = Vec::new();
@@ -199,7 +201,7 @@ impl Session {
         session
     }
 
-    /// The segment that the next turn goes to.
+    /// The segment of the next turn.
     fn base(&self) -> Segment {
         match self.turns.last() {
             None => Segment::empty(root().session_id(), 0),
@@ -324,7 +326,7 @@ impl Session {
         }
     }
 
-    /// The authorisation, but for the hashes that need the payload.
+    /// The authorisation, without the hashes that need the payload.
     fn order(&self, seq: u64, script: &Script) -> TurnAuth {
         let session_key = root().signing_key().public_key();
         let genesis = Genesis { session_key, n_shards: N_SHARDS, branch: None };
@@ -357,7 +359,7 @@ impl Session {
                 author: *author,
                 attempt: 0,
                 token_count: word(tokens.len()),
-                // Known once the record key is, below.
+                // Filled in below, when the record key exists.
                 tokens_hash: [0; 32],
             }),
             issued_ms: START_MS + seq * 60_000,
@@ -384,7 +386,7 @@ impl Session {
         }
     }
 
-    /// The session, verified from its blobs and the root, as an export. Turn 19 has no ack yet, turn 4 has lost
+    /// The session as an export, verified from its blobs and the root. Turn 19 has no ack yet; turn 4 lacks
     /// its authorisation and its system text.
     pub fn export(&self, with_root: bool) -> Export {
         let mut reader = SessionReader::new(&root(), &self.head()).expect("the head names a blob");

@@ -1,5 +1,8 @@
-//! Sizes at their limits: segments of 15, 16 and 17 turns, of 256 KiB and a byte to either side, records and
-//! messages of the largest size and one more.
+//! Sizes at their limits:
+//!
+//! - segments of 15, 16 and 17 turns
+//! - segments of 256 KiB, and one byte below and above
+//! - records and messages of the largest size, and one more
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
@@ -36,7 +39,7 @@ fn a_segment_closes_at_the_sixteenth_turn_or_the_256th_kibibyte() {
     }
 }
 
-/// A signed chain of one segment, its records of these lengths (their content is not opened here).
+/// A signed chain of one segment, with records of these lengths (nothing opens their content).
 fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
     let key = SecretSigningKey::from_seed(&[7; 32]);
     let session = SecretSigningKey::from_seed(&[8; 32]).public_key();
@@ -62,7 +65,7 @@ fn chain(lengths: &[usize]) -> (Segment, Genesis, ChainEnd) {
     (segment, genesis, end)
 }
 
-/// Exactly at the byte: a segment of 256 KiB less one takes a turn more, one of 256 KiB does not.
+/// Exact to the byte: a segment one byte below 256 KiB takes another turn, a segment of 256 KiB does not.
 #[test]
 fn a_turn_behind_a_full_segment_is_refused_to_the_byte() {
     let (empty, _, _) = chain(&[0]);
@@ -102,8 +105,8 @@ fn the_encoded_length_is_known_without_encoding() {
     }
 }
 
-/// Sessions through the boundary of turns: the harness compares the client's rebuilt blob with the node's at
-/// every turn; here where the turns went, and that the windows still read.
+/// Sessions across the turn boundary. The harness compares the client's rebuilt blob with the node's at every
+/// turn; this test checks the positions and that the windows read.
 #[test]
 fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
     for turns in [15, 16, 17] {
@@ -116,7 +119,7 @@ fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
         let window = read_window(&asked.auth, &asked.payload.grant, &session.store).unwrap();
         assert_eq!(window.turns.len(), turns);
         assert_eq!((window.base.segment, window.base.entries.len()), expected);
-        // The grant's own word for the place must be the one that the chain gives.
+        // The position in the grant must equal the position from the chain.
         for (segment, index) in [(expected.0, expected.1 + 1), (expected.0 + 1, expected.1), (9, 0)] {
             let mut grant = asked.payload.grant.clone();
             (grant.segment, grant.index) = (segment, u8::try_from(index).unwrap());
@@ -126,8 +129,8 @@ fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
     }
 }
 
-/// Through the boundary of bytes, as near as the records' buckets allow: seven turns of 32 KiB, then records whose
-/// buckets leave the segment just below 256 KiB, then just above.
+/// Across the byte boundary, as near as record buckets allow: seven turns of 32 KiB, then records that end
+/// just below 256 KiB, then just above.
 #[test]
 fn a_segment_of_large_turns_closes_by_its_bytes() {
     let mut session = Session::new(12);
@@ -142,7 +145,7 @@ fn a_segment_of_large_turns_closes_by_its_bytes() {
         assert!(!done.accepted.segment.is_closed(), "{last} bytes");
         assert_eq!(done.accepted.link.segment, 0);
     }
-    // The smallest record and its link now step over the boundary, the nearest that there is on both sides.
+    // The smallest record and its link now cross the boundary, as near to it as possible on both sides.
     let done = session.turn(&Script::turn("", ""));
     let closed = done.accepted.segment.encoded_len();
     let step = done.accepted.segment.entries.last().unwrap().encoded_len();
@@ -156,7 +159,7 @@ fn a_segment_of_large_turns_closes_by_its_bytes() {
 #[test]
 fn the_largest_turns_fit_a_blob_and_rebuild() {
     let mut session = Session::new(13);
-    // A segment just under its limit, then the largest record: the largest blob there can be.
+    // A segment just under its limit, then the largest record: the largest possible blob.
     for _ in 0..3 {
         session.turn(&Script::turn(Source::new(1).text(60_000), "short"));
     }
@@ -210,7 +213,7 @@ fn a_node_refuses_texts_over_their_limits() {
     }
 }
 
-/// What a grant may list, to the item.
+/// The exact limits of a grant's lists.
 #[test]
 fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
     use baton_proto::turn::{Grant, ReadBlob, ReadRecord, TurnAuth};
@@ -242,7 +245,7 @@ fn a_node_refuses_grants_over_their_limits_or_out_of_order() {
     for (what, change, code) in cases {
         assert_eq!(check(&asked, &change), Err(code), "{what}");
     }
-    // A first turn reads nothing at all.
+    // A first turn reads nothing.
     let mut fresh = Session::new(17);
     let first = fresh.ask(0, &Script::turn("hello", ""));
     let (blob, record) = (asked.payload.grant.blobs[0].clone(), asked.payload.grant.records[0].clone());
@@ -278,7 +281,7 @@ fn a_node_refuses_sampling_out_of_range() {
     }
 }
 
-/// An answer that no reader would take must not be sealed by an honest node, nor accepted from a hostile one:
+/// An honest node must not seal an answer that no reader accepts, and a client must not accept one. Otherwise
 /// the session could never be read again.
 #[test]
 fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
@@ -289,7 +292,7 @@ fn an_answer_over_its_limit_is_neither_sealed_nor_accepted() {
     let served = session.nodes[node].serve(&asked.frame(), &session.store, &answer, FinishReason::Stop);
     assert_eq!(served.map(|_| ()).unwrap_err(), ErrorCode::FrameTooLarge);
 
-    // The hostile node seals by hand what the library would not.
+    // The byzantine node seals by hand, since the library refuses.
     let short =
         session.nodes[node].serve(&asked.frame(), &session.store, "short", FinishReason::Stop).unwrap();
     let key = &asked.record_key;

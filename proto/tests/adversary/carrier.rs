@@ -1,6 +1,7 @@
-//! The hostile carrier: the node of a turn holds the blob key, so it can change any plaintext byte of what it
-//! carries, seal it again and sign its own link again. The client's rebuild refuses, and so does the next honest
-//! node, even where the client was fooled.
+//! The byzantine carrier: the node of a turn holds the blob key. It can change any plaintext byte of its
+//! blob, seal the blob again and sign its own link again.
+//!
+//! The client's rebuild refuses the blob. So does the next honest node, even if the client was fooled.
 
 use std::ops::Range;
 
@@ -19,15 +20,15 @@ use crate::{
     stored::{TWENTY, read_fooled},
 };
 
-/// A part of a padded segment and the codes with which a reader may refuse a change in it.
+/// A part of a padded segment and the codes with which a reader may refuse its change.
 struct Region {
     bytes: Range<usize>,
-    /// The entry that it belongs to.
+    /// Its entry.
     entry: Option<usize>,
     codes: &'static [ErrorCode],
 }
 
-/// The fields of an encoded link in order: bytes, and the codes of a change.
+/// The fields of an encoded link in order: their lengths, and the codes for a change.
 fn link_fields(has_prev_blob: bool) -> Vec<(usize, &'static [ErrorCode])> {
     use ErrorCode::{BadGenesis, BadNodeSignature, BadSequence, NonCanonical, UnsupportedVersion};
     const SIGNED: &[ErrorCode] = &[BadNodeSignature];
@@ -35,7 +36,7 @@ fn link_fields(has_prev_blob: bool) -> Vec<(usize, &'static [ErrorCode])> {
     vec![
         (1, &[UnsupportedVersion]),
         (32, SIGNED),
-        // A seq that fell below index or segment, or to or from 0, is refused before the signature.
+        // A seq below index or segment, or changed to or from 0, is refused before the signature.
         (8, &[BadNodeSignature, BadSequence, BadGenesis]),
         (8, &[BadNodeSignature, BadSequence]),
         (1, &[BadNodeSignature, BadSequence]),
@@ -46,7 +47,7 @@ fn link_fields(has_prev_blob: bool) -> Vec<(usize, &'static [ErrorCode])> {
     ]
 }
 
-/// The layout of a padded segment, worked out from the document's description, not by the decoder.
+/// The layout of a padded segment, computed from the document's description, without the decoder.
 fn regions(segment: &Segment, padded: usize) -> Vec<Region> {
     use ErrorCode::{BadNodeSignature, BadSequence, NonCanonical, RecordHashMismatch, UnsupportedVersion};
     let mut regions = Vec::new();
@@ -94,8 +95,8 @@ fn seal(done: &Done, padded: &[u8]) -> Vec<u8> {
     [&salt.0[..], &key.seal(&salt, &link.session_id, link.segment, padded)].concat()
 }
 
-/// Where the changed bytes still decode and the change is in the link before the carrier's own: the carrier's
-/// own link, naming the changed one, signed again, with the blob that holds both.
+/// For a change in the link just before the carrier's own, if the bytes still decode. Signs the carrier's
+/// link again with the new predecessor; returns it with the blob of both.
 fn resign(done: &Done, changed: &[u8], entry: usize) -> Option<(Signed<Link>, Vec<u8>)> {
     let own = usize::from(done.accepted.link.index);
     if entry + 1 != own {
@@ -141,7 +142,7 @@ fn check_turn(turn: usize, tally: &mut Tally) {
                 committed.link = link.bytes().clone();
                 committed.blob_digest = blob_digest(&blob);
                 let got = done.asked.accept(&twenty.session.root, &committed, answer).unwrap_err();
-                // A change in the record before leaves its link, and so the carrier's own, as they were.
+                // A change in the previous record leaves its link unchanged, and so the carrier's own.
                 let only_record = link.link_hash() == done.accepted.link.link_hash();
                 let code = if only_record { ErrorCode::BlobMismatch } else { ErrorCode::ReceiptMismatch };
                 assert_eq!(got, code, "turn {turn}, byte {position}");
@@ -168,8 +169,8 @@ fn every_plaintext_byte_changed_by_the_carrier_is_refused() {
     );
 }
 
-/// A carrier may also seal a closed segment again, whose key it was granted to read; the first link above it
-/// pins the one blob.
+/// A carrier holds the read key of a closed segment and can seal that segment again. The first link above it
+/// pins the original blob.
 #[test]
 fn a_closed_segment_sealed_again_is_not_the_one_that_the_chain_names() {
     let twenty = &*TWENTY;
@@ -188,7 +189,7 @@ fn a_closed_segment_sealed_again_is_not_the_one_that_the_chain_names() {
             let mut store = twenty.session.store.clone();
             store.insert(fooled.digest, blob);
             let got = read_window(&twenty.next.auth, &grant, &store).unwrap_err();
-            // Content that does not even open is refused before the chain is looked at.
+            // Content that does not open is refused before the chain checks.
             assert!(got == ErrorCode::ChainBroken || region.codes.contains(&got), "{got:?}");
             refused += 1;
         }

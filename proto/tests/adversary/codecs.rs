@@ -1,4 +1,4 @@
-//! Every wire type and every entry point that takes bytes: one encoding of a value, and no bytes that panic.
+//! Every wire type and every entry point for bytes: each value has one encoding, and no bytes cause a panic.
 
 use std::fmt::Debug;
 
@@ -51,7 +51,7 @@ fn cases(sample: u32) -> ProptestConfig {
     }
 }
 
-/// One small change of bytes: a bit, a byte, one more, one less, a tail cut off, or a run copied elsewhere.
+/// One small change of bytes: a bit, a byte, an insertion, a removal, a cut tail, or a copied run.
 fn mutate(source: &mut Source, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {
         bytes.push(source.bytes::<1>()[0]);
@@ -71,7 +71,7 @@ fn mutate(source: &mut Source, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Round trip, and for whatever mutation is accepted: that it is the one encoding of what it decodes to.
+/// Round trip. Each accepted mutation must be the canonical encoding of its value.
 fn check_type<T>(source: &mut Source, accepted: &mut usize)
 where
     T: Drawn + Serialize + DeserializeOwned + PartialEq + Debug,
@@ -207,7 +207,7 @@ signed_types!(
     TurnAuth
 );
 
-/// An object that its signer signed is accepted or refused by its own checks; mutated it is refused.
+/// A correctly signed object passes or fails its own checks; a mutated one is refused.
 fn check_signed<T: Owned + Debug>(source: &mut Source, key: &SecretSigningKey, verified: &mut usize) {
     let honest = signed::<T>(source, key);
     let encoded = honest.encode();
@@ -225,7 +225,7 @@ fn check_signed<T: Owned + Debug>(source: &mut Source, key: &SecretSigningKey, v
     }
 }
 
-/// A segment of links that one key signed, in a plausible order but with anything in their fields.
+/// A segment of links signed by one key, in a plausible order but with arbitrary fields.
 fn drawn_segment(source: &mut Source, key: &SecretSigningKey, id: SessionId, number: u64) -> Segment {
     let mut segment = Segment::empty(id, number);
     for index in 0..source.below(4) {
@@ -271,7 +271,7 @@ proptest! {
     fn no_bytes_panic_in_any_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..700)) {
         decode_as_every_type(&bytes);
         verify_as_every_type(&bytes);
-        // The same as a body behind a fitting length and signature, with a fitting version.
+        // The same bytes as a body with a correct length, signature and version.
         let mut body = bytes.clone();
         if let Some(first) = body.first_mut() {
             *first = 1;
@@ -308,8 +308,7 @@ proptest! {
         prop_assert_eq!(head.open_inner(&root).unwrap_err(), ErrorCode::PayloadRejected);
     }
 
-    /// Plaintext of the enemy's choice, sealed as it should be: what a client, a relayer or a device that
-    /// holds the right keys can send.
+    /// Chosen plaintext under a correct seal, as from a client, a relayer or a device with the right keys.
     #[test]
     fn no_plaintext_panics_behind_a_fitting_seal(
         bytes in proptest::collection::vec(any::<u8>(), 0..900),
@@ -355,7 +354,7 @@ proptest! {
         }
     }
 
-    /// Windows whose grant, authorisation and segments are anything at all, the blobs sealed and named to fit.
+    /// Windows with arbitrary grant, authorisation and segments; the blobs are sealed and named to fit.
     #[test]
     fn no_window_panics(seed in any::<u64>()) {
         let mut source = Source::new(seed);
@@ -401,7 +400,7 @@ proptest! {
         let _ = NodeRecord::drawn(&mut source).current_key(Drawn::drawn(&mut source));
     }
 
-    /// Heads whose blobs hold anything at all, sealed under the session's own keys.
+    /// Heads whose blobs have arbitrary content, sealed under the session's own keys.
     #[test]
     fn no_session_panics(seed in any::<u64>()) {
         let mut source = Source::new(seed);
@@ -425,7 +424,7 @@ proptest! {
     }
 }
 
-/// Lengths that lie about what follows must fail before anything is allocated for them.
+/// False lengths must fail before any allocation for them.
 #[test]
 fn lying_lengths_fail_without_allocating() {
     for claim in [u64::MAX, u64::MAX / 2, 1 << 40, 1 << 32, (MAX_OBJECT_BYTES as u64) + 1] {
@@ -463,7 +462,7 @@ fn a_body_over_its_limit_is_refused_before_it_is_decoded() {
     assert_eq!(Signed::<HeadRecord>::verify_encoded(&over.encode()).unwrap_err(), ErrorCode::FrameTooLarge);
 }
 
-/// What is shown of an object in a log or a failed assertion holds no conversation and no key.
+/// The debug form of an object, for a log or a failed assertion, has no conversation and no key.
 #[test]
 fn nothing_secret_shows_in_debug() {
     const WORDS: &str = "the-words-of-a-person";

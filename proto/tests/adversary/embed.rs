@@ -1,5 +1,5 @@
-//! Embeddings as their enemies meet them: bits flipped anywhere, the wrong key, node, model or time, more than is allowed,
-//! and replies that are for something else.
+//! Embeddings under attack: flipped bits, the wrong key, node, model or time, exceeded limits, and replies to
+//! another order.
 
 use baton_keys::{
     SecretSigningKey,
@@ -97,7 +97,7 @@ fn every_flipped_bit_of_the_order_the_texts_and_the_reply_is_refused() {
         let flipped = SealedTexts(flipped);
         assert_eq!(flipped.open(&made.exchange, &made.auth).unwrap_err(), ErrorCode::PayloadRejected);
     }
-    // Also where the order names what was changed: the seal itself holds.
+    // The seal also holds when the order names the changed bytes.
     for byte in 0..made.texts.0.len() {
         let mut flipped = made.texts.0.clone();
         flipped[byte] ^= 0x10;
@@ -130,7 +130,7 @@ fn texts_open_for_their_node_client_model_and_request_alone() {
     ] {
         assert_eq!(made.texts.open(&made.exchange, &other).unwrap_err(), ErrorCode::PayloadRejected);
     }
-    // A key that forces the share.
+    // A key that forces the shared secret.
     let mut weak = made.texts.0.clone();
     weak[..32].fill(0);
     let weak = SealedTexts(weak);
@@ -183,7 +183,7 @@ fn more_or_longer_texts_than_allowed_are_refused_on_both_sides() {
     assert_eq!(seal(vec![]).unwrap_err(), ErrorCode::PayloadRejected);
     assert_eq!(seal(vec![longest.clone() + "x"]).unwrap_err(), ErrorCode::FrameTooLarge);
     assert_eq!(seal(vec![String::new(); MAX_EMBED_TEXTS + 1]).unwrap_err(), ErrorCode::FrameTooLarge);
-    // A client that does not check: sealed as it should be, and too much.
+    // A client that does not check its limits: properly sealed, but too much.
     for (texts, code) in [
         (vec![], ErrorCode::PayloadRejected),
         (vec![longest + "x"], ErrorCode::FrameTooLarge),
@@ -237,7 +237,7 @@ fn replies_for_something_else_or_that_are_not_vectors_are_refused() {
         ErrorCode::ReceiptMismatch,
         "a text without its vector"
     );
-    // A reply to an earlier order, sealed again by whoever carries it: the seal is of this order.
+    // A carrier seals a reply to an earlier order again: the seal binds this order.
     let mut earlier = good();
     earlier.auth_hash = AuthHash([8; 32]);
     let sealed = SealedReply::seal(&earlier, &made.node, &made.secret, &NONCE);

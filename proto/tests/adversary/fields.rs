@@ -1,5 +1,5 @@
-//! Every field of every signed object, changed one at a time: under the old signature, signed again by a stranger,
-//! and signed again by its own author who lies.
+//! Every field of every signed object, changed one at a time: under the old signature, under a stranger's new
+//! signature, and under the lying author's own new signature.
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
@@ -27,15 +27,15 @@ use crate::{
     stored::TWENTY,
 };
 
-/// A field by name, a change of it, and the code for it where the signature does not fit.
+/// A field's name, its change, and the code for it under a signature that does not fit.
 type Change<T> = (&'static str, fn(&mut T), ErrorCode);
 
 fn stranger() -> SecretSigningKey {
     SecretSigningKey::from_seed(&[0x55; 32])
 }
 
-/// Both tables of a type: the old signature over a changed field, and a stranger's signature over it. Then every
-/// byte of the encoded object, so that no field can be forgotten.
+/// Both tables of a type: the old signature over a changed field, and a stranger's signature over it. Then
+/// every byte of the encoded object, so that no field is forgotten.
 fn check_changes<T: Signable + Clone + PartialEq + std::fmt::Debug>(
     honest: &Signed<T>,
     changes: &[Change<T>],
@@ -111,7 +111,7 @@ fn auth_changes() -> Vec<Change<TurnAuth>> {
 fn an_authorisation_holds_in_every_field() {
     let auth = &TWENTY.session.done[9].asked.auth;
     let mut cases = check_changes(auth, &auth_changes());
-    // What only the first turn pins before its signature: that it starts from the genesis.
+    // Only a first turn pins these before its signature: it starts from the genesis.
     let first = &TWENTY.session.done[0].asked.auth;
     cases += check_changes(
         first,
@@ -125,7 +125,7 @@ fn an_authorisation_holds_in_every_field() {
     eprintln!("TurnAuth: {cases} refusals");
 }
 
-/// Signed again by the session key itself: what of it the payload, or the chain, still does not fit.
+/// The session key itself signs again: the changes that still do not fit the payload or the chain.
 #[test]
 fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
     use ErrorCode::{BadGenesis, HeadMismatch, PayloadRejected};
@@ -165,7 +165,7 @@ fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
     value.session_id = baton_keys::session::session_id(&value.session_key);
     let auth = Signed::<TurnAuth>::verify(Signed::sign(value, &stranger()).bytes().clone()).unwrap();
     assert_eq!(done.asked.sealed.open(&node.exchange, &auth).unwrap_err(), PayloadRejected);
-    // Nor can another node open it, or a changed payload be opened under a fitting hash.
+    // Nor can another node open it, nor does a changed payload open under a fitting hash.
     for other in twenty.session.nodes.iter().filter(|other| other.signing.node_id() != auth.audience) {
         let got = done.asked.sealed.open(&other.exchange, &done.asked.auth);
         assert_eq!(got.unwrap_err(), PayloadRejected);
@@ -178,7 +178,7 @@ fn an_authorisation_signed_again_does_not_fit_its_payload_or_chain() {
         let mut auth = TurnAuth::clone(&done.asked.auth);
         auth.payload_hash = sealed.hash();
         let got = sealed.open(&node.exchange, &auth);
-        // RFC 7748: the top bit of an X25519 key is ignored, but the key's bytes are part of the derivation.
+        // RFC 7748: X25519 ignores the top bit of a key, but the derivation covers the key's bytes.
         assert_eq!(got.unwrap_err(), PayloadRejected, "byte {position}");
     }
 }
@@ -228,7 +228,7 @@ fn link_changes() -> Vec<Change<Link>> {
     ]
 }
 
-/// What the client is told when the author lies in a field of its own link, the rest being consistent with it.
+/// The client's error when the author lies in one field of its own link and the rest is consistent.
 #[test]
 fn a_link_holds_in_every_field() {
     let twenty = &*TWENTY;
@@ -240,7 +240,7 @@ fn a_link_holds_in_every_field() {
         change(&mut link);
         let got = accept_relinked(done, link, own_key);
         let expected = match (field, code) {
-            // The author itself decides when it was, so its own link with another time is an honest one.
+            // The author decides its own time, so its link with another time is honest.
             ("time_ms", _) => None,
             ("record_hash" | "record_length", _) => Some(ErrorCode::BlobMismatch),
             (_, ErrorCode::BadNodeSignature) if field != "author" => Some(ErrorCode::ReceiptMismatch),
@@ -248,14 +248,14 @@ fn a_link_holds_in_every_field() {
         };
         assert_eq!(got.err(), expected, "{field}, signed by the author");
     }
-    // Another node's valid signature over a link that names it as author.
+    // Another node's valid signature over a link with that node as author.
     let mut link = Link::clone(&done.accepted.link);
     link.author = stranger().node_id();
     assert_eq!(accept_relinked(done, link, &stranger()).unwrap_err(), ErrorCode::ReceiptMismatch);
     eprintln!("Link: {cases} refusals");
 }
 
-/// The author's link signed again, in a blob that holds it, offered to the client.
+/// Signs the author's link again and offers it to the client, in a blob that holds it.
 fn accept_relinked(
     done: &Done,
     link: Link,
@@ -271,8 +271,8 @@ fn accept_relinked(
     done.asked.accept(&TWENTY.session.root, &committed, &done.script.answer)
 }
 
-/// In a chain, another node's validly signed link in the place of an earlier one breaks the chain, at the head it
-/// is not the head.
+/// Another node's validly signed link in place of an earlier link breaks the chain; in place of the head's
+/// link it is not the head.
 #[test]
 fn another_nodes_link_does_not_continue_the_chain() {
     let twenty = &*TWENTY;
@@ -325,11 +325,11 @@ fn receipt_changes() -> Vec<Change<Receipt>> {
     ]
 }
 
-/// What a receipt only claims: the client cannot know better, and the documents say so.
+/// Pure claims of a receipt: the client cannot check them, and the documents say so.
 const CLAIMS: [&str; 7] =
     ["engine", "tokens.input", "tokens.output", "audit_root", "timings", "price", "time_ms"];
 
-/// A node that lies in its receipt, with link and blob sealed to fit the lie.
+/// A node that lies in its receipt, with link and blob sealed to match.
 #[test]
 fn a_receipt_holds_in_every_field_that_the_client_can_check() {
     let twenty = &*TWENTY;
@@ -375,7 +375,7 @@ fn a_receipt_of_another_turn_does_not_fit_a_link() {
     }
 }
 
-/// The frame around link and receipt is not signed, and does not need to be.
+/// The frame around link and receipt is unsigned and needs no signature.
 #[test]
 fn what_comes_beside_link_and_receipt_is_checked_too() {
     type Tweak = fn(&mut Committed);
@@ -407,7 +407,7 @@ fn what_comes_beside_link_and_receipt_is_checked_too() {
     let sealed = seal_turn(&asked.auth, asked.place(), keys, &other, receipt, own_key).unwrap();
     let got = asked.accept(root, &sealed.committed(), &done.script.answer);
     assert_eq!(got.unwrap_err(), ErrorCode::BlobMismatch);
-    // Every turn's result offered for every other turn.
+    // Every turn's result, offered for every other turn.
     for (turn, done) in twenty.session.done.iter().enumerate() {
         for (other, foreign) in twenty.session.done.iter().enumerate().filter(|(other, _)| *other != turn) {
             let got = done.asked.accept(root, &foreign.committed, &foreign.script.answer);
@@ -506,18 +506,18 @@ fn a_head_record_holds_in_every_field() {
     assert_ne!(taken.index_key(), head.index_key());
     assert_eq!(taken.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
     assert_eq!(taken.open_inner(&session.root).unwrap_err(), PayloadRejected);
-    // Another session's eyes.
+    // Read by another session.
     let other = baton_keys::session::SessionRoot::from_bytes([1; 32]);
     assert_eq!(head.open_outer(&other.session_id()).unwrap_err(), PayloadRejected);
     assert_eq!(head.open_inner(&other).unwrap_err(), PayloadRejected);
     assert_eq!(head.open_outer(&session.root.session_id()).unwrap(), session.head_outer(20));
-    // The id alone opens the outer part and nothing of the inner one.
+    // The id alone opens the outer part and nothing of the inner part.
     let swapped = HeadRecord { outer: head.inner.clone(), ..HeadRecord::clone(&head) };
     assert_eq!(swapped.open_outer(&session.root.session_id()).unwrap_err(), PayloadRejected);
     eprintln!("HeadRecord: {cases} refusals");
 }
 
-/// Blobs named in an order that no reader could follow, or none, or too many.
+/// Blobs in an order that no reader can follow, or none, or too many.
 #[test]
 fn refuses_heads_whose_blobs_are_out_of_order() {
     let session = &TWENTY.session;

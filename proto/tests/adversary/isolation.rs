@@ -1,5 +1,5 @@
-//! Key isolation: with all that the node of a turn was given, and every blob and sealed record of the whole
-//! session, later ones included, exactly what was granted opens.
+//! Key isolation: the keys of one turn's node open exactly the granted records and blobs. The test tries them
+//! on every blob and sealed record of the whole session, also later ones.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::{
 const TURNS: usize = 36;
 const WINDOW: usize = 4;
 
-/// A long session in which nodes may read the last four turns, from the last two blobs.
+/// A long session; nodes may read the last four turns, from the last two blobs.
 fn session() -> Session {
     let mut session = Session::new(3);
     session.window_records = WINDOW;
@@ -32,7 +32,7 @@ fn session() -> Session {
     session
 }
 
-/// What lies about for anyone who has the store and a grant: sealed records with their identities, and blobs.
+/// The data of an attacker with the store and a grant: sealed records with their identities, and blobs.
 struct Sealed {
     records: Vec<(RecordIdentity, Vec<u8>)>,
     blobs: Vec<(u64, Vec<u8>)>,
@@ -50,7 +50,7 @@ fn everything(session: &Session) -> Sealed {
     }
 }
 
-/// Which records and blobs a key opens, tried as the key of each.
+/// The records and blobs that a key opens, tried as the key of each.
 fn opened_by(key: &[u8; 32], session: &Session, sealed: &Sealed, opened: &mut Opened) {
     for (turn, (identity, bytes)) in sealed.records.iter().enumerate() {
         if RecordKey::from_bytes(*key).open(identity, bytes).is_ok() {
@@ -91,7 +91,7 @@ fn held(session: &Session, turn: usize) -> Vec<[u8; 32]> {
     keys
 }
 
-/// Every public input that a derivation of the schedule takes, for every turn.
+/// All public inputs of the schedule's derivations, for every turn.
 fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
     let mut inputs = vec![Vec::new(), session.root.session_id().0.to_vec()];
     inputs.push(session.root.signing_key().public_key().0.to_vec());
@@ -110,14 +110,14 @@ fn public_inputs(session: &Session, sealed: &Sealed) -> Vec<Vec<u8>> {
     inputs
 }
 
-/// What the grant of a turn names, and the turn itself.
+/// The records and blobs of a turn's grant, and the turn itself.
 fn granted(turn: usize) -> Opened {
     let mut opened = Opened::default();
     opened.records.extend(turn.saturating_sub(WINDOW)..=turn);
     opened.blobs.insert(turn);
     if let Some(head) = turn.checked_sub(1) {
         opened.blobs.insert(head);
-        // The closed segment before the head's, if there is one: its last blob.
+        // The last blob of the closed segment before the head's, if any.
         if let Some(closed) = (head / 16).checked_sub(1) {
             opened.blobs.insert(closed * 16 + 15);
         }
@@ -142,7 +142,7 @@ fn a_node_opens_its_window_and_its_turn_and_nothing_else() {
     eprintln!("keys as they are: {attempts} attempts, {TURNS} nodes, exactly the granted ones open");
 }
 
-/// One step of derivation from every key held, under every context, with every public input.
+/// One derivation step from every held key, under every context, with every public input.
 #[test]
 fn no_derivation_from_a_grant_opens_anything() {
     let session = session();
@@ -154,14 +154,14 @@ fn no_derivation_from_a_grant_opens_anything() {
     for turn in turns {
         for held in held(&session, *turn) {
             for context in &contexts {
-                // A sample takes the inputs in turn, so that each meets several contexts and keys.
+                // A sample rotates through the inputs, so that each meets several contexts and keys.
                 let step = if full() { 1 } else { 97 };
                 for input in inputs.iter().skip(keys % step).step_by(step) {
                     let derived = kdf(*context, &[&held, input]);
                     opened_by(&derived, &session, &sealed, &mut opened);
                     keys += 1;
                 }
-                // Without any input, always; and one step further.
+                // Always without any input; in a full run one step further.
                 let derived = kdf(*context, &[&held]);
                 opened_by(&derived, &session, &sealed, &mut opened);
                 keys += 1;
@@ -179,7 +179,7 @@ fn no_derivation_from_a_grant_opens_anything() {
     eprintln!("derived keys: {keys} keys, {attempts} attempts, none opens");
 }
 
-/// Two colluding nodes pool what they hold: the union, and no more.
+/// Two colluding nodes pool their keys: these open the union of their windows, and no more.
 #[test]
 fn colluding_nodes_open_the_union_of_their_windows() {
     let session = session();
@@ -196,7 +196,7 @@ fn colluding_nodes_open_the_union_of_their_windows() {
     }
 }
 
-/// The window that a node reads holds text only where a record key was granted, and every link all the same.
+/// A node's window has text only for granted record keys, but has every link.
 #[test]
 fn a_window_shows_text_where_it_was_granted_only() {
     let session = session();

@@ -43,7 +43,7 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     let honest = asked.envelope.as_ref().unwrap();
     assert_eq!(open(&asked, &session, 0, honest.bytes()), Ok(2));
 
-    // The same words for another turn, another node, or a turn that allows no memory or another relayer.
+    // The same items for another turn or node, or for a turn that allows no memory or another relayer.
     let other_turn = session.ask(0, &with_memory());
     assert_eq!(open(&other_turn, &session, 0, honest.bytes()), Err(MemUnauthorized));
     let other_node = session.ask(1, &with_memory());
@@ -99,7 +99,7 @@ fn an_envelope_opens_for_its_turn_its_node_and_its_relayer_only() {
     eprintln!("MemEnvelope: {} refusals", refused + 2 * cases.len() + 5);
 }
 
-/// A hint is for one authorisation, signed by the key that it names, and every other use of it is refused.
+/// A hint is for one authorisation, signed by the key in it; any other use is refused.
 #[test]
 fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
     use ErrorCode::{MemTooLarge, MemUnauthorized, UnsupportedVersion};
@@ -147,7 +147,7 @@ fn refuses_a_hint_on_another_turn_for_another_relayer_or_changed() {
     }
 }
 
-/// What the relayer sealed is not a list of items, or not the one encoding of it.
+/// The relayer's sealed bytes are not a list of items, or not its canonical encoding.
 #[test]
 fn refuses_sealed_bytes_that_are_no_items_with_one_code() {
     let mut session = Session::of_short_turns(9, 1);
@@ -199,7 +199,7 @@ fn refuses_more_memory_than_the_limits() {
     assert_eq!(got.unwrap_err(), ErrorCode::KxExpired);
 }
 
-/// The client knows the items, so it sees which of them a node says it used, and that they are no others.
+/// The client knows the items, so it detects which of them the node claims to have used, and any others.
 #[test]
 fn the_receipt_commits_to_exactly_the_memory_used() {
     let mut session = Session::of_short_turns(9, 2);
@@ -224,16 +224,16 @@ fn the_receipt_commits_to_exactly_the_memory_used() {
         let got = fooled.accept(&session.root, &committed, &script.answer);
         assert_eq!(got.unwrap_err(), ErrorCode::ReceiptMismatch, "{what}");
     }
-    // A prefix is what a node may use when the budget is short; the items beyond it are not committed to.
+    // With a short budget a node may use a prefix of the items; the commitment covers that prefix alone.
     let longer = Asked { memory: [asked.memory.clone(), vec![item("more")]].concat(), ..asked.clone() };
     assert!(longer.accept(&session.root, &committed, &script.answer).is_ok());
-    // Nobody without the record key can check or link a commitment.
+    // Only a holder of the record key can check or link a commitment.
     let other = session.done[0].asked.record_key.clone();
     assert_ne!(commit_memory(&other, &asked.memory), commit_memory(&asked.record_key, &asked.memory));
     assert_eq!(commit_memory(&other, &[]), None);
 }
 
-/// The input commitment covers what framed the turn, also what is never stored.
+/// The input commitment covers the whole frame of the turn, also text that is never stored.
 #[test]
 fn the_receipt_commits_to_the_system_text() {
     let mut session = Session::of_short_turns(9, 1);
@@ -337,7 +337,7 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
     let exchange = &session.nodes[node].exchange;
     assert!(asked.sealed.open(exchange, &asked.auth).is_ok());
 
-    // Other tokens, fewer, more or none in the payload; a prefix that nobody signed for.
+    // Other, fewer, more or no tokens in the payload; a prefix without a signature.
     let reseal = |payload: &Payload, auth: &TurnAuth| {
         let ephemeral = ExchangeSecret::from_bytes(&[6; 32]);
         let (sealed, _) =
@@ -367,11 +367,11 @@ fn a_resumed_answer_continues_exactly_the_tokens_signed_for() {
     assert_ne!(hash(1, &[1, 256]), hash(1, &[1, 257]));
     assert_ne!(hash(1, &[1, 256]), hash(2, &[1, 256]), "nobody else can guess the tokens");
 
-    // The receipt must name the prefix's length, and the client sees it if not.
+    // The receipt must name the prefix's length; the client detects a wrong length.
     let served =
         session.nodes[node].serve(&asked.frame(), &session.store, &script.answer, script.finish).unwrap();
     assert_eq!(served.receipt.tokens.resumed, 3);
-    // Nor does it take a receipt for an answer shorter than its own beginning.
+    // Nor does it accept a receipt for an answer shorter than its prefix.
     for (output, taken) in [(3, true), (2, false)] {
         let mut receipt = Receipt::clone(&served.receipt);
         receipt.tokens.output = output;

@@ -1,4 +1,4 @@
-//! Whole sessions: found again from the root and a head record alone, edited, branched.
+//! Whole sessions: recovered from the root and a head record alone, edited, branched.
 
 use baton_keys::session::SessionRoot;
 use baton_proto::{
@@ -12,7 +12,7 @@ use baton_proto::{
 
 use crate::harness::{N_SHARDS, Script, Session, Store};
 
-/// Reads a whole session from the store, with the root and a head.
+/// Reads a whole session from the store, by root and head.
 fn read(root: &SessionRoot, outer: &HeadOuter, store: &Store) -> Result<Vec<VerifiedSegment>, ErrorCode> {
     let mut reader = SessionReader::new(root, outer)?;
     while let Some(blob) = reader.need() {
@@ -26,7 +26,7 @@ fn read(root: &SessionRoot, outer: &HeadOuter, store: &Store) -> Result<Vec<Veri
 fn root_and_head_record_alone_give_back_forty_turns() {
     let session = Session::of_short_turns(4, 40);
     let encoded = session.head(40).encode();
-    // Nothing but the root, the encoded record and the store from here on.
+    // From here on only the root, the encoded record and the store.
     let root = session.root.clone();
     let head = Signed::<HeadRecord>::verify_encoded(&encoded).unwrap();
     assert_eq!(head.head_key, root.head_signing_key().public_key());
@@ -41,7 +41,7 @@ fn root_and_head_record_alone_give_back_forty_turns() {
         assert_eq!(record.messages[0].role, Role::User);
         assert_eq!(record.answer(), Some(format!("the answer {seq}").as_str()));
     }
-    // Every blob that was ever stored can be rebuilt from that, byte for byte.
+    // From these, every stored blob can be rebuilt byte for byte.
     let mut rebuilt = 0;
     for found in &segments {
         for (index, turn) in found.turns.iter().enumerate() {
@@ -110,10 +110,10 @@ fn a_branch_starts_from_its_own_genesis() {
     }
 }
 
-/// What a record is, and the first seq that it replaces.
+/// The kind of a record, and the first seq that it replaces.
 type Kind = (RecordKind, Option<u64>);
 
-/// Runs a session of these records and says which of them still count, by seq.
+/// Runs a session of these records; returns the seqs that remain effective.
 fn effective_of(records: &[Kind]) -> Vec<u64> {
     let mut session = Session::new(7);
     for (seq, (kind, from)) in records.iter().enumerate() {
@@ -165,7 +165,7 @@ fn edits_summaries_and_tombstones_decide_what_counts() {
     }
 }
 
-/// A turn may not claim to replace itself, a later one, or anything at all.
+/// An ordinary turn replaces nothing; other kinds replace neither themselves nor a later turn.
 #[test]
 fn refuses_records_that_supersede_what_they_may_not() {
     let mut session = Session::of_short_turns(8, 3);

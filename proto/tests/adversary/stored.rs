@@ -1,4 +1,4 @@
-//! Stored blobs, changed, dropped, doubled, swapped, rolled back and spliced by whoever holds the store.
+//! Stored blobs that the store's operator changed, dropped, doubled, swapped, rolled back or spliced.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub static TWENTY: LazyLock<Twenty> = LazyLock::new(|| {
 });
 
 impl Twenty {
-    /// The request of the turn after this one, whose window ends with this turn's blob.
+    /// The request of the next turn, whose window ends with this turn's blob.
     pub fn request_after(&self, turn: usize) -> &Asked {
         self.session.done.get(turn + 1).map_or(&self.next, |done| &done.asked)
     }
@@ -41,8 +41,8 @@ fn reader(auth: &TurnAuth, grant: &Grant) -> WindowReader {
     WindowReader::new(auth, grant.clone(), None).expect("an honest request can be read")
 }
 
-/// Every byte of every blob, two patterns each, at the node, at the client, and under the right key with the
-/// digest out of the way.
+/// Every byte of every blob, two patterns each: at the node, at the client, and under the right key with a
+/// matching digest.
 #[test]
 fn refuses_every_changed_byte_of_every_stored_blob() {
     let twenty = &*TWENTY;
@@ -77,7 +77,7 @@ fn refuses_every_changed_byte_of_every_stored_blob() {
     eprintln!("stored bytes: {cases} refusals, {bytes_in_all} bytes, whole matrix: {}", full());
 }
 
-/// A closed segment below the head is pinned as the head is.
+/// A closed segment below the head is pinned like the head.
 #[test]
 fn refuses_every_changed_byte_of_a_closed_segment() {
     let twenty = &*TWENTY;
@@ -140,7 +140,7 @@ fn a_dropped_blob_is_unavailable_and_never_an_empty_history() {
     assert_eq!(half.finish().unwrap_err(), ErrorCode::BlobUnavailable);
 }
 
-/// Every blob of the session in every place of every window: only its own is taken.
+/// Every blob of the session at every position of every window: each position accepts only its own.
 #[test]
 fn refuses_every_blob_in_every_other_place() {
     let twenty = &*TWENTY;
@@ -169,7 +169,7 @@ fn refuses_every_blob_in_every_other_place() {
     eprintln!("swapped, doubled and rolled back: {refused} refusals");
 }
 
-/// The client signs for another blob than the one that its head stands on: a fooled client, with all keys.
+/// A fooled client, with all keys, signs for a blob other than its head's.
 struct Fooled {
     what: &'static str,
     blob: usize,
@@ -284,7 +284,7 @@ fn refuses_blobs_spliced_from_another_session() {
         auth.prev_blob = Some(foreign.blob);
         grant.blobs[0].blob = Some(foreign.blob);
         assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
-        // Even with the foreign key: the place is part of what the blob is sealed with.
+        // Also with the foreign key: the seal of a blob covers its position.
         grant.blobs[0].key = GrantedKey::of_blob(&foreign.asked.blob_key);
         assert_eq!(read_window(&auth, &grant, &store).unwrap_err(), ErrorCode::PayloadRejected);
         let mut client =
@@ -299,7 +299,7 @@ fn refuses_blobs_spliced_from_another_session() {
     eprintln!("spliced: {refused} refusals");
 }
 
-/// Whoever holds a blob key can seal any segment; what it holds must still be the session's own chain.
+/// A blob key's holder can seal any segment; its content must still be the session's own chain.
 #[test]
 fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
     type Change = fn(&mut Segment, &Segment);
@@ -333,7 +333,7 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
         let mut segment = done.accepted.segment.clone();
         change(&mut segment, &other.done[9].accepted.segment);
         let salt = done.asked.record_key.blob_salt();
-        // Sealed for the place that the reader opens, whatever the content says of itself.
+        // Sealed for the position that the reader opens, whatever the content claims.
         let encoded = baton_proto::codec::encode(&segment);
         let padded = baton_proto::codec::pad(&encoded, 1024, 1 << 21).unwrap();
         let id: SessionId = done.accepted.link.session_id;
@@ -345,7 +345,7 @@ fn refuses_foreign_dropped_doubled_and_reordered_entries_inside_a_blob() {
     assert_eq!(untouched.turns.len(), 10);
 }
 
-/// Reads a window whose head blob is another one than the client should have signed for.
+/// Reads a window whose head blob differs from the blob that an honest client signs for.
 pub fn read_fooled(
     asked: &Asked,
     blob: &[u8],
@@ -392,7 +392,7 @@ fn a_head_found_by_the_index_must_be_the_one_signed() {
     let mut huge = session.head_outer(20);
     huge.blobs[0].blob.length = u32::MAX;
     assert_eq!(start(Some(&huge)).unwrap_err(), ErrorCode::BlobTooLarge);
-    // An index that names another blob for the right head: the bytes are of another turn, and say so.
+    // An index names another blob for the right head: the bytes of another turn, which fail to open.
     let mut swapped = session.head_outer(20);
     swapped.blobs[0].blob = session.done[18].blob;
     let mut reader = start(Some(&swapped)).unwrap();
@@ -401,7 +401,7 @@ fn a_head_found_by_the_index_must_be_the_one_signed() {
     assert_eq!(reader.provide(&need, bytes), Err(ErrorCode::PayloadRejected));
 }
 
-/// A reader checks against what it was made with, not against what a need handed back says.
+/// A reader checks against its own needs, not against a changed need from the caller.
 #[test]
 fn a_need_that_was_changed_on_the_way_does_not_loosen_the_check() {
     let twenty = &*TWENTY;

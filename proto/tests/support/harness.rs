@@ -1,5 +1,5 @@
 //! A whole session in memory: a client with a root, nodes with keys, and a store of blobs. Nodes take encoded
-//! requests and read their windows as a real one would; the client rebuilds every turn before it takes it.
+//! requests and read their windows like real nodes; the client rebuilds every turn before it accepts.
 //!
 //! Walrus IDs are opaque to this crate, so the harness names a blob by a hash of its digest.
 
@@ -47,7 +47,7 @@ pub fn blob_ref(bytes: &[u8]) -> BlobRef {
     BlobRef { blob_id: BlobId(blake3::hash(&digest.0).into()), digest, length }
 }
 
-/// What happens in a turn, both sides of it.
+/// The script of a turn, for both sides.
 #[derive(Clone)]
 pub struct Script {
     pub kind: RecordKind,
@@ -75,13 +75,13 @@ impl Script {
         }
     }
 
-    /// A record that replaces earlier ones.
+    /// A record that replaces earlier turns.
     pub fn superseding(kind: RecordKind, from: u64, answer: &str) -> Self {
         Self { kind, supersedes_from: Some(from), ..Self::turn("", answer) }
     }
 }
 
-/// A node with its keys and nothing else: it keeps no state between turns.
+/// A node with its keys alone: it has no state between turns.
 #[derive(Debug)]
 pub struct NodeParty {
     pub signing: SecretSigningKey,
@@ -187,7 +187,7 @@ impl NodeParty {
     }
 }
 
-/// A request that a node has opened.
+/// A request opened by a node.
 pub struct Opened {
     pub auth: Signed<TurnAuth>,
     pub payload: Payload,
@@ -196,7 +196,7 @@ pub struct Opened {
 /// Blobs by their digest.
 pub type Store = HashMap<BlobDigest, Vec<u8>>;
 
-/// Reads a window from the store as a node does.
+/// Reads a window from the store, like a node.
 pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Window, ErrorCode> {
     let mut reader = WindowReader::new(auth, grant.clone(), None)?;
     for need in reader.needs() {
@@ -207,7 +207,7 @@ pub fn read_window(auth: &TurnAuth, grant: &Grant, store: &Store) -> Result<Wind
     reader.finish()
 }
 
-/// A turn that the client has asked for.
+/// A turn that the client requested.
 #[derive(Clone)]
 pub struct Asked {
     pub auth: Signed<TurnAuth>,
@@ -222,7 +222,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What the turn is appended to.
+    /// The position that the turn is appended at.
     pub fn place(&self) -> Place<'_> {
         Place { base: &self.base, prev_blob: self.prev_blob }
     }
@@ -237,7 +237,7 @@ impl Asked {
         }))
     }
 
-    /// The client's check of what came back.
+    /// The client's check of the result.
     pub fn accept(
         &self,
         root: &SessionRoot,
@@ -249,7 +249,7 @@ impl Asked {
     }
 }
 
-/// A turn that is done.
+/// A finished turn.
 pub struct Done {
     pub script: Script,
     pub asked: Asked,
@@ -267,9 +267,9 @@ pub struct Session {
     pub store: Store,
     pub done: Vec<Done>,
     pub branch: Option<BranchPoint>,
-    /// Records granted to a node at most, the latest ones.
+    /// Most records granted to a node, the latest ones.
     pub window_records: usize,
-    /// Blobs granted to a node at most.
+    /// Most blobs granted to a node.
     pub window_blobs: usize,
     base: Segment,
     source: Source,
@@ -452,7 +452,7 @@ impl Session {
         }
     }
 
-    /// One whole turn; panics where an honest one is refused.
+    /// One whole turn; panics if an honest turn is refused.
     pub fn turn(&mut self, script: &Script) -> &Done {
         self.try_turn(script).expect("an honest turn is served and accepted")
     }
@@ -474,7 +474,7 @@ impl Session {
         Ok(self.done.last().expect("a turn was just pushed"))
     }
 
-    /// What the head record says after `turns` turns, at least one.
+    /// The outer part of the head record after `turns` turns, at least one.
     pub fn head_outer(&self, turns: usize) -> HeadOuter {
         let last = &self.done[turns - 1];
         let mut latest = BTreeMap::new();

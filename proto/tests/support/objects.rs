@@ -1,4 +1,4 @@
-//! A value of every wire type, with every field drawn at random: well-formed, seldom meaningful.
+//! A value of every wire type with random fields: well-formed, seldom meaningful.
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
@@ -32,7 +32,7 @@ use baton_proto::{
 
 use crate::source::Source;
 
-/// A type that can be drawn.
+/// A type with a random value.
 pub trait Drawn {
     fn drawn(source: &mut Source) -> Self;
 }
@@ -72,7 +72,7 @@ drawn_arrays!(
 macro_rules! drawn_numbers {
     ($($name:ty),*) => { $(impl Drawn for $name {
         fn drawn(source: &mut Source) -> Self {
-            // Extremes and small numbers as often as others: limits and wrap-around hide there.
+            // Half of the values are extremes and small numbers: limits and wrap-around hide there.
             match source.below(4) {
                 0 => <$name>::MAX - <$name>::from_le_bytes(source.bytes()) % 3,
                 1 => <$name>::from_le_bytes(source.bytes()) % 20,
@@ -361,7 +361,7 @@ impl Drawn for ReplyEvent {
     }
 }
 
-/// A signed type whose signer can be set, so that its own checks are reached.
+/// A signed type with a settable signer, so that its own checks are reached.
 pub trait Owned: Signable + Drawn {
     fn own(&mut self, key: &SecretSigningKey);
 }
@@ -407,7 +407,7 @@ owned! {
     }
 }
 
-/// An object that its own signer signed, whatever else it says.
+/// An object that its own signer signed; all other fields are arbitrary.
 pub fn signed<T: Owned>(source: &mut Source, key: &SecretSigningKey) -> Signed<T> {
     let mut value = T::drawn(source);
     value.own(key);

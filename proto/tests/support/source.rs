@@ -1,14 +1,14 @@
-//! Seeded bytes, and how much of a long matrix to run.
+//! Seeded bytes, and the size of a long matrix's sample.
 
 use std::collections::BTreeSet;
 
-/// Whether whole matrices are asked for (`BATON_FULL=1`) rather than their seeded samples.
+/// Whether to run whole matrices (`BATON_FULL=1`) instead of their seeded samples.
 pub fn full() -> bool {
     std::env::var_os("BATON_FULL").is_some_and(|value| value == "1")
 }
 
-/// Positions to try out of `total`: all of them in a full run, else `at_most` of them, drawn by the seed, the
-/// first and the last always among them.
+/// Positions to try below `total`: all in a full run, else `at_most`, drawn by the seed. They always include
+/// the first and the last.
 pub fn sampled(total: usize, at_most: usize, seed: u64) -> Vec<usize> {
     if full() || total <= at_most {
         return (0..total).collect();
@@ -37,7 +37,7 @@ impl Source {
         bytes
     }
 
-    /// So many of the next bytes.
+    /// The next `length` bytes.
     pub fn vec(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.0.fill(&mut bytes);
@@ -54,7 +54,7 @@ impl Source {
         usize::try_from(self.u64() % end as u64).expect("a remainder of a usize fits")
     }
 
-    /// One in two.
+    /// True half of the time.
     pub fn coin(&mut self) -> bool {
         self.bytes::<1>()[0] & 1 == 1
     }
