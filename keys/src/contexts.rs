@@ -194,7 +194,8 @@ labels! {
     RECALL_HINT = "recall-hint";
     /// A session's position, by the relayer that drove its last turn.
     CHAT_HEAD = "chat-head";
-    /// An export of an owner's memory, by the owner's export key at the relayer, and by the owner's account key.
+    /// An export of an owner's memory, by the owner's export key at the relayer and by the owner's account
+    /// key.
     MEMORY_EXPORT = "memory-export";
     /// A quota, by its issuer or by the holder that narrows it.
     QUOTA_GRANT = "quota-grant";

@@ -86,7 +86,8 @@ pub struct TurnBinding {
 }
 
 impl TurnBinding {
-    /// `suite(1) ‖ session_id(32) ‖ u64le(seq) ‖ turn_id(16) ‖ u32le(attempt) ‖ session_key(32) ‖ node(32)`, 125 bytes.
+    /// 125 bytes:
+    /// `suite(1) ‖ session_id(32) ‖ u64le(seq) ‖ turn_id(16) ‖ u32le(attempt) ‖ session_key(32) ‖ node(32)`.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 125] {
         let mut bytes = [0u8; 125];

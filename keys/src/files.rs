@@ -237,7 +237,7 @@ fn check_mode(_: &Path, _: &File) -> Result<(), KeyFileError> {
 /// beside it. A failure leaves nothing behind.
 ///
 /// # Errors
-/// Those of the file system, with `AlreadyExists` among them: an existing file stays as it is.
+/// The errors of the file system, with `AlreadyExists` among them: an existing file stays as it is.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_new_by(path, |file| file.write_all(bytes))
 }
@@ -293,7 +293,7 @@ fn create_new_private(path: &Path) -> io::Result<File> {
 /// leaves the old file as it was and nothing beside it.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_by(path, |file| file.write_all(bytes))
 }
@@ -315,7 +315,7 @@ fn replace_by(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> i
 /// Callers must exclude each other. A crash leaves at most the `.new` file, for [`discard_leftover`].
 ///
 /// # Errors
-/// Those of the file system. Until the rename the old file is unchanged.
+/// The errors of the file system. Until the rename the old file is unchanged.
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     discard_leftover(path)?;
     let old = match OpenOptions::new().write(true).open(path) {
@@ -339,7 +339,7 @@ pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Removes the file that a crash in [`replace_secret`] left.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn discard_leftover(path: &Path) -> io::Result<()> {
     remove_secret(&leftover_of(path))
 }
@@ -348,7 +348,7 @@ pub fn discard_leftover(path: &Path) -> io::Result<()> {
 /// counts as removed.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn remove_secret(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).open(path) {
         Ok(file) => {
@@ -397,7 +397,7 @@ pub fn read_secret(path: &Path, kind: &str, limit: u64) -> Result<Option<Zeroizi
 /// Makes a folder, with its parents, that its owner alone may enter (0700).
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);

@@ -1,4 +1,5 @@
-//! The relayer's master key, the secrets of an owner of memories, and the random keys that seal their records.
+//! The relayer's master key, the secrets of a memory owner, and the random keys that seal the owner's
+//! records.
 //!
 //! The master key wraps the owners' key files and gives owners their pseudonyms; it seals no memory itself.
 //!

@@ -33,12 +33,13 @@ pub struct OpenError;
 
 /// Seals deterministically, with a commitment to the key.
 ///
-/// `siv = BLAKE3_keyed(KDF("siv-mac", key), u64le(len(ad)) ‖ ad ‖ text)`, output `siv(32) ‖
-/// XChaCha20-Poly1305(KDF("siv-encrypt", key), nonce = siv[..24], ad = siv ‖ ad, text)`.
+/// `siv = BLAKE3_keyed(KDF("siv-mac", key), u64le(len(ad)) ‖ ad ‖ text)`, output
+/// `siv(32) ‖ XChaCha20-Poly1305(KDF("siv-encrypt", key), nonce = siv[..24], ad = siv ‖ ad, text)`.
 ///
 /// The same key, associated data and text give the same bytes, so their holder can rebuild a stored blob.
-/// Another key cannot open them, since opening checks the whole `siv`, a keyed hash. Construction: SIV (RFC
-/// 5297) with a keyed BLAKE3 as its PRF.
+/// Another key cannot open them, since opening checks the whole `siv`, a keyed hash.
+///
+/// Construction: SIV (RFC 5297) with a keyed BLAKE3 as its PRF.
 pub(crate) fn seal_deterministic(key: &[u8; 32], associated: &[u8], text: &[u8]) -> Vec<u8> {
     let siv = synthetic_nonce(key, associated, text);
     let encrypt_key = Zeroizing::new(kdf(SIV_ENCRYPT, &[key]));

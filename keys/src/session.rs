@@ -81,8 +81,8 @@ pub struct RecordIdentity {
 }
 
 impl RecordIdentity {
-    /// `session_id(32) ‖ u64le(segment) ‖ u64le(seq) ‖ turn_id(16) ‖ u32le(attempt) ‖ author(32)`, 100 bytes: the
-    /// input of the record key, and the associated data of the sealed record.
+    /// `session_id(32) ‖ u64le(segment) ‖ u64le(seq) ‖ turn_id(16) ‖ u32le(attempt) ‖ author(32)`, 100 bytes.
+    /// It is the input of the record key, and the associated data of the sealed record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 100] {
         let mut bytes = [0u8; 100];
@@ -114,7 +114,7 @@ impl SessionRoot {
         Self(root)
     }
 
-    /// The root's bytes. The name makes every use stand out in a review.
+    /// The root's bytes. The name makes every use visible in a review.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
@@ -199,7 +199,7 @@ impl SessionRoot {
         TurnId(id)
     }
 
-    /// Whether [`SessionRoot::draw_turn_id`] made a turn's id for this device. A random id passes once in 2^64.
+    /// Whether [`SessionRoot::draw_turn_id`] made this id for the device. A random id passes once in 2^64.
     #[must_use]
     pub fn is_turn_of(&self, device: &[u8; 16], turn: &TurnId) -> bool {
         let (nonce, tag) = turn.0.split_at(8);
@@ -283,7 +283,8 @@ impl RecordKey {
 }
 
 impl BlobKey {
-    /// Seals a padded segment, deterministically. Associated data: `salt(16) ‖ session_id(32) ‖ u64le(segment)`.
+    /// Seals a padded segment, deterministically. Associated data:
+    /// `salt(16) ‖ session_id(32) ‖ u64le(segment)`.
     #[must_use]
     pub fn seal(&self, salt: &BlobSalt, session_id: &SessionId, segment: u64, padded: &[u8]) -> Vec<u8> {
         seal_deterministic(&self.0, &blob_associated(salt, session_id, segment), padded)

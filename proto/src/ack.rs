@@ -69,7 +69,7 @@ pub struct StatusRequest {
     pub turn_id: TurnId,
     /// The attempt.
     pub attempt: u32,
-    /// The node to which the request goes.
+    /// The node that receives the request.
     pub node: NodeId,
     /// When, in milliseconds since the Unix epoch.
     pub time_ms: u64,

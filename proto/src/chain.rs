@@ -34,7 +34,8 @@ pub struct ChainEnd {
 ///
 /// # Errors
 /// [`ErrorCode::BadNodeSignature`], [`ErrorCode::BadSequence`], [`ErrorCode::BadGenesis`],
-/// [`ErrorCode::ChainBroken`], [`ErrorCode::RecordHashMismatch`], [`ErrorCode::HeadMismatch`], and the codec's.
+/// [`ErrorCode::ChainBroken`], [`ErrorCode::RecordHashMismatch`], [`ErrorCode::HeadMismatch`], and the codes
+/// of the codec.
 pub fn verify_segment(
     segment: &Segment,
     genesis: &Genesis,

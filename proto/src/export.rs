@@ -243,7 +243,7 @@ impl ExportKey {
         Self(bytes)
     }
 
-    /// The key's bytes. The name makes every use stand out in a review.
+    /// The key's bytes. The name makes every use visible in a review.
     #[must_use]
     pub const fn expose(&self) -> &[u8; 32] {
         &self.0

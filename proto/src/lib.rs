@@ -1,8 +1,8 @@
 //! Wire objects, codec, chain verification and error codes of Baton.
 //!
-//! Everything here is pure: bytes in, objects or a named error out. `docs/PROTOCOL.md` describes every layout for
-//! other languages. Callers are the node, the client, the relayer and the stores; none of them encodes anything
-//! by itself.
+//! Everything here is pure: bytes in, objects or a named error out. `docs/PROTOCOL.md` describes every layout
+//! for other languages. Callers are the node, the client, the relayer and the stores; none of them encodes
+//! anything itself.
 
 pub mod ack;
 pub mod audit;

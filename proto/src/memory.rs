@@ -1,7 +1,7 @@
-//! Memory for a turn, as envelopes and hints.
+//! Memory for a turn: envelopes and hints.
 //!
-//! A relayer seals an envelope of memory for exactly one turn, which it cannot read. In a hint the client
-//! tells the relayer its search words.
+//! A relayer seals an envelope of memory for exactly one turn, which it cannot read. A hint carries the
+//! client's search words to the relayer.
 
 use baton_keys::{
     OpenError, SecretSigningKey,

@@ -163,7 +163,7 @@ pub struct QuotaChain {
 }
 
 impl QuotaChain {
-    /// Checks a whole chain: signatures last, as they cost most.
+    /// Checks a whole chain. Structure and issuer come before the costly signatures, place and time after.
     ///
     /// # Errors
     /// - [`ErrorCode::FrameTooLarge`] for an empty or too long chain.
@@ -245,7 +245,7 @@ impl QuotaChain {
         &self.links
     }
 
-    /// The last grant, which is the one in use.
+    /// The last grant, which is in use.
     ///
     /// # Panics
     /// Never: a verified chain has a link.

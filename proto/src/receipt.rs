@@ -59,7 +59,7 @@ impl EngineKind {
 pub struct TokenCounts {
     /// Tokens of the whole prompt.
     pub input: u32,
-    /// Tokens of the answer, those of a resume prefix included.
+    /// Tokens of the answer, with those of a resume prefix.
     pub output: u32,
     /// Tokens of added memory, within `input`.
     pub memory: u32,
@@ -210,7 +210,7 @@ pub struct ProgressNote {
     pub node: NodeId,
     /// Hash of the client's authorisation.
     pub auth_hash: AuthHash,
-    /// Tokens of the answer so far, those of a resume prefix included.
+    /// Tokens of the answer so far, with those of a resume prefix.
     pub token_count: u32,
     /// Running hash over these tokens.
     pub running_hash: RunningHash,

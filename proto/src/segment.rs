@@ -92,8 +92,9 @@ impl Segment {
     /// Opens a blob of a known session and segment.
     ///
     /// # Errors
-    /// [`ErrorCode::BlobTooLarge`], [`ErrorCode::PayloadRejected`] when the key does not open it, and
-    /// [`ErrorCode::NonCanonical`], [`ErrorCode::UnsupportedVersion`], [`ErrorCode::BadSequence`] for its content.
+    /// [`ErrorCode::BlobTooLarge`]. [`ErrorCode::PayloadRejected`] when the key does not open it.
+    /// [`ErrorCode::NonCanonical`], [`ErrorCode::UnsupportedVersion`], [`ErrorCode::BadSequence`] for its
+    /// content.
     pub fn open(blob: &[u8], key: &BlobKey, session_id: &SessionId, segment: u64) -> Result<Self, ErrorCode> {
         if blob.len() > MAX_BLOB_BYTES {
             return Err(ErrorCode::BlobTooLarge);

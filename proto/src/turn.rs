@@ -408,7 +408,8 @@ impl std::fmt::Debug for Payload {
     }
 }
 
-/// A payload, padded to a multiple of 1 KiB and sealed to a node: `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
+/// A payload, padded to a multiple of 1 KiB and sealed to a node:
+/// `ephemeral X25519 key(32) ‖ ChaCha20-Poly1305`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedPayload(#[serde(with = "serde_bytes")] pub Vec<u8>);
 

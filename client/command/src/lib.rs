@@ -1,6 +1,6 @@
 //! The parts that Baton's programs share around their `main` function.
 //!
-//! Each program calls this crate for shell completions and manual pages ([`manual`]). This crate knows no program, no
-//! network and no session.
+//! Each program calls this crate for shell completions and manual pages ([`manual`]). This crate knows no
+//! program, no network and no session.
 
 pub mod manual;

@@ -1,5 +1,5 @@
-//! Shell completions and manual pages, made from a command line's own description. Three commands use this
-//! library and offer them alike.
+//! Shell completions and manual pages, made from a command line's own description. Three commands offer them
+//! alike.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ pub fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
 /// The command's manual page in roff. The text below the options in its help keeps its line breaks.
 ///
 /// # Errors
-/// Only those of writing to memory.
+/// Errors of writing to memory.
 pub fn page(command: Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
@@ -50,7 +50,7 @@ pub fn page(command: Command) -> io::Result<Vec<u8>> {
 /// missing.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut command = command.disable_help_subcommand(true);
@@ -69,7 +69,7 @@ fn write_page_and_below(command: Command, folder: &Path) -> io::Result<()> {
 /// Prints completions; a reader that went away is no failure.
 ///
 /// # Errors
-/// Those of standard output.
+/// Errors of standard output.
 pub fn print_completions(command: Command, arguments: &CompletionsArguments) -> io::Result<()> {
     print(&completions(command, arguments.shell))
 }
@@ -77,7 +77,7 @@ pub fn print_completions(command: Command, arguments: &CompletionsArguments) -> 
 /// Prints the page, or writes all pages into a folder.
 ///
 /// # Errors
-/// Those of the folder and of standard output.
+/// Errors of the folder and of standard output.
 pub fn print_or_write_pages(command: Command, arguments: &ManArguments) -> io::Result<()> {
     match &arguments.out {
         Some(folder) => write_pages(command, folder),

@@ -1,4 +1,4 @@
-//! Doubles of everything that a client talks to, for tests: nodes, stores, relayers and head indexes that follow a script.
+//! Test doubles of a client's peers: scripted nodes, stores, relayers and head indexes.
 //!
 //! The doubles speak the real protocol over a real mesh, and misbehave on request. Only tests depend on this
 //! crate.

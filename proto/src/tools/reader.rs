@@ -54,11 +54,11 @@ impl Marker {
 /// Ends a call that [`Marker::Hermes`] began.
 const HERMES_END: &str = "</tool_call>";
 
-/// Most markers in one answer without a call after them; all further input is text. To rule out a call, a
-/// reader may have to read to the answer's end, so this bounds the cost of an answer full of markers.
+/// Most markers in one answer without a call after them; all further input is text. Such a marker can take a
+/// read to the answer's end, so this bounds the cost of an answer full of markers.
 pub(super) const MAX_FAILED_MARKERS: usize = 16;
 
-/// The reader's state; the held text begins there.
+/// The reader's state at the start of the held text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Only space so far.

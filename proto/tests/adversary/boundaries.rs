@@ -129,8 +129,8 @@ fn fifteen_sixteen_and_seventeen_turns_rebuild_and_read() {
     }
 }
 
-/// Across the byte boundary, as near as record buckets allow: seven turns of 32 KiB, then records that end
-/// just below 256 KiB, then just above.
+/// Across the byte boundary, as near as record buckets allow. After seven turns of 32 KiB, records end just
+/// below 256 KiB, then just above.
 #[test]
 fn a_segment_of_large_turns_closes_by_its_bytes() {
     let mut session = Session::new(12);

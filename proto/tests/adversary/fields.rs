@@ -1,5 +1,5 @@
-//! Every field of every signed object, changed one at a time: under the old signature, under a stranger's new
-//! signature, and under the lying author's own new signature.
+//! Every field of every signed object, changed one at a time. The change is under the old signature, then
+//! signed again by a stranger, then signed again by the lying author.
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
