@@ -199,7 +199,8 @@ impl SessionRoot {
         TurnId(id)
     }
 
-    /// Whether [`SessionRoot::draw_turn_id`] made this id for the device. A random id passes once in 2^64.
+    /// Whether [`Self::draw_turn_id`] or [`Self::next_turn_id`] made this id for the device. A random id passes
+    /// once in 2^64.
     #[must_use]
     pub fn is_turn_of(&self, device: &[u8; 16], turn: &TurnId) -> bool {
         let (nonce, tag) = turn.0.split_at(8);

@@ -216,7 +216,7 @@ pub fn call_id_of(answer: &str, place: usize) -> String {
     call_id(std::array::from_fn(|index| hash.get(index).copied().unwrap_or(0)), place)
 }
 
-/// The position of a call in its answer, from its id; `None` unless [`call_id`] made the id.
+/// The position of a call in its answer, from its id; `None` for an id without the form of [`call_id`].
 #[must_use]
 pub fn call_place(id: &str) -> Option<usize> {
     if id.len() != CALL_ID_CHARACTERS || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
