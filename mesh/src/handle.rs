@@ -294,8 +294,8 @@ impl MeshHandle {
     /// Closes the connections with a peer and accepts none from it for `span`. Outbound connections are
     /// unaffected.
     ///
-    /// The list is bounded; when it is full, no further peers are added. A new identity is free, so this saves
-    /// work but is no barrier.
+    /// The list is bounded; when it is full, no further peers are added. A new identity is free, so this
+    /// saves work but is no barrier.
     pub fn shut_out(&self, node: NodeId, span: Duration) {
         let Some(peer) = peer_id_of(node) else { return };
         self.0.shut_out.insert(peer, Instant::now() + span);

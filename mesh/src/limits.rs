@@ -116,7 +116,8 @@ pub(crate) const MAX_PROVIDED_KEYS: usize = 1024;
 /// Largest message of the DHT protocol: a node record of 16 KiB and twenty peers with their addresses.
 pub(crate) const MAX_DHT_PACKET_BYTES: usize = 64 * 1024;
 
-/// Records a minute that one peer may put here, providers included; a relayer publishes the heads of all its users.
+/// Records a minute that one peer may put here, providers included; a relayer publishes the heads of all its
+/// users.
 pub(crate) const DHT_PUTS_PER_MINUTE: u32 = 600;
 
 /// Records a minute that the peers of one subnet may put here.

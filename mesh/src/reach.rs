@@ -20,7 +20,8 @@ use libp2p::{
 pub enum Reach {
     /// From everywhere.
     Public,
-    /// From the same local network (RFC 1918, RFC 4193, link-local, and the carriers' shared space of RFC 6598).
+    /// From the same local network (RFC 1918, RFC 4193, link-local, and the carriers' shared space of RFC
+    /// 6598).
     Local,
     /// From the same machine. Unspecified and multicast addresses count as this scope too.
     Loopback,
