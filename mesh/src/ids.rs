@@ -1,6 +1,6 @@
 //! Conversion between Baton's node IDs and libp2p's peer IDs.
 //!
-//! Both name the same Ed25519 public key: a [`NodeId`] is its 32 bytes, a [`PeerId`] wraps its protobuf form
+//! Both name the same Ed25519 public key. A [`NodeId`] is its 32 bytes; a [`PeerId`] wraps its protobuf form
 //! in an identity multihash (libp2p specs, `peer-ids.md`). Each libp2p event passes through here on its way
 //! into Baton. The conversion must never accept two peer IDs for one node.
 
