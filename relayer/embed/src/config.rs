@@ -37,7 +37,7 @@ impl Default for EmbedderConfig {
 /// the static table is installed, it supplies their related words.
 ///
 /// # Errors
-/// [`EmbedError::Unusable`], which says what to do.
+/// [`EmbedError::Unusable`], which names the remedy.
 pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let embedder: Arc<dyn Embedder> = match config {
         EmbedderConfig::Hashing {} => Arc::new(Hashing),

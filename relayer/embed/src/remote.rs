@@ -127,7 +127,7 @@ impl Remote {
     /// start (D4).
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which says what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub async fn open(config: &RemoteConfig) -> Result<Self, EmbedError> {
         let remote = Self::new(config)?;
         for role in [EmbedRole::Query, EmbedRole::Document] {

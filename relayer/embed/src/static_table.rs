@@ -42,7 +42,7 @@ impl StaticTable {
     /// Opens potion-base-8M from the models folder. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which says what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub fn open_potion(directory: &Path) -> Result<Self, EmbedError> {
         let [weights, tokenizer] = POTION_BASE_8M.paths(directory);
         Self::open(POTION_BASE_8M.name, &weights, &tokenizer)
@@ -52,7 +52,7 @@ impl StaticTable {
     /// tokenizer. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], which says what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub fn open(name: &str, weights: &Path, tokenizer: &Path) -> Result<Self, EmbedError> {
         let bytes = read_model_file(name, weights, MAX_FILE_BYTES)?;
         let (dimensions, rows) = rows(&bytes).map_err(|reason| broken(name, weights, &reason))?;
