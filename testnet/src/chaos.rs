@@ -38,7 +38,7 @@ use report::Findings;
 pub use report::{Finding, Report, Tally};
 use world::World;
 
-/// The end of its help.
+/// The end of the command's help.
 pub(crate) const CHAOS_HELP: &str = "\
 A seed stands for one trial of each scenario, each on a network of its own with the echo engine. Afterwards everything that \
 a client printed as verified must be there, once and in order, also for a fresh device with the 24 words alone.

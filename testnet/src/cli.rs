@@ -42,8 +42,7 @@ pub(crate) enum Command {
     /// Many conversations while nodes are killed and started again, and some of them lie
     #[command(after_help = CHURN_HELP)]
     Churn(ChurnArgs),
-    /// Kills, full disks, damaged files, old copies and wrong clocks: what was acknowledged is there
-    /// afterwards
+    /// Kills, full disks, damaged files, old copies and wrong clocks: what was acknowledged is there afterwards
     #[command(after_help = CHAOS_HELP)]
     Chaos(ChaosArgs),
     /// Measure

@@ -1,4 +1,4 @@
-//! The wire protocol by hand, as an attacker or a replaying network would use it: a request is built once,
+//! The wire protocol by hand, as an attacker or a replaying network would use it. A request is built once,
 //! and its bytes can be sent repeatedly to any node.
 
 use std::time::Duration;

@@ -63,12 +63,12 @@ pub(crate) struct StoreArgs {
     /// How long an epoch lasts: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "14d", value_parser = parse_duration)]
     epoch_duration: Duration,
-    /// Demand a token for every PUT, signed with the secret in this file (HS256; text, or hex after 0x). The
-    /// file must be readable by its owner alone
+    /// Demand a token for every PUT, signed with the secret in this file (HS256; text, or hex after 0x). The file
+    /// must be readable by its owner alone
     #[arg(long, value_name = "FILE")]
     jwt_secret_file: Option<PathBuf>,
-    /// What goes wrong on purpose: none, store (all of it can be survived by trying again), hostile (false
-    /// answers too), or rules as in put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
+    /// What goes wrong on purpose: none, store (all of it can be survived by trying again), hostile (false answers
+    /// too), or rules as in put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7
     #[arg(long, value_name = "PLAN", default_value = "none", long_help = FAULTS_HELP)]
     faults: FaultPlan,
     /// Loopback address of the interface that lets tests damage what is stored

@@ -1,4 +1,4 @@
-//! A node that offers two models and has memory for one at a time: one runs on its own engine, the other on a
+//! A node that offers two models and has memory for one at a time. One runs on its own engine, the other on a
 //! general library.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]

@@ -205,7 +205,7 @@ impl Actor {
 
     /// Puts the own record if that is due and a member is known.
     ///
-    /// It is due from time to time, and whenever the number of known members has doubled: the first known
+    /// It is due from time to time, and whenever the number of known members has doubled. The first known
     /// members are not those nearest to the key.
     pub(super) fn put_own(&mut self, now: Instant) {
         let members = self.dht_members().len();

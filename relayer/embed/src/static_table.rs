@@ -137,7 +137,7 @@ impl Embedder for StaticTable {
     }
 }
 
-/// Reads a file of a model; the error says what to do if it is missing.
+/// Reads a file of a model; the error of a missing file names the remedy.
 pub(crate) fn read_model_file(name: &str, path: &Path, limit: u64) -> Result<Vec<u8>, EmbedError> {
     let length = fs::metadata(path).map(|metadata| metadata.len());
     let read = match length {

@@ -1,5 +1,8 @@
-//! The final check of every conversation: from the client's journal with the store's blobs, from its export,
-//! and by a client that has only the root and the store.
+//! The final check of every conversation, from three sources:
+//!
+//! - The client's journal with the store's blobs.
+//! - Its export.
+//! - A client that has only the root and the store.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The attacker: a separate process that offers a fixed rate of requests, from one address or from many. The
 //! node counts each address as a subnet.
 //!
-//! It keeps its own cost small: requests are made in advance, connections are implemented by hand, and one
+//! It keeps its own cost small: requests are made in advance, and connections are implemented by hand. One
 //! thread of the lowest priority does all work.
 
 use std::{
