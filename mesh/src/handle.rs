@@ -225,7 +225,7 @@ impl MeshHandle {
     /// Cancel safe: a dropped call leaves at most a connection behind.
     ///
     /// # Errors
-    /// [`OpenError`]; each variant says what to try next. If the node refuses the stream for its own limits,
+    /// [`OpenError`]; each variant names the next step. If the node refuses the stream for its own limits,
     /// the open succeeds and the first `recv` fails.
     pub async fn open(
         &self,

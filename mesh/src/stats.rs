@@ -89,7 +89,8 @@ pub struct GossipStats {
     pub taken: u64,
     /// Valid records that were not newer than the known one.
     pub known: u64,
-    /// Dropped because their author, or their bearer's unknown authors, sent too often.
+    /// Dropped because their author sent one a moment ago, or their bearer brought too many from unknown
+    /// authors.
     pub too_often: u64,
     /// Dropped because they were expired or from the future.
     pub out_of_time: u64,

@@ -1,5 +1,5 @@
 //! Kills, full disks, damaged files, old copies and wrong clocks on real processes: every acknowledged turn
-//! is there. A few seeds; `BATON_FULL=1` runs two hundred, `BATON_SEED` repeats one.
+//! and fact is there. A few seeds; `BATON_FULL=1` runs two hundred, `BATON_SEED` repeats one.
 
 use std::ops::RangeInclusive;
 

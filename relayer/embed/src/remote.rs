@@ -1,7 +1,7 @@
 //! Embedding endpoints that speak OpenAI's `POST …/embeddings`.
 //!
-//! The texts leave this machine, so the operator must configure an endpoint. It learns the texts, since
-//! vectors of plain text can be inverted.
+//! The texts leave this machine, so an endpoint is used only if the operator configured it. Vectors of plain
+//! text can be inverted, so the endpoint learns the texts.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Damaged files of client, node, store and relayer: the program refuses them by name, or they do no harm. It
-//! never serves them as intact.
+//! Damaged files of client, node, store and relayer: each is refused by name or does no harm, and is never
+//! served as intact.
 
 use std::{
     collections::BTreeSet,
