@@ -153,9 +153,9 @@ impl Demo {
     async fn steps(&mut self, folder: &Path) -> anyhow::Result<()> {
         self.conversation().await?;
         self.lap("conversation");
-        // Early, for two reasons: the authorisation expires during the other steps, and the serving node holds
-        // none of the blobs that are damaged later. (It would serve the intact ones to its peers.) No node
-        // running now is stopped for good.
+        // Early, for two reasons: the authorisation expires during the other steps, and the serving node
+        // holds none of the blobs that are damaged later. (It would serve the intact ones to its peers.) No
+        // node running now is stopped for good.
         let late = self.replays().await?;
         self.lap("replays");
         self.kill_mid_answer().await?;
