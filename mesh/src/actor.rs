@@ -1,5 +1,7 @@
-//! The one task that owns the swarm. It turns commands into libp2p calls and libp2p events into answers,
-//! table entries and inbound turns. Started by [`crate::Mesh::spawn`]; no handler here ever awaits.
+//! The task that owns the swarm, started by [`crate::Mesh::spawn`].
+//!
+//! It turns commands into libp2p calls, and libp2p events into replies, table entries and inbound turns. No
+//! handler here ever awaits.
 
 mod dht;
 mod network;
@@ -51,11 +53,11 @@ use crate::{
 pub(crate) use dht::{Dht, GetReply, ProvidersReply, PutReply};
 pub(crate) use network::Network;
 
-/// What a handle asks of the swarm task.
+/// A command from a handle to the swarm task.
 pub(crate) enum Command {
     /// Open a turn with a peer, dialling the addresses if there is no connection.
     Open { peer: PeerId, addrs: Vec<Multiaddr>, reply: OpenReply },
-    /// Tell others of this mesh's own record.
+    /// Announce this mesh's own record to the network.
     Announce(Arc<Signed<NodeRecord>>),
     /// Find the newest record under a key of the DHT.
     Get { key: DhtKey, reply: GetReply },
@@ -65,11 +67,11 @@ pub(crate) enum Command {
     Providers { model: String, reply: ProvidersReply },
     /// Close every connection with a peer.
     Disconnect { peer: PeerId },
-    /// A peer is no stranger.
+    /// Record that this mesh has dealt with a peer.
     Known { peer: PeerId },
 }
 
-/// The swarm and all that only its task touches.
+/// The swarm and all state that only its task touches.
 pub(crate) struct Actor {
     pub(crate) swarm: Swarm<Behaviour>,
     pub(crate) commands: mpsc::Receiver<Command>,
@@ -83,9 +85,9 @@ pub(crate) struct Actor {
     pub(crate) cancel: CancellationToken,
     pub(crate) bootstrap: Bootstrap,
     pub(crate) dials: Dials,
-    /// The configured listeners and what they are bound to.
+    /// The configured listeners and their bound addresses.
     pub(crate) listeners: HashMap<ListenerId, (Multiaddr, Vec<Multiaddr>)>,
-    /// Under which address each connection sees its peer.
+    /// The remote address of each connection.
     pub(crate) remote_addrs: HashMap<ConnectionId, Multiaddr>,
     pub(crate) dht: Dht,
     pub(crate) judge: Judge,
@@ -94,15 +96,15 @@ pub(crate) struct Actor {
     pub(crate) network: Network,
     pub(crate) status: watch::Sender<NetworkStatus>,
     pub(crate) clock: MeshClock,
-    /// How near addresses are believed.
+    /// The narrowest address scope that is accepted.
     pub(crate) nearest: Reach,
-    /// Whether this mesh looks for others.
+    /// Whether this mesh discovers peers.
     pub(crate) discovery: bool,
-    /// Whether this mesh looks for ways around routers.
+    /// Whether this mesh uses NAT traversal.
     pub(crate) nat: bool,
     /// Whether this mesh accepts turns.
     pub(crate) serves: bool,
-    /// Whether private addresses count as subnets.
+    /// Whether private addresses are counted by subnet.
     pub(crate) count_private: bool,
 }
 
@@ -137,7 +139,7 @@ impl Actor {
         })
     }
 
-    /// Runs until cancelled or until no handle is left, then says goodbye to all peers.
+    /// Runs until it is cancelled or the last handle is dropped, then closes all connections.
     pub(crate) async fn run(mut self: Box<Self>) {
         let mut ticks = ticks();
         loop {
@@ -159,7 +161,7 @@ impl Actor {
         self.say_goodbye().await;
     }
 
-    /// Closes the connections, so that peers learn of it now and not by a timeout.
+    /// Closes the connections, so that peers notice at once and not after a timeout.
     async fn say_goodbye(&mut self) {
         self.commands.close();
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
@@ -185,7 +187,7 @@ impl Actor {
             Command::Put { key, value, expires_ms, reply } => self.dht_put(&key, value, expires_ms, reply),
             Command::Providers { model, reply } => self.dht_providers(model, reply),
             Command::Disconnect { peer } => {
-                // An error says that there was no connection.
+                // An error only means that there was no connection.
                 let _ = self.swarm.disconnect_peer_id(peer);
             }
             Command::Known { peer } => self.swarm.behaviour_mut().gate.served(peer, Instant::now()),
@@ -201,14 +203,14 @@ impl Actor {
         } else {
             self.dials.wait(peer, reply);
             let addrs = self.dialable(peer, addrs);
-            // Where nobody knows an address, the DHT may.
+            // If no address is known, ask the DHT.
             if !addrs.is_empty() || self.dials.is_dialing(peer) || !self.locate(peer) {
                 self.dial(peer, addrs);
             }
         }
     }
 
-    /// The caller's addresses first, then the known ones; none that names another identity.
+    /// Addresses to dial: the caller's first, then known ones. Addresses with another identity are dropped.
     fn dialable(&self, peer: PeerId, given: Vec<Multiaddr>) -> Vec<Multiaddr> {
         let known = node_id_of(&peer).map(|node| self.table().addrs(node)).unwrap_or_default();
         let split = given.into_iter().map(split_identity);
@@ -216,7 +218,7 @@ impl Actor {
         ours.map(|(address, _)| address).chain(known).collect()
     }
 
-    /// Dials those addresses that this dial has not tried, and ends it if there is nothing left to wait for.
+    /// Dials the addresses that this dial has not tried yet, and ends the dial if no attempt is left.
     fn dial(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) {
         let fresh = self.dials.untried(peer, addrs);
         if !fresh.is_empty() {
@@ -300,7 +302,7 @@ impl Actor {
             BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
                 self.on_identified(connection_id, peer_id, info);
             }
-            // One that does not speak it is closed too: it is never asked again, so that nobody would notice its silence.
+            // A peer without ping support is closed too: with no pings, its silence would go unnoticed.
             BehaviourEvent::Ping(ping::Event { connection, result: Err(_), .. }) => {
                 self.swarm.close_connection(connection);
             }
@@ -322,7 +324,7 @@ impl Actor {
         }
     }
 
-    /// Closes the connection of an idle stranger, so that the next one who knocks finds a place.
+    /// Closes the connection of an idle unknown peer, to leave a free slot for the next connection.
     fn make_place(&mut self) {
         let quotas = &self.quotas;
         let busy = |peer: &PeerId| node_id_of(peer).is_some_and(|node| quotas.is_open(&node));
@@ -375,7 +377,7 @@ impl Actor {
             self.swarm.close_connection(connection);
             return;
         };
-        // The address of an inbound connection has a passing port: nobody listens there.
+        // The port of an inbound connection is ephemeral, and the peer does not listen on it.
         if endpoint.is_dialer() {
             self.update_peers(|table| table.learn(node, address));
         }
@@ -404,7 +406,7 @@ impl Actor {
         self.relays.withdrawn(peer);
         let Some(node) = node else { return };
         self.update_peers(|table| table.disconnected(node));
-        // One that merely had nothing to say is not gone.
+        // A connection that closed only because it was idle does not mean that the peer is gone.
         let serves = self.table().serves(&node);
         if serves && !matches!(cause, None | Some(ConnectionError::KeepAliveTimeout)) {
             self.probes.doubt(peer, Instant::now());
@@ -429,7 +431,7 @@ impl Actor {
         self.dials.settle(peer);
     }
 
-    /// A peer did not answer at any address that was tried.
+    /// Handles a peer that answered at none of the tried addresses.
     fn missed(&mut self, peer: PeerId) {
         let Some(node) = node_id_of(&peer) else { return };
         let now = Instant::now();
@@ -456,7 +458,7 @@ impl Actor {
         self.dht_member(node, in_dht);
         match self.remote_addrs.get(&connection).filter(|_| relays && !self.network.is_relayed(&peer)) {
             Some(remote) => {
-                // Where it listens, if it says so; where it was dialled, else.
+                // Its listen address if it announced one, else the address that was dialled.
                 let listens = self.table().addrs(node).into_iter().find(|address| !is_circuit(address));
                 self.relays.offered(peer, listens.unwrap_or_else(|| remote.clone()));
             }
@@ -518,7 +520,7 @@ impl Actor {
         self.peers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table and tells the subscribers, of whom there may be none.
+    /// Changes the table and sends the events to the subscribers, if there are any.
     fn update_peers(&self, change: impl FnOnce(&mut PeerTable) -> Vec<PeerEvent>) {
         let events = change(&mut self.peers.write().unwrap_or_else(PoisonError::into_inner));
         for event in events {
@@ -540,8 +542,10 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// The address that tells what a connection runs over: the near one of a peer that came through a relay names no more than
-/// that peer.
+/// The address that shows the transport of a connection.
+///
+/// For an inbound connection this is the local address: through a relay, the remote address names only the
+/// peer.
 fn transport_of(endpoint: &ConnectedPoint) -> &Multiaddr {
     match endpoint {
         ConnectedPoint::Dialer { address, .. } => address,
@@ -549,7 +553,7 @@ fn transport_of(endpoint: &ConnectedPoint) -> &Multiaddr {
     }
 }
 
-/// What a failed dial means to whoever wanted to open a turn.
+/// The error of a failed dial, as the caller of an open sees it.
 fn open_error(error: &DialError) -> OpenError {
     match error {
         DialError::WrongPeerId { address, .. } | DialError::LocalPeerId { address } => {
@@ -569,7 +573,7 @@ fn open_error(error: &DialError) -> OpenError {
     }
 }
 
-/// The last cause in a chain of errors: the outer ones only name libp2p's layers.
+/// The innermost cause in a chain of errors; the outer ones only name libp2p's layers.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut current = error;
     while let Some(source) = current.source() {
@@ -578,7 +582,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     current.to_string()
 }
 
-/// The node that an actor's swarm is.
+/// The node ID of the swarm's local peer.
 pub(crate) fn local_node(swarm: &Swarm<Behaviour>) -> Option<NodeId> {
     node_id_of(swarm.local_peer_id())
 }

@@ -1,4 +1,4 @@
-//! The behaviours that every role's swarm is made of, put together once.
+//! The libp2p behaviours of the swarm, combined once for every role.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,25 +24,29 @@ use crate::{
     turn_protocol::{self, Strangers},
 };
 
-/// The DHT's protocol: Kademlia's, among members of this network only.
+/// The Kademlia protocol of the DHT, for members of this network only.
 pub(crate) const DHT_PROTOCOL: libp2p::StreamProtocol = libp2p::StreamProtocol::new("/baton/kad/1");
-/// What a relay says that it speaks (circuit relay v2).
+/// The protocol that a relay announces (circuit relay v2).
 pub(crate) const RELAY_PROTOCOL: libp2p::StreamProtocol =
     libp2p::StreamProtocol::new("/libp2p/circuit/relay/0.2.0/hop");
 
-/// Protocol family told by identify; peers of another family can be told apart, but are not refused.
+/// Protocol family sent by identify. It distinguishes peers of another family, but does not refuse them.
 const PROTOCOL_FAMILY: &str = "baton/1";
 
-/// How often a connection is probed, and how long an answer may take before the connection counts as dead: whoever falls
-/// silent is noticed within both together. libp2p's own word comes later, or not at all: it forgives the first failure, and
-/// then waits to open another stream. A line of a few kilobytes a second still answers in time beside a frame of an answer.
+/// How often a connection is pinged, and how long a reply may take before the connection counts as dead.
+///
+/// A silent peer is detected within the sum of both. libp2p alone reports later or never: it forgives the
+/// first failure and then waits to open another stream. Even a link of a few kilobytes a second replies in
+/// time beside an answer's frame.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection on which pings were answered is dead when none was for so long.
+/// After this time without a reply, a connection that used to answer pings counts as dead.
 pub(crate) const SILENCE: Duration = PING_INTERVAL.saturating_add(PING_TIMEOUT);
 
-/// All behaviours of the swarm. The limits stand first: they refuse before anybody else spends work. Of them the gate is the
-/// first, since it counts by subnet: those that count all together would let a few fill what is there for everybody.
+/// All behaviours of the swarm.
+///
+/// The limits come first, to refuse before any other behaviour spends work. The gate precedes the other
+/// limits because it counts by subnet; under a global count alone, a few peers could fill all slots.
 #[derive(NetworkBehaviour)]
 pub(crate) struct Behaviour {
     pub(crate) gate: gate::Behaviour,
@@ -70,7 +74,7 @@ impl Behaviour {
         counters: Arc<Counters>,
     ) -> Result<Self, MeshError> {
         let local = keypair.public().to_peer_id();
-        // Between the processes of one machine there are no routers.
+        // A mesh on loopback alone has no routers to traverse.
         let nat = config.nat && !config.is_alone();
         let mdns = config
             .mdns
@@ -80,7 +84,7 @@ impl Behaviour {
         let identify = identify::Config::new(PROTOCOL_FAMILY.to_owned(), keypair.public())
             .with_agent_version(config.agent.clone())
             .with_push_listen_addr_updates(true)
-            // The peer table keeps addresses; a second, unfiltered cache would bypass its rules.
+            // The peer table stores addresses; a second, unfiltered cache would bypass its rules.
             .with_cache_size(0);
         let gate = gate::Behaviour::new(&config.limits);
         let strangers = Strangers::new(&config.limits, gate.known.clone(), counters);
@@ -119,18 +123,19 @@ impl Behaviour {
     }
 }
 
-/// Kademlia among Baton's members. Nothing that a peer sends is kept before [`crate::records`] has checked it.
+/// Kademlia among Baton's members. No data from a peer is stored before [`crate::records`] has checked it.
 fn dht(keypair: &Keypair, serve: bool) -> kad::Behaviour<kad::store::MemoryStore> {
     let local = keypair.public().to_peer_id();
     let mut config = kad::Config::new(DHT_PROTOCOL);
     config
         .set_query_timeout(DHT_QUERY_TIMEOUT)
-        // Paths that share no peer: one liar on one path does not decide a lookup.
+        // Disjoint paths: a malicious peer on one path does not decide a lookup.
         .disjoint_query_paths(true)
         .set_record_filtering(kad::StoreInserts::FilterBoth)
         .set_kbucket_inserts(kad::BucketInserts::Manual)
         .set_max_packet_size(MAX_DHT_PACKET_BYTES)
-        // Who keeps a record hands it on; who published it may be away for months, and need not be known.
+        // Holders republish a record themselves; its publisher may be offline for months and need not be
+        // known.
         .set_publication_interval(None)
         .set_record_ttl(None)
         .set_periodic_bootstrap_interval(Some(DHT_REFRESH));
@@ -147,7 +152,7 @@ fn dht(keypair: &Keypair, serve: bool) -> kad::Behaviour<kad::store::MemoryStore
 }
 
 fn relay_config(limits: RelayLimits) -> relay::Config {
-    // libp2p's own rates for new reservations and circuits of one peer and one address hold as they are.
+    // libp2p's default rates for new reservations and circuits, per peer and per address, stay in force.
     relay::Config {
         max_reservations: MAX_RESERVATIONS,
         max_circuits: MAX_CIRCUITS,

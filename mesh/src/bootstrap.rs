@@ -1,5 +1,6 @@
-//! When to dial which bootstrap peer: a table of addresses with backoff. Pure: the swarm task gives it
-//! the time and the randomness, and does the dialling.
+//! Dial schedule of the bootstrap peers: a table of addresses with backoff.
+//!
+//! This module is pure: the swarm task dials, and passes in the time and the randomness.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::transport::split_identity;
 
-/// Wait after the first failure; doubled with each further one.
+/// Wait after the first failure; it doubles with each further failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Longest wait.
 const LAST_DELAY: Duration = Duration::from_secs(60);
@@ -32,15 +33,17 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Bootstrap(Vec<Entry>);
 
-/// The wait before the next dial after `failures` of them: exponential, capped, and between half and all
-/// of that by `jitter` (0 to 255), so that many restarting peers do not dial at once.
+/// The wait before the next dial after `failures` failures.
+///
+/// It grows exponentially up to a cap. `jitter` (0 to 255) picks a point between half and all of it, so that
+/// peers that restart together do not dial together.
 fn delay(failures: u32, jitter: u8) -> Duration {
     let full = FIRST_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LAST_DELAY);
     full / 2 + full * u32::from(jitter) / 510
 }
 
 impl Bootstrap {
-    /// All of them due at once.
+    /// A table with every address due at once.
     pub(crate) fn new(addresses: Vec<Multiaddr>, now: Instant) -> Self {
         let entry = |address| {
             let (address, peer) = split_identity(address);
@@ -58,7 +61,7 @@ impl Bootstrap {
         self.0.iter().filter_map(due).min()
     }
 
-    /// What to dial now, by index. Each is to be answered with one of the `on_` methods.
+    /// The addresses to dial now, with their indexes. The caller answers each with one of the `on_` methods.
     pub(crate) fn due(&self, now: Instant) -> Vec<(usize, Multiaddr, Option<PeerId>)> {
         let is_due = |entry: &Entry| matches!(entry.state, State::Waiting { due } if due <= now);
         let item = |(index, entry): (usize, &Entry)| (index, entry.address.clone(), entry.peer);
@@ -72,20 +75,20 @@ impl Bootstrap {
         }
     }
 
-    /// The dial could not even begin.
+    /// The dial could not begin.
     pub(crate) fn on_refused(&mut self, index: usize, now: Instant, jitter: u8) {
         if let Some(entry) = self.0.get_mut(index) {
             entry.fail(now, jitter);
         }
     }
 
-    /// A dial failed; others than ours are ignored.
+    /// A dial failed; connections that this table did not dial are ignored.
     pub(crate) fn on_failed(&mut self, connection: ConnectionId, now: Instant, jitter: u8) {
         let ours = |entry: &&mut Entry| entry.state == State::Dialing(connection);
         self.0.iter_mut().filter(ours).for_each(|entry| entry.fail(now, jitter));
     }
 
-    /// A peer is connected, by whichever dial.
+    /// A peer is connected, no matter which side or dial began it.
     pub(crate) fn on_connected(&mut self, connection: ConnectionId, peer: PeerId) {
         for entry in &mut self.0 {
             if entry.state == State::Dialing(connection) || entry.peer == Some(peer) {

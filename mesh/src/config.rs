@@ -1,4 +1,4 @@
-//! What a mesh is told at its start. Read from files and flags by the binaries; nothing here reads the
+//! Configuration of a mesh at its start. The binaries fill it from files and flags; nothing here reads the
 //! environment.
 
 use std::{
@@ -15,17 +15,17 @@ use crate::{
     turn_protocol::TURN_PROTOCOL,
 };
 
-/// The time in milliseconds since the Unix epoch, by which signed records are judged.
+/// The time in milliseconds since the Unix epoch, used to check signed records.
 #[derive(Clone)]
 pub struct MeshClock(Arc<dyn Fn() -> u64 + Send + Sync>);
 
 impl MeshClock {
-    /// A clock of the caller's.
+    /// A clock supplied by the caller.
     pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(now_ms))
     }
 
-    /// The system's clock, moved ahead by so many seconds, or back where they are negative. For tests of wrong clocks.
+    /// The system clock, shifted by `seconds`; negative values shift it back. For tests of wrong clocks.
     #[must_use]
     pub fn shifted(seconds: i64) -> Self {
         let shift_ms = seconds.saturating_mul(1000);
@@ -41,7 +41,7 @@ impl MeshClock {
 }
 
 impl Default for MeshClock {
-    /// The system's clock.
+    /// The system clock.
     fn default() -> Self {
         Self::new(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -59,47 +59,50 @@ impl fmt::Debug for MeshClock {
 /// Configuration of one mesh.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
-    /// Addresses to listen on, such as `/ip4/0.0.0.0/tcp/4001` or `/ip4/0.0.0.0/udp/4001/quic-v1`; empty
-    /// for a mesh that only dials.
+    /// Addresses to listen on, such as `/ip4/0.0.0.0/tcp/4001` or `/ip4/0.0.0.0/udp/4001/quic-v1`; empty for
+    /// a mesh that only dials.
     pub listen: Vec<Multiaddr>,
-    /// Peers to stay connected with, best with a `/p2p/` suffix so that their identity is checked; 32 at
-    /// the most. One that is lost, or that idled out, is dialled again after a jittered, growing wait.
+    /// Peers to stay connected with, 32 at most. A `/p2p/` suffix makes the mesh check a peer's identity.
+    ///
+    /// After a lost or idle connection closes, the mesh dials again, with a growing, jittered wait.
     pub bootstrap: Vec<Multiaddr>,
-    /// Addresses under which others can reach this mesh from outside, told to them by identify.
+    /// External addresses of this mesh, announced to peers by identify.
     pub external: Vec<Multiaddr>,
-    /// Whether to find peers on the local network by multicast. When false, nothing is multicast.
+    /// Whether to find peers on the local network by multicast. When false, the mesh sends no multicast.
     pub mdns: bool,
-    /// Name, version and role told to peers, such as `baton/0.1.0 (node)`; 128 bytes at the most.
+    /// Name, version and role announced to peers, such as `baton/0.1.0 (node)`; 128 bytes at most.
     pub agent: String,
-    /// Versions of the turn protocol to speak, most wanted first.
+    /// Versions of the turn protocol to speak, in order of preference.
     pub turn_protocols: Vec<StreamProtocol>,
-    /// Protocols beside the turn protocol in which others may open streams here, where they may open turns.
+    /// Other protocols in which peers may open streams here, if `accept_turns` is set.
     pub side_protocols: Vec<StreamProtocol>,
-    /// Whether others may open turns here; only such peers say that they speak the turn protocol.
+    /// Whether peers may open turns here. Only then does this mesh announce the turn protocol.
     pub accept_turns: bool,
-    /// Whether to find peers that nobody named: through the DHT and by gossip. A mesh that accepts turns also keeps
-    /// records for others, unless it knows that it cannot be reached.
+    /// Whether to discover peers through the DHT and gossip.
+    ///
+    /// A mesh that accepts turns also stores records for others, unless it knows that it is unreachable.
     pub discovery: bool,
-    /// Whether to find out if this mesh can be reached from outside, to reserve relays where it cannot, and to
-    /// punch holes into routers.
+    /// Whether to test if this mesh is reachable from outside, to reserve relays if it is not, and to punch
+    /// holes through routers.
     pub nat: bool,
-    /// Relays on which to be reachable in any case, with `/p2p/` suffix.
+    /// Relays to reserve in any case, each with a `/p2p/` suffix.
     pub relays: Vec<Multiaddr>,
     /// Whether to carry other peers' circuits.
     pub relay: bool,
-    /// What is carried for others, where `relay` is set.
+    /// Limits of each carried circuit, if `relay` is set.
     pub relay_limits: RelayLimits,
-    /// Whether to ask the router for a port by UPnP.
+    /// Whether to ask the router for a port mapping by UPnP.
     pub upnp: bool,
-    /// How near addresses are dialled that others name. If none, as near as the configured addresses are.
+    /// The narrowest scope of peer-supplied addresses that are dialled. If `None`, that of the configured
+    /// addresses.
     pub reach: Option<Reach>,
-    /// The time.
+    /// The clock.
     pub clock: MeshClock,
-    /// Bounds.
+    /// Resource limits.
     pub limits: MeshLimits,
 }
 
-/// What a relay lets through one circuit; told to its users when they reserve one.
+/// The limits that a relay sets on one circuit, announced with each reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayLimits {
     /// Bytes, both directions together.
@@ -115,7 +118,7 @@ impl Default for RelayLimits {
 }
 
 impl MeshConfig {
-    /// A mesh that dials and accepts nothing: a client.
+    /// A mesh that dials and accepts no turns: a client.
     #[must_use]
     pub fn dialer(agent: &str) -> Self {
         Self {
@@ -139,7 +142,7 @@ impl MeshConfig {
         }
     }
 
-    /// In which protocols others may open streams here.
+    /// The protocols in which peers may open streams here.
     pub(crate) fn accepted_protocols(&self) -> Vec<StreamProtocol> {
         if !self.accept_turns {
             return Vec::new();
@@ -153,7 +156,8 @@ impl MeshConfig {
         Self { listen, accept_turns: true, relay: true, ..Self::dialer(agent) }
     }
 
-    /// Whether peers beyond this machine are to be met: some are named, or looked for on the local network.
+    /// Whether this mesh is to meet peers beyond this machine: named ones, or ones found on the local
+    /// network.
     #[must_use]
     pub fn meets_others(&self) -> bool {
         let named = self.bootstrap.iter().chain(&self.relays);
@@ -161,13 +165,13 @@ impl MeshConfig {
         self.mdns || named.into_iter().any(beyond)
     }
 
-    /// How near addresses are dialled.
+    /// The narrowest scope of addresses to dial.
     pub(crate) fn nearest(&self) -> Reach {
         let configured = self.listen.iter().chain(&self.bootstrap).chain(&self.external).chain(&self.relays);
         self.reach.unwrap_or_else(|| reach::nearest(configured, self.mdns))
     }
 
-    /// Whether this mesh meets nobody from outside its own machine.
+    /// Whether this mesh listens on loopback only.
     pub(crate) fn is_alone(&self) -> bool {
         let inside = |address: &Multiaddr| {
             !reach::is_unspecified(address) && reach::reach_of_address(address) == Some(Reach::Loopback)

@@ -1,22 +1,22 @@
-//! Outcomes of a query of the DHT. The swarm task ([`crate::actor`]) runs the queries.
+//! Outcomes of a DHT query. The swarm task ([`crate::actor`]) runs the queries.
 
 use baton_proto::ids::NodeId;
 
 use crate::records::Checked;
 
-/// Why the DHT has no answer.
+/// Why a DHT query failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DhtError {
-    /// This mesh takes no part in the DHT.
+    /// Discovery is off, so this mesh takes no part in the DHT.
     #[error("discovery is switched off")]
     Off,
     /// No other member is known yet.
     #[error("no member of the DHT was reached")]
     NoMembers,
-    /// Too many queries run; the same one later.
+    /// Too many queries are running; retry the same one later.
     #[error("too many queries of the DHT run in this process")]
     Busy,
-    /// Nobody took the record.
+    /// No member stored the record.
     #[error("no member of the DHT took the record")]
     Refused,
     /// The deadline passed.
@@ -27,16 +27,16 @@ pub enum DhtError {
     Closed,
 }
 
-/// The newest valid record that was found, and how the members asked differed.
+/// The newest valid record found, with counts of the members that agreed or were behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) value: Vec<u8>,
     pub(crate) checked: Checked,
-    /// Members that showed this one.
+    /// Members that returned this record.
     pub(crate) agreeing: usize,
-    /// Members that showed an older one.
+    /// Members that returned an older one.
     pub(crate) behind: usize,
 }
 
-/// Nodes that say that they serve a model.
+/// Nodes that claim to serve a model.
 pub(crate) type Providers = Vec<NodeId>;

@@ -17,9 +17,11 @@ use crate::{
     records::DhtKey,
 };
 
-/// Head records in the DHT. Who stores one learns neither session nor blobs. A lie costs liveness, never integrity: records
-/// are signed, all members near the key are asked, and the highest sequence wins, so that those who
-/// withhold or show an old one must be all of them to be believed.
+/// Head records in the DHT.
+///
+/// A member that stores a record learns neither the session nor its blobs. Dishonest members can harm
+/// liveness, never integrity: records are signed, all members near the key are queried, and the highest
+/// sequence wins. To hide a record, all of these members must withhold it or return an old one.
 #[derive(Debug, Clone)]
 pub struct DhtHeads {
     mesh: MeshHandle,
@@ -27,7 +29,7 @@ pub struct DhtHeads {
 }
 
 impl DhtHeads {
-    /// Head records through a mesh.
+    /// A head index that queries through `mesh`.
     #[must_use]
     pub fn new(mesh: MeshHandle) -> Self {
         Self { mesh, patience: DHT_QUERY_TIMEOUT + Duration::from_secs(2) }
@@ -50,7 +52,8 @@ impl DhtHeads {
         let verified = Signed::<HeadRecord>::verify_encoded(&record)
             .map_err(|error| StoreError::Refused { reason: error.to_string() })?;
         let (key, sequence, expires_ms) = (verified.index_key(), verified.sequence, verified.expires_ms);
-        // Nobody near the key may know a newer one: members take what is valid, and say nothing about what they keep.
+        // Check for a newer record first: a member accepts any valid record and does not report the one it
+        // holds.
         match self.find(key).await {
             Ok(Some(found)) if found.checked.sequence > sequence => return Err(StoreError::HeadSuperseded),
             Ok(Some(found)) if found.checked.sequence == sequence && found.value != record => {

@@ -1,5 +1,6 @@
-//! Which peers are being dialled, at which addresses, and who waits for it. Pure bookkeeping of the swarm
-//! task, which does the dialling.
+//! Pending dials: the peers, the addresses tried, and the opens that wait for a connection.
+//!
+//! Pure bookkeeping; the swarm task dials.
 
 use std::collections::HashMap;
 
@@ -11,16 +12,16 @@ use crate::{
     turn_protocol::OpenReply,
 };
 
-/// Addresses tried for one peer before its dial has ended, from all who wait for it.
+/// Addresses tried for one peer in one dial, over all waiting opens.
 const MAX_TRIED_ADDRS: usize = 4 * MAX_DIAL_ADDRS;
 
 #[derive(Debug, Default)]
 struct Dial {
-    /// Running attempts and the addresses each was given.
+    /// Running attempts, each with its addresses.
     attempts: HashMap<ConnectionId, Vec<Multiaddr>>,
     tried: Vec<Multiaddr>,
     waiters: Vec<OpenReply>,
-    /// The most telling failure so far.
+    /// The most informative failure so far.
     failure: Option<OpenError>,
 }
 
@@ -29,10 +30,10 @@ struct Dial {
 pub(crate) struct Dials(HashMap<PeerId, Dial>);
 
 impl Dials {
-    /// Lets `reply` wait for a connection with the peer; refused with `Busy` when too many wait.
+    /// Queues `reply` until the peer is connected; answers `Busy` when too many opens wait.
     pub(crate) fn wait(&mut self, peer: PeerId, reply: OpenReply) {
         if self.0.values().map(|dial| dial.waiters.len()).sum::<usize>() >= MAX_PENDING_OPENS {
-            // Those whose callers have given up need no place.
+            // Drop waiters whose callers have given up.
             self.0.values_mut().for_each(|dial| dial.waiters.retain(|reply| !reply.is_closed()));
             if self.0.values().map(|dial| dial.waiters.len()).sum::<usize>() >= MAX_PENDING_OPENS {
                 reply.send(Err(OpenError::Busy));
@@ -47,7 +48,7 @@ impl Dials {
         self.0.get(&peer).is_some_and(|dial| !dial.attempts.is_empty())
     }
 
-    /// Those of the addresses that no attempt of this dial has had, marked as tried.
+    /// The addresses that this dial has not tried yet; marks them as tried.
     pub(crate) fn untried(&mut self, peer: PeerId, addrs: Vec<Multiaddr>) -> Vec<Multiaddr> {
         let dial = self.0.entry(peer).or_default();
         let mut fresh = Vec::new();
@@ -66,8 +67,10 @@ impl Dials {
         self.0.entry(peer).or_default().attempts.insert(connection, addrs);
     }
 
-    /// An attempt failed, or could not begin. Returns the addresses to try again: those that the attempt
-    /// had besides one where another identity answered, since that answer hid theirs.
+    /// An attempt failed, or could not begin. Returns the addresses to try again.
+    ///
+    /// When another identity answered at one address, that answer hid the results of the attempt's other
+    /// addresses; these are returned.
     pub(crate) fn failed(
         &mut self,
         peer: PeerId,
@@ -92,7 +95,7 @@ impl Dials {
         rest
     }
 
-    /// Ends the dial if no attempt is left, telling all who wait. To be called after attempts were
+    /// Ends the dial if no attempt is left, and sends its failure to all waiters. Call it after attempts were
     /// refused or failed.
     pub(crate) fn settle(&mut self, peer: PeerId) {
         if self.is_dialing(peer) {
@@ -107,7 +110,7 @@ impl Dials {
         }
     }
 
-    /// A connection with the peer is open: ends the dial and returns those who waited for it.
+    /// Ends the dial because a connection with the peer is open, and returns the waiters.
     pub(crate) fn connected(&mut self, peer: PeerId) -> Vec<OpenReply> {
         self.0.remove(&peer).map(|dial| dial.waiters).unwrap_or_default()
     }

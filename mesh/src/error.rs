@@ -1,4 +1,4 @@
-//! Errors of the mesh, by what the caller can do about them.
+//! Errors of the mesh, grouped by the caller's possible reaction.
 
 use std::io;
 
@@ -17,9 +17,9 @@ pub enum MeshError {
     Listen {
         /// The address as configured.
         address: Multiaddr,
-        /// What the system said.
+        /// The error from the operating system.
         reason: String,
-        /// What the operator can do.
+        /// A hint for the operator.
         hint: &'static str,
     },
     /// The transports could not be set up.
@@ -33,25 +33,25 @@ pub enum MeshError {
 /// Why a turn substream was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// No address of the node answered; another node, or the same later.
+    /// No address of the node answered; try another node, or the same one later.
     #[error("the node is unreachable: {reason}")]
     Unreachable {
-        /// What was tried and what happened.
+        /// The addresses tried and their errors.
         reason: String,
     },
-    /// Somebody else answered at the node's address; the address is stale or a lie.
+    /// Another identity answered at the node's address; the address is stale or false.
     #[error("another identity answered at {address}")]
     WrongIdentity {
         /// The address that answered.
         address: Multiaddr,
     },
-    /// The node answered but speaks none of our versions of the turn protocol.
+    /// The node answered but speaks none of our turn protocol versions.
     #[error("the node does not speak the turn protocol")]
     ProtocolUnsupported,
     /// The deadline passed.
     #[error("the node did not answer in time")]
     Timeout,
-    /// A limit of this process is reached; the same call later.
+    /// A limit of this process is reached; retry later.
     #[error("too many connections or opens in this process")]
     Busy,
     /// The mesh was shut down.
@@ -71,7 +71,7 @@ pub enum FrameError {
     /// The deadline passed.
     #[error("no progress before the deadline")]
     Timeout,
-    /// An earlier send was cancelled or failed midway, so that the stream is out of step.
+    /// An earlier send was cancelled or failed midway, so the stream is out of step.
     #[error("an earlier frame was left unfinished")]
     Interrupted,
     /// The connection failed.

@@ -1,24 +1,23 @@
-//! The frame codec, without any I/O: `u32` little-endian length, then that many bytes.
+//! The frame codec, without I/O: a little-endian `u32` length, then that many bytes.
 //!
-//! Called by [`crate::TurnStream`]. It must never allocate for bytes that have not arrived, beyond one
-//! growth step, whatever a header announces.
+//! [`crate::TurnStream`] calls it. Whatever length a header announces, it allocates at most one growth step
+//! beyond the bytes that have arrived.
 
 /// Bytes of a frame's length header.
 pub const HEADER_BYTES: usize = 4;
 
-/// The largest frame that either side handles, whatever limit a caller gives: above every message of the
-/// protocol, and far below what would hurt a process.
+/// The largest frame that either side handles, whatever limit a caller gives. It exceeds every protocol
+/// message and is far below a size that would harm a process.
 pub const FRAME_CEILING_BYTES: usize = 64 << 20;
 
-/// How far the buffer of a frame grows ahead of the bytes that arrived (or up to as much again as has
-/// arrived, whichever is more).
+/// How far a frame's buffer grows ahead of the arrived bytes. The buffer at most doubles where that is more.
 pub const GROWTH_BYTES: usize = 64 << 10;
 
 /// A frame longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {len} bytes exceeds the limit of {limit}")]
 pub struct FrameTooLarge {
-    /// Bytes announced or offered.
+    /// Bytes announced by a peer or passed by the caller.
     pub len: usize,
     /// Bytes allowed.
     pub limit: usize,
@@ -35,22 +34,22 @@ pub fn encode_header(len: usize) -> Result<[u8; HEADER_BYTES], FrameTooLarge> {
     }
 }
 
-/// Reassembles frames from bytes that arrive in any pieces.
+/// Reassembles frames from bytes that arrive in arbitrary pieces.
 ///
-/// Ask for [`space`](Self::space), fill some of it from the wire, report with [`filled`](Self::filled);
-/// at the end of the stream ask [`is_at_boundary`](Self::is_at_boundary). All progress is kept here, so a
-/// reader may stop between any two calls and go on later.
+/// Call [`space`](Self::space), fill part of it from the wire, then call [`filled`](Self::filled). At the end
+/// of the stream, check [`is_at_boundary`](Self::is_at_boundary). The decoder holds all progress, so a reader
+/// may stop between any two calls and continue later.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     header: [u8; HEADER_BYTES],
     header_filled: usize,
-    /// Body of the frame in progress: `body_filled` bytes have arrived, the rest is space.
+    /// Body of the frame in progress: `body_filled` bytes have arrived, the rest is free space.
     body: Vec<u8>,
     body_filled: usize,
 }
 
 impl FrameDecoder {
-    /// The length that the complete header announces.
+    /// The length from the header, once it is complete.
     fn announced(&self) -> Option<usize> {
         (self.header_filled == HEADER_BYTES)
             .then(|| usize::try_from(u32::from_le_bytes(self.header)).unwrap_or(usize::MAX))
@@ -59,8 +58,8 @@ impl FrameDecoder {
     /// Where the next bytes go; never empty, and never past the end of the current frame.
     ///
     /// # Errors
-    /// [`FrameTooLarge`] when the header announces more than `limit` or [`FRAME_CEILING_BYTES`]. The state
-    /// is unchanged: the same frame may be read on with a higher limit.
+    /// [`FrameTooLarge`] when the header announces more than `limit` or [`FRAME_CEILING_BYTES`]. The state is
+    /// unchanged: a retry with a higher limit may read the same frame.
     pub fn space(&mut self, limit: usize) -> Result<&mut [u8], FrameTooLarge> {
         let Some(len) = self.announced() else {
             return Ok(self.header.get_mut(self.header_filled..).unwrap_or_default());
@@ -77,8 +76,8 @@ impl FrameDecoder {
         Ok(self.body.get_mut(self.body_filled..).unwrap_or_default())
     }
 
-    /// Takes note that `count` bytes were put at the start of the last [`space`](Self::space), and returns
-    /// the frame if that completes it.
+    /// Records that `count` bytes were written to the start of the last [`space`](Self::space). Returns the
+    /// frame if that completes it.
     pub fn filled(&mut self, count: usize) -> Option<Vec<u8>> {
         if self.announced().is_none() {
             self.header_filled = (self.header_filled + count).min(HEADER_BYTES);
@@ -93,7 +92,7 @@ impl FrameDecoder {
         Some(std::mem::take(&mut self.body))
     }
 
-    /// Whether no frame is in progress, so that an end of the stream here truncates nothing.
+    /// Whether no frame is in progress, so that the stream may end here without truncation.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
         self.header_filled == 0
@@ -115,7 +114,7 @@ mod tests {
         frames.iter().flat_map(|f| [&encode_header(f.len()).unwrap()[..], f].concat()).collect()
     }
 
-    /// Feeds `wire` in pieces of the given sizes (the last one repeating), and checks the memory bound.
+    /// Feeds `wire` in pieces of the given sizes (the last one repeats), and checks the memory bound.
     fn decode(
         wire: &[u8],
         pieces: &[usize],

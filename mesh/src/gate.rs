@@ -1,9 +1,13 @@
-//! Who may connect at all: so many new connections a minute and so many open ones from one subnet, so many a second from
-//! all of them, and so many being set up, refused before the handshake, which costs more than anything else that a stranger
-//! can make this process do; and peers that somebody shut out for a while.
+//! Connection limits, enforced before the handshake, the most expensive operation that an unknown peer can
+//! cause here.
 //!
-//! Called by libp2p only, but for what the swarm task tells it of peers that were served; [`crate::MeshHandle::shut_out`]
-//! writes one of its lists. It decides nothing about turns.
+//! 1. Per subnet: new connections a minute, and open connections.
+//! 2. All subnets: new connections a second.
+//! 3. Handshakes in progress.
+//! 4. Peers shut out for a while (checked after the handshake, when the identity is known).
+//!
+//! libp2p calls this behaviour. The swarm task reports served peers, and [`crate::MeshHandle::shut_out`]
+//! writes one of the lists. The gate decides nothing about turns.
 
 mod places;
 
@@ -31,11 +35,12 @@ use crate::{
 };
 use places::Places;
 
-/// Connections that a subnet may have made lately, and still comes before those that made more: one of each of a
-/// client's transports, and again.
+/// Recent connections up to which a subnet still counts as quiet: one over each of a client's transports,
+/// twice.
 const FEW: u32 = 4;
 
-/// A swarm task that comes so late to its upkeep lets strangers in at half the rate, and four times as late at a quarter.
+/// When the swarm task's upkeep is this late, unknown peers connect at half the rate; four times as late, at
+/// a quarter.
 const LATE: Duration = Duration::from_millis(250);
 
 /// Why a connection was refused.
@@ -55,29 +60,29 @@ pub(crate) enum Closed {
     ShutOut,
 }
 
-/// Few places are left: whoever knows who is idle should [make one](Behaviour::first_to_go).
+/// Few slots are left; the swarm task should [free one](Behaviour::first_to_go).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Crowded;
 
-/// The behaviour.
+/// The gate's behaviour.
 pub(crate) struct Behaviour {
     count_private: bool,
     places: Places,
     fresh: Rates<Subnet>,
-    /// What a subnet that has made few connections lately has left at least.
+    /// The least remaining quota of a subnet that counts as quiet.
     quiet_level: u64,
     all: Rates<()>,
-    /// What of all is kept for quiet subnets, and of that for those in good standing.
+    /// The part of `all` reserved for quiet subnets, and the part of that for trusted subnets.
     reserve: u64,
     best_reserve: u64,
-    /// What a stranger's connection takes of all; more while the swarm task is late.
+    /// Units of `all` that a connection from an untrusted subnet costs; more while the swarm task is late.
     cost: u64,
     began: Instant,
-    /// Subnets from which a known peer was connected, and until when that counts.
+    /// Trusted subnets, from which a known peer connected, with the time at which the trust ends.
     standing: HashMap<Subnet, Instant>,
     crowded: bool,
     pub(crate) shut_out: PeersUntil,
-    /// Peers that this mesh has dealt with.
+    /// Peers that this mesh has dealt with lately.
     pub(crate) known: PeersUntil,
 }
 
@@ -100,7 +105,8 @@ impl Behaviour {
         }
     }
 
-    /// This mesh has dealt with a peer, which served or was served: it is no stranger for a while, nor is its subnet.
+    /// Records that this mesh served a peer or was served by it: the peer is known and its subnets are
+    /// trusted for a while.
     pub(crate) fn served(&mut self, peer: PeerId, now: Instant) {
         self.known.insert(peer, now + KNOWN_TIME);
         let subnets: Vec<_> = self.places.subnets_of(peer).collect();
@@ -118,7 +124,7 @@ impl Behaviour {
         }
     }
 
-    /// Takes note of how late the swarm task came to its upkeep.
+    /// Records how late the swarm task's upkeep ran.
     pub(crate) fn late_by(&mut self, late: Duration) {
         self.cost = match late {
             late if late >= 4 * LATE => 4,
@@ -127,7 +133,7 @@ impl Behaviour {
         };
     }
 
-    /// The idle stranger that makes room first, if there is any; `busy` says who has streams.
+    /// The idle unknown peer to evict first, if any; `busy` tells whether a peer has open streams.
     pub(crate) fn first_to_go(
         &mut self,
         now: Instant,
@@ -136,7 +142,7 @@ impl Behaviour {
         self.places.first_to_go(now, |peer| busy(peer) || self.known.has(peer, now))
     }
 
-    /// The subnet that a connection is counted by; none for the operator's own network.
+    /// The subnet that counts a connection; `None` for the operator's own network.
     fn counted(&self, local: &Multiaddr, remote: &Multiaddr) -> Option<Subnet> {
         Origin::of(local, remote).counted(self.count_private)
     }
@@ -152,8 +158,8 @@ impl Behaviour {
         if own == 0 {
             return Err(Closed::Rate);
         }
-        // Whoever is refused for what others do keeps its own share. Fresh subnets are quiet, and an attacker may have
-        // many: the last places are for those where somebody was served.
+        // A refusal caused by other subnets costs no quota of this one. New subnets are quiet, and an
+        // attacker may own many, so the last slots are for trusted subnets.
         let (reserve, cost) = match () {
             () if trusted => (0, 1),
             () if own >= self.quiet_level => (self.best_reserve, self.cost),
@@ -219,7 +225,8 @@ impl NetworkBehaviour for Behaviour {
                     }
                 }
             }
-            // Told of every inbound connection that was not established, whoever refused it.
+            // libp2p reports every inbound connection that was not established, whichever behaviour refused
+            // it.
             FromSwarm::ListenFailure(failed) => self.places.settled(failed.connection_id),
             FromSwarm::ConnectionClosed(closed) => {
                 let now = Instant::now();
@@ -238,7 +245,7 @@ impl NetworkBehaviour for Behaviour {
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        // The swarm polls its behaviours after each knock at the door.
+        // The swarm polls its behaviours after each connection attempt.
         if std::mem::take(&mut self.crowded) {
             return Poll::Ready(ToSwarm::GenerateEvent(Crowded));
         }
@@ -299,7 +306,7 @@ mod tests {
         assert_eq!(gate.admit(Some(subnet(113)), gate.began), Ok(()));
     }
 
-    /// How many of these subnets are let in.
+    /// The number of these subnets that are admitted.
     fn admitted(gate: &mut Behaviour, subnets: std::ops::Range<u8>, now: Instant) -> usize {
         subnets.filter(|last| gate.admit(Some(subnet(*last)), now).is_ok()).count()
     }
@@ -313,7 +320,7 @@ mod tests {
         };
         let mut gate = Behaviour::new(&limits);
         let mut now = gate.began;
-        // Five subnets use up what makes them quiet, and go on; from then on they share half of the rate.
+        // Five subnets use up their quiet allowance and go on; from then on they share half of the rate.
         for _ in 0..20 {
             now += Duration::from_millis(500);
             admitted(&mut gate, 0..5, now);

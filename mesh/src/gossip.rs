@@ -1,8 +1,9 @@
-//! Gossip of node records: how every member hears of every other one within seconds, and of who fell silent.
+//! Gossip of node records: within seconds, each member hears of every other member and of members that went
+//! silent.
 //!
-//! One topic. Messages are signed by libp2p's key of their author (strict), carry one node record of that very author, and
-//! are passed on only after it has been verified. Senders of others are scored down by gossipsub until nobody
-//! listens to them.
+//! There is one topic. libp2p's key of the author signs each message (strict mode), and the message carries
+//! one node record of that author. A member passes it on only after verifying it. Gossipsub lowers the score
+//! of peers that send anything else, until other peers ignore them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +34,7 @@ pub(crate) type Behaviour = gossipsub::Behaviour<gossipsub::IdentityTransform, W
 
 /// Prefix of the gossip protocol's name.
 const PROTOCOL_PREFIX: &str = "/baton/gossip";
-/// Authors whose last message is remembered for its time.
+/// Authors whose last message time is remembered.
 const MAX_AUTHORS: usize = 4096;
 
 /// The topic of node records.
@@ -41,7 +42,7 @@ pub(crate) fn topic() -> IdentTopic {
     IdentTopic::new("/baton/nodes/1")
 }
 
-/// Gossip with that one topic, subscribed.
+/// Gossip with that topic, subscribed.
 pub(crate) fn behaviour(keypair: &Keypair) -> Result<Behaviour, MeshError> {
     let failed = |error: String| MeshError::Config(format!("gossip: {error}"));
     let config = gossipsub::ConfigBuilder::default()
@@ -61,7 +62,8 @@ pub(crate) fn behaviour(keypair: &Keypair) -> Result<Behaviour, MeshError> {
 }
 
 fn scores() -> PeerScoreParams {
-    // Quiet members are no bad ones, so nothing is expected of a peer; what it must not do is send what does not verify.
+    // Quiet members are not bad members, so no deliveries are required. Only messages that fail verification
+    // cost score.
     let topic_scores = TopicScoreParams {
         mesh_message_deliveries_weight: 0.0,
         mesh_failure_penalty_weight: 0.0,
@@ -77,34 +79,34 @@ fn scores() -> PeerScoreParams {
     }
 }
 
-/// What becomes of a message.
+/// The decision about a message.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It holds; whether it is also news is the table's to say.
+    /// Valid; the peer table decides whether it is also new.
     Holds(Box<Signed<NodeRecord>>),
-    /// Its author was heard a moment ago, or its bearer brought too many of authors that are not known: not passed on, and
-    /// nobody's fault.
+    /// Dropped without blame: its author sent one a moment ago, or the bearer brought too many from unknown
+    /// authors.
     TooOften,
-    /// Out of date, or from the future: not passed on, and nobody's fault, since clocks differ and messages take their time.
+    /// Expired, or from the future. Dropped without blame, since clocks differ and messages take time.
     OutOfTime,
-    /// Whoever passed it on did not check it.
+    /// Invalid: the bearer passed it on unchecked.
     Reject,
 }
 
 /// A message, as it arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
-    /// Whoever signed it for gossipsub, which has checked that.
+    /// The signer; gossipsub has checked the signature.
     pub(crate) author: Option<PeerId>,
     /// The neighbour that passed it on.
     pub(crate) bearer: PeerId,
-    /// The subnet that the neighbour is counted by, if it is.
+    /// The subnet that counts the neighbour, if any.
     pub(crate) subnet: Option<Subnet>,
     /// The node record.
     pub(crate) data: &'a [u8],
 }
 
-/// Judges messages.
+/// Judges gossip messages.
 #[derive(Debug)]
 pub(crate) struct Judge {
     last: HashMap<NodeId, Instant>,
@@ -123,7 +125,8 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// Judges a message; `known` says whether its author is in the table of peers. Its signature is verified last.
+    /// Judges a message; `known` tells whether its author is in the peer table. The signature is verified
+    /// last.
     pub(crate) fn judge(
         &mut self,
         message: Message<'_>,
@@ -136,7 +139,7 @@ impl Judge {
         if self.last.get(&author).is_some_and(|last| now.duration_since(*last) < MIN_GOSSIP_INTERVAL) {
             return Verdict::TooOften;
         }
-        // Authors are free: without this, one connection could bring as many fresh ones as it likes.
+        // Identities are free: without this limit, one connection could bring any number of new authors.
         if !known(&author)
             && (self.bearers.take(bearer, now_ms).is_err()
                 || subnet.is_some_and(|subnet| self.subnets.take(subnet, now_ms).is_err()))
@@ -180,7 +183,7 @@ mod tests {
         let subnet = Some(Subnet::V4([203, 0, 113]));
         let mut verified = |bearer, subnet, known: bool, now_ms| {
             let author = peer_id_of(SecretSigningKey::generate().node_id());
-            // Verifying it would refuse it.
+            // Verification would refuse it.
             let message = Message { author, bearer, subnet, data: b"garbage" };
             matches!(judge.judge(message, |_| known, now, now_ms), Verdict::Reject)
         };

@@ -1,4 +1,4 @@
-//! The way into the mesh: starting it, and the handle that everybody else holds.
+//! Entry point of the mesh: its start, and the handle that all other code holds.
 
 use std::{
     collections::HashMap,
@@ -50,7 +50,7 @@ pub struct Mesh;
 /// How a mesh ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MeshExit {
-    /// It was told to, or no handle was left.
+    /// Shutdown was requested, or no handle was left.
     Stopped,
     /// Its task panicked, for this reason; the process should end.
     Panicked(String),
@@ -69,7 +69,7 @@ struct Shared {
     shut_out: PeersUntil,
 }
 
-/// A handle of a running mesh. Clones are cheap; when the last one is dropped the mesh stops.
+/// A handle of a running mesh. Clones are cheap; the mesh stops when the last one is dropped.
 #[derive(Clone)]
 pub struct MeshHandle(Arc<Shared>);
 
@@ -80,18 +80,19 @@ impl std::fmt::Debug for MeshHandle {
 }
 
 impl Mesh {
-    /// Starts a mesh with the identity of an Ed25519 seed (RFC 8032 secret key). When this returns, every
-    /// configured address is being listened on. Must be called within a tokio runtime.
+    /// Starts a mesh whose identity is an Ed25519 seed (RFC 8032 secret key). Call it within a tokio runtime.
+    ///
+    /// When this returns, the mesh listens on every configured address.
     ///
     /// # Errors
-    /// [`MeshError`] when the configuration is wrong or an address cannot be listened on; nothing is left
+    /// [`MeshError`] when the configuration is wrong or an address cannot be listened on. Nothing is left
     /// running then.
     pub async fn spawn(
         identity: Zeroizing<[u8; 32]>,
         config: MeshConfig,
     ) -> Result<(MeshHandle, Incoming), MeshError> {
         check(&config)?;
-        // `ed25519_from_bytes` wipes the copy that it is given.
+        // `ed25519_from_bytes` wipes its input copy.
         let keypair = Keypair::ed25519_from_bytes(*identity)
             .map_err(|error| MeshError::Config(format!("the identity is not a key: {error}")))?;
         drop(identity);
@@ -150,7 +151,7 @@ impl Mesh {
         }
 
         let task = tokio::spawn(actor.run());
-        // Joins the task and publishes how it ended, for every handle to wait on.
+        // Joins the task and publishes its result to every handle.
         tokio::spawn(async move {
             let ended = match task.await {
                 Ok(()) => MeshExit::Stopped,
@@ -216,14 +217,16 @@ impl MeshHandle {
         self.0.node
     }
 
-    /// Opens a turn with a node: on an existing connection, or by dialling the given addresses and those
-    /// already known (of the given ones, the first eight). Whoever answers must hold the node's key.
+    /// Opens a turn with a node on an existing connection, or dials it.
     ///
-    /// Cancel safe: a dropped call leaves nothing but perhaps a connection.
+    /// It dials known addresses and the first eight of `addrs`. The remote peer must prove that it holds the
+    /// node's key.
+    ///
+    /// Cancel safe: a dropped call leaves at most a connection behind.
     ///
     /// # Errors
-    /// [`OpenError`], each variant naming what to try next. A stream that the node then refuses for its
-    /// own limits opens, and ends at the first `recv`.
+    /// [`OpenError`]; each variant names the next step. If the node refuses the stream for its own limits,
+    /// the open succeeds and the first `recv` fails.
     pub async fn open(
         &self,
         node: NodeId,
@@ -233,10 +236,10 @@ impl MeshHandle {
         self.open_any(node, addrs, None, deadline).await
     }
 
-    /// As [`MeshHandle::open`], in a protocol beside the turn protocol.
+    /// As [`MeshHandle::open`], in another protocol than the turn protocol.
     ///
     /// # Errors
-    /// As there; [`OpenError::ProtocolUnsupported`] from a node that does not speak it.
+    /// As [`MeshHandle::open`]; [`OpenError::ProtocolUnsupported`] if the node does not speak the protocol.
     pub async fn open_side(
         &self,
         node: NodeId,
@@ -255,7 +258,7 @@ impl MeshHandle {
         deadline: Instant,
     ) -> Result<TurnStream, OpenError> {
         let attempts = async {
-            // A connection may end just as it is chosen; then a second look finds it gone and dials.
+            // A connection may close just as it is chosen; the second try then dials.
             for _ in 0..2 {
                 if let Some((stream, protocol)) = self.try_open(node, addrs, protocol).await? {
                     return Ok(TurnStream::from_io(node, protocol.as_ref(), stream));
@@ -266,7 +269,7 @@ impl MeshHandle {
         timeout_at(deadline, attempts).await.unwrap_or(Err(OpenError::Timeout))
     }
 
-    /// One open; `None` when the connection that was to carry it ended.
+    /// One attempt; `None` when the chosen connection closed meanwhile.
     async fn try_open(
         &self,
         node: NodeId,
@@ -288,21 +291,25 @@ impl MeshHandle {
         }
     }
 
-    /// Closes the connections with a peer, and accepts none from it for a while. Connections to it are made as ever.
+    /// Closes the connections with a peer and accepts none from it for `span`. Outbound connections are
+    /// unaffected.
     ///
-    /// The oldest of very many are not remembered: a fresh identity is free, so this saves work and is no wall.
+    /// The list is bounded; when it is full, no further peers are added. A new identity is free, so this
+    /// saves work but is no barrier.
     pub fn shut_out(&self, node: NodeId, span: Duration) {
         let Some(peer) = peer_id_of(node) else { return };
         self.0.shut_out.insert(peer, Instant::now() + span);
-        // With a full queue the swarm is busy; the peer's next stream leads here again.
+        // A full queue means that the swarm is busy; the peer's next stream leads here again.
         let _ = self.0.commands.try_send(Command::Disconnect { peer });
     }
 
-    /// A peer was served, or served: for an hour it is no stranger, so that it may open streams as it likes within its quota,
-    /// and keeps its connection when places run out. Its subnet is in good standing for a day. To be called each time.
+    /// Records that this mesh served a peer or was served by it. Call it each time.
+    ///
+    /// For an hour, the peer is known: only its quota limits its streams, and it keeps its connection when
+    /// slots run out. Its subnet is trusted for a day.
     pub fn known(&self, node: NodeId) {
         let Some(peer) = peer_id_of(node) else { return };
-        // With a full queue the swarm is busy, and the next turn says so again.
+        // A full queue means that the swarm is busy; the next turn reports the peer again.
         let _ = self.0.commands.try_send(Command::Known { peer });
     }
 
@@ -312,15 +319,18 @@ impl MeshHandle {
         self.0.peers.read().unwrap_or_else(PoisonError::into_inner).list()
     }
 
-    /// Changes of the peer table from now on. A subscriber that falls 256 events behind is told how many
-    /// it missed, and should look at [`peers`](Self::peers) again.
+    /// Changes of the peer table from now on.
+    ///
+    /// A subscriber that falls 256 events behind learns how many it missed, and should read
+    /// [`peers`](Self::peers) again.
     #[must_use]
     pub fn peer_events(&self) -> broadcast::Receiver<PeerEvent> {
         self.0.peer_events.subscribe()
     }
 
-    /// Waits until the peer table satisfies a condition, and returns it; `None` at the deadline or when
-    /// the mesh stops. Cancel safe.
+    /// Waits until the peer table satisfies a condition, and returns it. Cancel safe.
+    ///
+    /// Returns `None` at the deadline or when the mesh stops.
     pub async fn wait_for_peers(
         &self,
         deadline: Instant,
@@ -344,7 +354,7 @@ impl MeshHandle {
         }
     }
 
-    /// How this mesh stands in the network, looked at twice a second.
+    /// The network status of this mesh, updated twice a second.
     #[must_use]
     pub fn network(&self) -> NetworkStatus {
         self.0.status.borrow().clone()
@@ -356,14 +366,16 @@ impl MeshHandle {
         self.0.status.clone()
     }
 
-    /// Tells others of this mesh's own record: by gossip at once, which also says that it is alive, and through the DHT
-    /// from time to time. To be called with a newly signed record every few seconds.
+    /// Announces this mesh's own record. Call it every few seconds with a newly signed record.
+    ///
+    /// Gossip sends it at once, which also proves that this mesh is alive. The DHT receives it from time to
+    /// time.
     pub async fn announce(&self, record: Arc<Signed<NodeRecord>>) {
-        // A mesh that has ended has nobody to tell.
+        // A stopped mesh has nothing to announce.
         let _ = self.0.commands.send(Command::Announce(record)).await;
     }
 
-    /// Nodes that say that they serve a model, by its name or the hex of its id.
+    /// Nodes that claim to serve a model, by its name or the hex of its ID.
     ///
     /// # Errors
     /// [`DhtError`].
@@ -391,21 +403,23 @@ impl MeshHandle {
         answer.await.unwrap_or(Err(DhtError::Closed))
     }
 
-    /// The addresses listened on now, with their real ports, without `/p2p/`.
+    /// The current listen addresses, with their real ports, without `/p2p/`.
     #[must_use]
     pub fn listen_addrs(&self) -> Vec<Multiaddr> {
         self.0.listen_addrs.borrow().clone()
     }
 
-    /// [`listen_addrs`](Self::listen_addrs) with this mesh's identity: what others take as bootstrap.
+    /// [`listen_addrs`](Self::listen_addrs) with this mesh's identity, for other meshes' bootstrap lists.
     #[must_use]
     pub fn bootstrap_addrs(&self) -> Vec<Multiaddr> {
         let peer = peer_id_of(self.0.node).expect("our own identity was checked at the start");
         self.listen_addrs().into_iter().map(|address| address.with(Protocol::P2p(peer))).collect()
     }
 
-    /// Waits until at least one address is listened on. After [`Mesh::spawn`] that holds already, unless
-    /// an interface went away since; never returns for a mesh that only dials, until it stops.
+    /// Waits until the mesh listens on at least one address.
+    ///
+    /// That already holds after [`Mesh::spawn`], unless an interface went away since. For a mesh that only
+    /// dials, it returns when the mesh stops.
     pub async fn wait_for_listen(&self) -> Vec<Multiaddr> {
         let mut addrs = self.0.listen_addrs.clone();
         match addrs.wait_for(|addrs| !addrs.is_empty()).await {
@@ -414,13 +428,13 @@ impl MeshHandle {
         }
     }
 
-    /// What happened so far.
+    /// The mesh's counters.
     #[must_use]
     pub fn stats(&self) -> MeshStats {
         MeshStats { shut_out: self.0.shut_out.count(Instant::now()), ..self.0.counters.read() }
     }
 
-    /// Waits until the mesh has stopped, for whatever reason. Cancel safe.
+    /// Waits until the mesh has stopped, for any reason. Cancel safe.
     pub async fn closed(&self) -> MeshExit {
         let mut exit = self.0.exit.clone();
         match exit.wait_for(Option::is_some).await {
@@ -429,9 +443,10 @@ impl MeshHandle {
         }
     }
 
-    /// Stops the mesh: connections are closed (two seconds at the most), open turns end, and the task is
-    /// joined. Callers that want their turns to finish wait for them first. A TCP port is free when this
-    /// returns; a QUIC port a moment after that, once every turn of this mesh has been dropped as well.
+    /// Stops the mesh: closes connections (within two seconds), ends open turns and joins the task.
+    ///
+    /// Callers that want their turns to finish wait for them first. On return the TCP ports are free. QUIC
+    /// ports follow a moment later, once every turn of this mesh is dropped.
     pub async fn shutdown(&self) -> MeshExit {
         self.0.cancel.cancel();
         self.closed().await

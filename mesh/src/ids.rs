@@ -1,8 +1,8 @@
-//! Conversion between Baton's node identifiers and libp2p's peer identifiers.
+//! Conversion between Baton's node IDs and libp2p's peer IDs.
 //!
-//! Both name the same Ed25519 public key: a [`NodeId`] is its 32 bytes, a [`PeerId`] wraps its protobuf
-//! form in an identity multihash (libp2p specs, `peer-ids.md`). Called wherever a libp2p event becomes one
-//! of ours; it must never accept two peer identifiers for one node.
+//! Both name the same Ed25519 public key. A [`NodeId`] is its 32 bytes; a [`PeerId`] wraps its protobuf form
+//! in an identity multihash (libp2p specs, `peer-ids.md`). Each libp2p event passes through here on its way
+//! into Baton. The conversion must never accept two peer IDs for one node.
 
 use baton_proto::ids::NodeId;
 use libp2p::{
@@ -13,8 +13,7 @@ use libp2p::{
 /// Multihash code of the identity "hash": the digest is the key itself.
 const IDENTITY_MULTIHASH: u64 = 0;
 
-/// The node that a peer identifier names, or `None` when it is not an inlined Ed25519 key in its one
-/// canonical form.
+/// The node that a peer ID names, or `None` unless it is an inlined Ed25519 key in canonical form.
 #[must_use]
 pub fn node_id_of(peer: &PeerId) -> Option<NodeId> {
     let multihash = peer.as_ref();
@@ -26,7 +25,7 @@ pub fn node_id_of(peer: &PeerId) -> Option<NodeId> {
     (peer_id_of(node)? == *peer).then_some(node)
 }
 
-/// The peer identifier of a node, or `None` when its bytes are not an Ed25519 public key.
+/// The peer ID of a node, or `None` when its bytes are not an Ed25519 public key.
 #[must_use]
 pub fn peer_id_of(node: NodeId) -> Option<PeerId> {
     let key = ed25519::PublicKey::try_from_bytes(node.as_bytes()).ok()?;
@@ -67,7 +66,7 @@ mod tests {
         hashed.extend([7u8; 32]);
         assert_eq!(node_id_of(&PeerId::from_bytes(&hashed).unwrap()), None, "a SHA-256 peer id");
 
-        // The same key with its protobuf fields the other way round decodes, but is not canonical.
+        // The same key with its protobuf fields in reverse order decodes, but is not canonical.
         let key = Keypair::generate_ed25519().public().try_into_ed25519().unwrap().to_bytes();
         let mut swapped = vec![0x00, 0x24, 0x12, 0x20];
         swapped.extend(key);

@@ -1,14 +1,14 @@
-//! The bounded queue of inbound turns, from the swarm task to the caller that serves them.
+//! The bounded queue of inbound turns, from the swarm task to the handler.
 
 use baton_proto::ids::NodeId;
 use tokio::sync::mpsc;
 
 use crate::turn_stream::TurnStream;
 
-/// The turns that others open with this mesh, in order of arrival.
+/// The turns that peers open with this mesh, in order of arrival.
 ///
-/// Up to 512 wait here; further ones are reset and counted until some are taken. Dropping it makes the
-/// mesh reset every inbound turn.
+/// It holds up to 512. When it is full, the mesh resets and counts further turns. When it is dropped, the
+/// mesh resets every inbound turn.
 #[derive(Debug)]
 pub struct Incoming {
     pub(crate) queue: mpsc::Receiver<TurnStream>,

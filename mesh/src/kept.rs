@@ -1,5 +1,6 @@
-//! What this mesh keeps of each record that it holds for the DHT: what decides about it, and in which order records make
-//! room. Pure; the records themselves are in libp2p's store, which the swarm task keeps in step with this.
+//! Index of the DHT records stored here, and their eviction order.
+//!
+//! Pure: the records themselves are in libp2p's store, which the swarm task keeps in step with this index.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +14,7 @@ use crate::{
     records::Checked,
 };
 
-/// A record that is kept.
+/// A stored record.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     checked: Checked,
@@ -21,8 +22,8 @@ struct Entry {
     bytes: usize,
 }
 
-/// The records, by key, by how far their keys are from this mesh's own, and by when they expire. Each change costs a search
-/// in a tree, also when there is no room.
+/// The records by key, by distance of their keys from this mesh's own, and by expiry. Each change costs a
+/// tree search, even when the index is full.
 #[derive(Debug)]
 pub(crate) struct Kept {
     local: KBucketKey<PeerId>,
@@ -43,22 +44,22 @@ impl Kept {
         }
     }
 
-    /// What is known of the record under a key.
+    /// The checked fields of the record under a key.
     pub(crate) fn get(&self, key: &RecordKey) -> Option<Checked> {
         self.records.get(key).map(|entry| entry.checked)
     }
 
-    /// How many there are.
+    /// The number of records.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Takes a record of so many bytes in, in place of the one under its key. Those that have to go for it: expired ones, then
-    /// the ones farthest from this mesh.
+    /// Inserts a record of `bytes` bytes, replacing any record under its key. Returns the evicted keys:
+    /// expired ones first, then those farthest from this mesh.
     ///
     /// # Errors
-    /// Those that went, where it is itself so far away that there is no room for it; it is not kept then, and the one under
-    /// its key stays.
+    /// The evicted keys, if the record is too far away to fit. It is not stored then, and the old record
+    /// under its key stays.
     pub(crate) fn insert(
         &mut self,
         key: &RecordKey,
@@ -69,7 +70,7 @@ impl Kept {
         let known = self.records.get(key).copied();
         let distance =
             known.map_or_else(|| KBucketKey::new(key.clone()).distance(&self.local), |entry| entry.distance);
-        // Looked at beside the others, so that it cannot make room for itself.
+        // Removed first, so that the record does not compete with its own old version.
         self.remove(key);
         let mut gone = Vec::new();
         if !self.fits(bytes) {
@@ -90,7 +91,7 @@ impl Kept {
         Ok(gone)
     }
 
-    /// Drops those that have expired, and says which.
+    /// Drops expired records and returns their keys.
     pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<RecordKey> {
         let mut gone = Vec::new();
         while let Some((expires_ms, distance)) = self.by_expiry.first().copied()
@@ -141,7 +142,7 @@ mod tests {
         Checked { sequence: 1, expires_ms }
     }
 
-    /// All tables and the sum tell the same.
+    /// Checks that all tables and the byte sum agree.
     fn check(kept: &Kept) {
         let bytes: usize = kept.records.values().map(|entry| entry.bytes).sum();
         assert_eq!(kept.bytes, bytes);
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn a_flood_of_new_keys_leaves_the_nearest_and_costs_little_for_each() {
         let mut kept = Kept::new(PeerId::random());
-        // Looking through all of them for each takes minutes.
+        // A full scan for each key would take minutes.
         let flood = 8 * MAX_DHT_RECORDS;
         let (mut stored, mut dropped) = (0, 0);
         for number in 0..flood {
@@ -179,7 +180,7 @@ mod tests {
             check(&kept);
         }
         assert_eq!(kept.len(), fit);
-        // One that grows makes others go that are farther away, and is left as it was where there is none.
+        // A record that grows evicts farther ones; if there is none, it stays as it was.
         let nearest = kept.by_distance.first_key_value().map(|(_, key)| key.clone()).unwrap();
         let farthest = kept.by_distance.last_key_value().map(|(_, key)| key.clone()).unwrap();
         let newer = Checked { sequence: 2, expires_ms: 1000 };

@@ -1,11 +1,11 @@
 //! The libp2p swarm shared by every Baton role: node, relayer, client and testnet.
 //!
-//! It owns connections, discovery and the turn substream, and moves bounded byte frames between
-//! authenticated nodes. It never looks into a frame: what frames mean is `baton-proto`'s business, and
-//! who may be served is the node's.
+//! It owns connections, discovery and the turn substream. It moves bounded byte frames between authenticated
+//! nodes and never looks into a frame. `baton-proto` defines the meaning of frames; the node decides which
+//! peers it serves.
 //!
-//! [`Mesh::spawn`] starts one task that owns the swarm; everybody else holds a cloneable [`MeshHandle`]
-//! with a bounded command queue. Turns that others open arrive on [`Incoming`].
+//! [`Mesh::spawn`] starts one task that owns the swarm. All other code holds a cloneable [`MeshHandle`] with
+//! a bounded command queue. Turns that peers open arrive on [`Incoming`].
 
 mod actor;
 mod behaviour;

@@ -1,23 +1,23 @@
-//! Where a connection comes from, as far as the transport knows: what peers, whose identities are free, are counted by
-//! in addition.
+//! The origin of a connection, as far as the transport knows it. Peer identities are free, so the mesh also
+//! counts peers by origin.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use libp2p::{Multiaddr, multiaddr::Protocol};
 
-/// Where an inbound connection comes from.
+/// The origin of an inbound connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Origin {
     /// From this address.
     Direct(IpAddr),
-    /// Through a relay, at this address where it could be told: the peer's own address is not known.
+    /// Through a relay, at this address if known: the peer's own address is unknown.
     Relayed(Option<IpAddr>),
-    /// Not over a network: a pipe, or a stream that was opened from here.
+    /// Not over a network: a pipe, or a stream that this side opened.
     #[default]
     Inside,
 }
 
-/// Addresses that are counted as one, since whoever has one of them easily has the others.
+/// Addresses that count as one, since the holder of one easily has the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subnet {
     /// A /24 of IPv4: 256 addresses.
@@ -26,23 +26,23 @@ pub enum Subnet {
     V6([u8; 6]),
     /// One address of a private or loopback range.
     Private(IpAddr),
-    /// Everybody who comes through one relay.
+    /// All peers that connect through one relay.
     Relay(Option<IpAddr>),
 }
 
 impl Origin {
-    /// Of an inbound connection, from its two addresses.
+    /// The origin of an inbound connection, from its two addresses.
     #[must_use]
     pub fn of(local: &Multiaddr, remote: &Multiaddr) -> Self {
         let relayed = |address: &Multiaddr| address.iter().any(|part| part == Protocol::P2pCircuit);
-        // The near side names the relay, where the far side may name only the peer.
+        // The local address names the relay; the remote address may name only the peer.
         if relayed(local) || relayed(remote) {
             return Self::Relayed(ip_of(local).or_else(|| ip_of(remote)));
         }
         ip_of(remote).map_or(Self::Relayed(None), Self::Direct)
     }
 
-    /// What it is counted by; none for what does not come over a network.
+    /// The subnet that counts it; `None` for a connection that is not over a network.
     #[must_use]
     pub fn subnet(&self) -> Option<Subnet> {
         match self {
@@ -54,14 +54,14 @@ impl Origin {
 }
 
 impl Origin {
-    /// [`Self::subnet`], unless it is the operator's own network and that is not counted.
+    /// [`Self::subnet`], or `None` for the operator's own network if that is not counted.
     pub(crate) fn counted(&self, count_private: bool) -> Option<Subnet> {
         self.subnet().filter(|subnet| count_private || !subnet.is_private())
     }
 }
 
 impl Subnet {
-    /// Whether it is one address of a private or loopback range.
+    /// Whether this is one address of a private or loopback range.
     #[must_use]
     pub fn is_private(&self) -> bool {
         matches!(self, Self::Private(_))

@@ -1,7 +1,7 @@
-//! The bounded table of known peers, and what of their own claims is believed.
+//! The bounded table of known peers, and the checks on their claims.
 //!
-//! Written by the swarm task, read through [`crate::MeshHandle::peers`]. Everything in it is a hint: the
-//! identity of a peer is proven anew on every connection, so a false address costs a failed dial.
+//! The swarm task writes it; [`crate::MeshHandle::peers`] reads it. Every entry is a hint: each connection
+//! proves the peer's identity anew, so a false address costs one failed dial.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,36 +26,36 @@ use crate::{
 pub struct PeerInfo {
     /// Its identity.
     pub node: NodeId,
-    /// Addresses without `/p2p/`, the last learned first; 16 at the most.
+    /// Addresses without `/p2p/`, the last learned first; 16 at most.
     pub addrs: Vec<Multiaddr>,
-    /// What it calls itself, once it has said so: at most 128 bytes of printable text, unverified.
+    /// Its agent string, once it has sent one: at most 128 bytes of printable text, unverified.
     pub agent: Option<String>,
-    /// Whether it says that it serves turns in a version that this mesh speaks.
+    /// Whether it claims to serve turns in a version that this mesh speaks.
     pub serves_turns: bool,
     /// Whether a connection is open now.
     pub connected: bool,
     /// Whether all open connections go through a relay.
     pub relayed: bool,
-    /// How long its last answer to a ping took, on whichever connection.
+    /// The time of its last ping reply, on any connection.
     pub round_trip: Option<Duration>,
-    /// The latest record that it signed and that reached this mesh by gossip or through the DHT.
+    /// Its latest signed record that arrived by gossip or through the DHT.
     pub record: Option<Arc<Signed<NodeRecord>>>,
 }
 
 /// A change in the table of peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A peer that was not known before.
+    /// A new peer was discovered.
     Discovered(NodeId),
     /// The first connection with it is open.
     Connected(NodeId),
-    /// It said who it is and which protocols it speaks.
+    /// It sent its identity and protocols.
     Identified(NodeId),
     /// The last connection with it ended.
     Disconnected(NodeId),
-    /// Its record came, or one with other keys, models or addresses than the one before.
+    /// Its first record arrived, or one with other keys, models or addresses than the last.
     Recorded(NodeId),
-    /// It is no longer in the table: it is gone, it gave no sign for 30 s, or it made room for another.
+    /// It left the table: it is gone, was silent for 30 s, or was evicted.
     Expired(NodeId),
 }
 
@@ -66,17 +66,19 @@ struct Entry {
     touched: u64,
     /// When the peer last gave a sign of life.
     sign: Instant,
-    /// When it came into the table.
+    /// When it entered the table.
     since: Instant,
-    /// Whether there ever was a connection with it since.
+    /// Whether it was connected since then.
     met: bool,
-    /// Addresses at which multicast says that it is: such a sign lasts until it is taken back.
+    /// Addresses announced by multicast and not yet withdrawn. While there are any, the peer does not expire.
     present: usize,
 }
 
 impl Entry {
-    /// How dear it is when one has to go: fresh identities that come and go cost nothing, nor do fresh records of nodes; to be
-    /// met takes a connection. Only then does it matter who was heard of last.
+    /// Eviction rank; the lowest is evicted first.
+    ///
+    /// New identities and new node records cost an attacker nothing, but a connection does. Recency decides
+    /// only among equal ranks.
     fn rank(&self, now: Instant) -> (u8, u64) {
         let long = now.saturating_duration_since(self.since) >= LONG_KNOWN;
         let rank = match self.info.serves_turns {
@@ -89,13 +91,13 @@ impl Entry {
     }
 }
 
-/// The table. Its clock counts changes, so that the order of eviction needs no time.
+/// The table. Its clock counts changes, so that the order of eviction needs no wall clock.
 #[derive(Debug)]
 pub(crate) struct PeerTable {
     limit: usize,
     clock: u64,
     peers: HashMap<NodeId, Entry>,
-    /// Sequence of the last record of those that are gone, the longest gone first.
+    /// Last record sequences of departed peers, the oldest departure first.
     gone: VecDeque<(NodeId, u64)>,
 }
 
@@ -123,7 +125,7 @@ impl PeerTable {
         self.peers.get(&node).map(|entry| entry.info.addrs.clone()).unwrap_or_default()
     }
 
-    /// Adds an address of a peer, and the peer if it is new and there is room.
+    /// Adds an address of a peer, and the peer if it is new and fits.
     pub(crate) fn learn(&mut self, node: NodeId, address: Multiaddr) -> Vec<PeerEvent> {
         let events = self.touch(node);
         if let Some(entry) = self.peers.get_mut(&node)
@@ -137,7 +139,7 @@ impl PeerTable {
         events
     }
 
-    /// Multicast says that a peer is at an address.
+    /// Multicast announced a peer at an address.
     pub(crate) fn appeared(&mut self, node: NodeId, address: Multiaddr) -> Vec<PeerEvent> {
         let events = self.learn(node, address);
         if let Some(entry) = self.peers.get_mut(&node) {
@@ -146,7 +148,7 @@ impl PeerTable {
         events
     }
 
-    /// Multicast takes back that a peer is at an address.
+    /// Multicast withdrew a peer's address.
     pub(crate) fn disappeared(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.present = entry.present.saturating_sub(1);
@@ -154,8 +156,8 @@ impl PeerTable {
         self.forget_address(node, address)
     }
 
-    /// Takes a verified record that came by gossip or through the DHT; `seen_at` says how near its sender is. Whether it
-    /// is newer than what is known, with what changed.
+    /// Stores a verified record from gossip or the DHT, with its addresses up to the scope `nearest`. Returns
+    /// the changes, or `None` unless it is newer than the known one.
     pub(crate) fn recorded(
         &mut self,
         record: Arc<Signed<NodeRecord>>,
@@ -180,7 +182,7 @@ impl PeerTable {
             .collect();
         let mut events = self.touch(node);
         for address in addrs.into_iter().rev() {
-            // What it says now stands first, but does not push out how it is connected.
+            // The announced addresses come first, but do not evict those of open connections.
             events.extend(self.learn(node, address));
         }
         let entry = self.peers.get_mut(&node)?;
@@ -193,7 +195,7 @@ impl PeerTable {
         Some(events)
     }
 
-    /// A peer could not be reached, several times: it is gone.
+    /// Several dials of a peer failed: it is gone.
     pub(crate) fn gone(&mut self, node: NodeId) -> Vec<PeerEvent> {
         if self.peers.get(&node).is_none_or(|entry| entry.info.connected) {
             return Vec::new();
@@ -202,7 +204,7 @@ impl PeerTable {
         vec![PeerEvent::Expired(node)]
     }
 
-    /// Drops peers without a connection that gave no sign for long.
+    /// Drops disconnected peers that were silent for too long.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<PeerEvent> {
         let silent = |entry: &&Entry| {
             !entry.info.connected
@@ -224,7 +226,7 @@ impl PeerTable {
         }
     }
 
-    /// Drops an address; a peer left with none and no connection goes too.
+    /// Drops an address, and the peer if it has no other address and no connection.
     pub(crate) fn forget_address(&mut self, node: NodeId, address: &Multiaddr) -> Vec<PeerEvent> {
         let Some(entry) = self.peers.get_mut(&node) else { return Vec::new() };
         entry.info.addrs.retain(|known| known != address);
@@ -235,7 +237,7 @@ impl PeerTable {
         Vec::new()
     }
 
-    /// A connection is open; `relayed` says whether all of them go through a relay.
+    /// A connection is open; `relayed` tells whether all connections of the peer go through a relay.
     pub(crate) fn connected(&mut self, node: NodeId, relayed: bool) -> Vec<PeerEvent> {
         let mut events = self.touch(node);
         if let Some(entry) = self.peers.get_mut(&node) {
@@ -256,7 +258,7 @@ impl PeerTable {
         vec![PeerEvent::Disconnected(node)]
     }
 
-    /// A peer answered a ping, which took so long. Nobody is told: it is nothing new.
+    /// Stores the round-trip time of a peer's ping. This raises no event.
     pub(crate) fn answered(&mut self, node: NodeId, took: Duration) -> Vec<PeerEvent> {
         if let Some(entry) = self.peers.get_mut(&node) {
             entry.info.round_trip = Some(took);
@@ -264,7 +266,7 @@ impl PeerTable {
         Vec::new()
     }
 
-    /// Takes what a connected peer said of itself, as far as it is [believable](Claims::believe).
+    /// Stores a connected peer's claims about itself, [filtered](Claims::believe).
     pub(crate) fn identified(&mut self, node: NodeId, claims: Claims) -> Vec<PeerEvent> {
         let mut events = Vec::new();
         for address in claims.addrs.into_iter().rev() {
@@ -278,8 +280,8 @@ impl PeerTable {
         events
     }
 
-    /// Makes sure that a peer has an entry, evicting the [least dear](Entry::rank) one without a connection. Without such a one
-    /// the newcomer stays out.
+    /// Ensures that a peer has an entry, evicting the disconnected peer of [lowest rank](Entry::rank) if the
+    /// table is full. If all are connected, the new peer gets no entry.
     fn touch(&mut self, node: NodeId) -> Vec<PeerEvent> {
         self.clock += 1;
         let now = Instant::now();
@@ -314,7 +316,7 @@ impl PeerTable {
     }
 }
 
-/// What a peer says of itself, after everything unbelievable was dropped.
+/// A peer's plausible claims about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) agent: Option<String>,
@@ -323,7 +325,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Judges an identify message. `seen_at` is the address under which the peer is connected.
+    /// Filters an identify message. `seen_at` is the address of the peer's connection.
     pub(crate) fn believe(
         agent: String,
         protocols: &[StreamProtocol],

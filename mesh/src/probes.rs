@@ -1,4 +1,5 @@
-//! Whether a peer whose connection broke is gone: it is dialled again, twice. Pure bookkeeping of the swarm task.
+//! Detection of departed peers: after a connection breaks, the peer is dialled again, twice. Pure bookkeeping
+//! of the swarm task.
 
 use std::collections::HashMap;
 
@@ -13,12 +14,12 @@ struct Probe {
     failed: usize,
 }
 
-/// The peers that are being looked for.
+/// The peers being probed.
 #[derive(Debug, Default)]
 pub(crate) struct Probes(HashMap<PeerId, Probe>);
 
 impl Probes {
-    /// A connection broke, or a dial failed: the peer is to be dialled again soon.
+    /// A connection broke or a dial failed: schedules a dial of the peer.
     pub(crate) fn doubt(&mut self, peer: PeerId, now: Instant) {
         if self.0.len() < MAX_PROBES {
             self.0.entry(peer).or_insert(Probe { due: Some(now + PROBE_DELAYS[0]), failed: 0 });
@@ -43,7 +44,7 @@ impl Probes {
         peers
     }
 
-    /// A dial of the peer failed. Whether it is gone.
+    /// A dial of the peer failed. Returns whether the peer is gone.
     pub(crate) fn failed(&mut self, peer: PeerId, now: Instant) -> bool {
         let Some(probe) = self.0.get_mut(&peer) else { return false };
         if probe.due.is_some() {

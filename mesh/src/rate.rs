@@ -1,21 +1,23 @@
-//! Rates by peer, session or subnet: token buckets in a bounded table. Pure; the caller has the clock. Here because
-//! every role that serves streams needs the same one.
+//! Rate limits by peer, session or subnet: token buckets in a bounded table.
+//!
+//! Pure: the caller passes in the time. It stands in this crate because every role that serves streams needs
+//! it.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use tokio::time::Instant;
 
-/// Keys whose rates are remembered. When full, those that were quiet longest are forgotten, which gives them their
-/// burst back.
+/// Keys whose rates are remembered. When full, the least recently used keys are forgotten, which restores
+/// their burst.
 pub const MAX_RATE_ENTRIES: usize = 4096;
-/// How many are forgotten at once where none is full again, so that a flood of fresh keys does not look through all of
-/// them for each.
+/// Keys forgotten at once when no bucket is full again, so that a flood of new keys does not scan the table
+/// for each.
 const FORGOTTEN_AT_ONCE: usize = MAX_RATE_ENTRIES / 8;
 
 /// One minute, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
 
-/// Buckets, one for each key, that hold a period's worth and refill evenly.
+/// One bucket for each key, which holds one period's amount and refills evenly.
 #[derive(Debug)]
 pub struct Rates<K> {
     amount: u64,
@@ -25,19 +27,19 @@ pub struct Rates<K> {
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// What is left; one request is as many as the period has milliseconds, so that the refill is whole.
+    /// Remaining level, in units of 1/`period_ms` of a request, so that refills are whole numbers.
     level: u128,
     at_ms: u64,
 }
 
 impl<K: Copy + Eq + Hash> Rates<K> {
-    /// Buckets of so many requests a minute, at least one.
+    /// Buckets of `per_minute` requests a minute, at least one.
     #[must_use]
     pub fn new(per_minute: u32) -> Self {
         Self::per(per_minute.into(), MINUTE_MS)
     }
 
-    /// Buckets of so many in each period, at least one.
+    /// Buckets of `amount` requests in each period, at least one.
     #[must_use]
     pub fn per(amount: u64, period_ms: u64) -> Self {
         Self { amount: amount.max(1), period_ms: period_ms.max(1), buckets: HashMap::new() }
@@ -46,15 +48,15 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     /// Takes one request of `key`.
     ///
     /// # Errors
-    /// After how many milliseconds there is one again.
+    /// The wait in milliseconds until one is available.
     pub fn take(&mut self, key: K, now_ms: u64) -> Result<(), u32> {
         self.take_many(key, 1, now_ms)
     }
 
-    /// Takes so many at once, all or none; more than a full bucket takes a full one.
+    /// Takes `count` requests at once, all or none. A `count` above the bucket's size takes a full bucket.
     ///
     /// # Errors
-    /// After how many milliseconds there are as many again.
+    /// The wait in milliseconds until that many are available.
     pub fn take_many(&mut self, key: K, count: u64, now_ms: u64) -> Result<(), u32> {
         self.make_room(&key, now_ms);
         let full = self.full();
@@ -72,7 +74,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
-    /// Gives back what was taken and not used.
+    /// Returns requests that were taken and not used.
     pub fn give_back(&mut self, key: &K, count: u64) {
         let full = self.full();
         if let Some(bucket) = self.buckets.get_mut(key) {
@@ -87,13 +89,13 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         u64::try_from(self.level(key, now_ms) / u128::from(self.period_ms)).unwrap_or(u64::MAX)
     }
 
-    /// Keys that are remembered, at most [`MAX_RATE_ENTRIES`].
+    /// The number of remembered keys, at most [`MAX_RATE_ENTRIES`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether none is.
+    /// Whether no keys are remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
@@ -133,7 +135,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     }
 }
 
-/// One bucket, for whoever needs no more: so many at once, and then one each interval.
+/// A single bucket: a burst of `at_once`, then one each interval.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     interval: Duration,
@@ -143,13 +145,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// So many at once, and so many a second, each at least one.
+    /// A burst of `at_once`, refilled at `per_second`, each at least one.
     pub(crate) fn new(at_once: u32, per_second: u32) -> Self {
         let interval = Duration::from_secs(1) / per_second.max(1);
         Self { interval, burst: interval.saturating_mul(at_once.max(1)), full: None }
     }
 
-    /// Takes one, if there is one.
+    /// Takes one, if available.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let full = self.full.map_or(now, |full| full.max(now)) + self.interval;
         let is_left = full - now <= self.burst;

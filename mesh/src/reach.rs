@@ -1,8 +1,7 @@
-//! From how near an address can be reached, and the transport that dials none that is nearer than this mesh has business
-//! with.
+//! Address scopes, and a transport that refuses to dial into narrower scopes than this mesh may use.
 //!
-//! Addresses come from strangers: in identify messages, node records and answers of the DHT. Without this rule one of
-//! them could make this machine dial into its own loopback or local network.
+//! Addresses come from unknown peers: in identify messages, node records and DHT replies. Without this rule,
+//! such an address could make this machine dial into its own loopback or local network.
 
 use std::{
     net::IpAddr,
@@ -16,18 +15,19 @@ use libp2p::{
     multiaddr::Protocol,
 };
 
-/// From how near an address can be reached, the farthest first.
+/// The scope from which an address is reachable, the widest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// From everywhere.
     Public,
-    /// From the same local network (RFC 1918, RFC 4193, link-local, and the carriers' shared space of RFC 6598).
+    /// From the same local network (RFC 1918, RFC 4193, link-local, and the carriers' shared space of RFC
+    /// 6598).
     Local,
-    /// From the same machine; also addresses that are nobody's: unspecified and multicast ones.
+    /// From the same machine. Unspecified and multicast addresses count as this scope too.
     Loopback,
 }
 
-/// How near the first address of a multiaddress is; for a circuit that of its relay. `None` for a name.
+/// The scope of the first part of a multiaddress; for a circuit, of its relay. `None` for a name.
 pub(crate) fn reach_of_address(address: &Multiaddr) -> Option<Reach> {
     match address.iter().next()? {
         Protocol::Ip4(ip) => Some(reach_of(IpAddr::V4(ip))),
@@ -52,7 +52,7 @@ fn reach_of(ip: IpAddr) -> Reach {
     }
 }
 
-/// Whether a listener at this address listens at all addresses of the machine.
+/// Whether a listener at this address listens on all addresses of the machine.
 pub(crate) fn is_unspecified(address: &Multiaddr) -> bool {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => ip.is_unspecified(),
@@ -61,15 +61,15 @@ pub(crate) fn is_unspecified(address: &Multiaddr) -> bool {
     }
 }
 
-/// How near a mesh may dial, by what it was told: its own listeners other than unspecified ones, the peers it begins with,
-/// and whether it looks for peers on the local network.
+/// The narrowest scope that a mesh may dial, from its configuration: its bootstrap peers, its listeners other
+/// than unspecified ones, and whether it uses mDNS.
 pub(crate) fn nearest<'a>(configured: impl Iterator<Item = &'a Multiaddr>, mdns: bool) -> Reach {
     let told = configured.filter(|address| !is_unspecified(address)).filter_map(reach_of_address).max();
     let found = if mdns { Reach::Local } else { Reach::Public };
     told.unwrap_or(Reach::Public).max(found)
 }
 
-/// A transport that refuses to dial nearer addresses than it may.
+/// A transport that refuses to dial addresses of narrower scope than `nearest`.
 pub(crate) struct Guarded<T> {
     inner: T,
     nearest: Reach,

@@ -1,5 +1,6 @@
-//! What the DHT may hold: signed node records and head records under the keys that they themselves determine, and
-//! nothing else. Pure; the caller has the clock.
+//! The admissible contents of the DHT: signed node and head records, each under the key that it determines.
+//!
+//! Pure: the caller passes in the time.
 
 use baton_proto::{
     ErrorCode, Signed,
@@ -16,25 +17,25 @@ const NODE: &[u8] = b"/baton/node/";
 const HEAD: &[u8] = b"/baton/head/";
 const MODEL: &[u8] = b"/baton/model/";
 
-/// Longest name of a model under which providers are found; a node record's texts are no longer.
+/// Longest model name in a provider key, equal to the limit on a node record's texts.
 const MAX_MODEL_BYTES: usize = baton_proto::limits::MAX_RECORD_TEXT_BYTES;
 
-/// How far ahead of this clock a client's may be.
+/// How far a client's clock may be ahead of this one.
 const HEAD_SKEW_MS: u64 = 24 * 3600 * 1000;
 
-/// What a key of the DHT stands for.
+/// The parsed meaning of a DHT key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DhtKey {
     /// A node's record.
     Node(NodeId),
     /// A session's head record.
     Head(HeadIndexKey),
-    /// Nodes that serve a model, by its name or by the hex of its id. Providers only; it holds no record.
+    /// Nodes that serve a model, by its name or the hex of its ID. It holds providers only, no record.
     Model(String),
 }
 
 impl DhtKey {
-    /// Reads a key; `None` for any other.
+    /// Parses a key; `None` for an unknown one.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         if let Some(rest) = bytes.strip_prefix(NODE) {
             return Some(Self::Node(NodeId(rest.try_into().ok()?)));
@@ -56,16 +57,16 @@ impl DhtKey {
     }
 }
 
-/// What decides between two records under one key, and how long one is kept.
+/// The fields that decide between two records under one key, and how long one is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// The higher one wins.
+    /// The higher sequence wins.
     pub(crate) sequence: u64,
-    /// Until when it is kept, in milliseconds since the Unix epoch: no longer than it holds.
+    /// When its storage ends, in milliseconds since the Unix epoch; never after its own expiry.
     pub(crate) expires_ms: u64,
 }
 
-/// Why a record is not kept or believed.
+/// Why a record is not stored or trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordFault {
     #[error("the key is none of this network")]
@@ -86,7 +87,7 @@ impl From<ErrorCode> for RecordFault {
     }
 }
 
-/// Checks a record that somebody sends under a key: size first, the signature last.
+/// Checks a record that a peer sends under a key: size first, the signature last.
 pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, RecordFault> {
     match DhtKey::parse(key) {
         Some(DhtKey::Node(node)) => {
@@ -94,7 +95,7 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
             if record.node != node {
                 return Err(RecordFault::WrongKey);
             }
-            // Its owner decides how long it holds, and would have everybody keep it for ever.
+            // Without this cap, its owner could make all members store it for ever.
             let oldest = record.issued_ms.saturating_add(NODE_RECORD_AGE_MS);
             let expires_ms = record.expires_ms.min(oldest);
             if expires_ms <= now_ms {
@@ -110,7 +111,7 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
             if record.index_key() != key {
                 return Err(RecordFault::WrongKey);
             }
-            // Its owner alone can sign under its key, so that a fast clock of his harms nobody else.
+            // Only its owner can sign under its key, so the owner's fast clock harms no other client.
             if record.expires_ms <= now_ms || record.issued_ms > now_ms.saturating_add(HEAD_SKEW_MS) {
                 return Err(RecordFault::Time);
             }
@@ -121,14 +122,14 @@ pub(crate) fn check(key: &[u8], value: &[u8], now_ms: u64) -> Result<Checked, Re
     }
 }
 
-/// Checks a node record, wherever it came from.
+/// Checks a node record from any source.
 pub(crate) fn check_node(value: &[u8], now_ms: u64) -> Result<Signed<NodeRecord>, RecordFault> {
     if value.len() > MAX_SIGNED_BYTES {
         return Err(RecordFault::TooLarge);
     }
     let record = Signed::<NodeRecord>::verify_encoded(value)?;
     let future = now_ms.saturating_add(MAX_CLOCK_SKEW_MS);
-    // Sequences follow the time, so that nobody can occupy his key for ever with the highest number.
+    // Sequences follow the time, so a thief of a key cannot occupy it for ever with the highest number.
     if record.expires_ms <= now_ms || record.issued_ms > future || record.sequence > future {
         return Err(RecordFault::Time);
     }

@@ -1,5 +1,6 @@
-//! On which relays a mesh behind a router is reachable, and whether a relay's limits fit a turn. Pure bookkeeping of the
-//! swarm task, which does the asking.
+//! The relays on which a mesh behind a router is reachable, and whether their limits fit a turn.
+//!
+//! Pure bookkeeping of the swarm task, which makes the reservations.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,10 +12,10 @@ use crate::{
     transport::split_identity,
 };
 
-/// Relays of which something is remembered.
+/// Relays that are remembered.
 const MAX_KNOWN: usize = 256;
 
-/// What a relay lets through one circuit; `None` is no limit.
+/// A relay's limits on one circuit; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CircuitLimits {
     /// Bytes.
@@ -45,24 +46,24 @@ impl std::fmt::Display for CircuitLimits {
     }
 }
 
-/// A relay on which this mesh is reachable, or tries to be.
+/// A relay that this mesh reserves or tries to reserve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayInfo {
     /// The relay.
     pub relay: PeerId,
-    /// What it lets through, once it has granted the reservation.
+    /// Its limits, once it has granted the reservation.
     pub limits: Option<CircuitLimits>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Relays {
-    /// Named in the configuration: held in any case.
+    /// Configured relays, reserved in any case.
     fixed: Vec<(PeerId, Multiaddr)>,
-    /// Connected peers that say that they relay, and where they are.
+    /// Connected peers that announce the relay protocol, with their addresses.
     offers: HashMap<PeerId, Multiaddr>,
     held: HashMap<ListenerId, RelayInfo>,
     paused: HashMap<PeerId, Instant>,
-    /// What each relay granted last, to us or for a circuit of ours.
+    /// The last limits of each relay, from our reservations and circuits.
     granted: HashMap<PeerId, CircuitLimits>,
 }
 
@@ -75,20 +76,20 @@ impl Relays {
         Self { fixed: fixed.into_iter().filter_map(named).collect(), ..Self::default() }
     }
 
-    /// A peer says that it relays, at an address at which it is connected.
+    /// A connected peer announces that it relays, at this address.
     pub(crate) fn offered(&mut self, relay: PeerId, address: Multiaddr) {
         if self.offers.len() < MAX_KNOWN || self.offers.contains_key(&relay) {
             self.offers.insert(relay, address);
         }
     }
 
-    /// A peer is gone.
+    /// A peer no longer relays, or is gone.
     pub(crate) fn withdrawn(&mut self, relay: PeerId) {
         self.offers.remove(&relay);
     }
 
-    /// The next circuit address to listen on, if one is wanted: a configured relay's, or where `unreachable`, that of one
-    /// among the offered ones, by `random`.
+    /// The next circuit address to listen on, if any: that of a configured relay or, when `unreachable`, of
+    /// an offered one picked by `random`.
     pub(crate) fn next(
         &mut self,
         unreachable: bool,
@@ -117,7 +118,7 @@ impl Relays {
         self.held.insert(listener, RelayInfo { relay, limits: None });
     }
 
-    /// It could not even begin, or ended. Whether the listener was one on a relay.
+    /// Listening on a relay failed or ended. Returns whether the listener was on a relay.
     pub(crate) fn ended(&mut self, listener: ListenerId, now: Instant) -> bool {
         let Some(held) = self.held.remove(&listener) else { return false };
         self.pause(held.relay, now + RELAY_PAUSE);
@@ -131,7 +132,7 @@ impl Relays {
         }
     }
 
-    /// A relay has granted a reservation. Returns the listeners to give up because its limits do not fit a turn.
+    /// A relay granted a reservation. Returns the listeners to close because its limits do not fit a turn.
     pub(crate) fn granted(&mut self, relay: PeerId, limits: CircuitLimits, now: Instant) -> Vec<ListenerId> {
         self.learned(relay, limits);
         let ours = self.held.iter_mut().filter(|(_, held)| held.relay == relay);
@@ -148,14 +149,14 @@ impl Relays {
         listeners
     }
 
-    /// What a relay lets through became known.
+    /// Stores a relay's limits.
     pub(crate) fn learned(&mut self, relay: PeerId, limits: CircuitLimits) {
         if self.granted.len() < MAX_KNOWN || self.granted.contains_key(&relay) {
             self.granted.insert(relay, limits);
         }
     }
 
-    /// What a relay lets through; nothing where it is not known.
+    /// A relay's limits; zero bytes if unknown.
     pub(crate) fn limits_of(&self, relay: &PeerId) -> CircuitLimits {
         self.granted.get(relay).copied().unwrap_or(CircuitLimits { bytes: Some(0), time: None })
     }
@@ -167,12 +168,12 @@ impl Relays {
     }
 }
 
-/// `/p2p/RELAY/p2p-circuit` behind the relay's address.
+/// Appends `/p2p/RELAY/p2p-circuit` to the relay's address.
 fn circuit_through(relay: PeerId, address: Multiaddr) -> Multiaddr {
     address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit)
 }
 
-/// The relay in a circuit's address.
+/// The relay in a circuit address.
 pub(crate) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     let mut last = None;
     for part in address {

@@ -1,5 +1,5 @@
-//! What a mesh counts of itself. Written by the swarm task alone, read through [`crate::MeshHandle::stats`]; of numbers only, with
-//! no peer, address or key in any.
+//! Counters of a mesh. The swarm task alone writes them; [`crate::MeshHandle::stats`] reads them. They are
+//! plain numbers, without peers, addresses or keys.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::{gate::Closed, records::RecordFault, relays::is_circuit};
 pub struct MeshStats {
     /// Connections open now.
     pub connections: u64,
-    /// The same by what they run over.
+    /// Connections open now, by transport.
     pub transports: TransportStats,
     /// Dials that failed.
     pub dials_failed: DialStats,
@@ -25,19 +25,19 @@ pub struct MeshStats {
     pub inbound_refused: InboundStats,
     /// Inbound turns handed to [`crate::Incoming`].
     pub turns_accepted: u64,
-    /// Inbound turns reset because nobody took those before.
+    /// Inbound turns reset because the queue of [`crate::Incoming`] was full.
     pub turns_refused_queue: u64,
-    /// Inbound turns reset because too many were open, or came too fast from a stranger.
+    /// Inbound turns reset because too many were open, or an unknown peer opened them too fast.
     pub turns_refused_quota: u64,
     /// Gossip of node records.
     pub gossip: GossipStats,
     /// The DHT.
     pub dht: DhtStats,
-    /// What this mesh carries for others as a relay.
+    /// Load of this mesh as a relay.
     pub relay: RelayStats,
-    /// Direct connections that came about by hole punching.
+    /// Direct connections made by hole punching.
     pub holes_punched: u64,
-    /// Attempts at one that failed.
+    /// Attempts at hole punching that failed.
     pub holes_failed: u64,
     /// Peers that are shut out now.
     pub shut_out: u64,
@@ -50,97 +50,99 @@ pub struct TransportStats {
     pub tcp: u64,
     /// Over QUIC.
     pub quic: u64,
-    /// Through a relay, whatever that is reached over.
+    /// Through a relay, over any transport.
     pub relayed: u64,
 }
 
 /// Dials that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DialStats {
-    /// Nobody answered, or not with this network's handshake.
+    /// No peer answered, or the handshake was not this network's.
     pub unreachable: u64,
-    /// Somebody else answered there.
+    /// Another identity answered.
     pub wrong_identity: u64,
     /// This mesh's own limits forbade another connection.
     pub limits: u64,
 }
 
-/// Inbound connections that came to nothing.
+/// Inbound connections that failed or were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InboundStats {
-    /// Too many new ones from one subnet within a minute.
+    /// Too many new connections from one subnet within a minute.
     pub subnet_rate: u64,
-    /// Too many from one subnet, open or being set up.
+    /// Too many connections from one subnet, open or being set up.
     pub subnet_count: u64,
-    /// Too many new ones from everywhere within a second.
+    /// Too many new connections in all within a second.
     pub rate: u64,
     /// The peer is shut out for a while.
     pub shut_out: u64,
-    /// Connections in all, open or being set up, of the peer, or memory had reached their limit.
+    /// A limit was reached: connections in all, connections being set up, connections of the peer, or memory.
     pub limits: u64,
     /// The handshake failed.
     pub handshake: u64,
 }
 
-/// Messages of gossip.
+/// Gossip messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GossipStats {
-    /// Node records that were news.
+    /// New node records.
     pub taken: u64,
-    /// Valid ones that were not newer than what was known.
+    /// Valid records that were not newer than the known one.
     pub known: u64,
-    /// Dropped since their author had just been heard.
+    /// Dropped because their author sent one a moment ago, or their bearer brought too many from unknown
+    /// authors.
     pub too_often: u64,
-    /// Dropped since they were out of date, or from the future.
+    /// Dropped because they were expired or from the future.
     pub out_of_time: u64,
-    /// Refused: no node record, not its author's own, or one that does not verify.
+    /// Refused: no node record, another author's record, or one that does not verify.
     pub invalid: u64,
 }
 
 /// Records and queries of the DHT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DhtStats {
-    /// Records kept for others now.
+    /// Records stored for others now.
     pub records: u64,
-    /// Records taken in.
+    /// Records accepted into the store.
     pub stored: u64,
-    /// Refused since their sender puts too many.
+    /// Refused because the sender puts too many.
     pub refused_rate: u64,
-    /// Refused since they were out of date, or from the future.
+    /// Refused because they were expired or from the future.
     pub refused_time: u64,
-    /// Refused: no record of this network, under another's key, too large, or one that does not verify.
+    /// Refused: no record of this network, under another record's key, too large, or one that does not
+    /// verify.
     pub refused_invalid: u64,
-    /// Not kept, since the kept one is as new or newer.
+    /// Not stored, because the stored one is as new or newer.
     pub refused_old: u64,
-    /// Not kept, since there is no room for a record so far from this mesh.
+    /// Not stored, because the store is full of records nearer to this mesh.
     pub refused_full: u64,
-    /// Queries that this mesh began.
+    /// Queries that this mesh started.
     pub queries: u64,
-    /// Queries that it could not begin: too many ran.
+    /// Queries that were not started because too many ran.
     pub queries_refused: u64,
-    /// Requests of other members.
+    /// Requests from other members.
     pub requests: u64,
 }
 
-/// What a relay carries for others.
+/// Load of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RelayStats {
     /// Reservations held now.
     pub reservations: u64,
     /// Circuits open now.
     pub circuits: u64,
-    /// Reservations granted; renewals are none.
+    /// Reservations granted; renewals do not count.
     pub reservations_granted: u64,
     /// Reservations refused.
     pub reservations_denied: u64,
     /// Circuits opened.
     pub circuits_opened: u64,
-    /// Circuits refused, or that could not be opened.
+    /// Circuits refused, or that failed to open.
     pub circuits_denied: u64,
 }
 
 impl DialStats {
-    /// All of them.
+    /// The sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.unreachable + self.wrong_identity + self.limits
@@ -157,7 +159,7 @@ impl DialStats {
 }
 
 impl InboundStats {
-    /// All of them.
+    /// The sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.subnet_rate + self.subnet_count + self.rate + self.shut_out + self.limits + self.handshake
@@ -178,13 +180,13 @@ impl InboundStats {
     }
 }
 
-/// What the gate said, if it was the gate.
+/// The gate's reason, if the gate refused.
 fn closed(cause: &ConnectionDenied) -> Option<Closed> {
     cause.downcast_ref::<Closed>().copied()
 }
 
 impl TransportStats {
-    /// The count of what an address runs over.
+    /// The count of an address's transport.
     pub(crate) fn of(&mut self, address: &Multiaddr) -> &mut u64 {
         let quic = |part| matches!(part, Protocol::QuicV1 | Protocol::Quic);
         if is_circuit(address) {
@@ -225,13 +227,13 @@ impl RelayStats {
             }
             E::CircuitReqDenied { .. } => self.circuits_denied += 1,
             E::CircuitClosed { .. } => self.circuits = self.circuits.saturating_sub(1),
-            // Renewals change nothing, and failures to say so are libp2p's to log.
+            // Renewals change nothing, and libp2p logs failures to answer.
             _ => {}
         }
     }
 }
 
-/// The counts of a running mesh.
+/// The counters of a running mesh.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<MeshStats>);
 

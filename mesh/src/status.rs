@@ -1,29 +1,29 @@
-//! How a mesh stands in the network, as its handle shows it.
+//! The network status of a mesh, as its handle reports it.
 
 use libp2p::Multiaddr;
 
 use crate::relays::RelayInfo;
 
-/// Whether others can reach a mesh.
+/// Whether peers can reach a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reachability {
-    /// Nobody has tested it.
+    /// No peer has tested it.
     #[default]
     Unknown,
-    /// At an address of its own: one was confirmed from outside, or configured.
+    /// At its own address: one was confirmed from outside, or configured.
     Public,
-    /// Only through relays: who tested it could not dial it.
+    /// Only through relays: a peer tested it and could not dial it.
     Private,
 }
 
-/// How a mesh stands in the network.
+/// The network status of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkStatus {
-    /// Whether others can reach it.
+    /// Whether peers can reach it.
     pub reachability: Reachability,
-    /// Where: confirmed or configured addresses, and those through relays, without its own `/p2p/`.
+    /// Its external addresses, without `/p2p/`: confirmed or configured ones, and those through relays.
     pub external: Vec<Multiaddr>,
-    /// The relays on which it is reachable, or tries to be.
+    /// The relays that it reserves or tries to reserve.
     pub relays: Vec<RelayInfo>,
     /// Members of the DHT in the routing table.
     pub dht_members: usize,

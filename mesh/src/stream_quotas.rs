@@ -1,4 +1,4 @@
-//! Quotas of inbound streams: in total, by peer and by subnet. The swarm task asks them for each stream.
+//! Quotas of inbound streams: in total, by peer and by subnet. The swarm task checks them for each stream.
 
 use std::{
     collections::HashMap,
@@ -35,11 +35,12 @@ pub(crate) struct StreamPermit {
 #[derive(Debug)]
 struct Share {
     _permit: OwnedSemaphorePermit,
-    /// Keeps the quota alive, also over a reconnection, while any of its streams is.
+    /// Keeps the quota alive, across reconnections, while any stream of the key is open.
     _quota: Arc<Semaphore>,
 }
 
-/// Quotas of one kind. Only keys with open streams keep an entry, so the total of streams bounds the table.
+/// Quotas of one kind. Only keys with open streams keep an entry, so the limit on all streams bounds the
+/// table.
 #[derive(Debug)]
 struct Quotas<K> {
     limit: usize,
@@ -55,7 +56,7 @@ impl<K: Eq + std::hash::Hash> Quotas<K> {
         let quota = match self.open.get(&key).and_then(Weak::upgrade) {
             Some(quota) => quota,
             None => {
-                // Looked through only once it has grown, so that an ordinary stream does not pay for it.
+                // Swept only once the table has grown, so that an ordinary stream does not pay for it.
                 if self.open.len() >= self.limit.max(64) {
                     self.open.retain(|_, quota| quota.strong_count() > 0);
                 }

@@ -1,4 +1,4 @@
-//! TCP (Noise, Yamux) and QUIC under DNS names, and the check of listen addresses before they are used.
+//! TCP (Noise, Yamux) and QUIC with DNS names, and the check of listen addresses before use.
 
 use std::{
     error::Error,
@@ -30,10 +30,11 @@ use crate::{
 
 type Transport = Boxed<(PeerId, StreamMuxerBox)>;
 
-/// The transport of every role. Names are resolved as the system is configured; on a machine without any
-/// such configuration, addresses with names fail and all others work.
+/// The transport of every role.
 ///
-/// Circuits through relays go first: the other transports would take their addresses for those of the relays.
+/// DNS uses the system's resolver configuration. On a machine without one, addresses with names fail and all
+/// others work. Relay circuits go first: the other transports would take their addresses for those of the
+/// relays.
 pub(crate) fn transport(
     keypair: &Keypair,
     nearest: Reach,
@@ -87,12 +88,14 @@ fn direct_transport(
     Ok(TransportTimeout::with_outgoing_timeout(direct, DIAL_TIMEOUT))
 }
 
-/// Whether a configured address can be bound now. libp2p binds TCP listeners with `SO_REUSEPORT`, so that
-/// two processes of one user would share a port without anybody being told; a plain bind finds out.
+/// Checks that a configured address can be bound now.
+///
+/// libp2p binds TCP listeners with `SO_REUSEPORT`, so two processes of one user would silently share a port.
+/// A plain bind detects that.
 pub(crate) fn probe_listen(address: &Multiaddr) -> Result<(), MeshError> {
     let result = match socket_address(address) {
         Some((_, socket)) if socket.port() == 0 => Ok(()),
-        // A plain bind of `::` would also claim IPv4, which the listener does not.
+        // A plain bind of `::` would also claim IPv4; the listener does not.
         Some((_, socket)) if socket.ip().is_unspecified() && socket.is_ipv6() => Ok(()),
         Some((Socket::Tcp, socket)) => TcpListener::bind(socket).map(drop),
         Some((Socket::Udp, socket)) => UdpSocket::bind(socket).map(drop),
@@ -101,7 +104,7 @@ pub(crate) fn probe_listen(address: &Multiaddr) -> Result<(), MeshError> {
     result.map_err(|error| listen_error(address, &error))
 }
 
-/// Turns a failure to listen into one that tells the operator what to do.
+/// Turns a listen failure into an error with a hint for the operator.
 pub(crate) fn listen_error(address: &Multiaddr, error: &(dyn Error + 'static)) -> MeshError {
     let (reason, kind) = root_cause(error);
     let hint = match kind {
@@ -117,7 +120,7 @@ pub(crate) fn listen_error(address: &Multiaddr, error: &(dyn Error + 'static)) -
     MeshError::Listen { address: address.clone(), reason, hint }
 }
 
-/// As [`listen_error`], for what the swarm's `listen_on` returns.
+/// As [`listen_error`], for errors of the swarm's `listen_on`.
 pub(crate) fn listen_on_error(address: &Multiaddr, error: &TransportError<io::Error>) -> MeshError {
     match error {
         TransportError::MultiaddrNotSupported(_) => {
@@ -164,7 +167,7 @@ fn socket_address(address: &Multiaddr) -> Option<(Socket, SocketAddr)> {
     }
 }
 
-/// An address without its trailing `/p2p/` part, and the identity that part named.
+/// Splits off a trailing `/p2p/` part, and returns the identity that it names.
 pub(crate) fn split_identity(mut address: Multiaddr) -> (Multiaddr, Option<PeerId>) {
     match address.iter().last() {
         Some(Protocol::P2p(peer)) => {

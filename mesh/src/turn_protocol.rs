@@ -1,10 +1,12 @@
-//! The turn substream as a libp2p behaviour: negotiates streams out and hands streams in to the swarm task. Streams of the
-//! protocols beside it are carried alike.
+//! The turn substream as a libp2p behaviour: it negotiates outbound streams and passes inbound ones to the
+//! swarm task. It carries streams of the side protocols too.
 //!
-//! Called by [`crate::actor`] only. It decides nothing: admission of inbound streams and dialling are the
-//! actor's. Written here rather than taken from `libp2p-stream`, whose inbound queue holds one stream and
-//! silently drops the others of a burst, whose table of connections only grows, and which hides why a
-//! stream was not opened.
+//! Only [`crate::actor`] calls it. It decides nothing: the actor admits inbound streams and dials.
+//!
+//! It replaces `libp2p-stream`, for three reasons:
+//! - Its inbound queue holds one stream and silently drops the others of a burst.
+//! - Its table of connections only grows.
+//! - It hides why a stream was not opened.
 
 use std::{
     collections::VecDeque,
@@ -42,20 +44,20 @@ use crate::{
 /// The turn protocol; the name carries the version.
 pub const TURN_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/turn/1");
 
-/// The protocol of embeddings, which nodes speak that offer them.
+/// The embedding protocol, spoken by nodes that offer embeddings.
 pub const EMBED_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/embed/1");
 
-/// The protocol of audits, which nodes speak that offer them.
+/// The audit protocol, spoken by nodes that offer audits.
 pub const AUDIT_PROTOCOL: StreamProtocol = StreamProtocol::new("/baton/audit/1");
 
-/// A stream and the protocol agreed for it.
+/// A stream and its negotiated protocol.
 pub(crate) type Negotiated = (Stream, StreamProtocol);
 
-/// Where the answer to an open goes. Dropped without an answer when the connection ends first.
+/// The reply channel of an open. It is dropped unanswered if the connection closes first.
 #[derive(Debug)]
 pub(crate) struct OpenReply {
     answer: oneshot::Sender<Result<Negotiated, OpenError>>,
-    /// The protocol that is wanted; the turn protocol where none is named.
+    /// The wanted protocol; `None` means the turn protocol.
     protocol: Option<StreamProtocol>,
 }
 
@@ -67,12 +69,12 @@ impl OpenReply {
         Self { answer, protocol }
     }
 
-    /// Answers; whoever gave up does not hear it.
+    /// Sends the result, unless the caller gave up.
     pub(crate) fn send(self, result: Result<Negotiated, OpenError>) {
         let _ = self.answer.send(result);
     }
 
-    /// Whether whoever asked gave up.
+    /// Whether the caller gave up.
     pub(crate) fn is_closed(&self) -> bool {
         self.answer.is_closed()
     }
@@ -86,8 +88,10 @@ pub(crate) struct InboundStream {
     pub(crate) negotiated: Negotiated,
 }
 
-/// How often strangers may open streams. Looked at in the connections' own tasks, so that a flood of streams on accepted
-/// connections never reaches the swarm task.
+/// Rate limit on the streams of unknown peers.
+///
+/// The connections' own tasks enforce it, so a flood of streams on accepted connections never reaches the
+/// swarm task.
 #[derive(Debug, Clone)]
 pub(crate) struct Strangers {
     count_private: bool,
@@ -97,14 +101,14 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// By these limits; `known` are no strangers. What is refused is counted.
+    /// The limits of `limits`. Peers in `known` are exempt; `counters` counts the refusals.
     pub(crate) fn new(limits: &MeshLimits, known: PeersUntil, counters: Arc<Counters>) -> Self {
         let pace = Pace::new(limits.new_streams_at_once, limits.new_streams_per_second);
         Self { count_private: limits.count_private, pace, known, counters }
     }
 }
 
-/// The behaviour.
+/// The behaviour of the turn protocol.
 pub(crate) struct Behaviour {
     protocols: Vec<StreamProtocol>,
     accepted: Vec<StreamProtocol>,
@@ -113,7 +117,7 @@ pub(crate) struct Behaviour {
 }
 
 impl Behaviour {
-    /// Opens turns in the given versions, most wanted first, and lets others open streams of the accepted protocols.
+    /// Opens turns in `protocols`, in order of preference; peers may open streams of the `accepted` ones.
     pub(crate) fn new(
         protocols: Vec<StreamProtocol>,
         accepted: Vec<StreamProtocol>,
@@ -122,7 +126,7 @@ impl Behaviour {
         Self { protocols, accepted, strangers, actions: VecDeque::new() }
     }
 
-    /// Opens a stream on this connection with the peer; one that has ended drops the reply.
+    /// Opens a stream on this connection with the peer. The reply is dropped if the connection has closed.
     pub(crate) fn open(&mut self, peer: PeerId, connection: ConnectionId, reply: OpenReply) {
         if self.actions.len() >= MAX_PENDING_OPENS {
             reply.send(Err(OpenError::Busy));
@@ -136,7 +140,7 @@ impl Behaviour {
     }
 
     fn handler(&self, peer: PeerId, origin: Origin) -> Handler {
-        // The operator's own network is none of strangers.
+        // The operator's own network is exempt.
         let counted = origin.counted(self.strangers.count_private).is_some();
         Handler {
             peer,
@@ -172,7 +176,7 @@ impl NetworkBehaviour for Behaviour {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        // Whoever was dialled may open turns too.
+        // A dialled peer may open turns too.
         Ok(self.handler(peer, Origin::of(remote, remote)))
     }
 
@@ -197,21 +201,21 @@ impl NetworkBehaviour for Behaviour {
 pub(crate) struct Handler {
     peer: PeerId,
     origin: Origin,
-    /// What the peer may do while it is a stranger; none for the operator's own network.
+    /// The rate limit while the peer is unknown; `None` for the operator's own network.
     strangers: Option<Strangers>,
     outbound_protocols: Vec<StreamProtocol>,
     inbound_protocols: Vec<StreamProtocol>,
-    /// Asked for and not yet being negotiated.
+    /// Requested opens, not yet in negotiation.
     opens: VecDeque<OpenReply>,
-    /// Negotiated by the peer and not yet handed over.
+    /// Negotiated inbound streams, not yet handed over.
     arrived: VecDeque<Negotiated>,
 }
 
 impl Handler {
-    /// Whether the peer may have one more stream now.
+    /// Whether the peer may open one more stream now.
     fn may_have(&mut self, now: Instant) -> bool {
         let Some(strangers) = &mut self.strangers else { return true };
-        // Whether it is known is asked only of those that are too fast: the table is shared.
+        // The table of known peers is shared, so it is checked only when the rate is exceeded.
         let may = strangers.pace.take(now) || strangers.known.has(&self.peer, now);
         if !may {
             strangers.counters.count(|stats| stats.turns_refused_quota += 1);
@@ -240,7 +244,7 @@ impl ConnectionHandler for Handler {
         if let Some(negotiated) = self.arrived.pop_front() {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour((negotiated, self.origin)));
         }
-        // Whoever gave up meanwhile costs no stream.
+        // An open whose caller gave up costs no stream.
         while let Some(reply) = self.opens.pop_front() {
             if !reply.is_closed() {
                 let named = reply.protocol.clone().map(|protocol| vec![protocol]);
@@ -258,8 +262,8 @@ impl ConnectionHandler for Handler {
 
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, TurnUpgrade, TurnUpgrade, (), OpenReply>) {
         match event {
-            // A whole negotiation queue's worth waits here only if the swarm is stuck. More are reset, as is what comes too
-            // fast from a stranger: no other task hears of those.
+            // A full queue here means that the swarm is stuck. Excess streams are reset here, as are those
+            // that an unknown peer opens too fast; no other task sees them.
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. })
                 if self.arrived.len() < MAX_NEGOTIATING_STREAMS && self.may_have(Instant::now()) =>
             {
@@ -285,7 +289,7 @@ fn open_error(error: StreamUpgradeError<Infallible>) -> OpenError {
     }
 }
 
-/// Agrees on one of several versions and hands out the raw stream.
+/// Negotiates one of several protocols and returns the raw stream.
 pub(crate) struct TurnUpgrade(Vec<StreamProtocol>);
 
 impl UpgradeInfo for TurnUpgrade {

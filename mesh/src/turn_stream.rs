@@ -1,11 +1,10 @@
 //! One turn's substream: frames in both directions, between two authenticated nodes.
 //!
-//! Given out by [`crate::MeshHandle::open`] and [`crate::Incoming`]. It moves bytes and knows nothing of
-//! their meaning. Flow control is the transport's: a peer that does not read stalls [`TurnSender::send`].
+//! [`crate::MeshHandle::open`] and [`crate::Incoming`] create it. It moves bytes without knowing their
+//! meaning. The transport controls the flow: a peer that does not read stalls [`TurnSender::send`].
 //!
-//! The end of a stream ([`TurnReceiver::recv`] gives `None`) says only that the peer sends no more: a
-//! dropped QUIC stream looks like a finished one. Whether everything was said is for the frames
-//! themselves to prove.
+//! When [`TurnReceiver::recv`] returns `None`, the peer sends no more, but may not have finished: a dropped
+//! QUIC stream looks like a finished one. Only the frames themselves can prove completeness.
 
 use std::{future::Future, io, sync::Arc};
 
@@ -20,7 +19,7 @@ use crate::{
     stream_quotas::StreamPermit,
 };
 
-/// How much of a frame is copied next to its header, so that a small frame leaves in one write.
+/// How many bytes of a frame are copied next to its header, so that a small frame leaves in one write.
 const COALESCE_BYTES: usize = 16 << 10;
 
 /// The sending half of a turn. Dropping both halves resets the substream.
@@ -49,8 +48,8 @@ pub struct TurnStream {
 }
 
 impl TurnStream {
-    /// Frames over any byte stream whose remote the caller has authenticated: a libp2p substream, or a
-    /// pipe in a simulation.
+    /// Frames over any byte stream whose remote the caller has authenticated: a libp2p substream, or a pipe
+    /// in a simulation.
     pub fn from_io(
         remote: NodeId,
         protocol: &str,
@@ -80,14 +79,14 @@ impl TurnStream {
         }
     }
 
-    /// The same stream, known to come from somewhere: as the mesh says of inbound ones.
+    /// Sets the origin; the mesh does so for inbound streams.
     #[must_use]
     pub fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
     }
 
-    /// Where its connection comes from.
+    /// The origin of its connection.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin
@@ -108,7 +107,7 @@ impl TurnStream {
     /// See [`TurnSender::send`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TurnSender::send`].
     pub async fn send(&mut self, frame: &[u8]) -> Result<(), FrameError> {
         self.sender.send(frame).await
     }
@@ -116,7 +115,7 @@ impl TurnStream {
     /// See [`TurnSender::send_by`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TurnSender::send_by`].
     pub async fn send_by(&mut self, frame: &[u8], deadline: Instant) -> Result<(), FrameError> {
         self.sender.send_by(frame, deadline).await
     }
@@ -124,7 +123,7 @@ impl TurnStream {
     /// See [`TurnReceiver::recv`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TurnReceiver::recv`].
     pub async fn recv(&mut self, limit: usize) -> Result<Option<Vec<u8>>, FrameError> {
         self.receiver.recv(limit).await
     }
@@ -132,7 +131,7 @@ impl TurnStream {
     /// See [`TurnReceiver::recv_by`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TurnReceiver::recv_by`].
     pub async fn recv_by(&mut self, limit: usize, deadline: Instant) -> Result<Option<Vec<u8>>, FrameError> {
         self.receiver.recv_by(limit, deadline).await
     }
@@ -140,13 +139,13 @@ impl TurnStream {
     /// See [`TurnSender::close`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`TurnSender::close`].
     pub async fn close(&mut self) -> Result<(), FrameError> {
         self.sender.close().await
     }
 
-    /// The two halves, so that one task can stream out while another watches for the peer's frames or
-    /// its going away. The substream ends when both are dropped.
+    /// The two halves, so that one task can send while another waits for frames or for the peer's departure.
+    /// The substream ends when both are dropped.
     #[must_use]
     pub fn split(self) -> (TurnSender, TurnReceiver) {
         (self.sender, self.receiver)
@@ -162,12 +161,13 @@ impl TurnSender {
 
     /// Sends one frame and flushes it; waits while the peer does not read.
     ///
-    /// Not cancel safe: a send that was dropped midway leaves part of a frame behind, and every later one
-    /// fails with [`FrameError::Interrupted`]. The stream is then only good for dropping.
+    /// Not cancel safe: a send dropped midway leaves part of a frame behind. Every later send then fails with
+    /// [`FrameError::Interrupted`], and the caller can only drop the stream.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] above [`crate::FRAME_CEILING_BYTES`], [`FrameError::Io`] when the peer or
-    /// the connection is gone, [`FrameError::Interrupted`] as above.
+    /// - [`FrameError::TooLarge`] above [`crate::FRAME_CEILING_BYTES`].
+    /// - [`FrameError::Io`] when the peer or the connection is gone.
+    /// - [`FrameError::Interrupted`] as above.
     pub async fn send(&mut self, frame: &[u8]) -> Result<(), FrameError> {
         if self.unfinished {
             return Err(FrameError::Interrupted);
@@ -191,8 +191,8 @@ impl TurnSender {
         by(deadline, self.send(frame)).await
     }
 
-    /// Says that no more frames come; the peer's `recv` gives `None` after those already sent. Receiving
-    /// goes on.
+    /// Ends the sending half; the peer's `recv` returns `None` after the frames already sent. Receiving goes
+    /// on.
     ///
     /// # Errors
     /// [`FrameError::Io`] when the connection is gone.
@@ -210,12 +210,13 @@ impl TurnReceiver {
 
     /// The next frame of at most `limit` bytes, or `None` when the peer sends no more.
     ///
-    /// Cancel safe: bytes already read are kept for the next call. Memory grows with the bytes that
-    /// arrive, never with the length announced.
+    /// Cancel safe: bytes already read stay for the next call. Memory grows with the arriving bytes, never
+    /// with the announced length.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] when the header announces more than `limit`; [`FrameError::Truncated`]
-    /// when the stream ends inside a frame; [`FrameError::Io`] when it is reset.
+    /// - [`FrameError::TooLarge`] when the header announces more than `limit`.
+    /// - [`FrameError::Truncated`] when the stream ends inside a frame.
+    /// - [`FrameError::Io`] when it is reset.
     pub async fn recv(&mut self, limit: usize) -> Result<Option<Vec<u8>>, FrameError> {
         loop {
             let space = self.decoder.space(limit)?;
@@ -234,7 +235,7 @@ impl TurnReceiver {
         }
     }
 
-    /// [`recv`](Self::recv) until a deadline; cancel safe as well.
+    /// [`recv`](Self::recv) until a deadline; also cancel safe.
     ///
     /// # Errors
     /// As `recv`, and [`FrameError::Timeout`], after which receiving may go on.

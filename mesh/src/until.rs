@@ -1,5 +1,5 @@
-//! Peers about whom something holds for a while: those that are shut out, and those that this mesh has dealt with. Shared by
-//! the handles, the swarm task and the connections' own tasks; what holds is its owner's to say.
+//! Sets of peers whose entries expire: peers that are shut out, and known peers. The handles, the swarm task
+//! and the connections' tasks share them; their owner defines the meaning.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::limits::MAX_PEERS_UNTIL;
 
-/// Peers, and until when it holds. At most [`MAX_PEERS_UNTIL`].
+/// Peers with their expiry times; at most [`MAX_PEERS_UNTIL`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PeersUntil(Arc<Mutex<HashMap<PeerId, Instant>>>);
 
@@ -20,8 +20,8 @@ impl PeersUntil {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It holds for a peer until then. When the table is full of others, it does not: a fresh identity is free, so whoever
-    /// is in keeps its place.
+    /// Adds a peer until a time. When the table is full of unexpired peers, a new peer is not added:
+    /// identities are free, so existing entries stay.
     pub(crate) fn insert(&self, peer: PeerId, until: Instant) {
         let mut table = self.table();
         if table.len() >= MAX_PEERS_UNTIL {
@@ -33,12 +33,12 @@ impl PeersUntil {
         }
     }
 
-    /// For how many it holds.
+    /// The number of unexpired peers.
     pub(crate) fn count(&self, now: Instant) -> u64 {
         self.table().values().filter(|until| **until > now).count() as u64
     }
 
-    /// Whether it holds for a peer.
+    /// Whether the set holds a peer, unexpired.
     pub(crate) fn has(&self, peer: &PeerId, now: Instant) -> bool {
         self.table().get(peer).is_some_and(|until| *until > now)
     }

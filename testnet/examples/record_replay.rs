@@ -1,5 +1,7 @@
-//! Records the conversation that `node/tests/cli_replay.rs` computes again: `record_replay FOLDER` starts two nodes on the
-//! default model, has six turns with them, and writes export, memory and schema into the folder.
+//! Records the conversation that `node/tests/cli_replay.rs` recomputes.
+//!
+//! `record_replay FOLDER` starts two nodes on the default model, runs six turns with them, and writes export,
+//! memory and schema into the folder.
 
 #![allow(clippy::print_stderr, reason = "a program for the command line")]
 

@@ -1,10 +1,10 @@
-//! `baton-testnet chaos`: kills, full disks, damaged files, old copies, wrong clocks, on real processes.
+//! `baton-testnet chaos`: kills, full disks, damaged files, old copies and wrong clocks, on real processes.
 //!
-//! A seed stands for one trial of each scenario ([`Scenario`]); which kill, damage or clock it has is a pure function of the
-//! seed (`plan`). Each trial has a network of its own: store, node, clients and relayer are the programs beside this one,
-//! and the engine repeats what is said, so that answers are known. After each trial everything that a client printed as
-//! verified must be there, once and in order, also for a fresh device that has the 24 words alone. What did not hold is in
-//! [`Report::findings`], with its seed.
+//! A seed stands for one trial of each scenario ([`Scenario`]); `plan` derives its kills, damage or clock
+//! from the seed alone. Each trial has its own network: store, node, clients and relayer are the programs
+//! beside this one. The echo engine repeats each message, so the answers are known. After each trial, every
+//! turn that a client printed as verified must be there, once and in order. The same holds for a new device
+//! that has the 24 words alone. [`Report::findings`] lists the violations with their seeds.
 
 mod call;
 mod damage;
@@ -38,7 +38,7 @@ use report::Findings;
 pub use report::{Finding, Report, Tally};
 use world::World;
 
-/// The end of its help.
+/// The end of the command's help.
 pub(crate) const CHAOS_HELP: &str = "\
 A seed stands for one trial of each scenario, each on a network of its own with the echo engine. Afterwards everything that \
 a client printed as verified must be there, once and in order, also for a fresh device with the 24 words alone.
@@ -81,7 +81,7 @@ pub(crate) struct ChaosArgs {
     pub(crate) json: bool,
 }
 
-/// `FIRST..LAST`, both included.
+/// Parses `FIRST..LAST`, both included.
 fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     let seed = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
     let (first, last) = text.split_once("..").ok_or("take two seeds, for example 1..200")?;
@@ -89,18 +89,18 @@ fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     if seeds.is_empty() { Err("the last seed is before the first one".to_owned()) } else { Ok(seeds) }
 }
 
-/// Which trials are run, and how many at once.
+/// Options of a chaos run.
 #[derive(Clone, Debug)]
 pub struct ChaosOptions {
-    /// Seeds.
+    /// The seeds.
     pub seeds: RangeInclusive<u64>,
-    /// Scenarios; all if there are none.
+    /// Scenarios to run; all if empty.
     pub only: Vec<Scenario>,
-    /// Trials at once. They mostly wait: for processes to start, and for each other.
+    /// Trials at once. They mostly wait for processes to start and for each other.
     pub lanes: usize,
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) async fn run(args: ChaosArgs) -> anyhow::Result<()> {
     let first = args.seed.unwrap_or_else(|| u64::from(u16::from_le_bytes(random_bytes())));
     let last = first.checked_add(args.count - 1).context("--seed and --count exceed the largest number")?;
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: ChaosArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the trials in a folder, and says what came of them.
+/// Runs the trials in a folder, and returns a report.
 ///
 /// # Errors
 /// When the folder cannot be used. A trial that cannot be carried out is in the report.
@@ -143,7 +143,7 @@ pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Repo
     Ok(report)
 }
 
-/// Runs a trial in a folder of its own, which goes where nothing was found.
+/// Runs a trial in its own folder, which is removed if no promise broke.
 async fn in_folder(folder: &Path, trial: &Trial) -> Findings {
     let folder = folder.join(format!("seed-{}-{}", trial.seed, trial.scenario.name()));
     let mut findings = match prepared(&folder, trial).await {
@@ -156,7 +156,7 @@ async fn in_folder(folder: &Path, trial: &Trial) -> Findings {
     };
     findings.tally.trials += 1;
     if findings.tally.broken() == 0 {
-        // Hundreds of trials leave gigabytes otherwise.
+        // Otherwise hundreds of trials leave gigabytes.
         let _ = std::fs::remove_dir_all(&folder);
     }
     findings
@@ -187,7 +187,7 @@ async fn prepared(folder: &Path, trial: &Trial) -> anyhow::Result<Findings> {
     Ok(world.end().await)
 }
 
-/// A trial of a conversation.
+/// Runs a trial of a conversation.
 async fn of_world(world: &mut World, fault: &Fault) -> anyhow::Result<()> {
     match fault {
         Fault::Kills(turns) => kills::kills(world, turns).await,
@@ -206,7 +206,7 @@ async fn of_world(world: &mut World, fault: &Fault) -> anyhow::Result<()> {
     }
 }
 
-/// A trial of memory.
+/// Runs a trial of memory.
 async fn of_memories(memories: &mut Memories, fault: &Fault) -> anyhow::Result<()> {
     match fault {
         Fault::KillRelayer(additions) => kills::kill_relayer(memories, additions).await,

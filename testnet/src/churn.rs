@@ -1,9 +1,9 @@
-//! `baton-testnet churn`: many conversations while nodes come and go, and some of them lie.
+//! `baton-testnet churn`: many conversations while nodes come and go, and some of them misbehave.
 //!
-//! Nodes are processes, killed with SIGKILL and started again; hostile ones are peers of this process
-//! ([`crate::hostile`]). Clients find them by addresses that they are given. The echo engine's answers are known, so every
-//! one is compared word by word, also those that several nodes made; at the end each conversation is verified again from
-//! the store alone. What did not hold is in [`Report::violations`].
+//! Nodes are processes, killed with SIGKILL and restarted; byzantine nodes are peers in this process
+//! ([`crate::hostile`]). Clients receive the nodes' addresses. The echo engine's answers are known, so each
+//! answer is compared word by word, even if several nodes produced it. At the end, each conversation is
+//! verified again from the store alone. [`Report::violations`] lists the violations.
 
 mod chat;
 mod check;
@@ -34,7 +34,7 @@ use crate::{
 use chat::Talk;
 use nodes::Deaths;
 pub(crate) use nodes::free_ports;
-/// The end of its help.
+/// The end of the command's help.
 pub(crate) const CHURN_HELP: &str = "\
 Every other moment one of the nodes is killed (SIGKILL) or started again, except two that are left alone, while clients \
 chat without pause on the echo engine. Hostile nodes stall, truncate, equivocate, forge, change history and send garbage. At the \
@@ -77,38 +77,39 @@ pub(crate) struct ChurnArgs {
 
 pub use report::{Breakdown, LieReport, Report, Spread};
 
-/// Nodes that are never killed: everybody is told of them.
+/// Nodes that are never killed; all others bootstrap with them.
 pub const HUB: usize = 2;
-/// Shard count of the store: that of Walrus's local testbed.
+/// Shard count of the store, as in Walrus's local testbed.
 const SHARDS: u16 = 10;
-/// How long a client leaves storing to a turn's author. Ordinarily a minute; here authors die all the time.
+/// How long a client leaves storing to a turn's author. The default is a minute, but here authors die often.
 const AUTHOR_STORES: Duration = Duration::from_secs(5);
-/// How long clients may take to finish their last turns.
+/// Time for clients to finish their last turns.
 const LAST_TURNS: Duration = Duration::from_secs(60);
 
-/// What is run.
+/// Options of a churn run.
 #[derive(Clone, Debug)]
 pub struct ChurnOptions {
-    /// Nodes, hostile ones included.
+    /// Nodes, including byzantine ones.
     pub nodes: usize,
-    /// How many of them lie. With as many as there are behaviours each has one of its own; fewer have all in turn.
+    /// Byzantine nodes. If there are at least as many as behaviours, each node has one behaviour; fewer nodes
+    /// take all behaviours in turn.
     pub hostile: usize,
     /// Clients.
     pub clients: usize,
-    /// How long nodes come and go.
+    /// Duration of the kills and restarts.
     pub time: Duration,
-    /// Between one death or start and the next.
+    /// Time between one kill or restart and the next.
     pub every: Duration,
     /// Pause before each token.
     pub echo_delay: Duration,
     /// Fewest and most words of a message.
     pub words: (u64, u64),
-    /// Choices.
+    /// Seed of all choices.
     pub seed: u64,
 }
 
 impl ChurnOptions {
-    /// The whole show with so many nodes of which some are hostile.
+    /// The default options, with these numbers.
     #[must_use]
     pub fn new(nodes: usize, hostile: usize, clients: usize, time: Duration) -> Self {
         Self {
@@ -124,7 +125,7 @@ impl ChurnOptions {
     }
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
     ensure!(
         usize::from(args.nodes) >= HUB + 1 + usize::from(args.hostile),
@@ -150,10 +151,10 @@ pub(crate) async fn run(args: ChurnArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it in a folder, and says what happened.
+/// Runs the churn in a folder, and returns a report.
 ///
 /// # Errors
-/// When nodes, store or clients cannot be started; what did not hold is in the report.
+/// When nodes, store or clients cannot be started. Violations are in the report.
 pub async fn churn(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Report> {
     output::note(&format!("churn: seed {}", options.seed));
     let begun = Instant::now();
@@ -215,7 +216,8 @@ async fn start_nodes(options: &ChurnOptions, folder: &Path) -> anyhow::Result<Ne
         context_tokens: None,
         echo_delay_ms: u64::try_from(options.echo_delay.as_millis())?,
         model_dir: None,
-        // The engine answers one at a time; so whoever waits is told, and receipts say how long.
+        // The engine serves one turn at a time, so waiting clients receive queue events, and receipts state
+        // the wait.
         extra: vec!["--slots".to_owned(), "1".to_owned()],
     };
     let honest = options.nodes.saturating_sub(options.hostile);
@@ -256,7 +258,7 @@ async fn start_hostile(
     Ok(started)
 }
 
-/// The clients, each with a home, a session, and addresses of the hub and of most other nodes.
+/// Opens the clients, each with a home, a session, and addresses of the hub and of most other nodes.
 async fn talks(
     options: &ChurnOptions,
     network: &Network,

@@ -1,5 +1,5 @@
-//! `baton-testnet demo`: the product's promises, shown one after the other on real processes. Every step fails loudly
-//! when it does not hold.
+//! `baton-testnet demo`: it shows the product's promises one by one, on real processes. A broken promise
+//! fails the step with an error.
 
 mod attacks;
 mod conversation;
@@ -59,7 +59,7 @@ pub(crate) enum DemoFaults {
 }
 
 impl DemoFaults {
-    /// For the store's `--faults`.
+    /// The value for the store's `--faults`.
     pub(crate) fn spec(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -67,15 +67,15 @@ impl DemoFaults {
     }
 }
 
-/// Most tokens of an ordinary answer: enough to say something, few enough for a small machine.
+/// Most tokens of an ordinary answer: enough for some content, few enough for a small machine.
 const ANSWER_TOKENS: u32 = 48;
 
-/// How long the client waits for a node to open a substream: they are on this machine, or were just killed.
+/// How long the client waits for a node to open a substream. Nodes are on this machine, or were just killed.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the client leaves storing to a turn's author; ordinarily that is a minute, which nobody wants to watch.
+/// How long the client leaves storing to a turn's author. The default of a minute is too long for a demo.
 const AUTHOR_STORES: Duration = Duration::from_secs(5);
 
-/// What the demo found. Every flag is true at the end, or the demo failed before.
+/// The demo's results. Every flag is true at the end, or the demo failed before.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     turns: u64,
@@ -89,14 +89,14 @@ pub(crate) struct Report {
     memory_injected: bool,
     store_outage_survived: bool,
     export_verified: bool,
-    /// None with the test engine, whose answers no model gives.
+    /// `None` with the test engine, whose answers come from no model.
     recomputed: Option<bool>,
-    /// Likewise.
+    /// `None` with the test engine.
     audited: Option<bool>,
     seconds: f64,
 }
 
-/// The state that the steps share.
+/// The shared state of the steps.
 pub(crate) struct Demo {
     network: Network,
     client: Client,
@@ -153,9 +153,9 @@ impl Demo {
     async fn steps(&mut self, folder: &Path) -> anyhow::Result<()> {
         self.conversation().await?;
         self.lap("conversation");
-        // Early, so that the authorisation runs out while other things are shown, and so that the node that serves it
-        // keeps none of the blobs that are changed later: it would hand the right one to its peers. Of the nodes that
-        // are there now none is stopped for good.
+        // Early, for two reasons: the authorisation expires during the other steps, and the serving node
+        // holds none of the blobs that are damaged later. (It would serve the intact ones to its peers.) No
+        // node running now is stopped for good.
         let late = self.replays().await?;
         self.lap("replays");
         self.kill_mid_answer().await?;
@@ -181,14 +181,14 @@ impl Demo {
         Ok(())
     }
 
-    /// Notes how long a step took.
+    /// Prints the duration of a step.
     fn lap(&mut self, step: &'static str) {
         let seconds = (self.lap.elapsed().as_secs_f64() * 10.0).round() / 10.0;
         self.lap = Instant::now();
         output::note(&format!("  ({step}: {seconds} s)"));
     }
 
-    /// Verifies the whole session from the store alone: nothing is wrong, and nothing is missing there.
+    /// Verifies the whole session from the store alone: nothing is wrong or missing there.
     async fn verify_stored(&self) -> anyhow::Result<VerifyReport> {
         self.settle().await?;
         let report = self.client.verify(self.session, true).await?;
@@ -208,7 +208,7 @@ impl Demo {
         Ok(report)
     }
 
-    /// One turn, shown as it happens.
+    /// Runs one turn and prints it.
     async fn say(&mut self, mut input: TurnInput) -> anyhow::Result<TurnOutcome> {
         input.allow_echo = self.engine == EngineChoice::Echo;
         if let Some(message) = input.messages.last() {
@@ -228,7 +228,7 @@ impl Demo {
     }
 
     fn ask(text: &str) -> TurnInput {
-        // A small model talks in circles without a penalty.
+        // Without a penalty, a small model repeats itself.
         let sampling = Sampling { repetition_penalty: 1.1, ..Sampling::default() };
         TurnInput { max_output_tokens: ANSWER_TOKENS, sampling, ..TurnInput::user(text) }
     }
@@ -238,7 +238,7 @@ impl Demo {
         running.get(index % running.len().max(1)).copied().context("no node is running")
     }
 
-    /// The session as it stands now.
+    /// The current session, exported.
     async fn export(&self) -> anyhow::Result<Export> {
         Ok(serde_json::from_str(&self.client.export(self.session, false).await?)?)
     }
@@ -259,7 +259,7 @@ impl Demo {
     }
 }
 
-/// A client with an empty home, that knows the running nodes.
+/// A client with an empty home, bootstrapped with the running nodes.
 pub(crate) async fn open_client(network: &Network, home: &Path) -> anyhow::Result<Client> {
     let url = network.store_url();
     let mut config = ClientConfig::with_http(Some(home), url, url, Some(url), network.options.shards)?;

@@ -1,11 +1,11 @@
-//! Seeded choices, so that a run can be had again. Nothing secret comes from here.
+//! Seeded choices, so that a run can be repeated. They are not for secrets.
 
-/// A sequence of numbers that follows from its seed (SplitMix64).
+/// A pseudo-random sequence from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Draws(u64);
 
 impl Draws {
-    /// A sequence of its own for each of several that draw at once.
+    /// The sequence of one lane; lanes that draw concurrently have different ones.
     pub(crate) fn of(seed: u64, lane: u64) -> Self {
         let mut draws = Self(seed ^ lane.wrapping_mul(0xd134_2543_de82_ef95));
         draws.next();
@@ -19,12 +19,12 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..limit`; 0 where that is empty.
+    /// A number in `0..limit`; 0 if that is empty.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next().checked_rem(limit).unwrap_or(0)
     }
 
-    /// One of these.
+    /// One of the choices; `None` if there are none.
     pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> Option<T> {
         let index = usize::try_from(self.below(choices.len() as u64)).unwrap_or(0);
         choices.get(index).copied()

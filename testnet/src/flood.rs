@@ -1,10 +1,11 @@
-//! `baton-testnet flood`: what honest clients notice while one node is flooded with requests: forged ones and signed ones
-//! of fresh sessions and identities, from one subnet and from many.
+//! `baton-testnet flood`: the service that honest clients get while one node is flooded. The requests are
+//! forged, or signed ones of new sessions and identities, from one subnet and from many.
 //!
-//! Node, store and attacker are processes; the attacker is one thread of the lowest priority, since on one machine it
-//! competes for the processors as no attacker over a network does. What that alone costs is measured by a burner that
-//! takes as much processor time and sends nothing. The node counts loopback addresses as it does public ones: honest
-//! clients come, together, from ::1, and each attack from a network 127.x.0.0/16 of its own. Quotas are the defaults.
+//! Node, store and attacker are processes. The attacker is one thread of the lowest priority, since on one
+//! machine it competes for the processors, unlike an attacker over a network. To measure that cost alone, a
+//! burner uses as much processor time and sends nothing. The node counts loopback addresses as it counts
+//! public ones: honest clients share ::1, and each attack comes from its own network 127.x.0.0/16. Quotas are
+//! the defaults.
 
 pub mod attack;
 mod shots;
@@ -60,28 +61,32 @@ pub(crate) struct FloodArgs {
     pub(crate) seed: u64,
 }
 
-/// From one honest turn's start to the next: a hundred a minute, of the hundred and twenty that a peer has.
+/// Time between the starts of two honest turns: a hundred a minute, below a peer's limit of a hundred and
+/// twenty.
 const TURN_EVERY: Duration = Duration::from_millis(600);
-/// Turns of an honest session before the next one begins.
+/// Turns of an honest session before the next session starts.
 const SESSION_TURNS: usize = 6;
-/// Turns of each client before anything is measured: it is known to the node then.
+/// Turns of each client before the measurement, so that the node knows the client.
 const WARM_UP: usize = 3;
-/// Time for an honest turn; beyond it, it failed.
+/// Time limit of an honest turn; a longer turn counts as failed.
 const TURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests of one identity in the signed attack from many subnets: what a peer has in a second. From one subnet each
-/// has an identity of its own; forged ones come under one until it is shut out.
+/// Requests of one identity in the signed attack from many subnets: a peer's limit in a second. From one
+/// subnet, each request has its own identity; forged requests share an identity until it is shut out.
 const EACH_OF_MANY: u64 = 20;
-/// Parts whose latency is reported and not judged. Under signed requests of hundreds of subnets, each within its share, the
-/// node serves as many turns as it can, ten times the honest ones: it is busy, as anybody may make it.
+/// Parts whose latency is reported but not judged. Under signed requests from hundreds of subnets, each
+/// within its share, the node serves as many turns as it can, ten times the honest ones. Any set of clients
+/// may load it like that.
 const UNJUDGED: [&str; 3] = ["quiet", "burner", "signed-many"];
-/// Megabytes of blobs that the node keeps in memory: few, so that it has them before its memory is looked at.
+/// Megabytes of blobs that the node caches in memory: so few that the cache is full before its memory is
+/// measured.
 const CACHE_MB: &str = "4";
-/// What the node's memory may grow by during a part, in MiB: its tables fill once and its allocator keeps what it had.
+/// Allowed growth of the node's memory during a part, in MiB: its tables fill once, and its allocator retains
+/// memory.
 pub const MOST_GROWTH_MIB: f64 = 24.0;
-/// What of that may come after the first third of a part.
+/// Allowed part of that growth after the first third of a part.
 pub const MOST_LATE_GROWTH_MIB: f64 = 12.0;
 
-/// What to do.
+/// Options of a flood.
 #[derive(Debug, Clone)]
 pub struct FloodOptions {
     /// Length of each part.
@@ -94,45 +99,46 @@ pub struct FloodOptions {
     pub clients: usize,
     /// Subnets of the attacks from many; 0 leaves them out.
     pub subnets: u16,
-    /// The parts beside the quiet one, by name; all if there are none.
+    /// Names of the parts besides the quiet one; all if empty.
     pub parts: Vec<String>,
     /// Seed of the attacker's sessions.
     pub seed: u64,
 }
 
-/// What honest clients saw in one part.
+/// Results of the honest clients in one part.
 #[derive(Debug, Clone, Serialize)]
 pub struct Honest {
     /// Turns that were answered and verified.
     pub turns: usize,
-    /// Turns that were not.
+    /// Turns that failed.
     pub failed: usize,
-    /// Why not.
+    /// The reasons.
     pub failures: Vec<String>,
-    /// From sending to the accepted turn, in milliseconds; of failed turns, until they failed.
+    /// Milliseconds from sending to the accepted turn, or to the failure.
     pub turn_ms: Quantiles,
     /// Attempts that failed before a turn was answered, by error code or reason.
     pub again: BTreeMap<String, u64>,
 }
 
-/// One part.
+/// Results of one part.
 #[derive(Debug, Clone, Serialize)]
 pub struct Part {
-    /// What the honest clients saw.
+    /// Results of the honest clients.
     pub honest: Honest,
     /// Their 99th percentile over that of the quiet part.
     pub p99_over_quiet: f64,
-    /// The same over that of the burner's part; none without one, and of the burner's own.
+    /// Their 99th percentile over that of the burner's part; `None` without a burner, and for the burner
+    /// itself.
     pub p99_over_burner: Option<f64>,
-    /// What the attacker did; nothing in the quiet part.
+    /// The attacker's report; empty in the quiet part.
     pub attacker: AttackReport,
-    /// What the node counted.
+    /// The node's counters.
     pub node: NodeCounts,
     /// Processors that the node used, on average.
     pub node_cpus: f64,
     /// The node's resident memory.
     pub node_mib: Memory,
-    /// The machine's load average at the end of the part, everything else that runs on it included.
+    /// The machine's load average at the end of the part, including all other programs.
     pub load_average: f64,
 }
 
@@ -141,7 +147,7 @@ pub struct Part {
 pub struct FloodReport {
     /// How the programs were built.
     pub build: &'static str,
-    /// Processors of the machine; the attacker has the same ones.
+    /// Processors of the machine, shared with the attacker.
     pub processors: usize,
     /// Length of each part.
     pub seconds: u64,
@@ -149,9 +155,9 @@ pub struct FloodReport {
     pub defence: bool,
     /// By name: `quiet`, `forged`, `signed`, `forged-many`, `signed-many`, `burner`.
     pub parts: BTreeMap<&'static str, Part>,
-    /// What went wrong, other than slowness; empty where the defence held.
+    /// Violations other than slowness; empty if the defence held.
     pub breaches: Vec<String>,
-    /// Where honest clients had to wait too long.
+    /// Parts in which honest clients waited too long.
     pub slow: Vec<String>,
 }
 
@@ -160,7 +166,7 @@ pub struct FloodReport {
 struct Wave {
     name: &'static str,
     attack: Attack,
-    /// Second byte of its addresses: what one attack used up is not charged to the next.
+    /// Second byte of its addresses, so that each attack has unused quotas.
     network: u8,
     subnets: usize,
     each: u64,
@@ -186,7 +192,7 @@ impl FloodOptions {
 }
 
 impl FloodReport {
-    /// What counts say against the defence. Nothing of it depends on how fast the machine is.
+    /// Finds violations in the counts. None of them depends on the machine's speed.
     fn find_breaches(&mut self, subnets: u16) {
         let Self { parts, breaches, seconds, .. } = self;
         let mut breach = |holds: bool, text: String| {
@@ -203,14 +209,15 @@ impl FloodReport {
                 format!("{name}: the node's memory still grew by {grew_late} MiB after a third of the time");
             breach(grew_late <= MOST_LATE_GROWTH_MIB, text);
         }
-        // A minute's worth at once, and what comes back meanwhile and in a few seconds more.
+        // A minute's burst, and the refill during the part and a few seconds more.
         let share = |a_minute: u64| a_minute + a_minute * (*seconds + 5) / 60;
         for name in ["forged", "forged-many"] {
             let Some(Part { node, attacker, .. }) = parts.get(name) else { continue };
             let at_node = per_part(attacker.at_node_per_second, *seconds);
             let verified = node.refused_as("BadSignature");
             let text = format!("{name}: {verified} signatures were verified of {at_node} requests");
-            // Each costs its subnet more of its turns than the one before: after some fifty, sixteen of them.
+            // Each forged request costs its subnet more turns than the one before: after some fifty, sixteen
+            // turns each.
             let each = 50 + share(600).saturating_sub(600).div_ceil(16);
             let most = if name == "forged" { each } else { u64::from(subnets) * each };
             breach(verified <= most, text);
@@ -241,7 +248,7 @@ fn per_part(per_second: f64, seconds: u64) -> u64 {
     Duration::try_from_secs_f64(per_second.max(0.0)).map_or(0, |count| count.as_secs() * seconds)
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
     let options = FloodOptions {
         seconds: args.seconds,
@@ -264,7 +271,7 @@ pub(crate) async fn command(args: FloodArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs all of it in a folder.
+/// Runs all parts in a folder.
 ///
 /// # Errors
 /// When a process does not start, or the warm-up fails.
@@ -299,7 +306,7 @@ pub async fn run(folder: &Path, options: &FloodOptions) -> anyhow::Result<FloodR
         parts.insert(wave.name, bench.part(Some(wave), 0.0).await?);
     }
     if options.has("burner") {
-        // The least that an attack took, so that none is compared with more than its own.
+        // The least processor time of an attack, so that no attack is compared with a burner that used more.
         let attacks = parts.iter().filter(|(name, _)| **name != "quiet");
         let duty = attacks.map(|(_, part)| part.attacker.cpus).fold(1.0, f64::min);
         let wave = Wave { name: "burner", attack: Attack::Burner, network: 0, subnets: 1, each: 0 };
@@ -343,7 +350,7 @@ async fn open_client(network: &Network, folder: &Path, number: usize) -> anyhow:
     Ok(Client::open(config).await?)
 }
 
-/// What every part needs.
+/// The shared state of all parts.
 struct Bench<'a> {
     folder: &'a Path,
     network: &'a Network,
@@ -405,7 +412,7 @@ impl Bench<'_> {
     }
 }
 
-/// How long honest clients go on.
+/// When honest clients stop.
 #[derive(Clone, Copy)]
 enum Until {
     Turns(usize),
@@ -415,7 +422,7 @@ enum Until {
 async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest> {
     let mut tasks = JoinSet::new();
     for (number, client) in clients.iter().enumerate() {
-        // Not all at the same moment: their turns would wait for each other.
+        // Staggered, so that their turns do not wait for each other.
         let offset = TURN_EVERY * u32::try_from(number)? / u32::try_from(clients.len())?;
         tasks.spawn(talk(client.clone(), offset, until));
     }
@@ -433,10 +440,10 @@ async fn honest(clients: &[Arc<Client>], until: Until) -> anyhow::Result<Honest>
     Ok(Honest { turns, failed, failures, turn_ms: Quantiles::of(&times), again })
 }
 
-/// How long each turn took and why it was not answered, and why attempts failed on the way.
+/// Each turn's time and failure, and the reasons of failed attempts.
 type Talked = (Vec<(f64, Result<(), String>)>, Vec<String>);
 
-/// One honest client.
+/// Runs one honest client.
 async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Result<Talked> {
     tokio::time::sleep(offset).await;
     let began = Instant::now();
@@ -467,7 +474,7 @@ async fn talk(client: Arc<Client>, offset: Duration, until: Until) -> anyhow::Re
         let failed = answered.is_err();
         times.push((begun.elapsed().as_secs_f64() * 1000.0, answered));
         if failed {
-            // What is not finished there would be finished first.
+            // Resuming the failed turn would come first in the old session.
             session = Some(client.new_session(NewSession::default()).await?);
         }
         tokio::time::sleep(TURN_EVERY.saturating_sub(begun.elapsed())).await;
@@ -513,7 +520,7 @@ fn print(report: &FloodReport) {
     }
 }
 
-/// What both sides of the attacker's pipe agree on.
+/// The event on the attacker's output pipe.
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
     event: String,

@@ -1,9 +1,9 @@
-//! Nodes that lie: real peers with a real mesh, a valid node record and the echo engine, of which everything that goes out
-//! may be something else.
+//! Byzantine nodes: real peers with a real mesh, a valid node record and the echo engine, which may falsify
+//! any of their output.
 //!
-//! Behind each is the honest turn service of `baton-node`. In front of it sits somebody who holds the node's keys: he opens
-//! the sealed reply, changes what the lie wants changed, signs again and seals again. So a client meets lies that are
-//! right in everything else. What was told when is in the [`Ledger`].
+//! Behind each is the honest turn service of `baton-node`. A proxy in front of it holds the node's keys: it
+//! opens the sealed reply, makes its change, signs again and seals again. So all else about the falsified
+//! reply is valid. The [`Ledger`] records each falsified reply.
 
 mod forging;
 mod ledger;
@@ -51,14 +51,14 @@ pub use ledger::{AttemptKey, Ledger, Told};
 use lies::Script;
 pub use lies::{Behaviour, Lie};
 
-/// Bytes between the two halves of a hostile node, in each direction: a few frames of tokens.
+/// Bytes buffered between the two halves of a byzantine node, in each direction: a few frames of tokens.
 const PIPE_BYTES: usize = 64 * 1024;
-/// How long a record of a hostile node holds: longer than any run.
+/// Lifetime of a byzantine node's record: longer than any run.
 const RECORD_LIFE_MS: u64 = 3_600_000;
-/// How long a client is waited for that was kept waiting.
+/// How long a stalling node holds the stream open for its client.
 const HOLD: Duration = Duration::from_secs(120);
 
-/// How a hostile node is started.
+/// Options for starting a byzantine node.
 #[derive(Clone, Debug)]
 pub struct HostileOptions<'a> {
     /// Its folder, for the honest half's journal.
@@ -69,22 +69,22 @@ pub struct HostileOptions<'a> {
     pub shards: u16,
     /// Pause before each token.
     pub echo_delay: Duration,
-    /// Whom it is connected with.
+    /// Its bootstrap peers.
     pub bootstrap: Vec<Multiaddr>,
-    /// What it does, in turn.
+    /// Its behaviours, in turn.
     pub behaviours: Vec<Behaviour>,
-    /// Where in that it begins.
+    /// Index of the first behaviour.
     pub begin: usize,
-    /// Where it notes what it told.
+    /// The ledger for its falsified replies.
     pub ledger: Ledger,
 }
 
-/// A running hostile node.
+/// A running byzantine node.
 #[derive(Debug)]
 pub struct HostileNode {
     /// Its identity.
     pub node: NodeId,
-    /// Where it is, with `/p2p/`.
+    /// Its addresses, with `/p2p/`.
     pub addresses: Vec<Multiaddr>,
     meshes: [MeshHandle; 2],
     stop: CancellationToken,
@@ -92,7 +92,7 @@ pub struct HostileNode {
     honest: JoinHandle<Result<(), ServiceError>>,
 }
 
-/// The keys of a hostile node, and its record.
+/// The keys of a byzantine node, and its record.
 struct Keys {
     signing: SecretSigningKey,
     exchange: ExchangeSecret,
@@ -130,17 +130,17 @@ impl NodeIdentity for Keys {
     }
 }
 
-/// What the tasks of a hostile node share.
+/// Shared state of a byzantine node's tasks.
 struct Liar {
     keys: Arc<Keys>,
     honest: NodeService,
     script: Mutex<Script>,
     ledger: Ledger,
-    /// Attempts that were lied about, with what is said of them when asked.
+    /// Falsified attempts, with the reply to a later status request.
     asked_later: Mutex<HashMap<(TurnId, u32), Option<OtherTurn>>>,
 }
 
-/// What a node says that it sealed, when it is asked about an attempt.
+/// The sealed turn of another attempt, for a false status reply.
 #[derive(Clone)]
 struct OtherTurn {
     attempt: AttemptKey,
@@ -148,10 +148,10 @@ struct OtherTurn {
 }
 
 impl HostileNode {
-    /// Starts one.
+    /// Starts a byzantine node.
     ///
     /// # Errors
-    /// What could not be opened or listened on.
+    /// The error of opening its journal or of listening.
     pub async fn start(options: HostileOptions<'_>) -> anyhow::Result<Self> {
         let engine =
             EchoEngine::new(&EchoConfig { token_delay: options.echo_delay, ..EchoConfig::default() })?;
@@ -173,7 +173,7 @@ impl HostileNode {
         let (mesh, incoming) = Mesh::spawn(keys.signing.expose_seed(), config).await?;
         let addresses = mesh.bootstrap_addrs();
         let _ = keys.addresses.set(mesh.listen_addrs().iter().map(ToString::to_string).collect());
-        // The honest half takes turns from the liar alone; its own mesh reaches nobody.
+        // The honest half receives turns from the proxy alone; its own mesh has no peers.
         let (own, nobody) =
             Mesh::spawn(keys.signing.expose_seed(), MeshConfig::server(agent, Vec::new())).await?;
         let honest = NodeService::new(deps(&options, engine, keys.clone(), mesh.clone())?);
@@ -191,7 +191,7 @@ impl HostileNode {
         Ok(Self { node, addresses, meshes: [mesh, own], stop, serving, honest: running })
     }
 
-    /// Stops it, and joins its tasks.
+    /// Stops it and joins its tasks.
     ///
     /// # Errors
     /// When its honest half failed.
@@ -223,7 +223,7 @@ fn deps(
         journal,
         limits: ServiceLimits {
             prices: BTreeMap::new(),
-            // What was cut short for a lie is of no use to anybody.
+            // A turn interrupted on purpose is of no further use.
             attach_grace: Duration::ZERO,
             drain_grace: Duration::from_secs(1),
             ..ServiceLimits::default()
@@ -255,7 +255,7 @@ async fn accept(liar: Arc<Liar>, mut incoming: Incoming, stop: CancellationToken
 }
 
 async fn serve(liar: Arc<Liar>, stream: TurnStream) {
-    // A client that goes away is what most lies lead to.
+    // Most misbehaviour makes the client disconnect.
     if let Err(error) = liar.answer(stream).await {
         tracing::debug!(%error, "a substream of a hostile node ended");
     }
@@ -278,14 +278,14 @@ impl Liar {
         }
     }
 
-    /// Asks the honest half, and hands its answer on as it is.
+    /// Passes a request to the honest half, and its reply back unchanged.
     async fn pass(&self, stream: TurnStream, request: &[u8]) -> Result<(), FrameError> {
         let mut honest = self.ask_honest(stream.remote());
         honest.send(request).await?;
         relay(honest, stream).await
     }
 
-    /// A substream to the honest half, as if the client had opened it there.
+    /// A substream to the honest half, as if the client had opened it.
     fn ask_honest(&self, client: NodeId) -> TurnStream {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
         let name = TURN_PROTOCOL;
@@ -293,7 +293,7 @@ impl Liar {
         TurnStream::from_io(self.keys.signing.node_id(), name.as_ref(), near.compat())
     }
 
-    /// What is said of an attempt that was lied about; none where the honest half may speak.
+    /// The false status of a falsified attempt; `None` if the honest half may reply.
     fn status(&self, asked: SignedBytes) -> Option<NodeFrame> {
         let asked = Signed::<StatusRequest>::verify(asked).ok()?;
         let sealed = lock(&self.asked_later).get(&(asked.turn_id, asked.attempt)).cloned()?;
@@ -306,7 +306,8 @@ impl Liar {
         })
     }
 
-    /// The blob of another turn. Only who has that can tell that it is another: what comes before is an answer cut short.
+    /// The blob of another turn. Only this blob proves the substitution; before it, the reply looks merely
+    /// cut short.
     fn other_blob(&self, digest: BlobDigest) -> Option<Vec<u8>> {
         let later = lock(&self.asked_later);
         let other = later.values().flatten().find(|other| other.sealed.blob_digest == digest)?;
@@ -315,7 +316,7 @@ impl Liar {
     }
 }
 
-/// Hands frames on until the honest half ends its reply.
+/// Forwards frames until the honest half ends its reply.
 async fn relay(mut from: TurnStream, mut to: TurnStream) -> Result<(), FrameError> {
     while let Some(frame) = from.recv(MAX_NODE_FRAME_BYTES).await? {
         to.send(&frame).await?;
@@ -329,6 +330,6 @@ async fn send_only(mut stream: TurnStream, frame: &NodeFrame) -> Result<(), Fram
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is one step, so a panic elsewhere leaves the data whole.
+    // Every change is one step, so a panic elsewhere leaves the data consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

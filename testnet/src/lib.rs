@@ -1,5 +1,5 @@
-//! A whole Baton network on one machine, as processes: the `baton-testnet` command with its demo, its shows and
-//! benchmarks, and the network itself for tests of other kinds.
+//! A whole Baton network on one machine, as processes. This crate holds the `baton-testnet` command with its
+//! demo, stress runs and benchmarks, and the network for other tests.
 
 mod bench;
 pub mod chaos;
@@ -23,15 +23,15 @@ use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
 
-/// The `baton-testnet` command.
+/// Runs the `baton-testnet` command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if matches!(cli.command, Command::Warden) {
-        // Before anything else is started: it must outlive whoever started it.
+        // Before anything else starts: the warden must outlive the process that started it.
         return process::warden::run();
     }
-    // The store's warnings name damaged files: they are for its operator.
+    // The store's warnings name damaged files for its operator.
     let level = if matches!(cli.command, Command::Store(_)) { "warn" } else { "error" };
     init_logging(cli.log.as_deref().unwrap_or(level));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

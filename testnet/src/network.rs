@@ -1,4 +1,4 @@
-//! A whole network on this machine: a store and nodes, each a process of its own, in one folder.
+//! A whole network on this machine, in one folder: a store and nodes, each in its own process.
 
 use std::path::{Path, PathBuf};
 
@@ -17,22 +17,22 @@ pub enum EngineChoice {
     Echo,
 }
 
-/// How nodes are started.
+/// Options for starting nodes.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// The engine.
     pub engine: EngineChoice,
     /// Shard count of the store.
     pub shards: u16,
-    /// Faults that the store makes, as for `baton-testnet store --faults`.
+    /// Faults that the store injects, as for `baton-testnet store --faults`.
     pub store_faults: Option<String>,
-    /// Tokens of context, where not the model's own.
+    /// Tokens of context, if not the model's own.
     pub context_tokens: Option<u32>,
     /// Pause before each token of the echo engine.
     pub echo_delay_ms: u64,
     /// Folder of downloaded models.
     pub model_dir: Option<PathBuf>,
-    /// More arguments for `baton-node run`.
+    /// Additional arguments for `baton-node run`.
     pub extra: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct StoreProcess {
     pub process: Process,
     /// URL of its HTTP interface.
     pub url: String,
-    /// URL of the interface that damages what is stored.
+    /// URL of the interface that damages stored data.
     pub admin: String,
 }
 
@@ -66,7 +66,7 @@ struct ListedBlob {
     blob_id: String,
 }
 
-/// What the store holds.
+/// The store's usage.
 #[derive(serde::Deserialize)]
 struct StoreUsage {
     blobs: u64,
@@ -75,30 +75,27 @@ struct StoreUsage {
 /// A store and some nodes.
 #[derive(Debug)]
 pub struct Network {
-    /// Everything it keeps.
+    /// The folder with all its data.
     pub folder: PathBuf,
-    /// How nodes are started.
+    /// Options for starting nodes.
     pub options: NodeOptions,
     /// The store, unless stopped.
     pub store: Option<StoreProcess>,
     store_url: String,
     nodes_store_url: Option<String>,
-    /// Ports of the nodes that have one of their own.
+    /// Fixed ports of nodes, by index.
     ports: Vec<u16>,
-    /// How many of the first nodes the others are told of.
+    /// How many of the first nodes serve the others as bootstrap peers.
     hub: usize,
-    /// The nodes; none where one was stopped.
+    /// The nodes; `None` for a stopped one.
     pub nodes: Vec<Option<NodeProcess>>,
 }
 
 impl Network {
-    /// Starts the store, then the nodes, each knowing those before it.
+    /// Starts the store, then the nodes, each bootstrapped with the nodes before it.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
-    ///
-    /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn start(folder: &Path, count: usize, options: NodeOptions) -> anyhow::Result<Self> {
         let store = start_store(folder, &options, None).await?;
         let store_url = store.url.clone();
@@ -119,32 +116,33 @@ impl Network {
         Ok(network)
     }
 
-    /// Makes nodes that are started from now on reach the store by another URL, such as a proxy's.
+    /// Makes nodes that start later reach the store by another URL, such as a proxy's.
     pub fn reach_store_by(&mut self, url: &str) {
         self.nodes_store_url = Some(url.to_owned());
     }
 
-    /// Gives nodes that are started from now on fixed ports, by their index, so that they are found again after a restart.
-    /// Ports below the range that the system gives out are best: nobody is given them while a node is down.
+    /// Gives nodes that start later fixed ports, by index, so that they keep their address after a restart.
+    ///
+    /// Ports below the ephemeral range are best: the system assigns none of them while a node is down.
     pub fn use_ports(&mut self, ports: Vec<u16>) {
         self.ports = ports;
     }
 
-    /// Tells nodes that are started from now on of the first `hub` ones only, and not of all that run.
+    /// Bootstraps nodes that start later with the first `hub` nodes only, instead of all running ones.
     pub fn bootstrap_to(&mut self, hub: usize) {
         self.hub = hub;
     }
 
-    /// URL of the store, also while it is stopped.
+    /// URL of the store, even while it is stopped.
     #[must_use]
     pub fn store_url(&self) -> &str {
         &self.store_url
     }
 
-    /// Starts, or starts again, the node at an index; its folder keeps its key and journal.
+    /// Starts or restarts the node at an index; its folder keeps its key and journal.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn start_node(&mut self, index: usize, extra: &[String]) -> anyhow::Result<NodeId> {
         let name = format!("node-{index}");
         let folder = self.folder.join(&name);
@@ -195,19 +193,19 @@ impl Network {
         Ok(node)
     }
 
-    /// Adds a fresh node.
+    /// Adds a new node.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn add_node(&mut self, extra: &[String]) -> anyhow::Result<NodeId> {
         self.nodes.push(None);
         self.start_node(self.nodes.len() - 1, extra).await
     }
 
-    /// `kill -9` of a node.
+    /// Kills a node with `kill -9`.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn kill_node(&mut self, node: NodeId) -> anyhow::Result<()> {
         let index = self.index_of(node).context("no such node")?;
         match self.nodes.get_mut(index).and_then(Option::take) {
@@ -216,10 +214,10 @@ impl Network {
         }
     }
 
-    /// SIGTERM to a node.
+    /// Sends SIGTERM to a node.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn stop_node(&mut self, node: NodeId) -> anyhow::Result<()> {
         let index = self.index_of(node).context("no such node")?;
         match self.nodes.get_mut(index).and_then(Option::take) {
@@ -228,7 +226,7 @@ impl Network {
         }
     }
 
-    /// Where a node stands in the list of those running.
+    /// Index of a running node.
     #[must_use]
     pub fn index_of(&self, node: NodeId) -> Option<usize> {
         self.nodes.iter().position(|slot| slot.as_ref().is_some_and(|running| running.node == node))
@@ -245,10 +243,10 @@ impl Network {
         self.running().filter_map(|node| node.addresses.first().cloned()).collect()
     }
 
-    /// SIGTERM to the store; its data stays.
+    /// Sends SIGTERM to the store; its data stays.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn stop_store(&mut self) -> anyhow::Result<()> {
         match self.store.take() {
             Some(mut store) => store.process.terminate().await,
@@ -256,10 +254,10 @@ impl Network {
         }
     }
 
-    /// `kill -9` of the store; its data stays.
+    /// Kills the store with `kill -9`; its data stays.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn kill_store(&mut self) -> anyhow::Result<()> {
         match self.store.take() {
             Some(mut store) => store.process.kill().await,
@@ -267,10 +265,10 @@ impl Network {
         }
     }
 
-    /// Forgets a stored blob, as a store that lost it would.
+    /// Deletes a stored blob, as a store that lost it would.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store does not respond.
     pub async fn forget_blob(&self, id: BlobId) -> anyhow::Result<()> {
         let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
         reqwest::Client::new().delete(url).send().await?.error_for_status()?;
@@ -280,17 +278,17 @@ impl Network {
     /// Starts the store again at its old address.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn restart_store(&mut self) -> anyhow::Result<()> {
         let address = self.store_url.trim_start_matches("http://").to_owned();
         self.store = Some(start_store(&self.folder, &self.options, Some(&address)).await?);
         Ok(())
     }
 
-    /// Stops everything in good order.
+    /// Stops nodes and store with SIGTERM.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let nodes: Vec<NodeId> = self.running().map(|node| node.node).collect();
         for node in nodes {
@@ -303,40 +301,40 @@ impl Network {
         Ok(&self.store.as_ref().context("the store is stopped")?.admin)
     }
 
-    /// Replaces the stored bytes under an ID, as a hostile store would.
+    /// Replaces the stored bytes under an ID, as a byzantine store would.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn replace_blob(&self, id: BlobId, bytes: Vec<u8>) -> anyhow::Result<()> {
         let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
         reqwest::Client::new().put(url).body(bytes).send().await?.error_for_status()?;
         Ok(())
     }
 
-    /// Puts a head record in the index past its rules, as a hostile index would.
+    /// Writes a head record to the index without its checks, as a byzantine index would.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn force_head(&self, record: Vec<u8>) -> anyhow::Result<()> {
         let url = format!("{}/admin/heads", self.admin_url()?);
         reqwest::Client::new().put(url).body(record).send().await?.error_for_status()?;
         Ok(())
     }
 
-    /// How many blobs are stored.
+    /// The number of stored blobs.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store does not respond.
     pub async fn blob_count(&self) -> anyhow::Result<u64> {
         let url = format!("{}/admin/usage", self.admin_url()?);
         let usage: StoreUsage = reqwest::get(url).await?.error_for_status()?.json().await?;
         Ok(usage.blobs)
     }
 
-    /// Every stored blob's bytes.
+    /// The bytes of every stored blob.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store does not respond.
     pub async fn all_blobs(&self) -> anyhow::Result<Vec<(BlobId, Vec<u8>)>> {
         let mut blobs = Vec::new();
         for id in self.list_blobs().await? {
@@ -348,17 +346,17 @@ impl Network {
     /// The IDs of all stored blobs.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store does not respond.
     pub async fn list_blobs(&self) -> anyhow::Result<Vec<BlobId>> {
         let url = format!("{}/admin/blobs", self.admin_url()?);
         let listed: Vec<ListedBlob> = reqwest::get(url).await?.error_for_status()?.json().await?;
         Ok(listed.iter().map(|blob| blob.blob_id.parse()).collect::<Result<_, _>>()?)
     }
 
-    /// One stored blob's bytes, as they are on the store's disk.
+    /// The bytes of one stored blob, as on the store's disk.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn read_blob(&self, id: BlobId) -> anyhow::Result<Vec<u8>> {
         let url = format!("{}/admin/blobs/{id}", self.admin_url()?);
         Ok(reqwest::get(url).await?.error_for_status()?.bytes().await?.to_vec())

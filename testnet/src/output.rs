@@ -1,8 +1,8 @@
-//! What the commands print, and how they wait for the end.
+//! Printed output of the commands, and their wait for a signal.
 
 use std::io::{IsTerminal as _, Write as _};
 
-/// Prints one line on standard output. A reader that went away is its own choice, not an error.
+/// Prints one line on standard output. A closed reader is no error.
 pub(crate) fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -17,7 +17,7 @@ pub(crate) fn note(text: &str) {
     };
 }
 
-/// Does something until it is done, or a signal comes: then it is dropped, and with it the processes that it started.
+/// Runs `work` until it is done or a signal comes. A signal drops it, with the processes that it started.
 pub(crate) async fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::select! {
         biased;

@@ -1,7 +1,8 @@
-//! One child process of the test network: started with `--json`, watched by its event lines, stopped or killed.
+//! One child process of the test network: started with `--json`, watched by its event lines, stopped or
+//! killed.
 //!
-//! No child outlives this process: a dropped [`Process`] is killed, and [`warden`] kills what a death of this process
-//! itself leaves behind. Each child can be shown a full disk, by a limit on the sizes of its files.
+//! No child outlives this process: dropping a [`Process`] kills it, and [`warden`] kills the children of a
+//! killed process. A limit on file sizes can simulate a full disk for each child.
 
 pub mod warden;
 
@@ -22,23 +23,24 @@ use tokio::{
 };
 use warden::Ward;
 
-/// Event lines not yet looked at. A process of ours prints a handful; the reader drops none below this.
+/// Event lines waiting to be read. Our processes print a handful, so the reader drops none.
 const EVENT_QUEUE: usize = 64;
-/// How long a process may take to say it is ready: a node loads its model first.
+/// Time for a process to become ready: a node loads its model first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A write beyond the limit on file sizes is an error then, as on a full disk, and not the end of the process.
+/// Turns a write beyond the file size limit into an error, as on a full disk, instead of a fatal signal.
 const IGNORE_SIGXFSZ: &str = "trap '' XFSZ; exec \"$@\"";
-/// The same, with the disk full from the first write on. The hard limit stays, so that space can be freed.
+/// The same, with a full disk from the first write on. The hard limit stays, so that space can be freed.
 const START_ON_FULL_DISK: &str = "trap '' XFSZ; ulimit -S -f 0; exec \"$@\"";
 
-/// What a program finds on its disk.
+/// The simulated state of a program's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Disk {
-    /// Space.
+    /// It has space.
     #[default]
     Roomy,
-    /// No space: every write to a file fails with EFBIG. Empty files can be made, as on a disk that is full.
+    /// It has no space: every write to a file fails with EFBIG. Empty files can be created, as on a full
+    /// disk.
     Full,
 }
 
@@ -46,20 +48,20 @@ pub enum Disk {
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    // Fields are dropped in order: the child is killed before the warden forgets it.
+    // Fields drop in order: the child is killed before the warden forgets it.
     child: Child,
     _ward: Ward,
     events: mpsc::Receiver<Value>,
     log: PathBuf,
-    /// What it said when it was ready.
+    /// The event that it printed when ready.
     pub ready: Value,
 }
 
 impl Process {
-    /// Starts a program of this project, found beside this one, and waits until it says that it is ready.
+    /// Starts a program of this project, from this program's folder, and waits until it is ready.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn start(name: &str, program: &str, args: &[String], folder: &Path) -> anyhow::Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&log);
@@ -74,10 +76,10 @@ impl Process {
         Ok(process)
     }
 
-    /// The next event of a kind; others before it are skipped.
+    /// The next event of a kind; earlier events of other kinds are skipped.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn wait_event(&mut self, kind: &str, within: Duration) -> anyhow::Result<Value> {
         let wanted = async {
             loop {
@@ -95,18 +97,18 @@ impl Process {
         }
     }
 
-    /// `kill -9`, and waits until the process is gone.
+    /// Kills the process with `kill -9`, and waits until it is gone.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits for the end.
     ///
     /// # Errors
-    /// What went wrong, with the process's last log lines where it has any.
+    /// The failure, with the process's last log lines if it has any.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
@@ -121,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Takes the space of the process's disk away, or gives it back.
+    /// Fills or frees the process's simulated disk.
     ///
     /// # Errors
     /// When the process has ended.
@@ -144,7 +146,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// The process id, while it runs.
+    /// The process ID, while it runs.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.id()
@@ -160,10 +162,11 @@ impl Process {
     }
 }
 
-/// A call of a program of this project, with its outputs in pipes: a log on the child's full disk would be its end.
+/// A command for a program of this project. Its outputs are pipes, since a write to a log on the child's full
+/// disk would fail.
 ///
 /// # Errors
-/// That the program is not there.
+/// When the program does not exist.
 pub(crate) fn command(program: &str, args: &[String], disk: Disk) -> anyhow::Result<Command> {
     let script = match disk {
         Disk::Roomy => IGNORE_SIGXFSZ,
@@ -172,22 +175,23 @@ pub(crate) fn command(program: &str, args: &[String], disk: Disk) -> anyhow::Res
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(sibling(program)?).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Of its own group: what a terminal sends ends this process, which then ends the child in good order.
+    // A separate process group: a signal from the terminal reaches this process alone, which then stops the
+    // child in order.
     command.process_group(0).kill_on_drop(true);
     Ok(command)
 }
 
-/// Starts it, and puts it under the warden.
+/// Starts a command, and registers the child with the warden.
 ///
 /// # Errors
-/// When it or the warden cannot be started.
+/// When the child or the warden cannot be started.
 pub(crate) fn spawn(mut command: Command) -> anyhow::Result<(Child, Ward)> {
     let child = command.spawn().context("cannot start a program by `sh`")?;
     let ward = Ward::of(&child)?;
     Ok((child, ward))
 }
 
-/// Writes what a child logs to its file, until it ends.
+/// Writes a child's log output to its file, until it ends.
 async fn keep_log(mut stderr: impl AsyncRead + Unpin, mut file: tokio::fs::File) {
     if let Err(error) = tokio::io::copy(&mut stderr, &mut file).await {
         tracing::warn!(%error, "a child's log cannot be written");
@@ -208,10 +212,11 @@ fn read_events(stdout: ChildStdout) -> mpsc::Receiver<Value> {
     events
 }
 
-/// A program of this project, in the folder of the running one (or its parent, for test binaries).
+/// The path of a program of this project, in the folder of the running one (or its parent, for test
+/// binaries).
 ///
 /// # Errors
-/// That it is not there, and how to build it.
+/// When the program does not exist; the error says how to build it.
 pub fn sibling(program: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own path")?;
     let folders = own.ancestors().skip(1).take(2);

@@ -1,5 +1,5 @@
-//! The wire protocol by hand, as an attacker or a replaying network would use it: a request is built once and its
-//! bytes are sent as often and to whomever one likes.
+//! The wire protocol by hand, as an attacker or a replaying network would use it. A request is built once,
+//! and its bytes can be sent repeatedly to any node.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use baton_proto::{
 };
 use tokio::time::Instant;
 
-/// Time for one exchange by hand.
+/// Time limit of one exchange.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request whose bytes can be sent again.
@@ -36,16 +36,16 @@ pub(crate) struct RawTurn {
     auth_hash: AuthHash,
 }
 
-/// What came back.
+/// The node's reply.
 #[derive(Debug, Default)]
 pub(crate) struct RawReply {
     pub(crate) refused: Option<ErrorCode>,
     pub(crate) committed: Option<Committed>,
-    /// Chunks that carried tokens: none where nothing was generated for this connection.
+    /// Chunks with tokens: zero if the node generated nothing for this connection.
     pub(crate) token_chunks: usize,
 }
 
-/// Asks a node for its record, and verifies it.
+/// Requests a node's record, and verifies it.
 pub(crate) async fn node_record(
     mesh: &MeshHandle,
     node: NodeId,
@@ -60,16 +60,16 @@ pub(crate) async fn node_record(
     }
 }
 
-/// What follows from an exported session for its next turn.
+/// The data of an exported session's next turn.
 pub(crate) struct Next {
     pub(crate) seq: u64,
     prev_link: LinkHash,
     prev_blob: BlobRef,
-    /// Opens the last segment with every record in it, and nothing older.
+    /// Grants the last segment with all its records, and no older segment.
     pub(crate) grant: Grant,
 }
 
-/// The place of the next turn, and a grant of the whole last segment.
+/// The position of the next turn, and a grant of the whole last segment.
 pub(crate) fn next(
     export: &Export,
     root: &SessionRoot,
@@ -118,7 +118,7 @@ pub(crate) fn next(
     Ok(Next { seq, prev_link, prev_blob, grant })
 }
 
-/// Builds the turn after an exported session's head, to be served by one node until `expires_ms`.
+/// Builds the turn after an exported session's head, for one node, valid until `expires_ms`.
 pub(crate) fn build(
     export: &Export,
     root: &SessionRoot,

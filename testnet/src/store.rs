@@ -1,4 +1,4 @@
-//! `baton-testnet store`: the embedded Walrus-compatible store as a process of its own.
+//! `baton-testnet store`: the embedded Walrus-compatible store as its own process.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -14,7 +14,8 @@ use baton_walrus_client::{
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
-/// Default sum of blob bytes kept: room for a hundred long conversations, and far from filling a laptop's disk.
+/// Default limit on stored blob bytes: enough for a hundred long conversations, and far from filling a
+/// laptop's disk.
 const DEFAULT_QUOTA_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
 const FAULTS_HELP: &str = "\
@@ -98,7 +99,7 @@ struct FsckArgs {
     json: bool,
 }
 
-/// Looks at a store's folder, prints what was found, and fails when something is wrong and stays so.
+/// Checks a store's folder and prints the report. Fails if damage remains.
 async fn fsck(args: FsckArgs) -> anyhow::Result<()> {
     let FsckArgs { data_dir, repair, json } = args;
     let checking = tokio::task::spawn_blocking(move || check(&data_dir, repair));
@@ -142,7 +143,7 @@ fn report_lines(report: &CheckReport) -> Vec<String> {
     lines
 }
 
-/// Serves until SIGTERM or Ctrl-C, or does what the subcommand says.
+/// Serves until SIGTERM or Ctrl-C, or runs the subcommand.
 pub(crate) async fn run(args: StoreArgs) -> anyhow::Result<()> {
     match args.command {
         Some(StoreCommand::Fsck(args)) => fsck(args).await,
@@ -202,7 +203,7 @@ async fn serve(args: StoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A number with s, m, h or d, above zero.
+/// Parses a number with s, m, h or d, above zero.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
@@ -220,7 +221,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "too short or too long".to_owned())
 }
 
-/// The head index takes only records that are signed by the key they are indexed under.
+/// Accepts a head record only if the key that indexes it has signed it.
 fn validate_head(bytes: &[u8]) -> Result<HeadIdentity, String> {
     let limit = HeadRecord::MAX_BYTES;
     if bytes.len() > limit {

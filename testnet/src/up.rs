@@ -1,4 +1,4 @@
-//! `baton-testnet up`: keeps a network running until it is told to stop.
+//! `baton-testnet up`: runs a network until a signal stops it.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
     network.stop().await
 }
 
-/// Settings for the client, so that its command line stays short.
+/// Writes a configuration for the client, which keeps its command line short.
 fn write_config(network: &Network, folder: &Path) -> anyhow::Result<PathBuf> {
     let nodes: Vec<String> = network.addresses().iter().map(|address| format!("\"{address}\"")).collect();
     let (store, shards) = (network.store_url(), network.options.shards);

@@ -1,14 +1,14 @@
-//! Kills, full disks, damaged files, old copies and wrong clocks on real processes: what was acknowledged is there. A few
-//! seeds; `BATON_FULL=1` runs two hundred, `BATON_SEED` repeats one.
+//! Kills, full disks, damaged files, old copies and wrong clocks on real processes: every acknowledged turn
+//! and fact is there. A few seeds; `BATON_FULL=1` runs two hundred, `BATON_SEED` repeats one.
 
 use std::ops::RangeInclusive;
 
 use baton_testnet::chaos::{ChaosOptions, Scenario, chaos};
 
-/// So many trials of each scenario.
+/// Seeds, with one trial of each scenario.
 const SAMPLE: RangeInclusive<u64> = 1..=3;
 const FULL: RangeInclusive<u64> = 1..=200;
-/// Trials at once: they mostly wait.
+/// Trials at once; they mostly wait.
 const LANES: usize = 10;
 
 fn seeds() -> RangeInclusive<u64> {
@@ -38,7 +38,7 @@ async fn what_was_acknowledged_is_there_whatever_was_done_to_the_programs() {
     for scenario in Scenario::ALL {
         let tally = &report.scenarios[&scenario];
         assert_eq!(tally.trials, trials, "{scenario:?}");
-        // A first start acknowledges nothing where it makes a key alone.
+        // A first start that only creates a key acknowledges nothing.
         assert!(tally.acknowledged > 0 || scenario == Scenario::FirstStart, "{scenario:?}: {tally:?}");
     }
 }

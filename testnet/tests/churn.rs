@@ -1,5 +1,6 @@
-//! Conversations while nodes are killed and started, with a hostile node of each kind: nothing accepted is lost or wrong, and
-//! every lie is found out by name. A short run; `BATON_FULL=1` makes it the whole one, `BATON_SEED` repeats one.
+//! Conversations while nodes are killed and restarted, with a byzantine node of each behaviour. No accepted
+//! turn is lost or wrong, and every lie is detected by name. The test is a short run; `BATON_FULL=1` makes it
+//! the whole one, `BATON_SEED` repeats one.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::time::Duration;
@@ -23,7 +24,7 @@ async fn run(options: ChurnOptions) -> Report {
     report
 }
 
-/// What holds of every run.
+/// Checks that hold for every run.
 fn check(report: &Report) {
     assert_eq!(report.violations, Vec::<String>::new());
     assert!(report.turns >= report.clients as u64 * 2, "{} turns", report.turns);
@@ -32,7 +33,7 @@ fn check(report: &Report) {
     assert!(report.kills > 0 && report.starts > 0, "{} killed, {} started", report.kills, report.starts);
 }
 
-/// Of so many behaviours at least, lies were told, and found out.
+/// Checks that lies of at least this many behaviours were told and detected.
 fn check_lies(report: &Report, behaviours: usize) {
     let found_out = |behaviour: Behaviour| {
         let mut rows = report.lies.iter().filter(|row| row.behaviour == behaviour);
@@ -59,7 +60,7 @@ async fn nodes_that_come_and_go_and_lie_lose_no_turn_and_no_token() {
         check(&report);
         check_lies(&report, Behaviour::ALL.len());
     } else {
-        // In a quarter of a minute a kill may miss every answer that has begun.
+        // In a quarter of a minute, the kills may miss every running answer.
         let mut continued = 0;
         for _ in 0..3 {
             let report = run(short()).await;

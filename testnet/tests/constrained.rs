@@ -1,5 +1,5 @@
-//! An answer under a schema, from two real nodes with the real model: the first is killed in the middle of it, and the
-//! other continues it to what it would have been. And how likely its tokens were, over both.
+//! An answer under a schema, from two real nodes with the real model. The first node is killed midway; the
+//! other must continue to the same answer. The test also checks the token probabilities over both.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::{sync::Notify, time::timeout};
 
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Draws until the second node is asked first; each is about even.
+/// Rounds until the client draws the second node first; each has about even odds.
 const MAX_ROUNDS: u32 = 16;
 const SCHEMA: &str = r#"{"type":"object","properties":{"city":{"type":"string","maxLength":12},
     "rivers":{"type":"array","items":{"type":"string","maxLength":10},"minItems":2,"maxItems":3}},
@@ -61,7 +61,7 @@ async fn ask(
     (result, events)
 }
 
-/// The bytes of all tokens that were reported, and how many there were.
+/// The bytes and the number of all reported tokens.
 fn reported(events: &[TurnEvent]) -> (String, usize) {
     let reports = events.iter().filter_map(|event| match event {
         TurnEvent::Logprobs(reports) => Some(reports),
@@ -90,7 +90,7 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
 
     let victim = network.add_node(&["--pause-at".to_owned(), "mid-token".to_owned()]).await.unwrap();
     let index = network.index_of(victim).unwrap();
-    // Which node is asked first is drawn: a client that knows nothing yet asks the one that stops soon enough.
+    // The first node is drawn at random, so a client without history soon picks the pausing one.
     for round in 0..MAX_ROUNDS {
         let client = open_client(&network, &folder.path().join(format!("home-{round}"))).await;
         client.nodes().await;
@@ -106,7 +106,7 @@ async fn an_answer_under_a_schema_is_continued_by_another_node_to_the_same_text(
             }
         };
         if paused {
-            // What it sent before it stopped may still be on its way, and would be lost with its connection.
+            // Bytes sent before the pause may still be in flight, and would be lost with the connection.
             timeout(PAUSE_TIMEOUT, first_words.notified()).await.unwrap();
             network.kill_node(victim).await.unwrap();
             let (outcome, events) = turn.await.unwrap();

@@ -1,8 +1,8 @@
-//! The crash matrix, with real processes: `kill -9` of the serving node at each step of a turn, with and without a
-//! restart. No accepted turn is lost, none is applied twice, and the conversation goes on.
+//! The crash matrix, with real processes: `kill -9` of the serving node at each step of a turn, with and
+//! without a restart. No accepted turn is lost or applied twice, and the conversation goes on.
 //!
-//! Each step once, restarted or not by a printed seed; `BATON_FULL=1` runs every step both ways, `BATON_SEED` a seed
-//! again.
+//! Each step runs once; a printed seed decides on the restart. `BATON_FULL=1` runs every step both ways, and
+//! `BATON_SEED` repeats a seed.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{
@@ -16,10 +16,10 @@ use baton_client::{Client, ClientConfig, NewSession, ResumeOptions, TurnEvent, T
 use baton_proto::ids::NodeId;
 use baton_testnet::network::{EngineChoice, Network, NodeOptions};
 
-/// Steps of a turn at which a node can be made to wait for its death.
+/// Steps of a turn at which a node can pause to be killed.
 const STEPS: [&str; 8] =
     ["accepted", "fetched", "mid-token", "sealed", "journaled", "put-sent", "put-done", "receipt-sent"];
-/// Networks at once: a cell mostly waits, for processes to start and for peers to be missed.
+/// Networks at once; a cell mostly waits for processes to start and for failures to be detected.
 const LANES: usize = 4;
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,7 +48,7 @@ fn say(text: &str, node: Option<NodeId>) -> TurnInput {
     TurnInput { node, allow_echo: true, ..TurnInput::user(text) }
 }
 
-/// One cell: the node dies at `step`, and comes back or not.
+/// One cell: the node dies at `step`, and restarts or not.
 async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     let victim = network.add_node(&["--pause-at".to_owned(), step.to_owned()]).await.unwrap();
     let index = network.index_of(victim).unwrap();
@@ -71,7 +71,7 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     }
     let accepted = turn.await.unwrap().is_ok();
 
-    // The client starts again as well: what it needs is in its journal.
+    // The client restarts as well; its journal holds all that it needs.
     client.shutdown(Duration::from_secs(2)).await;
     let client = open_client(network, home).await;
     if !accepted {
@@ -95,7 +95,7 @@ async fn check(network: &mut Network, home: &Path, step: &str, restart: bool) {
     }
 }
 
-/// Steps, and whether the node comes back. The bits of the seed choose; its complement is the other half.
+/// Steps with their restarts. The bits of the seed choose; its complement is the other half.
 fn cells() -> VecDeque<(&'static str, bool)> {
     if std::env::var_os("BATON_FULL").is_some_and(|full| full == "1") {
         return STEPS.into_iter().flat_map(|step| [(step, false), (step, true)]).collect();

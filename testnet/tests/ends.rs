@@ -1,4 +1,4 @@
-//! Commands that start processes leave none behind: not after SIGTERM or SIGINT, and not after `kill -9`.
+//! Commands that start processes leave none behind: neither after SIGTERM or SIGINT, nor after `kill -9`.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::{
@@ -11,13 +11,13 @@ use std::{
 use baton_testnet::process::sibling;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// For the first processes to be there.
+/// Time for the first processes to start.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// For the command, and then all of its processes, to be gone.
+/// Time for the command, and then all its processes, to end.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Every command that starts processes, so that a few seconds of it are enough.
+/// Every command that starts processes, with arguments for a short run.
 const COMMANDS: [&[&str]; 7] = [
     &["up", "--nodes", "1", "--engine", "echo"],
     &["demo", "--engine", "echo"],
@@ -28,7 +28,7 @@ const COMMANDS: [&[&str]; 7] = [
     &["chaos", "--count", "50", "--only", "full-disk,older-home,damage-store", "--lanes", "3"],
 ];
 
-/// Processes, by id and command line, that name the folder in their arguments or their environment.
+/// Processes, by ID and command line, whose arguments or environment name the folder.
 fn processes(folder: &Path) -> Vec<(i32, String)> {
     let wanted = folder.to_string_lossy().into_owned();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -43,7 +43,7 @@ fn processes(folder: &Path) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// Runs a command with a folder for its temporary files, by which its processes are known.
+/// Runs a command with its own temporary folder, which identifies its processes.
 fn start(words: &[&str], folder: &Path) -> Child {
     let mut command = Command::new(sibling("baton-testnet").unwrap());
     command.args(words).env("TMPDIR", folder).stdin(Stdio::null()).stdout(Stdio::null());
@@ -58,7 +58,7 @@ fn wait_until(what: &str, timeout: Duration, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a command, waits for one of its programs, sends a signal, and looks for what is left.
+/// Starts a command, waits for one of its programs, sends a signal, and searches for remaining processes.
 fn check(words: &[&str], program: &str, signal: Signal) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = start(words, folder.path());

@@ -1,7 +1,9 @@
-//! One node under more requests than it can serve, forged ones and signed ones of fresh sessions and identities: honest
-//! clients are served, refusals have names, memory stays; and the same checks fail on a node without its defence. Counts
-//! only, since how long a turn takes is the machine's affair: `scripts/test.sh --full` runs the whole flood, with latencies, in
-//! a release build.
+//! One node under more requests than it can serve: forged ones, and signed ones of new sessions and
+//! identities.
+//!
+//! Honest clients are served, refusals have names, and memory stays bounded. On a node without its defence,
+//! the same checks fail. The test uses counts only, since latency depends on the machine. `scripts/test.sh
+//! --full` runs the whole flood with latencies, in a release build.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use baton_testnet::flood::{FloodOptions, FloodReport, run};
@@ -26,7 +28,7 @@ async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
     for (name, part) in &report.parts {
         assert!(part.honest.turns >= options.clients * 2, "{name}: {} honest turns", part.honest.turns);
     }
-    // Each kind was refused as what it is, and by the node's own count.
+    // Each kind was refused under its own name, by the node's own count.
     let part = |name: &str| &report.parts[name];
     for name in ["forged", "forged-many"] {
         assert!(part(name).node.refused_as("BadSignature") > 0, "{name}: {:?}", part(name).node);
@@ -40,7 +42,8 @@ async fn a_flood_is_refused_by_name_and_honest_turns_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_defence_the_same_checks_fail() {
     let options = FloodOptions { defence: false, subnets: 0, ..options() };
-    // The attacker has what other programs leave of the processors: where that is little, it takes longer to be too much.
+    // The attacker gets the processor time that other programs leave; with little of it, an overload takes
+    // longer.
     let mut missing = Vec::new();
     for seconds in [4, 12, 36] {
         let report = flood(&FloodOptions { seconds, ..options.clone() }).await;

@@ -69,7 +69,7 @@ async fn fsck_names_what_is_damaged_and_repairs_it() {
     assert!(text(&missing.stderr).contains("there is no store in"), "{missing:?}");
 }
 
-/// Starts the store, and ends it once it is ready. What it logged.
+/// Starts the store, stops it once it is ready, and returns its log.
 async fn start(path: &Path) -> String {
     use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
     let mut command = tokio::process::Command::new(PROGRAM);

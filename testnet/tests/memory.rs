@@ -1,6 +1,7 @@
-//! Memory with real programs: a store, a node and a relayer, each a process of its own. Real embedding models recall by
-//! meaning, on embedded storage and on Postgres (where `BATON_TEST_POSTGRES` names a server), and a model that a node serves
-//! finds the facts of an owner who allows it.
+//! Memory with real programs: a store, a node and a relayer, each in its own process.
+//!
+//! Real embedding models recall by meaning, on embedded storage and on Postgres (if `BATON_TEST_POSTGRES`
+//! names a server). A model that a node serves extracts the facts of an owner who allows it.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::{
@@ -68,8 +69,8 @@ impl Relayer {
         self.call(Method::POST, "/v1/chat", &body).await
     }
 
-    /// Asks in new sessions until a fact is recalled: vectors are computed after a fact was taken, and where a loaded machine
-    /// takes too long to embed the question, a turn goes on with words alone.
+    /// Asks in new sessions until a fact is recalled. Vectors are computed after a fact is added. If a loaded
+    /// machine embeds the question too slowly, the turn uses words alone.
     async fn recalls(&self, question: &str, fact: &str) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -108,7 +109,7 @@ fn addresses(network: &Network) -> Vec<String> {
     network.addresses().iter().map(ToString::to_string).collect()
 }
 
-/// The arguments of each storage that can be had here; the URL file lies in a folder.
+/// The arguments of each available storage; the URL file is in `folder`.
 fn storages(folder: &Path) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let Ok(url) = std::env::var("BATON_TEST_POSTGRES") else {
@@ -139,7 +140,8 @@ const FACTS: [&str; 4] = [
     "Oslo is cold in winter.",
 ];
 
-/// An embedding model: its name as an embedder, as a model to fetch, a question, and the fact that it recalls for it.
+/// An embedding model: its names as an embedder and as a model to fetch, a question, and the fact that it
+/// must recall.
 struct Case {
     embedder: &'static str,
     model: &'static str,
@@ -147,7 +149,7 @@ struct Case {
     fact: &'static str,
 }
 
-/// No word of a question that says anything is in its fact.
+/// No question shares a significant word with its fact.
 const CASES: [Case; 2] = [
     Case {
         embedder: "static",
@@ -163,7 +165,7 @@ const CASES: [Case; 2] = [
     },
 ];
 
-/// Recall in another session, through a node; also after the relayer was killed.
+/// Recalls a fact in another session, through a node; also after the relayer was killed.
 async fn recalls(case: &Case, storage: &[String]) {
     let (program, models) = (sibling("baton-relayer").unwrap(), model_folder());
     let pulled =
@@ -186,7 +188,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     }
     let kept = relayer.facts().await;
     assert!(FACTS.iter().all(|fact| kept.iter().any(|text| text == fact)), "{kept:?}");
-    // None of it is to be read at the relayer or in the store.
+    // Neither the relayer nor the store may hold it in the clear.
     let data = [folder.path().join("relayer"), folder.path().join("store")];
     for word in ["radiator", "Rust for everything"] {
         assert!(data.iter().all(|folder| !holds(folder, word.as_bytes())), "{word} lies in the clear");
@@ -195,7 +197,7 @@ async fn recalls(case: &Case, storage: &[String]) {
     network.stop().await.unwrap();
 }
 
-/// Whether a file of a folder has these bytes.
+/// Whether a file in a folder contains these bytes.
 fn holds(folder: &Path, word: &[u8]) -> bool {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
         if path.is_dir() {
@@ -216,10 +218,10 @@ async fn real_embedding_models_recall_by_meaning_through_a_node_on_each_storage(
     }
 }
 
-/// The words that the rules find nothing in.
+/// A text in which the rules find no facts.
 const VAGUE: &str = "Philippa's godfather keeps the lighthouse at Ponta.";
 
-/// A language model's server: a verdict for a judge, a quote for an extractor, else a plain answer.
+/// A fake language model server: a verdict for a judge, a quote for an extractor, else a plain answer.
 struct Scripted;
 
 impl Respond for Scripted {

@@ -1,5 +1,5 @@
-//! A node that offers two models and has memory for one at a time: its own engine's, and one that a general library
-//! computes.
+//! A node that offers two models and has memory for one at a time. One runs on its own engine, the other on a
+//! general library.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
@@ -20,7 +20,7 @@ const SMALL: &str = "small";
 /// The larger model takes about 126 MB with its keys and values, the smaller one 32.
 const BUDGET_MB: &str = "140";
 
-/// The real model, fetched if it is not there.
+/// Path of the real model, fetched if necessary.
 fn real_model() -> PathBuf {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
@@ -76,7 +76,7 @@ async fn two_models_take_turns_in_the_memory_of_one() {
     assert_eq!((first.receipt.engine, other.receipt.engine), (EngineKind::Native, EngineKind::Library));
     assert_ne!(first.receipt.model, other.receipt.model);
     assert!(first.receipt.tokens.output > 0 && other.receipt.tokens.output > 0);
-    // All at once: none fails, and each model says again what it said, however often it had to leave.
+    // Concurrent turns: none fails, and each model repeats its answer, however often it was unloaded.
     let again = (0..4).map(|number| ask(&client, if number % 2 == 0 { DEFAULT_MODEL } else { SMALL }));
     for (number, outcome) in futures::future::join_all(again).await.into_iter().enumerate() {
         let before = if number % 2 == 0 { &first } else { &other };

@@ -1,5 +1,5 @@
-//! Conversations over several stores, of which one is never there and the other fails at random: every turn is served,
-//! stored once, and verified from the store.
+//! Conversations over several stores, of which one is always down and another fails at random. Every turn is
+//! served, stored once, and verified from the store.
 #![expect(clippy::unwrap_used, reason = "helpers of a test, where a failure should panic where it happens")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use baton_walrus_client::{HttpStore, ShardCount};
 const TURNS: usize = 8;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An address at which nothing listens, and that nothing else is given meanwhile.
+/// An address without a listener. The returned listener reserves the port meanwhile.
 fn nowhere() -> (std::net::TcpListener, String) {
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", held.local_addr().unwrap());
@@ -32,7 +32,7 @@ async fn a_dead_store_and_a_failing_one_keep_nobody_from_a_conversation() {
     };
     let mut network = Network::start(folder.path(), 0, options).await.unwrap();
     let store = network.store_url().to_owned();
-    // Two names of one store are two sources, as two gateways of one network are.
+    // Two names of one store count as two sources, like two gateways of one network.
     let other = store.replace("127.0.0.1", "localhost");
     let (held, dead) = nowhere();
     drop(held);

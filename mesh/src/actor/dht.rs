@@ -1,4 +1,4 @@
-//! The swarm task's part in the DHT: queries of its own, and what others ask it to keep.
+//! The swarm task's part in the DHT: its own queries, and records that other members put here.
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -26,14 +26,14 @@ use crate::{
     records::{self, DhtKey},
 };
 
-/// Stands for every model: all nodes are providers of it.
+/// Stands for every model: all nodes are its providers.
 const ANY_MODEL: &str = "*";
-/// Nodes that a mesh which has just joined asks the DHT about; gossip tells of the others within seconds.
+/// Node records that a newly joined mesh fetches from the DHT; gossip brings the others within seconds.
 const INTRODUCTIONS: usize = 16;
-/// How often it does, while it knows fewer.
+/// How often it queries while it knows fewer.
 const INTRODUCE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Addresses kept of one provider.
+/// Addresses stored for one provider.
 const MAX_PROVIDER_ADDRS: usize = 4;
 /// Most providers of a model that are returned.
 const MAX_PROVIDERS: usize = 64;
@@ -50,13 +50,13 @@ enum Query {
         answers: usize,
         reply: GetReply,
     },
-    /// The address of a node that somebody wants to open a turn with.
+    /// Fetches the addresses of a node for a pending dial.
     Locate {
         peer: PeerId,
         key: RecordKey,
         best: Option<Found>,
     },
-    /// Members near a key, to put a record to.
+    /// Finds the members near a key, to put a record to.
     Near {
         record: Record,
         reply: PutReply,
@@ -68,20 +68,20 @@ enum Query {
         found: Providers,
         reply: ProvidersReply,
     },
-    /// A record of this mesh's own; nobody waits for it.
+    /// Puts a record of this mesh; no caller waits for it.
     Own,
-    /// Nodes of any model, for one that has just joined.
+    /// Finds nodes of any model, after joining.
     Anybody {
         found: Providers,
     },
-    /// The record of a node found so.
+    /// Fetches the record of a node found so.
     Introduce {
         key: RecordKey,
         best: Option<Found>,
     },
 }
 
-/// How much others may put here: a peer, the peers of a subnet, and all together.
+/// Quotas of puts here: by peer, by subnet, and in all.
 struct Puts {
     peers: Rates<NodeId>,
     subnets: Rates<Subnet>,
@@ -99,7 +99,7 @@ impl Default for Puts {
 }
 
 impl Puts {
-    /// Whether a peer may put one more; the operator's own network, which has no subnet, counts by peer only.
+    /// Takes one put from the quotas. The operator's own network, which has no subnet, counts by peer only.
     fn take(&mut self, node: NodeId, subnet: Option<Subnet>, now_ms: u64) -> bool {
         let Some(subnet) = subnet else { return self.peers.take(node, now_ms).is_ok() };
         self.peers.take(node, now_ms).is_ok()
@@ -108,13 +108,13 @@ impl Puts {
     }
 }
 
-/// What the swarm task remembers of the DHT.
+/// The swarm task's state of the DHT.
 pub(crate) struct Dht {
     queries: HashMap<QueryId, Query>,
     puts: Puts,
     kept: Kept,
     own: Option<Arc<Signed<NodeRecord>>>,
-    /// When the own record was last put, and how many members were known then.
+    /// The time of the last put of the own record, and the number of members known then.
     own_put: Option<(Instant, usize)>,
     introduce_due: Instant,
 }
@@ -133,7 +133,7 @@ impl Dht {
 }
 
 impl Actor {
-    /// The DHT, for a query; the error says why there can be none.
+    /// The DHT behaviour for a new query, or the error that prevents one.
     fn dht_for_query(&mut self) -> Result<&mut kad::Behaviour<kad::store::MemoryStore>, DhtError> {
         let busy = self.dht.queries.len() >= MAX_DHT_QUERIES;
         let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() else { return Err(DhtError::Off) };
@@ -177,7 +177,8 @@ impl Actor {
         }
     }
 
-    /// Looks for a node's addresses; when it has ended, whoever waits for a dial of the node is told. Whether it began.
+    /// Starts a search for a node's addresses, and returns whether it began. When it ends, the node is
+    /// dialled.
     pub(super) fn locate(&mut self, peer: PeerId) -> bool {
         let Some(node) = node_id_of(&peer) else { return false };
         let key = DhtKey::Node(node).to_record_key();
@@ -186,10 +187,10 @@ impl Actor {
         true
     }
 
-    /// Tells others of this mesh's own record: by gossip now, and through the DHT from time to time.
+    /// Announces this mesh's own record: by gossip now, and through the DHT from time to time.
     pub(super) fn announce(&mut self, record: Arc<Signed<NodeRecord>>) {
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
-            // Without peers there is nobody to tell.
+            // An error only means that there are no peers.
             let _ = gossip.publish(crate::gossip::topic(), record.encode());
         }
         let told = |old: &NodeRecord| {
@@ -202,8 +203,10 @@ impl Actor {
         }
     }
 
-    /// Puts the own record where it is due and somebody is there to take it: from time to time, and once more when twice
-    /// as many members are known as at the last time, since the first ones known are not those nearest to its key.
+    /// Puts the own record if that is due and a member is known.
+    ///
+    /// It is due from time to time, and whenever the number of known members has doubled. The first known
+    /// members are not those nearest to the key.
     pub(super) fn put_own(&mut self, now: Instant) {
         let members = self.dht_members().len();
         let due = self.dht.own_put.is_none_or(|(last, known)| {
@@ -225,7 +228,7 @@ impl Actor {
         self.dht.own_put = Some((now, members));
     }
 
-    /// Asks for some nodes, where few are known: also those that can be reached through relays only, whom no routing table
+    /// Looks for some nodes while few are known. It also finds nodes behind relays, which no routing table
     /// holds.
     pub(super) fn introduce(&mut self, now: Instant) {
         if now < self.dht.introduce_due || self.dht_is_empty() {
@@ -241,7 +244,7 @@ impl Actor {
         }
     }
 
-    /// Looks for the records of nodes that are not known yet.
+    /// Fetches the records of nodes that are not known yet.
     fn introduced(&mut self, found: Providers) {
         let local = node_id_of(self.swarm.local_peer_id());
         let known: Vec<_> = self.table().list().into_iter().filter(|peer| peer.record.is_some()).collect();
@@ -293,7 +296,7 @@ impl Actor {
         }
     }
 
-    /// Whether a peer may put one more record here.
+    /// Takes one put from the quotas of a peer.
     fn may_put(&mut self, source: PeerId, now_ms: u64) -> bool {
         let Some(node) = node_id_of(&source) else { return false };
         let subnet = self.subnet_of(&source);
@@ -304,21 +307,23 @@ impl Actor {
         may
     }
 
-    /// Keeps that a peer serves a model; libp2p has checked that it says so of itself.
+    /// Stores a peer as a model's provider; libp2p has checked that the peer names itself.
     fn keep_provider(&mut self, provider: kad::ProviderRecord) {
         let is_model = matches!(DhtKey::parse(provider.key.as_ref()), Some(DhtKey::Model(_)));
         if !is_model || !self.may_put(provider.provider, self.clock.now_ms()) {
             return;
         }
         let Some(dht) = self.swarm.behaviour_mut().dht.as_mut() else { return };
-        // Nobody dials these: addresses come from signed records. But a provider without any is not passed on.
+        // These addresses are never dialled, since signed records supply addresses. But a provider without
+        // any is not passed on.
         let mut addresses = provider.addresses;
         addresses.retain(|address| address.len() <= MAX_ADDR_BYTES);
         addresses.truncate(MAX_PROVIDER_ADDRS);
         let _ = dht.store_mut().add_provider(kad::ProviderRecord { addresses, ..provider });
     }
 
-    /// Keeps a record for others if it is valid and newer than the one kept; the same one again is kept longer.
+    /// Stores a record for others if it is valid and newer than the stored one. The same record again extends
+    /// its storage.
     fn keep(&mut self, source: PeerId, mut record: Record) {
         let now_ms = self.clock.now_ms();
         if !self.may_put(source, now_ms) {
@@ -354,7 +359,7 @@ impl Actor {
         if is_newer && let Some(DhtKey::Node(_)) = DhtKey::parse(key.as_ref()) {
             self.take_record(&record.value, now_ms);
         }
-        // The store has room for as many, and for the own ones.
+        // The store's limit covers these records and this mesh's own.
         let stored =
             self.swarm.behaviour_mut().dht.as_mut().is_some_and(|dht| dht.store_mut().put(record).is_ok());
         let kept = self.dht.kept.len() as u64;
@@ -367,13 +372,13 @@ impl Actor {
         });
     }
 
-    /// Whether the store holds this very record.
+    /// Whether the store holds exactly this record.
     fn holds(&mut self, record: &Record) -> bool {
         let dht = self.swarm.behaviour_mut().dht.as_mut();
         dht.is_some_and(|dht| dht.store_mut().get(&record.key).is_some_and(|held| held.value == record.value))
     }
 
-    /// Drops records that are out of date.
+    /// Drops expired records.
     pub(super) fn sweep_dht(&mut self, now_ms: u64) {
         let gone = self.dht.kept.expire(now_ms);
         gone.iter().for_each(|key| self.forget(key));
@@ -389,7 +394,7 @@ impl Actor {
 
     fn on_dht_progress(&mut self, id: QueryId, result: QueryResult, last: bool) {
         let Some(query) = self.dht.queries.remove(&id) else {
-            // The DHT's own refresh found members.
+            // The DHT's own refresh may have found members.
             if last && matches!(result, QueryResult::Bootstrap(_)) {
                 self.explore(Instant::now());
             }
@@ -436,7 +441,7 @@ impl Actor {
         }
     }
 
-    /// Takes an answer in. Returns the query if it goes on.
+    /// Processes a reply. Returns the query if it goes on.
     fn progressed(&mut self, mut query: Query, result: QueryResult, last: bool) -> Option<Query> {
         let now_ms = self.clock.now_ms();
         let mut nobody = false;
@@ -489,7 +494,7 @@ impl Actor {
         None
     }
 
-    /// A search for a node's addresses has ended.
+    /// Ends a search for a node's addresses, and dials the node.
     fn located(&mut self, peer: PeerId, best: Option<&Found>, now_ms: u64) {
         if let Some(found) = best {
             self.take_record(&found.value, now_ms);
@@ -498,7 +503,7 @@ impl Actor {
         self.dial(peer, known);
     }
 
-    /// A verified member of the DHT, at addresses that it may name.
+    /// Adds a node with its known addresses to the routing table, or removes it unless it `serves` the DHT.
     pub(super) fn dht_member(&mut self, node: NodeId, serves: bool) {
         let Some(peer) = peer_id_of(node) else { return };
         let addrs = self.table().addrs(node);
@@ -513,7 +518,7 @@ impl Actor {
     }
 }
 
-/// Keeps the better of two records; one that does not verify is none.
+/// Keeps the better of two records, and ignores one that does not verify.
 fn compare(key: &RecordKey, best: &mut Option<Found>, record: Record, now_ms: u64) {
     if record.key != *key {
         return;
@@ -541,7 +546,7 @@ mod tests {
             NodeId(id)
         };
         let taken = |puts: &mut Puts, nodes: std::ops::Range<u32>, subnet, start_ms| {
-            // A hundredth of a second between two.
+            // One put each hundredth of a second.
             let each = nodes.zip((start_ms..).step_by(10));
             each.filter(|(number, now_ms)| puts.take(node(number % 64), subnet, *now_ms)).count()
         };

@@ -1,4 +1,4 @@
-//! The swarm task's part in staying in the network: whom it knows and meets, who is gone, how it can be reached.
+//! The swarm task's upkeep of the network: known and connected peers, departures, relays and reachability.
 
 use std::{collections::HashMap, sync::PoisonError, time::Duration};
 
@@ -34,22 +34,22 @@ use crate::{
 
 /// How often the upkeep runs.
 pub(super) const TICK: Duration = Duration::from_millis(500);
-/// Pause before a peer that could not be met is tried again.
+/// Pause before an unreachable peer is dialled again.
 const EXPLORE_PAUSE: Duration = Duration::from_secs(60);
 /// Peers whose pause is remembered.
 const MAX_EXPLORED: usize = 1024;
-/// Peers that are met in one round.
+/// Peers dialled in one round.
 const EXPLORE_BATCH: usize = 4;
-/// How often records out of date are looked for.
+/// How often expired records are swept.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// A connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Link {
     id: ConnectionId,
-    /// The relay it goes through.
+    /// The relay that it passes through.
     via: Option<PeerId>,
-    /// When a ping on it was last answered.
+    /// When the peer last answered a ping on it.
     answered: Option<Instant>,
 }
 
@@ -59,22 +59,22 @@ pub(super) enum Path {
     Open(ConnectionId),
     /// Only through a relay whose limits do not fit a turn.
     TooSmall(CircuitLimits),
-    /// There is no connection.
+    /// No connection exists.
     None,
 }
 
-/// What the swarm task remembers of the network.
+/// The swarm task's state of the network.
 pub(crate) struct Network {
     links: HashMap<PeerId, Vec<Link>>,
-    /// Opens that wait for a hole to be punched, until when.
+    /// Opens that wait for hole punching, each with its deadline.
     waiting: Vec<(PeerId, Instant, OpenReply)>,
     explored: HashMap<PeerId, Instant>,
     explore_due: Instant,
     sweep_due: Instant,
     began: Instant,
-    /// Whether an address from outside was configured.
+    /// Whether an external address was configured.
     told_external: bool,
-    /// Whether a server of AutoNAT could not dial us back.
+    /// Whether an AutoNAT server failed to dial back.
     unreachable: bool,
 }
 
@@ -105,7 +105,7 @@ impl Network {
         }
     }
 
-    /// A ping was answered.
+    /// A ping on this connection was answered.
     pub(super) fn answered(&mut self, peer: PeerId, id: ConnectionId, now: Instant) {
         let mut links = self.links.get_mut(&peer).into_iter().flatten();
         if let Some(link) = links.find(|link| link.id == id) {
@@ -113,7 +113,7 @@ impl Network {
         }
     }
 
-    /// Connections on which nothing answers any more.
+    /// Connections whose pings are no longer answered.
     fn silent(&self, now: Instant) -> Vec<ConnectionId> {
         let silent =
             |link: &&Link| link.answered.is_some_and(|last| now.saturating_duration_since(last) >= SILENCE);
@@ -127,7 +127,7 @@ impl Network {
 }
 
 impl Actor {
-    /// What is due: peers to look for and to forget, relays to ask, records to put.
+    /// Runs the periodic upkeep: probes, expiry of peers, relay reservations and DHT puts.
     pub(super) fn on_tick(&mut self) {
         let now = Instant::now();
         for peer in self.probes.due(now) {
@@ -157,7 +157,7 @@ impl Actor {
         self.publish_network();
     }
 
-    /// The subnet that a connected peer is counted by; none for the operator's own network.
+    /// The subnet that counts a connected peer; `None` for the operator's own network.
     pub(super) fn subnet_of(&self, peer: &PeerId) -> Option<Subnet> {
         let link = self.network.links.get(peer)?.first()?;
         let remote = self.remote_addrs.get(&link.id)?;
@@ -179,7 +179,7 @@ impl Actor {
 
     /// Opens a turn on the best connection, or waits for a better one.
     pub(super) fn open_on_best(&mut self, peer: PeerId, reply: OpenReply) {
-        // Whom this mesh turns to is no stranger.
+        // A peer that this mesh opens turns with counts as known.
         self.swarm.behaviour_mut().gate.served(peer, Instant::now());
         match self.path(&peer) {
             Path::Open(id) => self.swarm.behaviour_mut().turn.open(peer, id, reply),
@@ -191,7 +191,7 @@ impl Actor {
         }
     }
 
-    /// A direct connection with a peer is there: those who waited for it go on.
+    /// Resumes the opens that waited for a direct connection with a peer.
     pub(super) fn end_waiting_for(&mut self, peer: PeerId) {
         let waiting = std::mem::take(&mut self.network.waiting);
         for (waited_for, until, reply) in waiting {
@@ -226,7 +226,7 @@ impl Actor {
         }
     }
 
-    /// Meets a few members that nobody named, until there are enough connections.
+    /// Dials a few members by itself, until there are enough connections.
     pub(super) fn explore(&mut self, now: Instant) {
         self.network.explore_due = now + Duration::from_secs(5);
         if !self.discovery {
@@ -249,7 +249,7 @@ impl Actor {
                 && !self.swarm.is_connected(peer)
                 && !self.dials.is_dialing(*peer)
         });
-        // Nobody can know whom this mesh meets first.
+        // A random start, so that no peer can predict the first dial.
         let offset = usize::try_from(rand::random::<u32>()).unwrap_or(0) % strangers.len().max(1);
         strangers.rotate_left(offset);
         for (peer, addrs) in strangers.into_iter().take(missing.min(EXPLORE_BATCH)) {
@@ -264,13 +264,13 @@ impl Actor {
         }
     }
 
-    /// Where nobody but processes of this machine is met, they reach this one where it listens.
+    /// Adds the listen addresses as external ones, for a mesh whose peers are all on this machine.
     pub(crate) fn reachable_where_bound(&mut self) {
         let bound: Vec<_> = self.listeners.values().flat_map(|(_, bound)| bound.iter().cloned()).collect();
         bound.into_iter().for_each(|address| self.swarm.add_external_address(address));
     }
 
-    /// Asks a relay to be reachable through it, where that is wanted.
+    /// Reserves a relay, if one is wanted.
     fn reserve(&mut self, now: Instant) {
         let unreachable = match self.reachability() {
             Reachability::Public => false,
@@ -298,7 +298,7 @@ impl Actor {
         }
     }
 
-    /// Whoever cannot be reached keeps no records for others.
+    /// Sets the DHT mode: an unreachable mesh stores no records for others.
     fn settle_dht_mode(&mut self) {
         let serve = self.serves && self.reachability() != Reachability::Private;
         let wanted = if serve { kad::Mode::Server } else { kad::Mode::Client };
@@ -349,14 +349,14 @@ impl Actor {
         }
     }
 
-    /// Takes a node record in, whoever showed it.
+    /// Stores a node record from any source.
     pub(super) fn take_record(&mut self, value: &[u8], now_ms: u64) {
         if let Ok(record) = check_node(value, now_ms) {
             self.take_verified(record);
         }
     }
 
-    /// Whether the record is news.
+    /// Stores a verified record and returns whether it is new.
     fn take_verified(&mut self, record: baton_proto::Signed<baton_proto::node_record::NodeRecord>) -> bool {
         if Some(record.node) == node_id_of(self.swarm.local_peer_id()) {
             return false;
@@ -371,7 +371,7 @@ impl Actor {
     }
 
     pub(super) fn on_relay_client(&mut self, event: relay::client::Event) {
-        // Zero is how the protocol says that there is no limit.
+        // In the protocol, zero means no limit.
         let circuit = |bytes: Option<u64>, time: Option<Duration>| CircuitLimits {
             bytes: bytes.filter(|bytes| *bytes > 0),
             time: time.filter(|time| !time.is_zero()),
@@ -423,13 +423,13 @@ impl Actor {
         }
     }
 
-    /// The addresses under which others reach this mesh have changed.
+    /// The external addresses of this mesh have changed.
     pub(super) fn on_external_changed(&mut self) {
         self.settle_dht_mode();
         self.publish_network();
     }
 
-    /// Tells the handles how this mesh stands in the network.
+    /// Publishes the network status to the handles.
     fn publish_network(&mut self) {
         let members = self.dht_members().len();
         let own = Protocol::P2p(*self.swarm.local_peer_id());
@@ -440,7 +440,7 @@ impl Actor {
             }
             address
         };
-        // Others are told of a relay only once it is known what it lets through.
+        // A relay address is announced only once the relay's limits are known to fit a turn.
         let usable = |address: &&Multiaddr| {
             relay_of(address).is_none_or(|relay| self.relays.limits_of(&relay).fit_a_turn())
         };
@@ -457,7 +457,7 @@ impl Actor {
         });
     }
 
-    /// A peer is gone for good.
+    /// Removes a departed peer from all tables.
     pub(super) fn gone(&mut self, node: NodeId) {
         self.dht_member(node, false);
         if let Some(peer) = peer_id_of(node) {

@@ -1,5 +1,6 @@
-//! Connections that others opened, or are opening: how many there are of each subnet, which of them may be one more, and
-//! which goes first when places run out. Pure; the caller has the clock and says who is in good standing.
+//! Slots of inbound connections: counts by subnet, admission of one more, and eviction order.
+//!
+//! Pure: the caller passes in the clock and says which subnets are trusted.
 
 use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
@@ -9,15 +10,15 @@ use tokio::time::Instant;
 use super::Closed;
 use crate::{limits::MeshLimits, origin::Subnet};
 
-/// Of all places, one in so many is kept for subnets that have few: 64 of 512. While none but those are left, each
-/// newcomer makes the longest idle stranger go.
+/// One in this many slots is reserved for subnets with few connections: 64 of 512. While only reserved slots
+/// are free, each new connection evicts an idle unknown peer.
 const KEPT_SHARE: u32 = 8;
-/// Connections of a subnet that are few: a client and another one behind the same router.
+/// Connections up to which a subnet has few: a client and another one behind the same router.
 const FEW_OPEN: u32 = 2;
-/// A stranger is not idle before it has had so long to open a stream.
+/// The time that an unknown peer has to open a stream before it counts as idle.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Bounds of [`Places`], each of [`MeshLimits`]' meaning.
+/// Limits of [`Places`], each as in [`MeshLimits`].
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     open: u32,
@@ -34,7 +35,8 @@ struct Guest {
     since: Instant,
 }
 
-/// The connections. A subnet is `None` where it is not counted; those are the operator's own, and only the totals hold them.
+/// Pending and open connections. An uncounted connection has no subnet: it belongs to the operator's own
+/// network, and only the totals limit it.
 #[derive(Debug)]
 pub(super) struct Places {
     bounds: Bounds,
@@ -61,7 +63,7 @@ impl Places {
         }
     }
 
-    /// Whether there is a place for one more; `trusted` says that its subnet is in good standing.
+    /// Checks that a slot is free for one more connection; `trusted` means that its subnet is trusted.
     pub(super) fn room(&self, subnet: Option<Subnet>, trusted: bool) -> Result<(), Closed> {
         let of = |table: &HashMap<Subnet, u32>| {
             subnet.and_then(|subnet| table.get(&subnet)).copied().unwrap_or_default()
@@ -74,8 +76,8 @@ impl Places {
             return Err(Closed::Pending);
         }
         let trusted = trusted || subnet.is_none();
-        // Whoever is silent during its handshake holds a place until the deadline: a subnet that holds one comes after
-        // those that hold none, and strangers after those in good standing.
+        // A silent handshake holds its slot until the deadline. Subnets that hold none come before those that
+        // hold one, and trusted subnets before all others.
         let pending_limit = match self.bounds.pending {
             all if trusted => all,
             all if pending == 0 => all - all / 4,
@@ -91,7 +93,7 @@ impl Places {
         if count(&self.open) >= open_limit { Err(Closed::Full) } else { Ok(()) }
     }
 
-    /// Whether no places are left but those that are kept.
+    /// Whether only reserved slots are free.
     pub(super) fn is_crowded(&self) -> bool {
         let kept = self.bounds.open / KEPT_SHARE;
         kept > 0 && count(&self.open) >= self.bounds.open - kept
@@ -105,7 +107,7 @@ impl Places {
         }
     }
 
-    /// It was set up, or came to nothing.
+    /// The set-up succeeded or failed.
     pub(super) fn settled(&mut self, id: ConnectionId) {
         if let Some(Some(subnet)) = self.pending.remove(&id) {
             decrease(&mut self.pending_of, subnet);
@@ -129,13 +131,13 @@ impl Places {
         Some((guest.peer, guest.subnet))
     }
 
-    /// The counted subnets that a peer is connected from.
+    /// The counted subnets of a peer's connections.
     pub(super) fn subnets_of(&self, peer: PeerId) -> impl Iterator<Item = Subnet> {
         self.open.values().filter(move |guest| guest.peer == peer).filter_map(|guest| guest.subnet)
     }
 
-    /// The stranger to go first: the one longest here of the subnet that has most connections. `spared` are those in good
-    /// standing, and those with streams.
+    /// The unknown peer to evict first: the oldest connection of the subnet with most connections. `spared`
+    /// selects known peers and peers with streams.
     pub(super) fn first_to_go(
         &self,
         now: Instant,
@@ -161,7 +163,7 @@ fn count<T>(table: &HashMap<ConnectionId, T>) -> u32 {
     u32::try_from(table.len()).unwrap_or(u32::MAX)
 }
 
-/// Only subnets with connections keep an entry, so the limits of connections bound the table.
+/// Only subnets with connections keep an entry, so the connection limits bound the table.
 fn decrease(table: &mut HashMap<Subnet, u32>, subnet: Subnet) {
     if let Some(count) = table.get_mut(&subnet) {
         *count -= 1;
@@ -208,7 +210,7 @@ mod tests {
         };
         for number in 0..3 {
             let taken = (0..20).filter(|_| knock(&mut places, number, false).is_ok()).count();
-            // Half is for anybody, four to a subnet; of the others, each subnet has one.
+            // Half is open to all subnets, four slots each; of the next quarter, each subnet gets one.
             assert_eq!(taken, [4, 4, 1][number]);
         }
         assert_eq!(knock(&mut places, 0, false), Err(Closed::Pending));
@@ -247,7 +249,7 @@ mod tests {
     fn the_longest_idle_stranger_of_the_largest_subnet_goes_first() {
         let (mut places, start) = (Places::new(&limits()), Instant::now());
         let peers: Vec<_> = (0..5).map(|_| PeerId::random()).collect();
-        // An uncounted one, two of one subnet, and two of another that are here longer than one of those.
+        // An uncounted one, one of a first subnet, and three of a second.
         for (number, from) in [(0, None), (1, subnet(1)), (2, subnet(2)), (3, subnet(2)), (4, subnet(2))] {
             let since = start + Duration::from_secs(number);
             let number = usize::try_from(number).unwrap();

@@ -13,7 +13,7 @@ fn find(peers: &[PeerInfo], node: NodeId) -> Option<&PeerInfo> {
     peers.iter().find(|peer| peer.node == node)
 }
 
-/// Waits until a peer is known in a certain way.
+/// Waits until the table shows a peer that satisfies `how`.
 async fn known(handle: &MeshHandle, node: NodeId, how: impl Fn(&PeerInfo) -> bool) -> PeerInfo {
     let peers = handle.wait_for_peers(soon(), |peers| find(peers, node).is_some_and(&how)).await;
     find(&peers.expect("the peer within the time"), node).unwrap().clone()
@@ -40,7 +40,7 @@ async fn bootstrap_connects_and_identifies_both_ways() {
         let back = known(&node, client.node_id(), |peer| peer.agent.is_some()).await;
         assert!(!back.serves_turns, "a client serves no turns");
         assert_eq!(back.addrs, vec![], "nor does it listen");
-        // What was discovered is enough to open a turn.
+        // The discovered address is enough to open a turn.
         client.open(node.node_id(), &[], soon()).await.unwrap();
 
         client.shutdown().await;
@@ -147,7 +147,7 @@ async fn mdns_finds_a_node_on_the_same_machine() {
     config.mdns = true;
     let seeker = start(config).await.0;
     if !multicast_works() {
-        // The toggle itself is checked beside the behaviour; here both meshes at least run with it on.
+        // A unit test of the behaviour checks the switch itself; here both meshes at least run with it on.
         eprintln!("NOT TESTED: this machine delivers no multicast, so mDNS discovery cannot be shown");
         assert!(seeker.peers().is_empty());
         return;

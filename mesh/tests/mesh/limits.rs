@@ -72,7 +72,7 @@ async fn resets_turns_that_nobody_takes() {
     config.limits.max_streams_per_peer = 300;
     config.limits.max_streams_in = 600;
     let (node, mut incoming) = start(config).await;
-    // One connection carries no more than so many streams.
+    // One connection carries a limited number of streams.
     let (client, other) = (client().await, client().await);
     let mut turns = Vec::new();
     for number in 0..QUEUE + 3 {
@@ -99,7 +99,7 @@ async fn dials_nobody_when_the_process_uses_too_much_memory() {
     assert_eq!(result.unwrap_err(), OpenError::Busy);
 }
 
-/// A connection from this address of the machine that never says a word.
+/// A connection from this local address that never sends a byte.
 async fn silent(from: &str, node: &MeshHandle) -> TcpStream {
     let target = node.listen_addrs().into_iter().next().unwrap();
     let port = target.iter().find_map(|part| match part {
@@ -111,7 +111,7 @@ async fn silent(from: &str, node: &MeshHandle) -> TcpStream {
     socket.connect(format!("127.0.0.1:{}", port.unwrap()).parse().unwrap()).await.unwrap()
 }
 
-/// Until the other side closes a connection; what it says before is ignored.
+/// Waits until the other side closes a connection, ignoring any bytes before.
 async fn closed(mut socket: TcpStream) {
     let mut buffer = [0; 256];
     while socket.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
@@ -123,7 +123,7 @@ async fn silent_handshakes_of_one_network_keep_nobody_else_out() {
     config.limits.count_private = true;
     let (node, mut incoming) = start(config).await;
     let mut held = Vec::new();
-    // More than may be set up at once.
+    // More than the limit of pending connections.
     for _ in 0..100 {
         held.push(silent("127.0.0.2", &node).await);
     }
@@ -162,7 +162,7 @@ async fn a_full_house_refuses_at_the_door_and_a_newcomer_takes_an_idle_strangers
     for number in 0..8 {
         let client = client().await;
         let turn = connect(&client, &node, &mut incoming).await;
-        // All but two have no streams, and one of those was served.
+        // All but two have no streams; the peer of one of those was served.
         if number < 2 {
             turns.push(turn);
         } else if number == 2 {
@@ -216,7 +216,7 @@ async fn a_strangers_streams_are_reset_when_they_come_too_fast_and_a_served_peer
         if all {
             assert_eq!((accepted, refused), (48, 0));
         } else {
-            // On a busy machine, it may have taken seconds.
+            // On a busy machine, this may have taken seconds.
             assert!((8..30).contains(&accepted), "{accepted}");
             assert!(has_ended(turns.last_mut().unwrap()).await);
         }

@@ -1,4 +1,4 @@
-//! Finding each other without having been told, and reaching each other through relays.
+//! Discovery of unconfigured peers, and connections through relays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::support::*;
 
-/// A node with its key, which signs its record as the daemon does.
+/// A node with its key; it signs its record as the daemon does.
 struct Member {
     key: SecretSigningKey,
     mesh: MeshHandle,
@@ -79,7 +79,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-/// Does something again and again until it is so.
+/// Repeats an attempt until it succeeds.
 async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(40);
     let mut tick = interval(Duration::from_millis(100));
@@ -115,7 +115,7 @@ fn head(root: &SessionRoot, sequence: u64) -> Signed<HeadRecord> {
     HeadRecord::seal(root, &outer, &inner, sequence, sequence, sequence + 3_600_000)
 }
 
-/// A line of nodes, each told of the one before it only.
+/// A chain of nodes, each configured with its predecessor only.
 async fn line(length: usize) -> Vec<Member> {
     let mut members: Vec<Member> = Vec::new();
     for _ in 0..length {
@@ -158,7 +158,7 @@ async fn a_node_is_found_by_its_identity_and_by_its_model_through_the_dht() {
     })
     .await;
     assert_eq!(providers, vec![far.mesh.node_id()]);
-    // No address is given, and none need be known.
+    // No address is passed, and none need be known.
     eventually("the node is found", async || client.open(far.mesh.node_id(), &[], soon()).await.ok()).await;
 }
 
@@ -202,7 +202,7 @@ async fn a_node_that_dies_leaves_the_list_within_seconds() {
     dead.mesh.shutdown().await;
     while events.recv().await.unwrap() != PeerEvent::Expired(node) {}
     assert!(died.elapsed() < Duration::from_secs(10), "{:?}", died.elapsed());
-    // What it said before does not bring it back.
+    // Its old record does not bring it back.
     members[0].mesh.announce(old).await;
     assert!(recorded(&client, node).is_none());
 }
@@ -269,7 +269,7 @@ async fn members_that_withhold_or_show_an_old_head_do_not_win() {
     assert!(matches!(heads.publish(old.encode()).await, Err(StoreError::HeadSuperseded)));
 }
 
-/// A member of the DHT that keeps nothing it is given, and shows one record of its own choice. Returns where it is.
+/// A DHT member that stores nothing, and returns one record of its choice. Returns its addresses.
 async fn lying_member(
     bootstrap: &[baton_mesh::Multiaddr],
     shows: Option<&Signed<HeadRecord>>,
@@ -376,7 +376,7 @@ async fn turns_go_through_a_relay_and_through_none_that_is_too_small() {
     config.relay_limits = RelayLimits { circuit_bytes: 128 * 1024, circuit_time: Duration::from_secs(120) };
     let small = Member::with(config).await;
     let shy = hidden_behind(&small).await;
-    // It asks, sees the limits, and gives the reservation up.
+    // The node reserves it, sees the limits, and releases the reservation.
     eventually("the small relay is asked", async || {
         small.mesh.peers().iter().any(|peer| peer.node == shy.mesh.node_id()).then_some(())
     })
@@ -393,7 +393,7 @@ async fn a_relay_too_small_for_a_turn_is_named_when_there_is_no_other_way() {
     let mut config = server_config(TCP);
     config.relay_limits = RelayLimits { circuit_bytes: 1024 * 1024, circuit_time: Duration::from_secs(120) };
     let small = Member::with(config).await;
-    // A node of another make, which takes any relay.
+    // A node of another implementation, which accepts any relay.
     let careless = careless_peer(&small.mesh).await;
     let client = client().await;
     let result = client.open(careless.0, &[careless.1], soon()).await;
@@ -403,14 +403,14 @@ async fn a_relay_too_small_for_a_turn_is_named_when_there_is_no_other_way() {
     assert!(!limits.fit_a_turn());
 }
 
-/// What a peer must speak to stay connected, and to be reached through a relay.
+/// The least behaviour that stays connected and is reachable through a relay.
 #[derive(NetworkBehaviour)]
 struct Careless {
     circuits: libp2p::relay::client::Behaviour,
     ping: libp2p::ping::Behaviour,
 }
 
-/// A libp2p peer that listens on a relay whatever its limits. Returns who it is and where.
+/// A libp2p peer that listens on a relay, whatever the relay's limits. Returns its ID and address.
 async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
     use futures::StreamExt as _;
     use libp2p::{
@@ -451,7 +451,7 @@ async fn careless_peer(relay: &MeshHandle) -> (NodeId, baton_mesh::Multiaddr) {
     (node, address)
 }
 
-/// Passes what is sent to it on to a node, until it is told to pass nothing more and to close nothing either. Returns where it is.
+/// Forwards bytes to a node, until the token makes it stop forwarding without closing. Returns its address.
 async fn line_to(node: &MeshHandle) -> (baton_mesh::Multiaddr, tokio_util::sync::CancellationToken) {
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -496,7 +496,7 @@ async fn a_peer_that_falls_silent_without_a_word_is_noticed_within_twenty_second
     let (node, mut incoming) = server(TCP).await;
     let client = client().await;
     let (line, cut) = line_to(&node).await;
-    // An open turn, as in the middle of an answer.
+    // An open turn, as during an answer.
     let _near = client.open(node.node_id(), &[line], soon()).await.unwrap();
     let _far = incoming.next().await.unwrap();
     eventually("a ping is answered", async || {
@@ -507,6 +507,6 @@ async fn a_peer_that_falls_silent_without_a_word_is_noticed_within_twenty_second
     let silent = Instant::now();
     cut.cancel();
     while events.recv().await.unwrap() != PeerEvent::Disconnected(node.node_id()) {}
-    // As many seconds as behaviour.rs says, and a tick of the upkeep.
+    // The seconds in behaviour.rs, and one tick of the upkeep.
     assert!(silent.elapsed() < Duration::from_secs(21), "{:?}", silent.elapsed());
 }

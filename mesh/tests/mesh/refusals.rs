@@ -112,7 +112,7 @@ async fn a_port_in_use_fails_the_start_and_says_what_to_do() {
         let text = listen_failure(&taken).await;
         assert!(text.contains("choose another port"), "{text}");
     }
-    // Also when it is not a mesh that holds it.
+    // The same holds when another program holds the port.
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = listen_failure(&format!("/ip4/127.0.0.1/tcp/{}", holder.local_addr().unwrap().port())).await;
     assert!(text.contains("choose another port"), "{text}");

@@ -1,4 +1,4 @@
-//! Starting meshes for the tests.
+//! Helpers that start meshes for the tests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const QUIC: &str = "/ip4/127.0.0.1/udp/0/quic-v1";
 /// A frame limit above everything the tests send.
 pub const LIMIT: usize = 16 << 20;
 
-/// Far enough away that only a hang reaches it.
+/// A deadline so far away that only a hang reaches it.
 pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -21,7 +21,7 @@ pub fn addr(text: &str) -> Multiaddr {
     text.parse().expect("a multiaddr")
 }
 
-/// A random seed: test runs beside this one must not share identities, since mDNS would mix them up.
+/// A random seed: parallel test runs must not share identities, since mDNS would mix them up.
 pub fn seed() -> Zeroizing<[u8; 32]> {
     Zeroizing::new(rand::random())
 }
@@ -47,7 +47,7 @@ pub async fn client() -> MeshHandle {
     start(dialer("baton-test (client)")).await.0
 }
 
-/// Opens a turn with the node and takes it there.
+/// Opens a turn with the node and accepts it there.
 pub async fn connect(
     client: &MeshHandle,
     node: &MeshHandle,
@@ -60,7 +60,7 @@ pub async fn connect(
     (near, far)
 }
 
-/// Whether the peer at the other end is gone: its stream ended or failed.
+/// Whether the remote peer is gone: its stream ended or failed.
 pub async fn has_ended(turn: &mut TurnStream) -> bool {
     use baton_mesh::FrameError;
     matches!(turn.recv_by(LIMIT, soon()).await, Ok(None) | Err(FrameError::Io(_) | FrameError::Truncated))

@@ -84,7 +84,7 @@ async fn a_frame_cut_short_is_truncated() {
         let (node, mut incoming) = server(listen).await;
         let client = client().await;
         let (mut near, mut far) = connect(&client, &node, &mut incoming).await;
-        // More than any flow-control window, so that it cannot be sent while nobody reads.
+        // More than any flow-control window, so that the send blocks while the peer does not read.
         let cut = timeout(Duration::from_millis(200), near.send(&vec![1; 8 << 20])).await;
         assert!(cut.is_err());
         drop(near);

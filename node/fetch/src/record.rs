@@ -1,4 +1,4 @@
-//! Small JSON files beside model files: what is noted of them. They are written whole or not at all, and read with a bound.
+//! Small JSON records beside model files. They are written atomically, and read up to a size limit.
 
 use std::{
     fs::{self, File},
@@ -8,24 +8,24 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Bytes of a record: some hundred, or some thousand with the text of a licence's notice.
+/// Bytes of a record: some hundred, or some thousand with a licence notice.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
-/// The record of a kind that belongs to a model file: `FILE.KIND.json`.
+/// Path of a model file's record of a kind: `FILE.KIND.json`.
 pub(crate) fn path_of(model: &Path, kind: &str) -> PathBuf {
     let mut name = model.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{kind}.json"));
     model.with_file_name(name)
 }
 
-/// What a record says; `None` where there is none that can be read.
+/// Reads a record; `None` if it is missing or unreadable.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_RECORD_BYTES).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
 
-/// Writes a record, in place of the one that is there.
+/// Writes a record, replacing any existing one.
 pub(crate) fn write<T: Serialize>(path: &Path, record: &T) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");

@@ -1,6 +1,6 @@
-//! Terms of use that must be accepted before a model is fetched, and the note that they were.
+//! Terms of use that must be accepted before a model is fetched, and the record of the acceptance.
 //!
-//! The note lies beside the model's file, with the words that were shown: terms that change must be accepted anew.
+//! The record lies beside the model's file and holds the accepted text: changed terms must be accepted anew.
 
 use std::{
     fs,
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{CatalogueEntry, ModelError, record};
 
-/// Longest notice of a catalogue.
+/// Longest notice in a catalogue.
 const MAX_NOTICE_BYTES: usize = 8 << 10;
 
 /// Conditions of use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
-    /// Where their text is.
+    /// URL of their text.
     pub url: String,
-    /// What is shown before they are accepted.
+    /// The notice shown before acceptance.
     pub notice: String,
 }
 
 impl Terms {
-    /// Whether they can be shown on a terminal as they are.
+    /// Whether they can be printed on a terminal as they are.
     pub(crate) fn is_plain(&self) -> bool {
         let printable = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
         self.url.starts_with("https://")
@@ -36,24 +36,24 @@ impl Terms {
     }
 }
 
-/// That somebody accepted terms.
+/// An acceptance of terms.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Acceptance {
     model: String,
     licence: String,
     terms: Terms,
-    /// Of the file that they are about.
+    /// SHA-256 of the model's file.
     sha256: String,
     /// Milliseconds of Unix time.
     accepted_ms: u64,
 }
 
-/// Where the acceptance of a model's terms is noted.
+/// Path of a model's acceptance record.
 pub(crate) fn record_file(entry: &CatalogueEntry, directory: &Path) -> PathBuf {
     record::path_of(&directory.join(&entry.file), "accepted")
 }
 
-/// Refuses a model whose terms are not accepted as they are now.
+/// Refuses a model whose current terms are not accepted.
 pub(crate) fn require(entry: &CatalogueEntry, directory: &Path) -> Result<(), ModelError> {
     let Some(terms) = &entry.terms else { return Ok(()) };
     let accepted = record::read::<Acceptance>(&record_file(entry, directory));
@@ -63,7 +63,7 @@ pub(crate) fn require(entry: &CatalogueEntry, directory: &Path) -> Result<(), Mo
     }
 }
 
-/// Notes that a model's terms were accepted.
+/// Records that a model's terms were accepted.
 pub(crate) fn accept(entry: &CatalogueEntry, directory: &Path, accepted_ms: u64) -> Result<(), ModelError> {
     let Some(terms) = &entry.terms else { return Ok(()) };
     let acceptance = Acceptance {
@@ -113,7 +113,7 @@ mod tests {
         assert!(changed.unaccepted("m", &directory).unwrap().is_some());
         changed.accept("m", &directory, 1).unwrap();
         assert_eq!(changed.unaccepted("m", &directory).unwrap(), None);
-        // With the model goes the note.
+        // Removing the model removes the record.
         assert!(changed.remove("m", &directory).unwrap());
         assert!(changed.unaccepted("m", &directory).unwrap().is_some());
     }

@@ -1,4 +1,5 @@
-//! The forward pass of BERT (Devlin et al., 2018), as small as sentence embedders use it: no heads, no dropout.
+//! The forward pass of BERT (Devlin et al., 2018), reduced to the needs of sentence embedders: no heads, no
+//! dropout.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{
@@ -54,8 +55,8 @@ impl Bert {
         })
     }
 
-    /// Unit vectors of texts: the mean over their pieces, scaled to length one. `ids` and `mask` are (texts, pieces); the mask
-    /// is 1 for a piece and 0 for padding.
+    /// Unit vectors of texts: the mean over their pieces, scaled to length one. `ids` and `mask` are (texts,
+    /// pieces); the mask is 1 for a piece and 0 for padding.
     pub(crate) fn embed(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (_, length) = ids.dims2()?;
         let positions = Tensor::arange(0, u32::try_from(length).unwrap_or(u32::MAX), &Device::Cpu)?;
@@ -65,7 +66,7 @@ impl Bert {
             .broadcast_add(&self.positions.forward(&positions)?)?
             .broadcast_add(&self.types.forward(&Tensor::zeros(1, DType::U32, &Device::Cpu)?)?)?;
         hidden = self.norm.forward(&hidden)?;
-        // Far below anything a score can be: padding gets no attention.
+        // Far below any score, so that padding gets no attention.
         let bias = mask.affine(10_000.0, -10_000.0)?.unsqueeze(1)?.unsqueeze(1)?;
         for layer in &self.layers {
             hidden = layer.forward(&hidden, &bias)?;

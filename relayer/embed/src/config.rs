@@ -1,4 +1,4 @@
-//! Which embedder the operator wants, and opening it.
+//! The operator's choice of embedder, and its opening.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,13 +8,14 @@ use crate::{EmbedError, EmbedRole, Embedder, Hashing, Remote, RemoteConfig};
 #[cfg(feature = "models")]
 use crate::{MiniLm, StaticTable, WithTable, models::POTION_BASE_8M};
 
-/// Which embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the fields of [`RemoteConfig`].
+/// The configured embedder. As TOML: `kind = "hashing"`, `"potion"`, `"minilm"`, or `"remote"` with the
+/// fields of [`RemoteConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EmbedderConfig {
-    /// `hashing-384-v1`: needs nothing.
+    /// `hashing-384-v1`: no model files.
     Hashing {},
-    /// potion-base-8M: a table, once fetched.
+    /// potion-base-8M: a static table, once fetched.
     Potion {},
     /// all-MiniLM-L6-v2: a transformer, once fetched.
     Minilm {},
@@ -23,18 +24,20 @@ pub enum EmbedderConfig {
 }
 
 impl Default for EmbedderConfig {
-    /// What needs nothing.
+    /// The embedder without model files.
     fn default() -> Self {
         Self::Hashing {}
     }
 }
 
-/// Opens an embedder and has it embed something, so that one that cannot work is refused at start and never silently off
-/// (D4). `models_dir` is the folder that models are fetched into. Where the static table is among them, it tells the
-/// transformer and the endpoint, which know no single words, which words are used alike.
+/// Opens an embedder and probes it, so that an unusable one is refused at the start and never silently off
+/// (D4).
+///
+/// `models_dir` is the folder of fetched models. The transformer and the endpoint know no single words; if
+/// the static table is installed, it supplies their related words.
 ///
 /// # Errors
-/// [`EmbedError::Unusable`], with what to do.
+/// [`EmbedError::Unusable`], which names the remedy.
 pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let embedder: Arc<dyn Embedder> = match config {
         EmbedderConfig::Hashing {} => Arc::new(Hashing),
@@ -45,7 +48,7 @@ pub async fn open(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn 
     with_table(config, models_dir, embedder).await
 }
 
-/// A model that computes on this machine.
+/// Opens a model that runs on this machine.
 #[cfg(feature = "models")]
 async fn local(config: &EmbedderConfig, models_dir: &Path) -> Result<Arc<dyn Embedder>, EmbedError> {
     let folder = models_dir.to_owned();
@@ -71,7 +74,7 @@ async fn with_table(
     Ok(embedder)
 }
 
-/// Has the static table relate words for an embedder that knows no single words.
+/// Adds the static table as the source of related words, if the embedder knows no single words.
 #[cfg(feature = "models")]
 async fn with_table(
     config: &EmbedderConfig,
@@ -95,7 +98,8 @@ async fn blocking<T: Send + 'static>(
     opened.map_err(|_| EmbedError::Unusable("opening it was stopped".into()))?
 }
 
-/// Checks that vectors are as long as announced, of length one, finite, and that likeness is similarity.
+/// Checks that vectors have the announced length, are finite and of norm one, and that similar texts have
+/// similar vectors.
 async fn probe(embedder: &dyn Embedder) -> Result<(), EmbedError> {
     let unusable =
         |what: &str| EmbedError::Unusable(format!("{} {what}; fetch or configure another", embedder.id()));

@@ -1,20 +1,22 @@
-//! `hashing-384-v1`: an embedder that needs nothing. Words, pairs of words and pieces of words fall into 384 dimensions by
-//! their hash, after Weinberger et al., "Feature hashing for large scale multitask learning" (2009). It finds what is spelled
-//! alike, not what is meant alike. The same on every machine, for ever: another way of hashing would be another id.
+//! `hashing-384-v1`: an embedder without model files.
+//!
+//! A hash maps words, word pairs and word pieces to 384 dimensions, after Weinberger et al., "Feature hashing
+//! for large scale multitask learning" (2009). It finds similar spelling, not similar meaning. Results are
+//! the same on every machine, for ever: a different hash would need a different ID.
 
 use crate::{EmbedFuture, EmbedRole, Embedder, off_reactor, unit};
 
 /// Length of the vectors.
 pub const DIMENSIONS: usize = 384;
 
-/// Weight of a pair of words that follow each other.
+/// Weight of a pair of adjacent words.
 const PAIR: f32 = 0.5;
 /// Weight of a piece of a word.
 const PIECE: f32 = 0.5;
 /// Characters of a piece.
 const PIECE_CHARACTERS: usize = 4;
 
-/// Words that say nothing about what a text is about, sorted.
+/// Words that carry no topic, sorted.
 const IGNORED: &[&str] = &[
     "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "did", "do", "does", "for", "from",
     "had", "has", "have", "he", "her", "his", "how", "i", "in", "is", "it", "its", "me", "my", "of", "on",
@@ -22,7 +24,7 @@ const IGNORED: &[&str] = &[
     "were", "what", "when", "where", "which", "who", "why", "will", "with", "you", "your",
 ];
 
-/// The embedder.
+/// The hashing embedder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hashing;
 
@@ -53,7 +55,7 @@ impl Hashing {
     }
 }
 
-/// Adds a feature at the place and with the sign that its hash says.
+/// Adds a feature; its hash selects the dimension and the sign.
 fn add(vector: &mut [f32], feature: &[&str], weight: f32) {
     let mut hasher = blake3::Hasher::new();
     for part in feature {
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!(vectors[0], vectors[1]);
         assert!((vectors[0].iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5);
         assert!(vectors[2].iter().chain(&vectors[3]).all(|x| *x == 0.0));
-        // Golden: a change of these is another embedder and needs another id.
+        // Golden values: a change of these is another embedder and needs another ID.
         let places: Vec<usize> = Hashing::embed_one("fox")
             .iter()
             .enumerate()

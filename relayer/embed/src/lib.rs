@@ -1,10 +1,10 @@
 //! Text embedders, without any code of language models.
 //!
-//! An embedder turns texts into unit vectors whose dot product is their similarity. Which one is used is the operator's
-//! choice; one that cannot work refuses to open, and is never silently off.
+//! An embedder turns texts into unit vectors whose dot product is their similarity. The operator chooses one.
+//! An unusable embedder refuses to open, and is never silently off.
 //!
-//! The static table and the transformer are read by code of this crate: the published crates for them would bring a second
-//! version of the tokenizers, or all the language models that candle knows.
+//! This crate has its own code for the static table and the transformer. The published crates would add a
+//! second version of the tokenizers, or every language model that candle knows.
 
 #[cfg(feature = "models")]
 mod bert;
@@ -33,10 +33,10 @@ pub use remote::{Remote, RemoteConfig, Roles};
 #[cfg(feature = "models")]
 pub use static_table::StaticTable;
 
-/// Most words that are named as related to one: those after them are hardly alike.
+/// Most related words of one word; later ones are hardly similar.
 pub const MAX_RELATED: usize = 32;
 
-/// A word that is used like another.
+/// A word that is used like another word.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Related {
     /// In lower case.
@@ -45,32 +45,32 @@ pub struct Related {
     pub likeness: f32,
 }
 
-/// What a text is embedded as: some models embed what is sought and what is found differently.
+/// The role of a text: some models embed queries and documents differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedRole {
-    /// A question or message that seeks.
+    /// A question or message that searches.
     Query,
-    /// A text that is to be found.
+    /// A text to be found.
     Document,
 }
 
-/// Why nothing was embedded.
+/// Why embedding failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// The embedder cannot be used as configured; the text says what to change.
     #[error("the embedder cannot be used: {0}")]
     Unusable(String),
-    /// It did not answer now; later it may.
+    /// It does not respond now; retry later.
     #[error("the embedder is unavailable: {0}")]
     Unavailable(String),
 }
 
-/// A text's vector, and how much of the text it is of.
+/// A text's vector, with the number of embedded tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     /// The vector.
     pub vector: Vec<f32>,
-    /// Tokens that were embedded, those included that the model adds; words, where a model has no tokens.
+    /// Embedded tokens, including those that the model adds; words, if a model has no tokens.
     pub tokens: usize,
 }
 
@@ -83,16 +83,16 @@ pub type EmbedFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Vec<f32>>, Emb
 /// Boxed related words, so that the trait can be used as `dyn`.
 pub type RelatedFuture<'a> = Pin<Box<dyn Future<Output = Vec<Vec<Related>>> + Send + 'a>>;
 
-/// Texts to unit vectors.
+/// Turns texts into unit vectors.
 pub trait Embedder: Send + Sync {
-    /// Names model, version and dimensions: vectors of one id can be compared with each other and with no others.
+    /// Names model, version and dimensions. Only vectors of the same ID can be compared.
     fn id(&self) -> &str;
     /// Length of every vector.
     fn dimensions(&self) -> usize;
-    /// One unit vector for each text, in their order (all zeros for a text without any word). Computation happens off
-    /// the reactor.
+    /// One unit vector for each text, in order; all zeros for a text without words. It computes off the
+    /// reactor.
     fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a>;
-    /// As [`Embedder::embed`], with counts. A future that is dropped stops the work soon.
+    /// As [`Embedder::embed`], with counts. Dropping the future stops the work soon.
     fn embed_counted<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> CountedFuture<'a> {
         Box::pin(async move {
             let vectors = self.embed(role, texts).await?;
@@ -103,25 +103,26 @@ pub trait Embedder: Send + Sync {
             Ok(counted.collect())
         })
     }
-    /// For each word the words that are used like it, most alike first: at most [`MAX_RELATED`], and none for an embedder
-    /// that knows no words by themselves. Computation happens off the reactor.
+    /// For each word, similarly used words, the most similar first: at most [`MAX_RELATED`].
+    ///
+    /// An embedder without single words returns none. It computes off the reactor.
     fn related<'a>(&'a self, words: &'a [&'a str]) -> RelatedFuture<'a> {
         Box::pin(std::future::ready(vec![Vec::new(); words.len()]))
     }
 }
 
-/// Most bytes of one text that are embedded: what is longer is embedded by its beginning. Models look at some hundreds of
-/// word pieces at most.
+/// Most bytes of one text that are embedded; the rest is cut off. Models use at most some hundreds of word
+/// pieces.
 const MAX_TEXT_BYTES: usize = 8 * 1024;
 
-/// Texts of a request that outlive the reactor's stack: cut to what is embedded, and wiped when they are done with.
+/// Texts of a request that outlive the reactor's stack, cut to the embedded beginning and wiped after use.
 type OwnedTexts = Vec<Zeroizing<String>>;
 
 fn owned(texts: &[&str]) -> OwnedTexts {
     texts.iter().map(|text| Zeroizing::new(beginning(text).to_owned())).collect()
 }
 
-/// The beginning of a text that is embedded.
+/// The part of a text that is embedded.
 fn beginning(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_TEXT_BYTES)).unwrap_or(text)
 }
@@ -138,12 +139,12 @@ where
     })
 }
 
-/// A vector of length one, or all zeros where there is no direction.
+/// Scales a vector to length one; all zeros if it has no direction.
 fn unit(mut vector: Vec<f32>) -> Vec<f32> {
     let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let factor = if norm > 1e-12 && norm.is_finite() { 1.0 / norm } else { 0.0 };
     for component in &mut vector {
-        // Not a product alone: 0 times infinity is not a number.
+        // The branch avoids 0 times infinity, which is not a number.
         *component = if factor > 0.0 { *component * factor } else { 0.0 };
     }
     vector

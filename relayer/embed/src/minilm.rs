@@ -1,5 +1,5 @@
-//! all-MiniLM-L6-v2 (sentence-transformers) through candle, on a thread of its own: a message takes some milliseconds of all
-//! cores, so one runs at a time.
+//! all-MiniLM-L6-v2 (sentence-transformers) through candle, on its own thread. A message takes some
+//! milliseconds of all cores, so one runs at a time.
 
 use std::{path::Path, sync::Mutex, thread};
 
@@ -28,19 +28,19 @@ const SHAPE: Shape = Shape {
     epsilon: 1e-12,
 };
 
-/// Most word pieces of a text, as the published model has it.
+/// Most word pieces of a text, as in the published model.
 const MAX_PIECES: usize = 256;
 
 /// Texts of one forward pass: some 50 MB of activations at their longest.
 const BATCH: usize = 16;
 
-/// Requests that wait for the thread. When it is full, who asks waits as well, and gives up at its own deadline.
+/// Requests that wait for the thread. When full, callers wait too, up to their own deadline.
 const QUEUE: usize = 64;
 
 /// Most bytes of the files.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// The embedder. Its thread ends with it.
+/// The transformer embedder. Its thread ends when it is dropped.
 pub struct MiniLm {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -60,13 +60,13 @@ impl std::fmt::Debug for MiniLm {
 impl MiniLm {
     /// Its id.
     pub const ID: &'static str = "all-minilm-l6-v2-384";
-    /// Most tokens of a text that it looks at.
+    /// Most tokens of a text that are embedded.
     pub const MAX_TOKENS: usize = MAX_PIECES;
 
-    /// Opens the model out of the folder of models. Blocks.
+    /// Opens the model from the models folder. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], with what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub fn open(directory: &Path) -> Result<Self, EmbedError> {
         let model = Model::open(directory)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
@@ -80,7 +80,7 @@ impl MiniLm {
 
 impl Drop for MiniLm {
     fn drop(&mut self) {
-        // The thread sees the end of its queue after the pass that it is in.
+        // The thread sees the end of its queue after its current pass.
         self.jobs = None;
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -144,10 +144,10 @@ impl Model {
         Ok(Self { bert, tokenizer: reader })
     }
 
-    /// Answers until nobody can ask any more.
+    /// Serves requests until all senders are dropped.
     fn serve(self, mut queue: mpsc::Receiver<Job>) {
         while let Some(job) = queue.blocking_recv() {
-            // Who asked may have given up while the job waited.
+            // The caller may have given up while the job waited.
             if job.reply.is_closed() {
                 continue;
             }
@@ -157,7 +157,7 @@ impl Model {
         }
     }
 
-    /// None where whoever asked left on the way.
+    /// `None` if the caller gave up meanwhile.
     fn embed(&self, texts: &OwnedTexts, left: impl Fn() -> bool) -> Option<Result<Vec<Counted>, EmbedError>> {
         let mut vectors = Vec::with_capacity(texts.len());
         for batch in texts.chunks(BATCH) {
@@ -178,7 +178,7 @@ impl Model {
         let embedded =
             embedded.map_err(|error| EmbedError::Unavailable(format!("the model failed: {error}")))?;
         let counted = pieces.iter().zip(embedded).map(|(pieces, vector)| {
-            // Nothing but the marks of begin and end: no word.
+            // Only the begin and end markers: no word.
             let vector = if pieces.len() > 2 { vector } else { vec![0.0; SHAPE.width] };
             Counted { vector, tokens: pieces.len() }
         });

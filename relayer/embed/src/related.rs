@@ -1,7 +1,8 @@
-//! Words that are used alike, out of the rows of a static table: "dog" and "puppy". A question may say a thing in another
-//! word than its answer does.
+//! Similarly used words, such as "dog" and "puppy", from the rows of a static table. A question may use
+//! another word than its answer.
 //!
-//! Only whole words are in it, and of the forms of one word the one that the table holds for the most frequent.
+//! The lexicon holds whole words only. Of a word's forms, it holds the one that the table ranks as most
+//! frequent.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,14 +15,14 @@ use crate::{
     CountedFuture, EmbedFuture, EmbedRole, Embedder, MAX_RELATED, Related, RelatedFuture, StaticTable, unit,
 };
 
-/// Least cosine. Two words of potion-base-8M that are picked at random have 0.00 with a deviation of 0.08, and one pair in
-/// seven hundred is as much alike as this.
+/// Least cosine. Two random words of potion-base-8M have 0.00 with a deviation of 0.08; one pair in seven
+/// hundred reaches this value.
 const LEAST: f32 = 0.35;
 
 /// Largest code of a row in int8.
 const MAX_CODE: f32 = 127.0;
 
-/// The words of a table with their directions in int8: a fourth of the rows' memory, and scanned in a fourth of the time.
+/// The words of a table with their directions in int8: a fourth of the rows' memory and scan time.
 pub(crate) struct Lexicon {
     dimensions: usize,
     stemmer: Stemmer,
@@ -30,7 +31,8 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Takes the whole words out of a vocabulary whose pieces are numbered by falling frequency. `row` gives a piece's row.
+    /// Extracts the whole words of a vocabulary whose pieces are numbered by falling frequency. `row` returns
+    /// a piece's row.
     pub(crate) fn new<'a>(
         dimensions: usize,
         vocabulary: HashMap<String, u32>,
@@ -61,7 +63,7 @@ impl Lexicon {
         lexicon
     }
 
-    /// Words that are used like `word`, whose unit vector is `direction`; other forms of the word itself are none.
+    /// Words used like `word`, whose unit vector is `direction`; other forms of the word itself are excluded.
     pub(crate) fn related(&self, word: &str, direction: &[f32]) -> Vec<Related> {
         let largest = direction.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         if largest == 0.0 || direction.len() != self.dimensions {
@@ -94,7 +96,7 @@ fn code(share: f32) -> i8 {
     (share * MAX_CODE).round() as i8
 }
 
-/// In pieces of a fixed length, so that the compiler uses the multiply-add of the machine.
+/// Computed in chunks of a fixed length, so that the compiler uses the machine's multiply-add.
 fn dot(a: &[i8], b: &[i8]) -> i32 {
     const LANES: usize = 32;
     let (a, b) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -105,14 +107,14 @@ fn dot(a: &[i8], b: &[i8]) -> i32 {
     sum + a.1.iter().zip(b.1).map(|(a, b)| i32::from(i16::from(*a) * i16::from(*b))).sum::<i32>()
 }
 
-/// An embedder beside a static table, which knows the words.
+/// An embedder combined with a static table, which knows single words.
 pub struct WithTable {
     embedder: Arc<dyn Embedder>,
     table: StaticTable,
 }
 
 impl WithTable {
-    /// Embeds with one, and relates words with the other.
+    /// Embeds with `embedder`, and relates words with `table`.
     #[must_use]
     pub fn new(embedder: Arc<dyn Embedder>, table: StaticTable) -> Self {
         Self { embedder, table }

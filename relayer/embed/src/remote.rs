@@ -1,5 +1,7 @@
-//! Any endpoint that speaks `POST …/embeddings` like OpenAI's. The texts leave this machine: it is only used where the
-//! operator configured it, and vectors of plain text can be inverted, so it sees what the texts say.
+//! Embedding endpoints that speak OpenAI's `POST …/embeddings`.
+//!
+//! The texts leave this machine, so an endpoint is used only if the operator configured it. Vectors of plain
+//! text can be inverted, so the endpoint learns the texts.
 
 use std::{
     fs,
@@ -14,32 +16,32 @@ use zeroize::Zeroizing;
 
 use crate::{EmbedError, EmbedFuture, EmbedRole, Embedder, beginning, unit};
 
-/// Most bytes of an answer: a full batch of the longest vectors takes some 8 MB as text.
+/// Most bytes of a response: a full batch of the longest vectors takes some 8 MB as text.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// Most texts of a request, whatever is configured.
+/// Most texts of a request, whatever the configuration says.
 const MAX_BATCH: usize = 256;
-/// Longest vectors there are.
+/// Most dimensions of a vector.
 const MAX_DIMENSIONS: usize = 8_192;
 /// Most bytes of a key file.
 const MAX_KEY_BYTES: u64 = 4_096;
-/// Longest time for a connection to be made.
+/// Longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the endpoint tells queries from documents.
+/// How the endpoint distinguishes queries from documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Roles {
     /// Not at all.
     #[default]
     None,
-    /// By the field `input_type` of the request.
+    /// By the request field `input_type`.
     InputType {
         /// Its value for queries, such as `search_query`.
         query: String,
         /// Its value for documents, such as `search_document`.
         document: String,
     },
-    /// By words put before the text.
+    /// By a prefix of the text.
     Prefix {
         /// Before queries, such as `query: `.
         query: String,
@@ -48,23 +50,23 @@ pub enum Roles {
     },
 }
 
-/// An endpoint.
+/// Configuration of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// What `/embeddings` is added to, such as `http://127.0.0.1:8080/v1`.
+    /// The URL before `/embeddings`, such as `http://127.0.0.1:8080/v1`.
     pub base_url: String,
-    /// The model's name there.
+    /// The model's name at the endpoint.
     pub model: String,
-    /// Length of its vectors. The endpoint is refused if it gives others.
+    /// Length of its vectors. An endpoint that returns another length is refused.
     pub dimensions: usize,
-    /// Whether to ask for that length by the field `dimensions`; for models that can be cut.
+    /// Whether to request that length by the field `dimensions`, for models whose vectors can be shortened.
     #[serde(default)]
     pub send_dimensions: bool,
-    /// File with the API key, readable by its owner alone; none for an endpoint without.
+    /// File with the API key, readable by its owner alone; `None` for an endpoint without a key.
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
-    /// How it tells queries from documents.
+    /// How it distinguishes queries from documents.
     #[serde(default)]
     pub roles: Roles,
     /// Longest time of a request.
@@ -83,7 +85,7 @@ fn default_batch() -> usize {
     64
 }
 
-/// The embedder.
+/// The remote embedder.
 pub struct Remote {
     id: String,
     config: RemoteConfig,
@@ -121,11 +123,11 @@ struct Vector {
 }
 
 impl Remote {
-    /// Takes a configuration and asks the endpoint for one vector in each role, so that one that cannot work is refused at
+    /// Opens an endpoint and requests one vector in each role, so that an unusable one is refused at the
     /// start (D4).
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], with what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub async fn open(config: &RemoteConfig) -> Result<Self, EmbedError> {
         let remote = Self::new(config)?;
         for role in [EmbedRole::Query, EmbedRole::Document] {
@@ -174,7 +176,7 @@ impl Remote {
         ))
     }
 
-    /// Vectors of texts that have words, at most a batch of them.
+    /// Requests the vectors of at most one batch of texts, each with a word.
     async fn request(&self, role: EmbedRole, input: &[String]) -> Result<Vec<Vec<f32>>, EmbedError> {
         let input_type = match (&self.config.roles, role) {
             (Roles::InputType { query, .. }, EmbedRole::Query) => Some(query.as_str()),
@@ -192,7 +194,7 @@ impl Remote {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.as_str());
         }
-        // Without the URL, which an error of the client would repeat.
+        // Errors of the client would repeat the URL.
         let unavailable = |error: reqwest::Error| EmbedError::Unavailable(error.without_url().to_string());
         let answer = request.send().await.map_err(unavailable)?;
         self.check_status(answer.status())?;
@@ -226,7 +228,7 @@ impl Remote {
         }
     }
 
-    /// Reads an answer; nothing in it is taken on trust.
+    /// Parses and checks a response; nothing in it is trusted.
     fn vectors(&self, bytes: &[u8], expected: usize) -> Result<Vec<Vec<f32>>, EmbedError> {
         let answer: Answer = serde_json::from_slice(bytes)
             .map_err(|_| self.refuse("its answer is not one of embeddings; correct base_url"))?;
@@ -275,7 +277,7 @@ impl Embedder for Remote {
     fn embed<'a>(&'a self, role: EmbedRole, texts: &'a [&'a str]) -> EmbedFuture<'a> {
         Box::pin(async move {
             let mut vectors = vec![vec![0.0; self.config.dimensions]; texts.len()];
-            // Endpoints refuse texts without any word.
+            // Endpoints refuse texts without words.
             let with_words: Vec<usize> = texts
                 .iter()
                 .enumerate()
@@ -300,7 +302,7 @@ impl Embedder for Remote {
     }
 }
 
-/// Reads an API key from a file that nobody else can read.
+/// Reads an API key from a file that only its owner can read.
 fn read_key(path: &Path) -> Result<Zeroizing<String>, EmbedError> {
     let refuse = |what: &str| EmbedError::Unusable(format!("api_key_file {}: {what}", path.display()));
     let metadata = fs::metadata(path).map_err(|error| refuse(&format!("cannot be read ({error})")))?;

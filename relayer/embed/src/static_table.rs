@@ -1,5 +1,7 @@
-//! A static table of word pieces (model2vec, <https://github.com/MinishLab/model2vec>): the mean of the rows of a text's
-//! pieces, scaled to length one. No network runs; a message takes microseconds.
+//! A static table of word pieces (model2vec, <https://github.com/MinishLab/model2vec>).
+//!
+//! A text's vector is the mean of its pieces' rows, scaled to length one. No network runs; a message takes
+//! microseconds.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -11,13 +13,13 @@ use crate::{
     related::Lexicon, unit,
 };
 
-/// Most word pieces of a text, as the reference implementation has it.
+/// Most word pieces of a text, as in the reference implementation.
 const MAX_PIECES: usize = 512;
 
-/// Most bytes of a file of a table; the largest published one has half a gigabyte.
+/// Most bytes of a table's file; the largest published one has half a gigabyte.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The embedder.
+/// The static-table embedder.
 #[derive(Clone)]
 pub struct StaticTable(Arc<Table>);
 
@@ -37,19 +39,20 @@ impl std::fmt::Debug for StaticTable {
 }
 
 impl StaticTable {
-    /// Opens potion-base-8M out of the folder of models. Blocks.
+    /// Opens potion-base-8M from the models folder. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], with what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub fn open_potion(directory: &Path) -> Result<Self, EmbedError> {
         let [weights, tokenizer] = POTION_BASE_8M.paths(directory);
         Self::open(POTION_BASE_8M.name, &weights, &tokenizer)
     }
 
-    /// Opens a table: a safetensors file with the tensor `embeddings` (pieces, dimensions) in f32, and its tokenizer. Blocks.
+    /// Opens a table: a safetensors file with the f32 tensor `embeddings` (pieces, dimensions), and its
+    /// tokenizer. Blocks.
     ///
     /// # Errors
-    /// [`EmbedError::Unusable`], with what to do.
+    /// [`EmbedError::Unusable`], which names the remedy.
     pub fn open(name: &str, weights: &Path, tokenizer: &Path) -> Result<Self, EmbedError> {
         let bytes = read_model_file(name, weights, MAX_FILE_BYTES)?;
         let (dimensions, rows) = rows(&bytes).map_err(|reason| broken(name, weights, &reason))?;
@@ -134,7 +137,7 @@ impl Embedder for StaticTable {
     }
 }
 
-/// Reads a file of a model, saying what to do if it is not there.
+/// Reads a file of a model; the error of a missing file names the remedy.
 pub(crate) fn read_model_file(name: &str, path: &Path, limit: u64) -> Result<Vec<u8>, EmbedError> {
     let length = fs::metadata(path).map(|metadata| metadata.len());
     let read = match length {
@@ -150,7 +153,7 @@ pub(crate) fn read_model_file(name: &str, path: &Path, limit: u64) -> Result<Vec
     })
 }
 
-/// A file of a model that is not what it should be.
+/// The error of a model file with wrong content.
 pub(crate) fn broken(name: &str, path: &Path, reason: &str) -> EmbedError {
     EmbedError::Unusable(format!(
         "{} is not {name} ({reason}): remove it and fetch it with `baton-relayer models pull {name}`",

@@ -1,5 +1,5 @@
-//! The vectors of the models against those of another implementation (tests/reference.py, numpy). `BATON_MODELS` names the
-//! folder that the models were fetched into; without it there is nothing to compare.
+//! Compares the models' vectors with those of another implementation (tests/reference.py, numpy).
+//! `BATON_MODELS` names the folder of fetched models; without it, nothing is compared.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ async fn check(config: EmbedderConfig, id: &str, expected: &Expected) {
     };
     let embedder = open(&config, &folder).await.unwrap();
     assert_eq!(embedder.id(), id);
-    // With texts without words between, which must not disturb the batch.
+    // Wordless texts in between must not disturb the batch.
     let texts = [TEXTS[0], "", TEXTS[1], TEXTS[2], " \n"];
     let vectors = embedder.embed(EmbedRole::Document, &texts).await.unwrap();
     for (at, (first, last)) in [0, 2, 3].into_iter().zip(expected) {
@@ -45,7 +45,7 @@ async fn check(config: EmbedderConfig, id: &str, expected: &Expected) {
     for nothing in [1, 4] {
         assert!(vectors[nothing].iter().all(|x| *x == 0.0));
     }
-    // Alone as in a batch.
+    // A single text gives the same vector as in a batch.
     let alone = embedder.embed(EmbedRole::Query, &TEXTS[2..]).await.unwrap();
     assert!(alone[0].iter().zip(&vectors[3]).all(|(a, b)| (a - b).abs() < 1e-5));
     // A text of any length.
@@ -71,7 +71,7 @@ async fn the_transformer_counts_the_pieces_that_it_looks_at() {
     };
     let embedder = MiniLm::open(&folder).unwrap();
     let long = "sunrise ".repeat(1000);
-    // With the marks of begin and end.
+    // The counts include the begin and end markers.
     let counted = embedder.embed_counted(EmbedRole::Document, &["cat", "", &long]).await.unwrap();
     assert_eq!(counted.iter().map(|text| text.tokens).collect::<Vec<_>>(), [3, 2, MiniLm::MAX_TOKENS]);
     let plain = embedder.embed(EmbedRole::Document, &["cat", "", &long]).await.unwrap();

@@ -1,5 +1,5 @@
-//! Calls of programs that end by themselves: run with a limit of time, killed on the way where the plan says so, and kept
-//! with all that they print.
+//! Runs of programs that end by themselves, with a time limit. The plan may kill them; their output is
+//! recorded.
 
 use std::{
     io::Write as _,
@@ -17,16 +17,17 @@ use tokio::{
 
 use crate::process::{self, Disk};
 
-/// A call that takes longer counts as one that hangs.
+/// A longer call counts as a hang.
 pub(super) const HANG: Duration = Duration::from_secs(30);
-/// And is killed after this.
+/// A hanging call is killed after this time.
 const GIVE_UP: Duration = Duration::from_secs(90);
 /// Exit code of a Rust program whose main thread panicked.
 const PANIC_CODE: i32 = 101;
-/// Variables that calls get of this process's environment: settings of the user would change what is measured.
+/// Environment variables that calls inherit. Others are cleared, since the user's settings would change the
+/// results.
 const PASSED_ON: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"];
 
-/// How a call is run.
+/// Conditions of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Conditions {
     pub(super) disk: Disk,
@@ -44,7 +45,7 @@ impl Conditions {
     }
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     /// The call, for messages.
@@ -75,7 +76,7 @@ impl Answer {
         self.json().filter(|turn| turn["verified"] == true && turn["seq"].is_u64())
     }
 
-    /// One line about it, for a finding.
+    /// A one-line description, for a finding.
     pub(super) fn brief(&self) -> String {
         let lines: Vec<&str> = self.stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let last = lines.iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" | ");
@@ -83,7 +84,7 @@ impl Answer {
     }
 }
 
-/// Calls programs in a folder, where all that they print is kept.
+/// Runs programs, and records their output in a folder.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     folder: PathBuf,
@@ -131,7 +132,7 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Adds an answer to the folder's list of calls.
+    /// Appends a result to the folder's log of calls.
     fn keep(&self, answer: &Answer) -> anyhow::Result<()> {
         let path = self.folder.join("calls.log");
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path)?;
@@ -141,7 +142,7 @@ impl Caller {
     }
 }
 
-/// The arguments that say what is done: not those that say where.
+/// The arguments without those for places and formats.
 fn said(args: &[String]) -> String {
     let mut shown = Vec::new();
     let mut args = args.iter();
@@ -159,7 +160,7 @@ fn said(args: &[String]) -> String {
 
 async fn read_all(mut pipe: impl AsyncRead + Unpin) -> String {
     let mut bytes = Vec::new();
-    // What came before the end is what there is.
+    // An error ends the output; the bytes before it count.
     let _ = pipe.read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }

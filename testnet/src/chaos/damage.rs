@@ -1,4 +1,5 @@
-//! Damaged files of client, node, store and relayer: refused by name, or of no consequence; never served as whole.
+//! Damaged files of client, node, store and relayer: each is refused by name or does no harm, and is never
+//! served as intact.
 
 use std::{
     collections::BTreeSet,
@@ -12,15 +13,15 @@ use super::{call::Conditions, files, memories::Memories, plan::Damage, world::Wo
 
 /// Turns before the damage.
 const TURNS: u64 = 3;
-/// Turns before the store's damage: each leaves a blob there.
+/// Turns before the store's damage; each leaves a blob there.
 const STORE_TURNS: u64 = 5;
 /// Additions to memory before the damage.
 const ADDITIONS: usize = 5;
 
-/// Warnings of a node that is as it should be: alone, and with an engine for tests.
+/// Warnings of a healthy test node, which has no peers and a test engine.
 const USUAL: [&str; 2] = ["the echo engine repeats", "Failed to trigger bootstrap"];
 
-/// A log from a place on: what a program says after its restart.
+/// A log from a position on: the output after a restart.
 struct LogMark {
     file: PathBuf,
     from: usize,
@@ -32,7 +33,7 @@ impl LogMark {
         Self { file, from }
     }
 
-    /// Whether a warning or an error was logged since, other than those of a sound start.
+    /// Whether the log has a new warning or error, other than those of a normal start.
     fn warns(&self) -> bool {
         let text = fs::read_to_string(&self.file).unwrap_or_default();
         text.get(self.from..).unwrap_or_default().lines().any(is_warning)
@@ -47,7 +48,7 @@ fn name<'a>(file: &'a Path, folder: &Path) -> std::path::Display<'a> {
     file.strip_prefix(folder).unwrap_or(file).display()
 }
 
-/// A file of the client's home is damaged, and a turn is said.
+/// Damages a file of the client's home, then runs a turn.
 pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;
@@ -67,12 +68,12 @@ pub(super) async fn of_client(world: &mut World, damage: &Damage) -> anyhow::Res
     if acknowledged && shown.is_ok() {
         world.check(&device).await
     } else {
-        // It refuses what is damaged; the words are the way out.
+        // The client refuses the damaged home; the words still recover the session.
         world.check_by_words(&words, &device).await
     }
 }
 
-/// A file of the node's folder is damaged while the node is down.
+/// Damages a file of the node's folder while the node is down.
 pub(super) async fn of_node(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;
@@ -86,7 +87,7 @@ pub(super) async fn of_node(world: &mut World, damage: &Damage) -> anyhow::Resul
             world.findings.unmentioned(&format!("{} of the node, {:?}", name(&file, &folder), damage.change));
         }
     } else {
-        // It refuses; its operator begins anew.
+        // The node refuses to start; its operator creates a new one.
         fs::remove_dir_all(&folder)?;
         world.start_node(&[]).await?;
     }
@@ -94,7 +95,7 @@ pub(super) async fn of_node(world: &mut World, damage: &Damage) -> anyhow::Resul
     world.check(&device).await
 }
 
-/// A file of the store's folder is damaged while the store is down.
+/// Damages a file of the store's folder while the store is down.
 pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, STORE_TURNS).await?;
@@ -131,7 +132,7 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
             world.findings.undetected(&what);
         }
     } else {
-        // It refuses; its operator begins anew, and clients put back what they have.
+        // The store refuses to start. Its operator creates a new one, and clients store their copies again.
         fs::rename(&folder, world.folder.join("store-damaged")).context("cannot move the store aside")?;
         world.network.restart_store().await?;
     }
@@ -141,7 +142,7 @@ pub(super) async fn of_store(world: &mut World, damage: &Damage) -> anyhow::Resu
     world.check(&device).await
 }
 
-/// A file of the relayer's folder is damaged while the relayer is down: memory is whole, or refused.
+/// Damages a file of the relayer's folder while the relayer is down. The memory must be complete, or refused.
 pub(super) async fn of_relayer(memories: &mut Memories, damage: &Damage) -> anyhow::Result<()> {
     for _ in 0..ADDITIONS {
         if let Err(answer) = memories.add_surely().await? {

@@ -1,7 +1,7 @@
-//! Full disks: for a while under a program that runs, and at a first start.
+//! Full disks: for a while under a running program, and at a first start.
 //!
-//! A program need not work while its disk is full. Afterwards it either works again by itself, or its health says that it
-//! does not, and a restart mends it.
+//! A program need not work while its disk is full. Afterwards it works again by itself, or it reports itself
+//! unhealthy and a restart repairs it.
 
 use std::{path::Path, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::process::{Disk, Process};
 
-/// For a question about a program's health.
+/// Timeout of a health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -47,7 +47,7 @@ fn set_disk(world: &World, program: Program, disk: Disk) -> anyhow::Result<()> {
     }
 }
 
-/// A program may end when its disk is full: then there is nothing to free.
+/// A program may exit when its disk is full; then its disk needs no change.
 fn set_unless_ended(process: &Process, disk: Disk) -> anyhow::Result<()> {
     match process.set_disk(disk) {
         Err(_) if disk == Disk::Roomy => Ok(()),
@@ -55,15 +55,15 @@ fn set_unless_ended(process: &Process, disk: Disk) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until the program works again; restarts it where its health says that it does not.
+/// Waits until the program works again, and restarts it if it reports itself unhealthy.
 async fn recover(world: &mut World, device: &mut Device, program: Program) -> anyhow::Result<()> {
     let until = Instant::now() + RECOVERY;
     let refused = loop {
         let (works, answer) = match program {
-            // A turn is served without the store: only a look into it says whether it works.
+            // A node serves turns without the store, so only verification shows if the store works.
             Program::Store => {
                 let answer = world.clients().session(device, "verify", &["--full", "--repair"]).await?;
-                // How long it takes to refuse is not counted: that the store is broken is a finding below.
+                // The time of a refusal does not count: a broken store is a finding below.
                 find_panic(&mut world.findings, &answer);
                 (answer.is_ok(), answer)
             }
@@ -91,7 +91,7 @@ async fn recover(world: &mut World, device: &mut Device, program: Program) -> an
     Ok(())
 }
 
-/// Restarts the node; whether it had said that this is needed.
+/// Restarts the node. Returns whether it had reported itself unhealthy.
 async fn restart_node(world: &mut World) -> anyhow::Result<bool> {
     let Some(node) = world.network.nodes.first_mut().and_then(Option::as_mut) else { return Ok(true) };
     let admin = node.admin.clone().context("the node has an admin port")?;
@@ -102,7 +102,7 @@ async fn restart_node(world: &mut World) -> anyhow::Result<bool> {
     Ok(is_named)
 }
 
-/// Restarts the store; whether it had said that this is needed.
+/// Restarts the store. Returns whether it had reported itself unhealthy.
 async fn restart_store(world: &mut World) -> anyhow::Result<bool> {
     let url = format!("{}/status", world.network.store_url());
     let Some(store) = &mut world.network.store else { return Ok(true) };
@@ -112,7 +112,7 @@ async fn restart_store(world: &mut World) -> anyhow::Result<bool> {
     Ok(is_named)
 }
 
-/// Whether a program answers that it is well: with 200, and with no other status in JSON than `ok`.
+/// Whether a program reports itself healthy: status 200, and any JSON `status` is `ok`.
 async fn is_well(url: &str) -> bool {
     let Ok(client) = reqwest::Client::builder().timeout(HEALTH_TIMEOUT).build() else { return false };
     let Ok(answer) = client.get(url).send().await else { return false };
@@ -123,7 +123,7 @@ async fn is_well(url: &str) -> bool {
     body["status"].as_str().is_none_or(|status| status == "ok")
 }
 
-/// Whether a relayer says that it is well; an endpoint that it does not have says nothing.
+/// Whether a relayer reports itself healthy; a missing endpoint counts as healthy.
 async fn relayer_is_well(url: &str) -> bool {
     let ready = reqwest::Client::new().get(format!("{url}/readyz")).timeout(HEALTH_TIMEOUT).send().await;
     let is_unready = ready.is_ok_and(|answer| answer.status().is_server_error());
@@ -168,7 +168,7 @@ impl Interruption {
     }
 }
 
-/// The first turn of a home is interrupted; the second one works.
+/// Interrupts a home's first turn; the second turn must succeed.
 pub(super) async fn first_chat(world: &mut World, how: Interruption) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say(&mut device, &[], how.conditions()).await?;
@@ -178,7 +178,7 @@ pub(super) async fn first_chat(world: &mut World, how: Interruption) -> anyhow::
     Ok(())
 }
 
-/// The command that makes a program's folder is interrupted; the program works after a second one.
+/// Interrupts the command that creates a program's folder. After a second run, the program must work.
 pub(super) async fn first_start(
     folder: &Path,
     command: FirstCommand,
@@ -189,7 +189,7 @@ pub(super) async fn first_start(
     let data = folder.join("data");
     let text = data.to_string_lossy();
     let (program, make): (&str, Vec<&str>) = match command {
-        // Of a home with a session that is another function.
+        // `first_chat` covers the home with a session.
         FirstCommand::Chat | FirstCommand::Account => ("baton", vec!["account", "new", "--home", &text]),
         FirstCommand::Node => ("baton-node", vec!["init", "--data-dir", &text]),
         FirstCommand::Relayer => ("baton-relayer", vec!["init", "--data-dir", &text]),
@@ -235,7 +235,7 @@ fn node_args(data: &Path) -> Vec<String> {
     args.map(str::to_owned).to_vec()
 }
 
-/// Starts a program, until it says that it is ready.
+/// Starts a program and waits until it is ready.
 async fn starts(folder: &Path, program: &str, args: &[String]) -> Result<(), String> {
     let run = async { Process::start("first", program, args, folder).await?.kill().await };
     run.await.map_err(|error| format!("{error:#}"))

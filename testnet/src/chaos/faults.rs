@@ -1,4 +1,4 @@
-//! Wrong clocks, a store that forgets, and connections that say nothing.
+//! Wrong clocks, lost blobs, and silent connections.
 
 use std::{
     net::SocketAddr,
@@ -19,18 +19,19 @@ use super::{
     world::World,
 };
 
-/// Turns before a store forgets.
+/// Turns before a store loses blobs.
 const TURNS: u64 = 3;
-/// Where silent connections come from: another address than that of honest ones.
+/// Source address of silent connections; honest clients use another.
 const SILENT_SOURCE: &str = "127.0.0.9:0";
-/// From a silent connection's end to the next one.
+/// Pause before a closed silent connection is reopened.
 const RECONNECT: Duration = Duration::from_millis(50);
-/// For all silent connections to be there. A server that is full by then leaves some of them waiting.
+/// Time for all silent connections to open. A full server leaves some of them waiting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an honest call may take beside silent connections.
+/// Time limit of an honest call beside silent connections.
 const HONEST_CALL: Duration = Duration::from_secs(10);
 
-/// The clock of client or node is wrong for a turn: it is served, or refused with a word about the clock.
+/// The clock of client or node is wrong for a turn. The turn must succeed, or its error must mention the
+/// clock.
 pub(super) async fn wrong_clock(world: &mut World, program: Program, seconds: i64) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
@@ -55,7 +56,8 @@ pub(super) async fn wrong_clock(world: &mut World, program: Program, seconds: i6
     world.check(&device).await
 }
 
-/// The store forgets the newest blob of a session, or everything: that is seen, and mended from the device's own copy.
+/// The store loses a session's newest blob, or all blobs. Verification must detect that, and the device's own
+/// copy must repair it.
 pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, TURNS).await?;
@@ -77,7 +79,7 @@ pub(super) async fn forgetful_store(world: &mut World, everything: bool) -> anyh
     world.check(&device).await
 }
 
-/// Silent connections to the store do not keep honest clients waiting.
+/// Silent connections to the store must not delay honest clients.
 pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
@@ -94,7 +96,7 @@ pub(super) async fn silent_at_store(world: &mut World, connections: u64) -> anyh
     world.check(&device).await
 }
 
-/// Silent connections to the relayer do not keep honest clients waiting.
+/// Silent connections to the relayer must not delay honest clients.
 pub(super) async fn silent_at_relayer(memories: &mut Memories, connections: u64) -> anyhow::Result<()> {
     memories.add(None).await?;
     let silent = Silent::connect(&memories.url(), connections).await?;
@@ -110,18 +112,18 @@ pub(super) async fn silent_at_relayer(memories: &mut Memories, connections: u64)
     memories.check().await
 }
 
-/// What is wrong with an honest call, if anything is.
+/// The failure of an honest call, if it failed or took too long.
 fn unserved(answer: &Answer) -> Option<String> {
     (!answer.is_ok() || answer.took > HONEST_CALL).then(|| answer.brief())
 }
 
-/// Connections that say nothing, and that are made again when they are closed. Dropped, they end.
+/// Silent connections that reopen when they are closed. Dropping this value ends them.
 struct Silent {
     _connections: JoinSet<()>,
 }
 
 impl Silent {
-    /// Opens them, and waits until each was there once, or most of them were and the rest is left waiting.
+    /// Opens them, and waits until each was open once. At the timeout, more than half must have been.
     async fn connect(url: &str, count: u64) -> anyhow::Result<Self> {
         let target: SocketAddr =
             url.trim_start_matches("http://").parse().context("the URL is an address")?;
@@ -141,7 +143,7 @@ impl Silent {
     }
 }
 
-/// One silent connection, again and again.
+/// Opens one silent connection again and again.
 async fn stay(source: SocketAddr, target: SocketAddr, connected: Arc<AtomicU64>) {
     let mut is_first = true;
     loop {
@@ -149,7 +151,7 @@ async fn stay(source: SocketAddr, target: SocketAddr, connected: Arc<AtomicU64>)
             if std::mem::take(&mut is_first) {
                 connected.fetch_add(1, Relaxed);
             }
-            // Until it is closed; what is said is not listened to.
+            // Reads until it is closed, and ignores the bytes.
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }
         tokio::time::sleep(RECONNECT).await;

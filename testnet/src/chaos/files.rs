@@ -1,4 +1,4 @@
-//! Files under a folder: found, damaged, copied, compared.
+//! Files under a folder: listing, damage, copies and comparison.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,10 @@ use anyhow::Context as _;
 
 use super::plan::{Change, Damage};
 
-/// Bytes that become zeros at once: a sector.
+/// Bytes zeroed at once: a sector.
 const ZEROED_BYTES: usize = 512;
 
-/// All files under a folder that hold something, in order of their paths.
+/// All non-empty files under a folder, in order of their paths.
 pub(super) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -33,8 +33,8 @@ pub(super) fn list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Damages a file under a folder, and says which. Every folder is as likely as another, so that an index beside many blobs
-/// has its turn.
+/// Damages one file under a folder, and returns its path. Every folder is equally likely, so that an index
+/// beside many blobs is hit too.
 pub(super) fn damage(folder: &Path, damage: &Damage) -> anyhow::Result<PathBuf> {
     let mut folders: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     for file in list(folder)? {
@@ -53,7 +53,7 @@ fn pick<T>(choices: &[T], draw: u64) -> Option<&T> {
     choices.get(usize::try_from(draw.checked_rem(choices.len() as u64)?).ok()?)
 }
 
-/// What bytes become.
+/// Applies a change to bytes.
 fn changed(mut bytes: Vec<u8>, change: Change) -> Vec<u8> {
     let at = |draw: u64, limit: usize| {
         usize::try_from(draw.checked_rem(limit as u64).unwrap_or_default()).unwrap_or_default()
@@ -75,20 +75,20 @@ fn changed(mut bytes: Vec<u8>, change: Change) -> Vec<u8> {
     bytes
 }
 
-/// So many thousandths.
+/// A share of a length, in thousandths.
 fn share(length: usize, thousandths: u64) -> usize {
     let length = length as u64;
     usize::try_from(length * thousandths.min(1000) / 1000).unwrap_or_default()
 }
 
-/// Cuts a file so that so many thousandths are left.
+/// Truncates a file to a share in thousandths.
 pub(super) fn cut(file: &Path, kept: u64) -> anyhow::Result<()> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     fs::write(file, changed(bytes, Change::Cut { kept }))
         .with_context(|| format!("cannot cut {}", file.display()))
 }
 
-/// Copies a folder to where there is none, with the modes of its files and folders.
+/// Copies a folder to a new path, with the modes of its files and folders.
 pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir(to).with_context(|| format!("cannot create {}", to.display()))?;
     fs::set_permissions(to, fs::metadata(from)?.permissions())?;
@@ -104,13 +104,13 @@ pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts a copy in a folder's place.
+/// Replaces a folder with a copy.
 pub(super) fn put_back(copy_of: &Path, folder: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     copy(copy_of, folder)
 }
 
-/// What the files of a folder hold, wherever they lie in it.
+/// The contents of all files under a folder, without their paths.
 pub(super) fn contents(folder: &Path) -> anyhow::Result<BTreeSet<Vec<u8>>> {
     let read = |file: &PathBuf| fs::read(file).with_context(|| format!("cannot read {}", file.display()));
     list(folder)?.iter().map(read).collect()

@@ -1,4 +1,5 @@
-//! `kill -9` at random moments: of client, node and store, of the relayer, and of two devices that write at once.
+//! `kill -9` at random moments: of client, node and store, of the relayer, and of two devices that write
+//! concurrently.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use super::{
 };
 use crate::network::Network;
 
-/// How often two devices come into step before they must have one head.
+/// How often two devices synchronise before their heads must be equal.
 const STEPS: usize = 4;
 
-/// A conversation in which something is killed in most turns.
+/// A conversation with a kill in most turns.
 pub(super) async fn kills(world: &mut World, turns: &[Option<Kill>]) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, 1).await?;
@@ -26,7 +27,7 @@ pub(super) async fn kills(world: &mut World, turns: &[Option<Kill>]) -> anyhow::
     world.check(&device).await
 }
 
-/// One turn, perhaps with a kill.
+/// Runs one turn, perhaps with a kill.
 async fn turn(world: &mut World, device: &mut Device, kill: Option<Kill>) -> anyhow::Result<()> {
     let text = world.next_text(device);
     let clients = world.clients();
@@ -38,7 +39,7 @@ async fn turn(world: &mut World, device: &mut Device, kill: Option<Kill>) -> any
     Ok(())
 }
 
-/// Kills node or store after a while, and starts it again.
+/// Kills the node or the store after a while, and restarts it.
 async fn kill_and_start(network: &mut Network, kill: Option<Kill>) -> anyhow::Result<()> {
     let Some(Kill { program, after_ms }) = kill else { return Ok(()) };
     tokio::time::sleep(Duration::from_millis(after_ms)).await;
@@ -57,7 +58,7 @@ async fn kill_and_start(network: &mut Network, kill: Option<Kill>) -> anyhow::Re
     Ok(())
 }
 
-/// Additions to memory, of which most meet a kill of the relayer.
+/// Additions to memory, most with a kill of the relayer.
 pub(super) async fn kill_relayer(memories: &mut Memories, additions: &[Option<u64>]) -> anyhow::Result<()> {
     for kill_after_ms in additions {
         memories.add(*kill_after_ms).await?;
@@ -68,7 +69,8 @@ pub(super) async fn kill_relayer(memories: &mut Memories, additions: &[Option<u6
     memories.check().await
 }
 
-/// Two devices write at once and are killed on the way; then both come into step, and a third one has the words alone.
+/// Two devices write concurrently and are killed meanwhile. Then both synchronise, and a third device is
+/// restored from the words alone.
 pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) -> anyhow::Result<()> {
     let mut first = world.device();
     world.say_turns(&mut first, 1).await?;
@@ -86,7 +88,7 @@ pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) 
         world.take(&mut first, &texts[0], &one?);
         world.take(&mut second, &texts[1], &other?);
     }
-    // Each finishes what a kill left unfinished, and takes in what the other one wrote.
+    // Each device finishes its interrupted turns and merges those of the other device.
     for device in [&mut first, &mut second] {
         world.say_surely(device).await?;
         world.settle(device).await?;
@@ -95,7 +97,7 @@ pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) 
     let (of_second, _) = world.history(&second).await?;
     let mut verdict = world.ledger.judge(&of_second);
     world.check(&first).await?;
-    // What the first device lacks too is counted already.
+    // Violations that the first device shows too are already counted.
     let (of_first, _) = world.history(&first).await?;
     let first_lacks = world.ledger.judge(&of_first);
     verdict.lost.retain(|text| !first_lacks.lost.contains(text));
@@ -104,7 +106,7 @@ pub(super) async fn two_devices(world: &mut World, rounds: &[[Option<u64>; 2]]) 
     Ok(())
 }
 
-/// Both devices compare notes until they have one head: each time, one of them may say again what lost its place.
+/// Synchronises both devices until their heads are equal. Each time, one of them may replay displaced turns.
 async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Result<()> {
     let mut heads = [String::new(), String::new()];
     for _ in 0..STEPS {
@@ -120,7 +122,7 @@ async fn come_into_step(world: &mut World, devices: [&Device; 2]) -> anyhow::Res
     Ok(())
 }
 
-/// The head that a device has of its only session.
+/// A device's head of its only session.
 async fn head_of(world: &mut World, device: &Device) -> anyhow::Result<String> {
     let listed = world.clients().call(&device.home, &["session", "list"], Conditions::default()).await?;
     world.look_at(&listed);

@@ -1,17 +1,17 @@
-//! What was said in a trial and what was acknowledged, and the judgement of a history against it. Pure.
+//! The messages of a trial and their acknowledgements, and the check of a history against them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One message that was handed to a client.
+/// One message sent through a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Message {
     text: String,
-    /// Who said it: messages of one lane keep their order.
+    /// The lane that sent it: messages of one lane keep their order.
     lane: usize,
     acknowledged: bool,
 }
 
-/// All messages of a session, each with a text of its own.
+/// All messages of a session, each with a unique text.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     messages: Vec<Message>,
@@ -24,22 +24,22 @@ pub(super) struct Exchange {
     pub(super) answer: String,
 }
 
-/// What is not as it was promised.
+/// Violations of the promises.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Acknowledged messages that are not there.
+    /// Missing acknowledged messages.
     pub(super) lost: BTreeSet<String>,
-    /// Turns that nobody said, that are there twice, out of order, or with another's answer.
+    /// Turns that were never sent, are duplicated, are out of order, or have another turn's answer.
     pub(super) wrong: BTreeSet<String>,
 }
 
 impl Verdict {
-    /// Whether all is as promised.
+    /// Whether there are no violations.
     pub(super) fn is_good(&self) -> bool {
         self.lost.is_empty() && self.wrong.is_empty()
     }
 
-    /// Adds another look at the same session.
+    /// Adds the verdict of another check of the same session.
     pub(super) fn and(&mut self, other: Self) {
         self.lost.extend(other.lost);
         self.wrong.extend(other.wrong);
@@ -47,19 +47,19 @@ impl Verdict {
 }
 
 impl Ledger {
-    /// Notes a message before it is handed over. Its text occurs once.
+    /// Records a message before it is sent. Its text must be unique.
     pub(super) fn say(&mut self, lane: usize, text: &str) {
         self.messages.push(Message { text: text.to_owned(), lane, acknowledged: false });
     }
 
-    /// Notes that the client printed its acknowledgement.
+    /// Records that the client printed its acknowledgement.
     pub(super) fn acknowledge(&mut self, text: &str) {
         if let Some(message) = self.messages.iter_mut().find(|message| message.text == text) {
             message.acknowledged = true;
         }
     }
 
-    /// How many were acknowledged.
+    /// The number of acknowledged messages.
     pub(super) fn acknowledged(&self) -> u64 {
         self.messages.iter().filter(|message| message.acknowledged).count() as u64
     }
@@ -69,8 +69,11 @@ impl Ledger {
         self.messages.len()
     }
 
-    /// Compares a session: what was acknowledged is there, once, in its lane's order, with its answer; what was said
-    /// without an acknowledgement may be there, once; and nothing else is.
+    /// Checks a session's history:
+    ///
+    /// - An acknowledged message is there once, in its lane's order, with its answer.
+    /// - An unacknowledged message may be there once.
+    /// - No other message is there.
     pub(super) fn judge(&self, history: &[Exchange]) -> Verdict {
         let mut verdict = self.count(history.iter().map(|exchange| exchange.said.as_str()));
         for exchange in history {
@@ -93,7 +96,7 @@ impl Ledger {
         verdict
     }
 
-    /// The same of a list without answers or order, such as memory's.
+    /// The same check for a list without answers or order, such as the memory's.
     pub(super) fn count<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Verdict {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for text in texts {
@@ -117,7 +120,7 @@ impl Ledger {
     }
 }
 
-/// A message's name: what stands before the words that make it longer.
+/// A message's name: the text before its padding.
 fn brief(text: &str) -> &str {
     text.split(':').next().unwrap_or(text)
 }

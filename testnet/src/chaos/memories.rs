@@ -1,4 +1,4 @@
-//! A relayer of a trial with its memory, and an account that has things remembered there.
+//! A trial's relayer with its memory, and an account that adds facts to it.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{churn::free_ports, draws::Draws, process::Process};
 
-/// The first lane of draws for ports: plans use those below.
+/// The first lane of draws for ports; plans use lower lanes.
 const PORT_LANES: u64 = 2000;
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -34,10 +34,10 @@ pub(super) struct Memories {
 }
 
 impl Memories {
-    /// Starts a relayer in a folder, and makes an account.
+    /// Starts a relayer in a folder, and creates an account.
     ///
     /// # Errors
-    /// When that fails.
+    /// When either fails.
     pub(super) async fn start(folder: &Path, trial: &Trial) -> anyhow::Result<Self> {
         let mut draws = Draws::of(trial.seed, PORT_LANES + trial.scenario as u64);
         let port = free_ports(1, &mut draws)?.first().copied().context("there is a port")?;
@@ -55,7 +55,7 @@ impl Memories {
         Ok(memories)
     }
 
-    /// Starts the relayer, again if it ran before.
+    /// Starts or restarts the relayer.
     ///
     /// # Errors
     /// When it does not start.
@@ -65,7 +65,7 @@ impl Memories {
         Ok(())
     }
 
-    /// SIGTERM to the relayer.
+    /// Sends SIGTERM to the relayer.
     ///
     /// # Errors
     /// When it does not end.
@@ -86,7 +86,7 @@ impl Memories {
         self.folder.join("relayer.log")
     }
 
-    /// Where the relayer serves HTTP.
+    /// URL of the relayer's HTTP interface.
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -97,7 +97,7 @@ impl Memories {
         Ok(answer)
     }
 
-    /// Has one fact remembered, while the relayer is perhaps killed and started again.
+    /// Adds one fact to memory, while the relayer may be killed and restarted.
     pub(super) async fn add(&mut self, kill_after_ms: Option<u64>) -> anyhow::Result<(bool, Answer)> {
         let text = format!("item {} of the list is a thing of its own", self.ledger.next_number());
         self.ledger.say(0, &text);
@@ -124,7 +124,8 @@ impl Memories {
         Ok((answer.is_ok(), answer))
     }
 
-    /// The same, of which nothing stands in the way any more: tried for a while; the last refusal where it never succeeds.
+    /// Adds one fact after the faults have ended. It retries for a while; returns the last failure if no try
+    /// succeeds.
     pub(super) async fn add_surely(&mut self) -> anyhow::Result<Result<(), Answer>> {
         let until = Instant::now() + RECOVERY;
         loop {
@@ -139,19 +140,19 @@ impl Memories {
         }
     }
 
-    /// Searches, as a turn would.
+    /// Searches memory, as a turn does.
     pub(super) async fn search(&mut self) -> anyhow::Result<Answer> {
         self.call(&["memory", "search", "item"], Conditions::default()).await
     }
 
-    /// The texts that memory lists, if it lists any.
+    /// The texts that memory lists, if the call succeeds.
     pub(super) async fn list(&mut self) -> anyhow::Result<(Option<Vec<String>>, Answer)> {
         let answer = self.call(&["memory", "list", "--all", "--limit", "200"], Conditions::default()).await?;
         let listed = answer.json().filter(|_| answer.is_ok());
         Ok((listed.map(|listed| texts(&listed)), answer))
     }
 
-    /// Everything that was acknowledged is listed, once. A list that is refused is a finding.
+    /// Checks that every acknowledged fact is listed once. A refused listing is a finding.
     pub(super) async fn check(&mut self) -> anyhow::Result<()> {
         match self.list().await? {
             (Some(listed), _) => {
@@ -163,7 +164,7 @@ impl Memories {
         Ok(())
     }
 
-    /// Ends the relayer, and looks through its log.
+    /// Stops the relayer and searches its log.
     pub(super) async fn end(mut self) -> Findings {
         if let Err(error) = self.stop().await {
             self.findings.unserved(&format!("the end: {error:#}"));
@@ -175,7 +176,7 @@ impl Memories {
     }
 }
 
-/// How a relayer is run with its data in a folder; port 0 is any.
+/// Arguments that run a relayer with its data in a folder; port 0 means any.
 pub(super) fn run_args(data: &Path, port: u16) -> Vec<String> {
     let (data, http) = (data.to_string_lossy(), format!("127.0.0.1:{port}"));
     let args = [
@@ -195,7 +196,7 @@ pub(super) fn run_args(data: &Path, port: u16) -> Vec<String> {
     args.map(str::to_owned).to_vec()
 }
 
-/// `baton`, in the name of the folder's account.
+/// Runs `baton` as the folder's account.
 async fn call(
     caller: &Caller,
     folder: &Path,
@@ -209,7 +210,7 @@ async fn call(
     caller.call("baton", &args, conditions).await
 }
 
-/// The texts of listed facts. What a relayer adds by itself, such as the user as an entity, nobody said.
+/// The texts of listed facts. Items that a relayer adds itself, such as the user as an entity, are left out.
 fn texts(listed: &Value) -> Vec<String> {
     let items = listed["items"].as_array().into_iter().flatten().filter(|item| item["kind"] == "fact");
     items.filter_map(|item| item["text"].as_str()).map(str::to_owned).collect()

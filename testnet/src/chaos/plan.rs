@@ -1,30 +1,31 @@
-//! What is done in a seed's trials: a pure function of the seed.
+//! The plan of a seed's trials: a pure function of the seed.
 //!
-//! A plan holds choices alone: moments, numbers, kinds of damage. What they fall on (which file there is, how long a
-//! journal became) follows when a trial runs.
+//! A plan holds choices alone: moments, numbers, kinds of damage. Their targets depend on the running trial,
+//! such as the existing files and the length of a journal.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::draws::Draws;
 
-/// Turns of a conversation in which processes are killed.
+/// Turns of a conversation with kills.
 const KILL_TURNS: usize = 12;
-/// Additions to memory while the relayer is killed.
+/// Additions to memory with kills of the relayer.
 const KILL_ADDITIONS: usize = 10;
-/// Rounds in which two devices write at once.
+/// Rounds in which two devices write concurrently.
 const DEVICE_ROUNDS: usize = 4;
-/// From a turn's start to the kill, at most: a client starts, finds its node, has its answer, and stores within it.
+/// Latest kill after a turn's start. In this time, a client starts, finds its node, receives its answer and
+/// stores it.
 const LATEST_KILL_MS: u64 = 700;
-/// From the start of an addition to memory to the kill, at most.
+/// Latest kill after the start of an addition to memory.
 const LATEST_RELAYER_KILL_MS: u64 = 120;
-/// From a program's first start to its kill, at most.
+/// Latest kill after a program's first start.
 const LATEST_FIRST_KILL_MS: u64 = 80;
-/// Connections that say nothing: more than a server takes at once by default.
+/// Silent connections: more than a server accepts at once by default.
 const SILENT_CONNECTIONS: u64 = 300;
-/// Seconds by which a client's clock is wrong.
+/// Clock errors of a client, in seconds.
 const CLIENT_OFFSETS: [i64; 8] = [-86_400, -3_600, -300, 45, 3_600, 86_400, 40 * 86_400, 400 * 86_400];
-/// Seconds by which a node's clock is wrong.
+/// Clock errors of a node, in seconds.
 const NODE_OFFSETS: [i64; 6] = [-300, 3, 8, 20, 90, 3_600];
 
 /// A kind of trial: a row of the table.
@@ -62,7 +63,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All of them, in the order of the table.
+    /// All scenarios, in the order of the table.
     pub const ALL: [Self; 14] = [
         Self::Kills,
         Self::KillRelayer,
@@ -87,7 +88,7 @@ impl Scenario {
     }
 }
 
-/// A program that something happens to.
+/// The program that a fault targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Client,
@@ -100,34 +101,34 @@ pub(super) enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kill {
     pub(super) program: Program,
-    /// From the turn's start.
+    /// Milliseconds from the turn's start.
     pub(super) after_ms: u64,
 }
 
 /// Damage of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
-    /// A draw: which folder's file.
+    /// A draw that selects the folder.
     pub(super) folder: u64,
-    /// A draw: which file there.
+    /// A draw that selects the file.
     pub(super) file: u64,
     pub(super) change: Change,
 }
 
-/// What a file's bytes become.
+/// A change of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// One bit is another one; a draw says which.
+    /// One flipped bit; a draw selects it.
     Flip { at: u64 },
-    /// So many thousandths of the file are left.
+    /// A truncation to `kept` thousandths.
     Cut { kept: u64 },
-    /// A stretch is zeros, from the place that a draw says.
+    /// A stretch of zeros; a draw selects its start.
     Zero { at: u64 },
-    /// Nothing is left.
+    /// A truncation to zero bytes.
     Empty,
 }
 
-/// A command that makes a program's folder.
+/// A command that creates a program's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstCommand {
     Chat,
@@ -136,21 +137,21 @@ pub(super) enum FirstCommand {
     Relayer,
 }
 
-/// Why a first start does not come to its end.
+/// The cause that interrupts a first start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interruption {
     FullDisk,
     Kill { after_ms: u64 },
 }
 
-/// What happens in a trial.
+/// The fault of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A kill, or none, in each turn.
+    /// For each turn, an optional kill.
     Kills(Vec<Option<Kill>>),
-    /// Milliseconds to the relayer's kill, if there is one, in each addition.
+    /// For each addition, milliseconds to an optional kill of the relayer.
     KillRelayer(Vec<Option<u64>>),
-    /// Milliseconds to the kill of each device, if there is one, in each round.
+    /// For each round, milliseconds to an optional kill of each device.
     TwoDevices(Vec<[Option<u64>; 2]>),
     FullDisk(Program),
     FirstStart(FirstCommand, Interruption),
@@ -160,7 +161,7 @@ pub(super) enum Fault {
         before: u64,
         after: u64,
     },
-    /// Turns, and how many thousandths of the journal are left.
+    /// Turns, and the thousandths of the journal that are left.
     CutJournal {
         turns: u64,
         kept: u64,
@@ -236,14 +237,14 @@ fn first_start(draws: &mut Draws) -> Fault {
     Fault::FirstStart(command, how)
 }
 
-/// Two turns of three meet a kill.
+/// Two turns of three have a kill.
 fn kill(draws: &mut Draws) -> Option<Kill> {
     let programs = [Program::Client, Program::Node, Program::Store];
     let program = one_of(draws, programs);
     moment(draws, LATEST_KILL_MS).map(|after_ms| Kill { program, after_ms })
 }
 
-/// Two of three have one.
+/// A moment, in two of three cases.
 fn moment(draws: &mut Draws, latest_ms: u64) -> Option<u64> {
     let after_ms = draws.below(latest_ms);
     (draws.below(3) > 0).then_some(after_ms)
@@ -257,7 +258,7 @@ fn damage(draws: &mut Draws) -> Damage {
     Damage { folder, file, change }
 }
 
-/// One of a few, of which there is at least one.
+/// Picks one of the choices; there is at least one.
 fn one_of<T: Copy, const N: usize>(draws: &mut Draws, choices: [T; N]) -> T {
     const { assert!(N > 0, "there is a choice") };
     draws.one_of(&choices).unwrap_or(choices[0])

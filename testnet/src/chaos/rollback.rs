@@ -1,13 +1,14 @@
-//! A home that goes back in time: an older copy that is put back, and a journal that lost its end.
+//! A home that goes back in time: an older copy restored, or a truncated journal.
 
 use anyhow::Context as _;
 
 use super::{call::Conditions, files, world::World};
 
-/// Tries of the turn after a cut: a node may refuse the first one, which then has another attempt's number.
+/// Tries of the turn after the truncation: a node may refuse the first try, and the next one has another
+/// attempt number.
 const TRIES: usize = 3;
 
-/// An older copy of the home is put back, and then a turn is said.
+/// Restores an older copy of the home, then runs a turn.
 pub(super) async fn older_home(world: &mut World, before: u64, after: u64) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, before).await?;
@@ -20,7 +21,7 @@ pub(super) async fn older_home(world: &mut World, before: u64, after: u64) -> an
     world.check(&device).await
 }
 
-/// The journal loses its end, and then a turn is said.
+/// Truncates the journal, then runs a turn.
 pub(super) async fn cut_journal(world: &mut World, turns: u64, kept: u64) -> anyhow::Result<()> {
     let mut device = world.device();
     world.say_turns(&mut device, turns).await?;
@@ -36,6 +37,6 @@ pub(super) async fn cut_journal(world: &mut World, turns: u64, kept: u64) -> any
             return world.check(&device).await;
         }
     }
-    // It refuses what is damaged; the words are the way out.
+    // The client refuses the damaged journal; the words still recover the session.
     world.check_by_words(&words, &device).await
 }

@@ -1,4 +1,4 @@
-//! A trial's own network: a store and a node, devices with a session, and what was said in it.
+//! The network of one trial: a store, a node, devices with a session, and the ledger of its messages.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,44 +23,44 @@ use crate::{
 
 /// Shard count of the store: that of Walrus's local testbed.
 const SHARDS: u16 = 10;
-/// The node's pause before each token: an answer takes long enough for kills to fall into it.
+/// The node's pause before each token, so that answers last long enough for kills to hit them.
 const ECHO_DELAY_MS: u64 = 10;
-/// How long a session may take to be in the store and the index after everything is well again.
+/// How long a session may take to reach the store and the index after all faults end.
 const SETTLE: Duration = Duration::from_secs(60);
-/// How long an honest call may be refused after its cause is gone.
+/// How long a valid call may fail after its fault ends.
 pub(super) const RECOVERY: Duration = Duration::from_secs(25);
-/// How often a message says the same: an answer then takes a third of a second.
+/// How often a message repeats its padding; its answer then takes a third of a second.
 const REPEATS: usize = 8;
-/// Between two tries of a call.
+/// Pause between two tries of a call.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The first lane of draws for ports: plans use those below.
+/// The first lane of draws for ports; plans use lower lanes.
 const PORT_LANES: u64 = 1000;
 
-/// A client's home, and the session in it.
+/// A client's home and its session.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) home: PathBuf,
     session: Option<String>,
-    /// The ledger's lane for what is said here.
+    /// The ledger's lane for messages from here.
     pub(super) lane: usize,
 }
 
 impl Device {
-    /// The session's id.
+    /// The session's ID.
     ///
     /// # Errors
-    /// When nothing was said yet.
+    /// When no turn was acknowledged yet.
     pub(super) fn session(&self) -> anyhow::Result<&str> {
         self.session.as_deref().context("the device has no session yet")
     }
 
-    /// The folder's copy, for other lanes of the same session.
+    /// A copy for another lane of the same session.
     pub(super) fn in_lane(&self, lane: usize) -> Self {
         Self { lane, ..self.clone() }
     }
 }
 
-/// Calls clients, and tells each where the network is. Clones may call at once.
+/// Runs clients with the network's addresses. Clones may run them concurrently.
 #[derive(Clone, Debug)]
 pub(super) struct Clients {
     caller: Caller,
@@ -69,7 +69,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// `baton`, for a home.
+    /// Runs `baton` with a home.
     pub(super) async fn call(
         &self,
         home: &Path,
@@ -93,7 +93,7 @@ impl Clients {
         self.caller.call("baton", &args, conditions).await
     }
 
-    /// One turn, with more arguments if there are any.
+    /// Runs one turn, with optional further arguments.
     pub(super) async fn chat(
         &self,
         device: &Device,
@@ -108,7 +108,7 @@ impl Clients {
         self.call(&device.home, &words, conditions).await
     }
 
-    /// A command about the device's session.
+    /// Runs a command about the device's session.
     pub(super) async fn session(
         &self,
         device: &Device,
@@ -120,20 +120,20 @@ impl Clients {
     }
 }
 
-/// All of a trial.
+/// The state of a trial.
 pub(super) struct World {
     pub(super) folder: PathBuf,
     pub(super) network: Network,
     pub(super) caller: Caller,
     pub(super) ledger: Ledger,
     pub(super) findings: Findings,
-    /// The node's address, also while it is down.
+    /// The node's address, even while it is down.
     node: String,
     homes: usize,
 }
 
 impl World {
-    /// A store and a node, in a folder.
+    /// Starts a store and a node in a folder.
     ///
     /// # Errors
     /// When they do not start.
@@ -148,7 +148,7 @@ impl World {
             extra: Vec::new(),
         };
         let mut network = Network::start(folder, 0, options).await?;
-        // A port of its own, so that a node that starts again is where clients look for it.
+        // A fixed port, so that clients find the node after a restart.
         let mut draws = Draws::of(trial.seed, PORT_LANES + trial.scenario as u64);
         network.use_ports(free_ports(1, &mut draws)?);
         network.add_node(&[]).await?;
@@ -165,14 +165,14 @@ impl World {
         Ok(world)
     }
 
-    /// Takes the running node's address.
+    /// Stores the running node's address.
     fn find_node(&mut self) -> anyhow::Result<()> {
         let address = self.network.addresses().first().map(ToString::to_string);
         self.node = address.context("the node has an address")?;
         Ok(())
     }
 
-    /// Starts the node again, with more arguments if there are any.
+    /// Starts the node again, with optional further arguments.
     ///
     /// # Errors
     /// When it does not start.
@@ -182,7 +182,7 @@ impl World {
         self.find_node()
     }
 
-    /// SIGTERM to the node.
+    /// Sends SIGTERM to the node.
     ///
     /// # Errors
     /// When it does not end.
@@ -191,7 +191,7 @@ impl World {
         self.network.stop_node(running.context("the node runs")?).await
     }
 
-    /// The caller of clients, for the network as it is now.
+    /// The runner of clients, for the current network.
     pub(super) fn clients(&self) -> Clients {
         Clients {
             caller: self.caller.clone(),
@@ -200,14 +200,14 @@ impl World {
         }
     }
 
-    /// A fresh home, made by the first call.
+    /// A device with a new home, which its first call creates.
     pub(super) fn device(&mut self) -> Device {
         self.homes += 1;
         let home = self.folder.join(format!("home-{}", self.homes));
         Device { home, session: None, lane: 0 }
     }
 
-    /// A text that is said nowhere else, noted as said.
+    /// A unique text, recorded in the ledger.
     pub(super) fn next_text(&mut self, device: &Device) -> String {
         let (number, lane) = (self.ledger.next_number(), device.lane);
         let text = format!("message {number} of lane {lane}:{}", " and so on".repeat(REPEATS));
@@ -215,7 +215,7 @@ impl World {
         text
     }
 
-    /// Looks at an answer: panics, hangs, and whether the turn was acknowledged.
+    /// Checks a result for panics and hangs, and records an acknowledgement. Returns whether there was one.
     pub(super) fn take(&mut self, device: &mut Device, text: &str, answer: &Answer) -> bool {
         self.look_at(answer);
         let Some(turn) = answer.verified() else { return false };
@@ -226,12 +226,12 @@ impl World {
         true
     }
 
-    /// Counts a panic, and a call that took too long.
+    /// Records a panic, and a call that took too long.
     pub(super) fn look_at(&mut self, answer: &Answer) {
         look_at(&mut self.findings, answer);
     }
 
-    /// One turn under conditions.
+    /// Runs one turn under conditions.
     pub(super) async fn say(
         &mut self,
         device: &mut Device,
@@ -243,7 +243,8 @@ impl World {
         Ok((self.take(device, &text, &answer), answer))
     }
 
-    /// One turn of which nothing stands in the way any more: tried for a while, and a finding if it never succeeds.
+    /// Runs one turn after the faults have ended. It retries for a while, and records a finding if no try
+    /// succeeds.
     pub(super) async fn say_surely(&mut self, device: &mut Device) -> anyhow::Result<bool> {
         let until = Instant::now() + RECOVERY;
         loop {
@@ -259,7 +260,7 @@ impl World {
         }
     }
 
-    /// So many turns, of which each must succeed.
+    /// Runs `turns` turns; each must succeed.
     pub(super) async fn say_turns(&mut self, device: &mut Device, turns: u64) -> anyhow::Result<()> {
         for _ in 0..turns {
             anyhow::ensure!(self.say_surely(device).await?, "a turn of a sound network was not served");
@@ -267,7 +268,7 @@ impl World {
         Ok(())
     }
 
-    /// The device's session comes into step with store and index; a finding if it never does.
+    /// Waits until store and index match the device's session, and records a finding if they never do.
     pub(super) async fn settle(&mut self, device: &Device) -> anyhow::Result<()> {
         let until = Instant::now() + SETTLE;
         let clients = self.clients();
@@ -288,7 +289,7 @@ impl World {
         }
     }
 
-    /// Writes the session's words to a file.
+    /// Writes the session's recovery words to a file.
     pub(super) async fn words(&mut self, device: &Device) -> anyhow::Result<PathBuf> {
         self.homes += 1;
         let file = self.folder.join(format!("words-{}", self.homes));
@@ -298,7 +299,7 @@ impl World {
         Ok(file)
     }
 
-    /// A fresh device that has the session by its words alone, if one try gives that.
+    /// Restores the session on a new device from its words alone, in a single try.
     pub(super) async fn restore_once(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
         let (fresh, answer) = self.try_restore(words, of).await?;
         Ok(answer.is_ok().then_some(fresh))
@@ -313,7 +314,8 @@ impl World {
         Ok((fresh, answer))
     }
 
-    /// A fresh device that has the session by its words alone; none, and a finding, where that never succeeds.
+    /// Restores the session on a new device from its words alone. If no try succeeds, returns `None` and
+    /// records a finding.
     pub(super) async fn restore(&mut self, words: &Path, of: &Device) -> anyhow::Result<Option<Device>> {
         let until = Instant::now() + RECOVERY;
         loop {
@@ -329,14 +331,15 @@ impl World {
         }
     }
 
-    /// The session as a device shows it.
+    /// The session's history as a device shows it.
     pub(super) async fn history(&mut self, device: &Device) -> anyhow::Result<(Vec<Exchange>, Answer)> {
         let answer = self.clients().session(device, "show", &[]).await?;
         self.look_at(&answer);
         Ok((exchanges(answer.json().as_ref()), answer))
     }
 
-    /// Everything that was acknowledged is there, once and in order: on the device, and on one that has the words alone.
+    /// Checks that every acknowledged turn is there once and in order: on the device, and on one restored
+    /// from the words.
     pub(super) async fn check(&mut self, device: &Device) -> anyhow::Result<()> {
         self.settle(device).await?;
         let words = self.words(device).await?;
@@ -347,7 +350,7 @@ impl World {
         Ok(())
     }
 
-    /// The same where the device itself cannot be asked any more.
+    /// The same check when the device itself is unusable.
     pub(super) async fn check_by_words(&mut self, words: &Path, of: &Device) -> anyhow::Result<()> {
         let verdict = self.restored(words, of).await?;
         self.findings.judge(&verdict);
@@ -362,7 +365,7 @@ impl World {
         Ok(self.ledger.judge(&history))
     }
 
-    /// Ends the network, and looks through the logs.
+    /// Stops the network and searches the logs.
     pub(super) async fn end(self) -> Findings {
         let Self { folder, network, ledger, mut findings, .. } = self;
         if let Err(error) = network.stop().await {
@@ -374,7 +377,7 @@ impl World {
     }
 }
 
-/// Counts a panic, and a call that took too long.
+/// Records a panic, and a call that took too long.
 pub(super) fn look_at(findings: &mut Findings, answer: &Answer) {
     find_panic(findings, answer);
     if answer.took > HANG {
@@ -382,19 +385,19 @@ pub(super) fn look_at(findings: &mut Findings, answer: &Answer) {
     }
 }
 
-/// Counts a panic.
+/// Records a panic.
 pub(super) fn find_panic(findings: &mut Findings, answer: &Answer) {
     if answer.has_panicked() {
         findings.panic(&answer.brief());
     }
 }
 
-/// Looks for panics in the logs of a folder's processes.
+/// Searches the logs of a folder's processes for panics.
 pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What calls print was looked at already.
+        // The output of calls was checked before.
         if name.ends_with(".log") && name != "calls.log" {
             let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
             for line in text.lines().filter(|line| line.contains("panicked at")) {
@@ -404,7 +407,7 @@ pub(super) fn find_panics(folder: &Path, findings: &mut Findings) {
     }
 }
 
-/// Turns out of what `baton session show --json` prints.
+/// Parses turns from the output of `baton session show --json`.
 fn exchanges(shown: Option<&Value>) -> Vec<Exchange> {
     let turns = shown.and_then(|shown| shown["turns"].as_array());
     let text = |turn: &Value, role: &str| {

@@ -1,4 +1,4 @@
-//! One client's conversation, without pause: says something, compares the answer, says the next.
+//! One client's conversation, without pauses: it sends a message, compares the answer, and sends the next.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,25 +16,25 @@ use crate::{
     hostile::{AttemptKey, Ledger, Lie},
 };
 
-/// Tries to finish a turn after which it counts as lost: each makes several attempts at nodes.
+/// Resumes after which an unfinished turn counts as lost; each makes several attempts at nodes.
 const MAX_RESUMES: u32 = 20;
-/// Pause before a turn is taken up again.
+/// Pause before a turn is resumed.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What a client heard.
+/// The results of one client.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// What it said in accepted turns.
+    /// Messages of accepted turns.
     pub(super) said: Vec<String>,
     pub(super) failures: Vec<Failure>,
     pub(super) takeovers: Vec<Takeover>,
-    /// Times the shown text was void.
+    /// Times that the shown text was discarded.
     pub(super) restarts: u64,
-    /// Turns that failed as a whole, and were taken up again, by name.
+    /// Errors of turns that failed as a whole and were resumed, by name.
     pub(super) unfinished: Vec<&'static str>,
-    /// Lies in attempts that were accepted all the same.
+    /// Lies in accepted attempts.
     pub(super) accepted_lies: Vec<Lie>,
-    /// Turns accepted from hostile nodes, lied about or not.
+    /// Turns accepted from byzantine nodes, falsified or not.
     pub(super) by_liars: u64,
     pub(super) violations: Vec<String>,
 }
@@ -52,13 +52,13 @@ pub(super) struct Talk {
     pub(super) heard: Heard,
 }
 
-/// What the echo engine answers.
+/// The echo engine's answer.
 pub(super) fn echo(said: &str) -> String {
     format!("echo: {said}")
 }
 
 impl Talk {
-    /// Talks until told to stop, and finishes the turn that is then under way.
+    /// Talks until it is stopped, and finishes the running turn.
     pub(super) async fn run(mut self, stop: CancellationToken) -> anyhow::Result<Self> {
         while !stop.is_cancelled() {
             let said = self.next_message();
@@ -67,7 +67,7 @@ impl Talk {
         Ok(self)
     }
 
-    /// Words that occur once, so that each that is missing or doubled shows.
+    /// A message of unique words, so that each missing or doubled word shows.
     fn next_message(&mut self) -> String {
         let (least, most) = self.words;
         let count = least + self.draws.below(most.saturating_sub(least) + 1);
@@ -101,7 +101,7 @@ impl Talk {
                 Err(error) => return Err(error).context("a turn could not be finished"),
             }
             tokio::time::sleep(PAUSE).await;
-            // What was shown before is not shown again by a new call.
+            // A new call does not repeat the text shown before.
             self.keep(&mut watch);
             watch = Watch::new(self.session, seq, &ledger, &deaths);
             let options = ResumeOptions { allow_echo: true, ..ResumeOptions::default() };
@@ -119,14 +119,15 @@ impl Talk {
         self.heard.unfinished.push(error.name());
     }
 
-    /// Keeps what was seen.
+    /// Moves a watch's results into this client's results.
     fn keep(&mut self, watch: &mut Watch<'_>) {
         self.heard.failures.append(&mut watch.failures);
         self.heard.takeovers.append(&mut watch.takeovers);
         self.heard.restarts += watch.restarts;
     }
 
-    /// The answer must be the engine's word for word, what was shown must be the same, and no lie may be in it.
+    /// Checks that the answer equals the engine's word for word, that the same text was shown, and that no
+    /// lie is in it.
     fn compare(&mut self, said: &str, outcome: &TurnOutcome, watch: &Watch<'_>) {
         let (client, seq) = (self.index, outcome.seq);
         let mut wrong = |what: String| {
@@ -153,7 +154,7 @@ impl Talk {
     }
 }
 
-/// Where two texts differ, in words.
+/// The first difference of two texts, in words.
 fn difference(found: &str, expected: &str) -> String {
     let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let at = found.iter().zip(&expected).take_while(|(left, right)| left == right).count();

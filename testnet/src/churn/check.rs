@@ -1,5 +1,8 @@
-//! Every conversation once more, after it is over: from the client's journal with the store's blobs, from its export, and
-//! by somebody who has nothing but the root and the store.
+//! The final check of every conversation, from three sources:
+//!
+//! - The client's journal with the store's blobs.
+//! - Its export.
+//! - A client that has only the root and the store.
 
 use std::time::Duration;
 
@@ -12,10 +15,10 @@ use super::{
     report::Report,
 };
 
-/// How long storing may take after the last turn: authors that died store at their next start, or the client does.
+/// Time for storing after the last turn: killed authors store at their next start, or the client does.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Checks all; what does not hold becomes a violation.
+/// Checks all conversations; each failure becomes a violation.
 pub(super) async fn all(report: &mut Report, talks: &[Talk], store_url: &str) -> anyhow::Result<()> {
     let stranger =
         Client::open(ClientConfig::with_http(None, store_url, store_url, Some(store_url), SHARDS)?).await?;
@@ -37,7 +40,7 @@ pub(super) async fn all(report: &mut Report, talks: &[Talk], store_url: &str) ->
     Ok(())
 }
 
-/// The client's own view, against the store; and its export, against itself.
+/// Checks the client's own view against the store, and its export against itself.
 async fn from_journal(talk: &Talk) -> Result<(u64, u64), String> {
     if talk.heard.said.is_empty() {
         return Ok((0, 0));
@@ -66,7 +69,7 @@ async fn from_journal(talk: &Talk) -> Result<(u64, u64), String> {
     Ok((checked.turns, checked.receipts_checked))
 }
 
-/// Another client, without a journal, finds the conversation by its root and reads it from the store.
+/// Recovers the conversation with another client, without a journal, by its root and the store.
 async fn from_root(talk: &Talk, stranger: &Client) -> Result<u64, String> {
     if talk.heard.said.is_empty() {
         return Ok(0);
@@ -80,7 +83,7 @@ async fn from_root(talk: &Talk, stranger: &Client) -> Result<u64, String> {
     Ok(turns.len() as u64)
 }
 
-/// Each turn holds what was said, and what the echo engine answers to it.
+/// Checks that each turn holds the sent message and the echo engine's answer.
 fn same_words(said: &[String], turns: &[HistoryTurn]) -> Result<(), String> {
     if said.len() != turns.len() {
         return Err(format!("{} turns are there of {} that were accepted", turns.len(), said.len()));

@@ -1,4 +1,5 @@
-//! What a client sees of one turn, event by event: the text, who failed and why, and how long nothing came.
+//! A client's view of one turn, event by event: the text, failed attempts with their causes, and the gaps
+//! between texts.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ pub(super) enum Cause {
     Killed,
     /// It sent nothing for too long.
     Stalled,
-    /// It lied.
+    /// It misbehaved.
     Lied,
     /// It refused, or failed in another way.
     Failed,
@@ -35,45 +36,46 @@ pub(super) struct Failure {
     pub(super) noticed: Instant,
 }
 
-/// An answer that another node went on with, or began anew.
+/// An answer that another node continued or began anew.
 #[derive(Clone, Debug)]
 pub(super) struct Takeover {
     pub(super) cause: Cause,
-    /// From the last text before to the first one after.
+    /// From the last text before the failure to the first text after it.
     pub(super) gap: Duration,
-    /// From the node's death, or its last text, to its being noticed.
+    /// From the node's death, or its last text, to the detection.
     pub(super) detection: Duration,
-    /// From then to the first text after.
+    /// From the detection to the first text after it.
     pub(super) after: Duration,
-    /// Of that: asking the author what became of the turn.
+    /// Part of it: asking the author for the turn's status.
     pub(super) asking: Duration,
-    /// Choosing, journaling and sealing, up to the attempt that was answered; earlier substitutes that failed included.
+    /// Part of it: choosing, journaling and sealing, up to the answered attempt, including earlier
+    /// substitutes that failed.
     pub(super) choosing: Duration,
-    /// Opening the substream, until the node admits the turn.
+    /// Part of it: opening the substream, until the node admits the turn.
     pub(super) opening: Duration,
-    /// From there to its first text.
+    /// Part of it: from the admission to the first text.
     pub(super) answering: Duration,
     /// Substitutes that were tried.
     pub(super) substitutes: u32,
-    /// Tokens that the substitute was handed.
+    /// Tokens passed to the substitute.
     pub(super) continued: u32,
     attempt: u32,
-    /// What its receipt says, where it finished the answer.
+    /// Times from its receipt, if it finished the answer.
     pub(super) served: Option<Served>,
-    /// Whether it said that others were before it.
+    /// Whether it reported a queue.
     waited: bool,
 }
 
-/// What a receipt says of the time to the first token.
+/// A receipt's times before the first token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Served {
-    /// Waiting in line.
+    /// Time in the queue.
     pub(super) in_line: Duration,
-    /// Reading the prompt.
+    /// Time to process the prompt.
     pub(super) prefill: Duration,
 }
 
-/// The attempt under way.
+/// The running attempt.
 struct Current {
     attempt: u32,
     continues: u32,
@@ -82,7 +84,7 @@ struct Current {
     waited: bool,
 }
 
-/// What was cut off.
+/// An interrupted answer.
 struct Lost {
     cause: Cause,
     last_text: Instant,
@@ -98,7 +100,7 @@ pub(super) struct Watch<'a> {
     seq: u64,
     ledger: &'a Ledger,
     deaths: &'a Deaths,
-    /// All text that counts.
+    /// All text shown since the last restart.
     pub(super) shown: String,
     last_text: Option<Instant>,
     current: Option<Current>,
@@ -125,7 +127,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes an event as it happens.
+    /// Processes an event as it happens.
     pub(super) fn take(&mut self, event: TurnEvent) {
         let now = Instant::now();
         if !matches!(event, TurnEvent::Text(_)) {
@@ -145,7 +147,7 @@ impl<'a> Watch<'a> {
             }
             TurnEvent::Text(text) => {
                 self.shown.push_str(&text);
-                // What is shown again before the next attempt is no answer of a node.
+                // Text repeated before the next attempt comes from no node.
                 if self.current.is_some() {
                     self.resumed(now);
                     self.last_text = Some(now);
@@ -196,17 +198,17 @@ impl<'a> Watch<'a> {
                 let detection = found_out(last_text);
                 self.lost = Some(Lost { cause, last_text, detection, noticed, asking, substitutes: 0 });
             }
-            // A substitute that lived when it was chosen, and was lost in turn: that is found out anew.
+            // A substitute was alive when chosen and failed in turn: its failure is a new detection.
             (Some(lost), Some(admitted)) => {
                 (lost.cause, lost.noticed, lost.asking) = (cause, noticed, asking);
                 lost.detection = found_out(admitted);
             }
-            // One that never answered belongs to the time that taking over took.
+            // A substitute that never answered counts towards the takeover's time.
             (Some(_), None) => {}
         }
     }
 
-    /// Text comes again.
+    /// Text arrives again.
     fn resumed(&mut self, now: Instant) {
         let (Some(current), Some(lost)) = (&self.current, self.lost.take()) else { return };
         let admitted = current.admitted.unwrap_or(now);
@@ -227,12 +229,13 @@ impl<'a> Watch<'a> {
         });
     }
 
-    /// Adds what the accepted turn's receipt says.
+    /// Adds the times from the accepted turn's receipt.
     pub(super) fn accepted(&mut self, outcome: &TurnOutcome) {
         let timings = outcome.receipt.timings;
         let millis = |ms: u32| Duration::from_millis(ms.into());
         for takeover in self.takeovers.iter_mut().filter(|takeover| takeover.attempt == outcome.attempt) {
-            // Without a line, what the receipt calls so went into fetching the history, which is no excuse.
+            // If the node reported no queue, the receipt's queue time was spent fetching the history; that is
+            // not subtracted.
             let in_line = if takeover.waited { millis(timings.queue_ms) } else { Duration::ZERO };
             takeover.served = Some(Served { in_line, prefill: millis(timings.prefill_ms) });
         }

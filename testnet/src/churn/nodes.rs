@@ -1,4 +1,4 @@
-//! Nodes that come and go.
+//! Kills and restarts of nodes.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use tokio::time::MissedTickBehavior;
 use super::{ChurnOptions, HUB};
 use crate::{draws::Draws, network::Network};
 
-/// Ports from here on are tried: below those that systems give out themselves.
+/// First port to try, below the systems' ephemeral ranges.
 const FIRST_PORT: u64 = 20_000;
-/// So many of them.
+/// Number of ports to try.
 const PORTS: u64 = 10_000;
 
-/// When each node was killed last; clones share it.
+/// The last kill of each node; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deaths(Arc<Mutex<HashMap<NodeId, Instant>>>);
 
@@ -28,21 +28,21 @@ impl Deaths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Instant::now());
     }
 
-    /// When a node was killed, if that was after `since`.
+    /// The time of a node's last kill, if that was after `since`.
     pub(super) fn of(&self, node: NodeId, since: Instant) -> Option<Instant> {
         let deaths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         deaths.get(&node).copied().filter(|death| *death >= since)
     }
 }
 
-/// How often it happened.
+/// Counts of kills and starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shaken {
     pub(super) kills: u64,
     pub(super) starts: u64,
 }
 
-/// Ports that are free now, TCP and UDP.
+/// Ports that are free now, for TCP and UDP.
 pub(crate) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<u16>> {
     let mut ports = Vec::new();
     for _ in 0..PORTS {
@@ -60,7 +60,8 @@ pub(crate) fn free_ports(count: usize, draws: &mut Draws) -> anyhow::Result<Vec<
     Ok(ports)
 }
 
-/// Kills a node or starts one again, one at a time, until the time is over. Half of those that may die live at any time.
+/// Kills or restarts one node at a time, until the time is over. At least half of the mortal nodes are always
+/// alive.
 pub(super) async fn shake(
     network: &mut Network,
     options: &ChurnOptions,

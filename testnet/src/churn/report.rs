@@ -1,4 +1,4 @@
-//! What happened, in figures.
+//! The figures of a churn run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{
 /// A sample of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spread {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Half took at most so long.
+    /// Median.
     pub p50: u64,
-    /// Ninety-five of a hundred took at most so long.
+    /// 95th percentile.
     pub p95: u64,
     /// The longest.
     pub max: u64,
@@ -43,35 +43,35 @@ impl Spread {
     }
 }
 
-/// What became of one kind of lie.
+/// The results of one kind of lie.
 #[derive(Clone, Debug, Serialize)]
 pub struct LieReport {
-    /// Whose it is.
+    /// Its behaviour.
     pub behaviour: Behaviour,
     /// The lie.
     pub lie: Lie,
     /// Times it was told.
     pub told: u64,
-    /// What clients called it, how often.
+    /// Clients' names for it, with counts.
     pub detected_as: BTreeMap<String, u64>,
-    /// Times the client had given the attempt up before, for another reason.
+    /// Times that the client had already abandoned the attempt for another reason.
     pub left_before: u64,
-    /// Turns accepted with it. Only where a turn is committed twice may there be any: with the first link.
+    /// Accepted turns with it. Only a turn committed twice may be accepted: with the first link.
     pub accepted: u64,
 }
 
-/// Where the time of a takeover went: the parts of [`Report::after_detection_ms`].
+/// Parts of a takeover's time [`Report::after_detection_ms`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Breakdown {
-    /// Asking the author that failed what became of the turn.
+    /// Asking the failed author for the turn's status.
     pub asking_ms: Spread,
     /// Choosing a substitute, journaling and sealing, and substitutes that failed before one answered.
     pub choosing_ms: Spread,
     /// Opening the substream, until the turn is admitted.
     pub opening_ms: Spread,
-    /// From there to the first text.
+    /// From the admission to the first text.
     pub answering_ms: Spread,
-    /// Of that, waiting in the substitute's line, by its receipt.
+    /// Part of it: time in the substitute's queue, by its receipt.
     pub in_line_ms: Spread,
 }
 
@@ -82,61 +82,62 @@ pub struct Report {
     pub seed: u64,
     /// `debug` or `release`.
     pub build: &'static str,
-    /// Nodes, hostile ones included.
+    /// Nodes, including byzantine ones.
     pub nodes: usize,
-    /// Hostile nodes.
+    /// Byzantine nodes.
     pub hostile: usize,
     /// Clients.
     pub clients: usize,
-    /// How long nodes came and went.
+    /// Duration of the kills and restarts.
     pub seconds: f64,
     /// Nodes killed.
     pub kills: u64,
-    /// Nodes started again.
+    /// Nodes restarted.
     pub starts: u64,
     /// Turns accepted.
     pub turns: u64,
-    /// Of these, from hostile nodes that told no lie about them, or committed them twice.
+    /// Accepted turns from byzantine nodes that did not falsify them, or committed them twice.
     pub turns_by_liars: u64,
     /// Turns verified again from journal, store and export.
     pub turns_verified: u64,
-    /// Receipts checked in that.
+    /// Receipts checked by that verification.
     pub receipts_verified: u64,
-    /// Turns read from the store by somebody who has the root alone.
+    /// Turns read from the store by a client that has the root alone.
     pub turns_recovered: u64,
-    /// Answers that were taken over after some of their text.
+    /// Answers taken over after part of their text.
     pub takeovers: u64,
-    /// Of these, with the tokens that had arrived.
+    /// Takeovers that passed on the arrived tokens.
     pub continued: u64,
-    /// Of these, by the second substitute or a later one.
+    /// Takeovers by the second substitute or a later one.
     pub by_a_later_substitute: u64,
-    /// Attempts that failed, by why.
+    /// Failed attempts by cause.
     pub replaced: BTreeMap<String, u64>,
-    /// Names of the failures of attempts at honest nodes.
+    /// Failed attempts at honest nodes, by error name.
     pub failures: BTreeMap<String, u64>,
-    /// Turns that failed as a whole and were taken up again, by name.
+    /// Turns that failed as a whole and were resumed, by error name.
     pub taken_up_again: BTreeMap<String, u64>,
-    /// Times that shown text was void.
+    /// Times that shown text was discarded.
     pub restarts: u64,
-    /// Takeovers from killed nodes: from the last text of the one to the first of the other.
+    /// Takeovers from killed nodes: from the old node's last text to the new node's first.
     pub gap_ms: Spread,
-    /// Of that, until the death was noticed.
+    /// Part of it: until the death was detected.
     pub detection_ms: Spread,
-    /// Of that, from there on.
+    /// Part of it: after the detection.
     pub after_detection_ms: Spread,
-    /// The same without waiting in the substitute's line and without its prefill, as its receipt names them.
+    /// The same without the substitute's queue and prefill times, by its receipt.
     pub after_detection_net_ms: Spread,
-    /// Share of those takeovers in which that was a second at most.
+    /// Share of those takeovers with at most a second of that time.
     pub within_a_second: f64,
     /// Parts of the time after detection.
     pub parts: Breakdown,
-    /// Takeovers from nodes that stalled or lied: from the last text of the one to the first of the other.
+    /// Takeovers from nodes that stalled or misbehaved: from the old node's last text to the new node's
+    /// first.
     pub other_gap_ms: Spread,
-    /// Of that, from being noticed on.
+    /// Part of it: after the detection.
     pub other_after_detection_ms: Spread,
-    /// What was told, and what became of it.
+    /// The results of each lie.
     pub lies: Vec<LieReport>,
-    /// What did not hold.
+    /// Violations of the promises.
     pub violations: Vec<String>,
 }
 
@@ -181,7 +182,7 @@ impl Report {
         self.violations.push(what);
     }
 
-    /// Adds up what all clients heard.
+    /// Adds up the results of all clients.
     pub(super) fn gather(&mut self, talks: &[Talk], ledger: &Ledger) {
         for talk in talks {
             let heard = &talk.heard;
@@ -265,7 +266,7 @@ impl Report {
         }
     }
 
-    /// One attempt in which a lie was told, and that failed.
+    /// Judges one failed attempt in which a node misbehaved.
     fn judge(&mut self, row: &mut LieReport, failure: &Failure, ledger: &Ledger) {
         let told_later = ledger.told(&failure.key).is_none_or(|told| told.at > failure.noticed);
         let named = failure.code.is_some_and(|code| row.lie.names().contains(&code));
@@ -280,7 +281,7 @@ impl Report {
         }
     }
 
-    /// Prints it, for people or as one line of JSON.
+    /// Prints the report as text or as one line of JSON.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
             output::line(&serde_json::to_string(self)?);
@@ -366,8 +367,8 @@ impl Report {
     }
 }
 
-/// Whether an attempt may fail so where nobody lies about it: nodes die, are busy, and reject a beginning that somebody else
-/// made up. Anything else would be an answer that was spoilt in taking it over.
+/// Whether an attempt at an honest node may fail with this code: nodes die, are busy, and reject a resume
+/// prefix that another node forged. Any other code means that a takeover spoilt the answer.
 fn may_happen(code: ErrorCode) -> bool {
     matches!(
         code,

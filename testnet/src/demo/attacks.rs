@@ -1,4 +1,5 @@
-//! A store that lies, an index that lies, a network that replays: each is refused by name, then repaired.
+//! A store with false blobs, an index with an old head, and replayed requests: each is refused by name, then
+//! repaired.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,12 +11,12 @@ use baton_proto::{ErrorCode, Signed, head::HeadRecord, ids::NodeId, store::HeadI
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};
 
-/// Life of an authorisation that the demo lets run out.
+/// Lifetime of an authorisation that is to expire during the demo.
 const SHORT_LIFE_MS: u64 = 25_000;
-/// How long publishing a head may take.
+/// Time limit for publishing a head.
 const PUBLISHING_GRACE: Duration = Duration::from_secs(30);
 
-/// A turn that was served, to be sent again when its authorisation has run out.
+/// A served turn, to be sent again after its authorisation expired.
 pub(super) struct LateReplay {
     turn: raw::RawTurn,
     node: NodeId,
@@ -23,8 +24,8 @@ pub(super) struct LateReplay {
 }
 
 impl Demo {
-    /// One byte flipped in the head blob, then an older blob in its place: a fresh node refuses both, the client
-    /// puts its own copy back, and the conversation goes on.
+    /// Flips one byte of the head blob, then replaces the blob with an older one. A new node must refuse
+    /// both. The client then restores its own copy, and the conversation goes on.
     pub(super) async fn tampered_store(&mut self) -> anyhow::Result<()> {
         output::note("a store that changes the head blob, with its author stopped and nothing inlined");
         for attack in ["one byte flipped", "an older blob"] {
@@ -85,7 +86,7 @@ impl Demo {
         Ok(())
     }
 
-    /// The head index answers with yesterday's record.
+    /// The head index returns an older record.
     pub(super) async fn rolled_back_head(&mut self) -> anyhow::Result<()> {
         output::note("a head index that answers with an older record");
         self.settle().await?;
@@ -106,7 +107,7 @@ impl Demo {
             Err(other) => bail!("the older head was refused as something else: {other}"),
             Ok(_) => bail!("the older head was accepted"),
         }
-        // The client has what the index lost, and gives it back.
+        // The client still has the record that the index lost, and publishes it again.
         let published = self.client.wait_published(self.session, PUBLISHING_GRACE).await?;
         ensure!(published, "the head that the index lost was not published again");
         let status = self.client.check_head(self.session).await?;
@@ -119,7 +120,7 @@ impl Demo {
         Ok(())
     }
 
-    /// The same authorisation twice, and to another node; what is left is to send it too late.
+    /// Sends the same authorisation twice, and to another node. Returns it for the late replay.
     pub(super) async fn replays(&mut self) -> anyhow::Result<LateReplay> {
         output::note("an authorisation replayed: twice, and to another node; later on, late");
         self.settle().await?;
@@ -147,7 +148,7 @@ impl Demo {
         Ok(LateReplay { turn, node: first, expires_ms: window.1 })
     }
 
-    /// The same authorisation once more, after its time.
+    /// Sends the same authorisation again after it expired.
     pub(super) async fn late_replay(&mut self, late: &LateReplay) -> anyhow::Result<()> {
         output::note("the authorisation from before, now expired, once more");
         let left = (late.expires_ms + 200).saturating_sub(now_ms());

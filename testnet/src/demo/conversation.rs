@@ -1,4 +1,4 @@
-//! The conversation itself: turns on three nodes in turn, a node that dies, a turn without any locator.
+//! The demo's conversation: turns on three nodes, a killed node, and a turn without a locator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use baton_proto::{Signed, export::Export, ids::NodeId, turn::TurnAuth};
 use super::Demo;
 use crate::{network::EngineChoice, output, raw};
 
-/// Told in the first turn, asked for in the sixth.
+/// The first turn states a fact; the sixth asks for it.
 const QUESTIONS: [&str; 6] = [
     "My dog is called Biscuit. Please remember that.",
     "What is the capital of France?",
@@ -20,7 +20,7 @@ const QUESTIONS: [&str; 6] = [
 ];
 
 impl Demo {
-    /// Six turns, each on the next of three nodes; the window of the sixth still holds the first.
+    /// Runs six turns, alternating between three nodes; the window of the sixth still holds the first.
     pub(super) async fn conversation(&mut self) -> anyhow::Result<()> {
         output::note("a conversation of six turns, each on another node");
         let (last_question, before) = QUESTIONS.split_last().context("there are questions")?;
@@ -30,8 +30,8 @@ impl Demo {
         self.settle().await?;
         let earlier = self.export().await?;
         let outcome = self.say_on(before.len(), last_question).await?;
-        // The receipt is the node's word for where its window began; its commitment covers that number, the system
-        // text and the new messages, not the text in between.
+        // The receipt states the start of its window. Its commitment covers that number, the system text and
+        // the new messages, but not the text in between.
         let from = outcome.receipt.window_from;
         ensure!(from == 0, "the window of the last turn begins at {from}, after the fact was told");
         self.was_granted_all(&earlier, &outcome).await?;
@@ -47,8 +47,7 @@ impl Demo {
         Ok(outcome)
     }
 
-    /// What the node could read is in the authorisation, by its hash: it must be that of a grant of every record from
-    /// the first turn on.
+    /// Checks that the turn granted every record from the first on. The authorisation holds the grant's hash.
     async fn was_granted_all(&self, earlier: &Export, outcome: &TurnOutcome) -> anyhow::Result<()> {
         let auth = self.auth_of(outcome.seq).await?;
         let root = self.client.backup(self.session).await?;
@@ -71,7 +70,7 @@ impl Demo {
         Ok(Signed::<TurnAuth>::verify_encoded(auth)?)
     }
 
-    /// `kill -9` of the serving node after its first words; another node completes the turn.
+    /// Kills the serving node with `kill -9` after its first words; another node must complete the turn.
     pub(super) async fn kill_mid_answer(&mut self) -> anyhow::Result<()> {
         output::note("kill -9 of the serving node in the middle of its answer");
         let input = TurnInput {
@@ -86,7 +85,7 @@ impl Demo {
             TurnEvent::Attempt { node, .. } => {
                 *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
             }
-            // Only the first words matter; a full channel says that they are reported already.
+            // Only the first words matter; a full channel means that they are already reported.
             TurnEvent::Text(_) => drop(sender.try_send(())),
             _ => {}
         };
@@ -109,7 +108,7 @@ impl Demo {
         Ok(())
     }
 
-    /// A node that never saw the session finds its head by the session id alone.
+    /// A node that never saw the session finds its head by the session ID alone.
     pub(super) async fn without_locator(&mut self) -> anyhow::Result<()> {
         output::note("a turn without any locator, to a node that never saw the session");
         self.settle().await?;
@@ -120,7 +119,7 @@ impl Demo {
                 node: Some(node),
                 with_locator: false,
                 inline: InlinePolicy::Never,
-                // A second attempt would say where the history is.
+                // A second attempt would include the locator.
                 max_attempts: 1,
                 ..Self::ask("What did I tell you about my dog?")
             })

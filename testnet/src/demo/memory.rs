@@ -1,6 +1,8 @@
-//! Memory across conversations: a fact told in one session is recalled in another, by another node, through the relayer; and
-//! in sealed mode, in which the relayer cannot read the turn. Afterwards the fact is nowhere on a node or in the store, and
-//! what was said in sealed mode is nowhere at the relayer.
+//! Memory across conversations.
+//!
+//! A fact told in one session is recalled in another, by another node, through the relayer. It is also
+//! recalled in sealed mode, in which the relayer cannot read the turn. Afterwards no node and no store holds
+//! the fact, and the relayer holds no text of the sealed turn.
 
 use std::{
     path::Path,
@@ -16,14 +18,14 @@ use serde_json::{Value, json};
 use super::Demo;
 use crate::{network::EngineChoice, output, process::Process};
 
-/// A mark in the fact, unlikely enough that finding it anywhere means that it was stored.
+/// A mark in the fact, so unlikely that any occurrence means that the fact was stored there.
 const FACT_MARK: &str = "vq46-okapi-3302";
-/// A mark in what is said in sealed mode.
+/// A mark in the message of the sealed turn.
 const PROMPT_MARK: &str = "zx81-quagga-7719";
-/// For how long sessions are begun until one is served by another node than the one that was told the fact. A relayer that
-/// has just started may know of one node alone, and a busy machine takes its time to introduce it to the others.
+/// Time for a session on another node than the one that was told the fact. A new relayer may know one node
+/// only, and a busy machine takes time to introduce the others.
 const OTHER_NODE_WAIT: Duration = Duration::from_secs(60);
-/// The pause between two such sessions.
+/// Pause between two such sessions.
 const OTHER_NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A running relayer, and an account with memory there.
@@ -36,7 +38,7 @@ struct Memories {
 }
 
 impl Memories {
-    /// A signed request.
+    /// Sends a signed request.
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let body = serde_json::to_vec(body)?;
         let now_seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
@@ -52,7 +54,7 @@ impl Memories {
         serde_json::from_str(&text).with_context(|| format!("{path} gave no JSON"))
     }
 
-    /// One turn of a new session, in which the relayer is the client for the length of the request.
+    /// Runs one turn of a new session, with the relayer as the client for this request.
     async fn chat(&self, text: &str) -> anyhow::Result<Value> {
         let body = json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 24, "seed": 7 });
         self.post("/v1/chat", &body).await
@@ -60,7 +62,7 @@ impl Memories {
 }
 
 impl Demo {
-    /// Tells a fact in one session, recalls it in others, and looks for it everywhere it should not be.
+    /// Tells a fact in one session, recalls it in others, and searches every place that must not hold it.
     pub(super) async fn memory_through_relayer(&mut self) -> anyhow::Result<()> {
         output::note("a fact told in one session, recalled in another through a relayer");
         let folder = self.network.folder.join("relayer");
@@ -97,7 +99,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Asks in new sessions until another node serves one; each of them has to recall the fact.
+    /// Asks in new sessions until another node serves one; each session must recall the fact.
     async fn recall_elsewhere(&self, memories: &Memories, first: &str) -> anyhow::Result<()> {
         let give_up = Instant::now() + OTHER_NODE_WAIT;
         let mut sessions = 0;
@@ -172,7 +174,7 @@ impl Demo {
         })
     }
 
-    /// Looks for the fact's mark in every stored blob, sealed and opened, and in every file of every node.
+    /// Searches for the marks in every stored blob, sealed and opened, and in every file of every node.
     async fn nowhere_stored(&self) -> anyhow::Result<()> {
         for (id, bytes) in self.network.all_blobs().await? {
             ensure!(!holds_mark(&bytes), "blob {id} holds what was said");
@@ -183,7 +185,7 @@ impl Demo {
             for message in &record.messages {
                 let text = message.text.as_bytes();
                 let answer = message.role == Role::Assistant;
-                // An answer may quote the fact, which it was given for.
+                // An answer may quote the fact that it received.
                 ensure!(answer || !contains(text, FACT_MARK), "the record of turn {seq} holds the fact");
             }
         }
@@ -200,7 +202,7 @@ impl Demo {
     }
 }
 
-/// Looks through a file, or all files of a folder; returns how many there were.
+/// Searches a file, or all files of a folder; returns the number of files.
 fn search(path: &Path) -> anyhow::Result<usize> {
     if !path.is_dir() {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -218,7 +220,7 @@ fn holds_mark(bytes: &[u8]) -> bool {
     [FACT_MARK, PROMPT_MARK].iter().any(|mark| contains(bytes, mark))
 }
 
-/// The first characters of an id, for a person.
+/// The first characters of an ID, for display.
 fn short(id: &Value) -> String {
     id.as_str().unwrap_or_default().chars().take(8).collect()
 }

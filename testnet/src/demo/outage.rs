@@ -1,4 +1,4 @@
-//! The store goes away for two turns: they are served all the same, and stored afterwards.
+//! The store is down for two turns, which nodes serve all the same and store afterwards.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use baton_walrus_client::{HttpStore, ShardCount};
 use super::{Demo, open_client};
 use crate::output;
 
-/// How long the demo waits for background work: a node's retries end after a minute, then the client stores.
+/// Time for background work: a node's retries end after a minute, then the client stores.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// How long the demo tries to settle while the store is away: a PUT to a store that is there takes milliseconds.
+/// Time to try settling during the outage; a PUT to a running store takes milliseconds.
 const OUTAGE_LOOK: Duration = Duration::from_secs(2);
 
 impl Demo {
-    /// Two turns without a store, then the store again.
+    /// Runs two turns without a store, then starts it again.
     pub(super) async fn store_outage(&mut self) -> anyhow::Result<()> {
         output::note("the store is stopped for two turns");
         self.settle().await?;
@@ -28,7 +28,7 @@ impl Demo {
         self.still_unstored(&unstored).await?;
         self.network.restart_store().await?;
         self.settle().await?;
-        // Not by turn: the later of the two blobs holds both.
+        // Not checked by turn: the later of the two blobs holds both.
         let left = self.client.session(self.session).await?.unstored;
         ensure!(left == 0, "{left} turns are not stored");
         let export = self.export().await?;
@@ -41,7 +41,8 @@ impl Demo {
         Ok(())
     }
 
-    /// With the store out of reach, and time enough for what is under way, these turns must not count as stored.
+    /// Checks that these turns do not count as stored while the store is down, even after time for running
+    /// work.
     async fn still_unstored(&self, turns: &[u64]) -> anyhow::Result<()> {
         let probe = self.export().await?.turns.first().and_then(|turn| turn.blob_id);
         let asked = self.http_store()?.exists(probe.context("the first blob's ID is known")?).await;
@@ -55,21 +56,21 @@ impl Demo {
         Ok(())
     }
 
-    /// Waits until everything the client knows of is stored and published.
+    /// Waits until every turn that the client knows of is stored and published.
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
         let settled = self.client.wait_settled(self.session, SETTLE_TIMEOUT).await?;
         ensure!(settled, "background work was not done within {SETTLE_TIMEOUT:?}");
         Ok(())
     }
 
-    /// Opens the client again, which then knows the nodes that run now.
+    /// Reopens the client, bootstrapped with the running nodes.
     pub(super) async fn reopen_client(&mut self) -> anyhow::Result<()> {
         self.client.shutdown(Duration::from_secs(5)).await;
         self.client = open_client(&self.network, &self.network.folder.join("client")).await?;
         Ok(())
     }
 
-    /// The store, as anybody sees it.
+    /// A plain HTTP client of the store.
     pub(super) fn http_store(&self) -> anyhow::Result<Arc<HttpStore>> {
         let url = self.network.store_url();
         let shards = ShardCount::new(self.network.options.shards)?;

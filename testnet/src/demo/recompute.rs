@@ -1,4 +1,5 @@
-//! Every answer of the conversation, whichever nodes made it, computed again from what its client can disclose.
+//! Recomputes every answer of the conversation, whichever node generated it, from data that the client can
+//! disclose.
 
 use std::path::Path;
 
@@ -13,8 +14,8 @@ use super::Demo;
 use crate::{network::EngineChoice, output, process::sibling};
 
 impl Demo {
-    /// The engine of another process has computed nothing before: other batches, no kept keys and values, no beginning of
-    /// another node.
+    /// Uses the engine of a new process: it has other batches, no cached keys and values, and no other node's
+    /// prefix.
     pub(super) async fn recompute(&mut self, folder: &Path) -> anyhow::Result<()> {
         output::note("every answer computed again by another process, from the export");
         let history = self.client.history(self.session).await?.into_iter();
@@ -47,7 +48,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Another node of the network than the one that gave the last answer computes it again.
+    /// Lets a node other than the last answer's author recompute that answer.
     pub(super) async fn audit(&mut self) -> anyhow::Result<()> {
         if self.engine == EngineChoice::Echo {
             return Ok(());

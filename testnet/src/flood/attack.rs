@@ -1,6 +1,8 @@
-//! The attacker: a process of its own that offers so many requests a second, from one address or from many, each
-//! counted by the node as a subnet. It keeps what its side costs small: requests are made in advance, connections are
-//! spoken by hand, one thread does everything, and that thread has the lowest priority.
+//! The attacker: a separate process that offers a fixed rate of requests, from one address or from many. The
+//! node counts each address as a subnet.
+//!
+//! It keeps its own cost small: requests are made in advance, and connections are implemented by hand. One
+//! thread of the lowest priority does all work.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -65,17 +67,18 @@ pub(crate) struct AttackArgs {
     pub(crate) duty: f64,
 }
 
-/// Connections at once of an attacker with one address; one with many has one from each.
+/// Concurrent connections of an attacker with one address. One with many addresses has one connection from
+/// each.
 const LANES: usize = 64;
-/// Requests of one connection that may be under way.
+/// Unanswered requests of one connection.
 const IN_FLIGHT: usize = 16;
-/// Requests made in advance; one is sent again only if the node refused it without learning anything of it.
+/// Requests made in advance. One is sent again only if the node refused it before learning of its session.
 const SHOTS: u32 = 8000;
 /// Time for a connection and its handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time for what is under way on a connection that sends no more.
+/// Time for the last answers on a connection that sends no more.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Period of the burner's work and rest.
+/// Period of the burner's work and sleep.
 const BURN_PERIOD: Duration = Duration::from_millis(10);
 
 /// What is sent.
@@ -102,27 +105,29 @@ impl Attack {
     }
 }
 
-/// What an attacker did. A request is offered when its time has come; it is at the node when it was written to a
-/// connection, or when the connection that was opened for it was refused.
+/// The attacker's report.
+///
+/// A request is offered when it is due. It is at the node once it was written to a connection, or once the
+/// connection opened for it was refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct AttackReport {
-    /// Requests whose time came.
+    /// Due requests.
     pub offered_per_second: f64,
-    /// Requests that were at the node: sent, or refused with the connection for them.
+    /// Requests at the node: sent, or refused with their connection.
     pub at_node_per_second: f64,
-    /// Of these, written to a connection.
+    /// Part of these: written to a connection.
     pub sent_per_second: f64,
-    /// Of these, refused at the connection, before its handshake.
+    /// Part of these: refused with their connection, before its handshake.
     pub refused_at_door_per_second: f64,
-    /// Of these, refused in or after the handshake.
+    /// Part of these: refused in or after the handshake.
     pub refused_in_handshake_per_second: f64,
-    /// Offered and not brought to the node: the attacker was not fast enough.
+    /// Requests that did not reach the node because the attacker was too slow.
     pub behind_per_second: f64,
     /// Identities that completed a handshake.
     pub identities: u64,
     /// Processors that it used, on average.
     pub cpus: f64,
-    /// Answers, by kind or error code; `none` where the stream ended without one.
+    /// Answers by kind or error code; `none` for a stream that ended without an answer.
     pub answers: BTreeMap<String, u64>,
 }
 
@@ -151,13 +156,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that the lanes share.
+/// Shared state of the lanes.
 struct Plan {
     target: SocketAddr,
     shots: Vec<Vec<u8>>,
-    /// Shots of which the node knows nothing.
+    /// Requests that are still unknown to the node.
     fresh: Mutex<VecDeque<usize>>,
-    /// Whether the node may learn of a shot as often as one likes.
+    /// Whether a request may be sent again after any refusal.
     reusable: bool,
     seed: u64,
     /// Requests of one identity.
@@ -168,7 +173,7 @@ struct Plan {
     over: AtomicBool,
 }
 
-/// The process.
+/// Runs the attacker process.
 pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
     let target = socket_address(&args.target)?;
     let shots = match args.kind {
@@ -179,8 +184,8 @@ pub(crate) async fn run(args: AttackArgs) -> anyhow::Result<()> {
     let (duty, seconds) = (args.duty, Duration::from_secs(args.seconds));
     let began = (std::time::Instant::now(), cpu_seconds(std::process::id())?);
     let attacking = std::thread::spawn(move || {
-        // The priority is this thread's own. What is measured is the node and not who of two local processes gets the
-        // processor.
+        // The priority is this thread's own. The measurement is about the node, not about two local processes
+        // that compete for a processor.
         let _ = rustix::process::nice(19);
         if args.kind == Attack::Burner {
             burn(duty, seconds);
@@ -281,7 +286,7 @@ async fn attack(args: &AttackArgs, target: SocketAddr, shots: Vec<Vec<u8>>) -> a
     Ok(plan.counts)
 }
 
-/// One connection after another, at an even pace.
+/// Opens one connection after another, at an even pace.
 struct Lane {
     plan: Arc<Plan>,
     source: Ipv4Addr,
@@ -293,7 +298,7 @@ impl Lane {
     async fn run(mut self) {
         while !self.plan.over.load(Relaxed) {
             self.due().await;
-            // Each request that finds no connection is one attempt at a connection.
+            // A due request without a connection makes one connection attempt.
             let connecting = async {
                 let stream = knock(self.source, self.plan.target).await?;
                 let identity = Keypair::ed25519_from_bytes(self.numbers.bytes::<32>())
@@ -315,7 +320,7 @@ impl Lane {
         }
     }
 
-    /// Waits until the next request is due. What was due while there was something else to do is not made up for.
+    /// Waits until the next request is due. Requests missed meanwhile are counted but not sent.
     async fn due(&mut self) {
         let now = Instant::now();
         let counts = &self.plan.counts;
@@ -329,7 +334,7 @@ impl Lane {
         counts.offered.fetch_add(1, Relaxed);
     }
 
-    /// Sends on one connection, as its identity's share allows, until it ends. The first request is due.
+    /// Sends on one connection, within its identity's share, until it ends. The first request is due already.
     async fn talk(
         &mut self,
         mut read: impl futures::AsyncRead + Unpin,
@@ -352,14 +357,14 @@ impl Lane {
                 let shot = if open.count() < IN_FLIGHT { lock(&plan.fresh).pop_front() } else { None };
                 let Some((shot, frame)) = shot.and_then(|shot| Some((shot, plan.shots.get(shot)?))) else {
                     plan.counts.behind.fetch_add(1, Relaxed);
-                    // An identity that cannot send any more is not kept for ever.
+                    // An identity that cannot send leaves its connection.
                     sent += u64::from(sent == 0);
                     continue;
                 };
                 open.begin(stream, shot);
                 let bytes = open_and_send(stream, frame);
                 if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
-                    // The connection was closed meanwhile: it was refused with it.
+                    // The connection was closed meanwhile, which refused the request too.
                     plan.counts.at_door.fetch_add(1, Relaxed);
                     return;
                 }
@@ -380,7 +385,7 @@ impl Lane {
     }
 }
 
-/// The streams of one connection.
+/// The open streams of one connection.
 struct Open {
     plan: Arc<Plan>,
     streams: Mutex<HashMap<u32, Stream>>,
@@ -402,7 +407,7 @@ impl Open {
         lock(&self.streams).insert(stream, Stream { shot, bytes: Vec::new(), answered: false });
     }
 
-    /// It reads every answer to its end, as somebody would who wants the node to work.
+    /// Reads every answer to its end, to make the node do all its work.
     fn take_in(&self, piece: &Piece) {
         let mut streams = lock(&self.streams);
         let Some(stream) = streams.get_mut(&piece.stream) else { return };
@@ -432,7 +437,7 @@ impl Open {
         }
     }
 
-    /// A request was refused; the node knows nothing of its session if it was turned away before that was looked at.
+    /// Counts a refusal. The request is reused if the node refused it before learning of its session.
     fn give_back(&self, shot: usize, what: &str) {
         self.plan.counts.answered(what);
         if self.plan.reusable || matches!(what, "none" | "RateLimited" | "Busy") {

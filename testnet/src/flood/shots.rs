@@ -1,4 +1,4 @@
-//! What the attacker sends: requests made in advance, so that sending them costs it little.
+//! The attacker's requests, made in advance so that sending them is cheap.
 
 use baton_keys::{
     exchange::{ExchangeSecret, SUITE_V1},
@@ -19,10 +19,10 @@ use baton_proto::{
 
 /// Shards of the sessions' blob IDs.
 const SHARDS: u16 = 10;
-/// As long as an authorisation may live.
+/// The longest lifetime of an authorisation.
 const LIFETIME_MS: u64 = 120_000;
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// Pseudo-random numbers from a seed (splitmix64).
 pub(super) struct Numbers(u64);
 
 impl Numbers {
@@ -48,7 +48,7 @@ impl Numbers {
     }
 }
 
-/// Whom the requests are for.
+/// The target of the requests.
 pub(super) struct Target<'a> {
     pub(super) record: &'a NodeRecord,
     pub(super) model: ModelId,
@@ -92,9 +92,9 @@ fn frame(auth: SignedBytes, payload: SealedPayload) -> Vec<u8> {
     codec::encode(&ClientFrame::Turn(request))
 }
 
-/// Right in everything but its signature.
+/// A request that is valid but for its signature.
 pub(super) fn forged(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Result<Vec<u8>> {
-    // A real key, so that nothing but the signature's own check tells.
+    // A real key, so that only the signature check detects the forgery.
     let key = SessionRoot::from_bytes(numbers.bytes()).signing_key().public_key();
     let payload = SealedPayload(numbers.bytes::<1024>().to_vec());
     let mut auth = auth(target, key, numbers)?;
@@ -103,7 +103,7 @@ pub(super) fn forged(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Resu
     Ok(frame(SignedBytes { body: codec::encode(&auth), signature }, payload))
 }
 
-/// Right in everything: the first turn of a session that nobody saw before.
+/// A valid request: the first turn of a new session.
 pub(super) fn signed(target: &Target<'_>, numbers: &mut Numbers) -> anyhow::Result<Vec<u8>> {
     let root = SessionRoot::from_bytes(numbers.bytes());
     let signing = root.signing_key();

@@ -1,4 +1,4 @@
-//! What the node itself says while it is flooded: its counters, its memory and its processor time.
+//! The node's own counters, memory and processor time during a flood.
 
 use std::{
     collections::BTreeMap,
@@ -11,21 +11,21 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::network::NodeProcess;
 
-/// How often memory is looked at.
+/// How often memory is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Hundredths of a second in which Linux counts processor time.
+/// Linux counts processor time in hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The node's own counters, as they are at its admin port; of a part, what they rose by. Honest clients are in them.
+/// The node's counters from its admin port; for a part, their increase. They include honest clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCounts {
-    /// Connections refused at the door, or that failed in their handshake.
+    /// Connections refused before or during their handshake.
     pub connections_refused: u64,
     /// Streams handed to the turn service.
     pub streams: u64,
-    /// Streams reset since too many were open.
+    /// Streams reset because too many were open.
     pub streams_reset: u64,
-    /// Turns asked for: frames that were read and decoded.
+    /// Turn requests that were read and decoded.
     pub turns_read: u64,
     /// Turns that were served.
     pub turns_served: u64,
@@ -33,7 +33,7 @@ pub struct NodeCounts {
     pub refused: BTreeMap<String, u64>,
     /// Peers shut out for a while.
     pub bans: u64,
-    /// Connections open now, and not a count of what was added.
+    /// Connections open now; the only field that is no increase.
     pub connections: u64,
 }
 
@@ -42,7 +42,7 @@ async fn metrics(admin: &str) -> anyhow::Result<String> {
 }
 
 impl NodeCounts {
-    /// Asks a node.
+    /// Reads the counters of a node.
     pub(super) async fn of(node: &NodeProcess) -> anyhow::Result<Self> {
         let admin = node.admin.as_deref().context("the node has an admin port")?;
         Ok(Self::parse(&metrics(admin).await?))
@@ -75,7 +75,7 @@ impl NodeCounts {
         counts
     }
 
-    /// What was added since.
+    /// The increase since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         let refused = self.refused.iter().map(|(code, count)| {
             let before = before.refused.get(code).copied().unwrap_or(0);
@@ -100,19 +100,19 @@ impl NodeCounts {
     }
 }
 
-/// A process's resident memory during a part, in MiB, each second.
+/// A process's resident memory during a part, in MiB.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Every second.
+    /// One value each second.
     pub each_second: Vec<f64>,
-    /// Connections that were open then.
+    /// Open connections at these times.
     pub connections: Vec<u64>,
-    /// The most.
+    /// The maximum.
     pub most: f64,
-    /// The middle of the last third less that of the first: what it grew by, without single peaks.
+    /// The median of the last third minus that of the first: growth without single peaks.
     pub grew: f64,
-    /// The same less that of the second third: what it still grows by when tables and caches have had a third of the time to
-    /// fill.
+    /// The median of the last third minus that of the second: growth after tables and caches had a third of
+    /// the time to fill.
     pub grew_late: f64,
 }
 
@@ -134,7 +134,7 @@ impl Memory {
     }
 }
 
-/// Looks at a process until told to stop.
+/// Samples a process until it is stopped.
 pub(super) struct Watch {
     pid: u32,
     began: (Instant, f64),
@@ -163,7 +163,7 @@ impl Watch {
         Ok(Self { pid, began, stop, samples })
     }
 
-    /// Memory, and processors used on average.
+    /// Ends sampling. Returns the memory and the average of used processors.
     pub(super) async fn end(self) -> anyhow::Result<(Memory, f64)> {
         let Self { pid, began, stop, samples } = self;
         let _ = stop.send(());
@@ -188,7 +188,7 @@ fn resident_mib(pid: u32) -> anyhow::Result<f64> {
     Ok((kib.context("the system says how much memory a process has")? / 102.4).round() / 10.0)
 }
 
-/// What other programs leave of this machine's processors: how many processes want one, on average over a minute.
+/// The machine's load: how many processes want a processor, averaged over a minute.
 pub(super) fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)

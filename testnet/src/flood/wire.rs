@@ -1,6 +1,8 @@
-//! One connection of the attacker, by hand: TCP from an address of its choice, Noise, and just enough of
-//! multistream-select and Yamux to open streams and to read what comes back. A client of this project would spend more on
-//! a request than the node does, and the node would be measured at the client's pace.
+//! One connection of the attacker, implemented by hand: TCP from a chosen address, Noise, and a minimum of
+//! multistream-select and Yamux.
+//!
+//! A client of this project would spend more on a request than the node does, and would limit the measured
+//! rate.
 
 use std::{
     io,
@@ -14,7 +16,7 @@ use libp2p::{core::upgrade::OutboundConnectionUpgrade as _, identity::Keypair, m
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-/// What either side of multistream-select says first: a length of one byte, and a line.
+/// The first message of multistream-select on both sides: a length of one byte, and a line.
 const HELLO: &[u8] = b"\x13/multistream/1.0.0\n";
 const NOISE: &[u8] = b"\x07/noise\n";
 const YAMUX: &[u8] = b"\x0d/yamux/1.0.0\n";
@@ -22,9 +24,9 @@ const TURN: &[u8] = b"\x0e/baton/turn/1\n";
 
 /// Bytes of a Yamux header.
 const HEADER_BYTES: usize = 12;
-/// A stream's window: nothing longer is sent to us before we allow it.
+/// A stream's window: the node sends no more before we allow it.
 const MAX_BODY_BYTES: usize = 256 * 1024;
-/// Kinds of Yamux frames: data, and the end of the connection.
+/// Types of Yamux frames: data, and go away.
 const DATA: u8 = 0;
 const GO_AWAY: u8 = 3;
 /// Flags of Yamux frames.
@@ -35,16 +37,16 @@ const RST: u16 = 8;
 /// An encrypted connection, ready for streams.
 pub(super) type Secured = noise::Output<Compat<TcpStream>>;
 
-/// Where a connection was refused.
+/// The stage at which a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Before anything was computed for it.
+    /// Before the handshake.
     AtTheDoor,
-    /// In its handshake or right after it.
+    /// During or right after the handshake.
     InTheHandshake,
 }
 
-/// The address to connect to.
+/// The socket address of a multiaddress.
 pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> {
     let mut parts = address.iter();
     match (parts.next(), parts.next()) {
@@ -53,11 +55,11 @@ pub(super) fn socket_address(address: &Multiaddr) -> anyhow::Result<SocketAddr> 
     }
 }
 
-/// A TCP connection that the node has not closed at once; nothing of the handshake was done.
+/// Opens a TCP connection and agrees on Noise; the handshake has not begun.
 pub(super) async fn knock(source: Ipv4Addr, target: SocketAddr) -> Result<Compat<TcpStream>, Refused> {
     let connected = async {
         let socket = TcpSocket::new_v4()?;
-        // A source's ports would all wait for stray packets otherwise, thousands a second.
+        // Otherwise the source's ports would all linger for stray packets, thousands a second.
         socket.set_reuseaddr(true)?;
         socket.set_zero_linger()?;
         socket.bind(SocketAddrV4::new(source, 0).into())?;
@@ -70,7 +72,7 @@ pub(super) async fn knock(source: Ipv4Addr, target: SocketAddr) -> Result<Compat
     connected.await.map_err(|_| Refused::AtTheDoor)
 }
 
-/// The handshake, under an identity.
+/// Performs the handshake with an identity.
 pub(super) async fn shake_hands(stream: Compat<TcpStream>, identity: &Keypair) -> Result<Secured, Refused> {
     let secured = async {
         let noise = noise::Config::new(identity).context("a key of our own")?;
@@ -81,7 +83,7 @@ pub(super) async fn shake_hands(stream: Compat<TcpStream>, identity: &Keypair) -
     secured.await.map_err(|_| Refused::InTheHandshake)
 }
 
-/// Proposes a protocol, and waits for it to be taken.
+/// Proposes a protocol, and waits until the node accepts it.
 async fn agree(io: &mut (impl AsyncRead + AsyncWrite + Unpin), protocol: &[u8]) -> io::Result<()> {
     io.write_all(&[HELLO, protocol].concat()).await?;
     io.flush().await?;
@@ -90,7 +92,7 @@ async fn agree(io: &mut (impl AsyncRead + AsyncWrite + Unpin), protocol: &[u8]) 
     if answer == [HELLO, protocol].concat() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// A request as it goes over the wire: a new stream whose first bytes are the protocol's name and the frame.
+/// A request's bytes on the wire: a new stream whose first bytes are the protocol's name and the frame.
 pub(super) fn open_and_send(stream: u32, frame: &[u8]) -> Vec<u8> {
     let body = HELLO.len() + TURN.len() + 4 + frame.len();
     let length = |length: usize| u32::try_from(length).expect("a request of ours is short");
@@ -106,18 +108,18 @@ pub(super) fn open_and_send(stream: u32, frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that came on a stream.
+/// Bytes received on a stream.
 #[derive(Debug)]
 pub(super) struct Piece {
     /// The stream.
     pub(super) stream: u32,
-    /// What came.
+    /// The bytes.
     pub(super) body: Vec<u8>,
-    /// Whether nothing more comes.
+    /// Whether the stream ended.
     pub(super) ended: bool,
 }
 
-/// The next bytes of any stream; `None` at the connection's end.
+/// The next bytes of any stream; `None` when the node ends the connection.
 pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Piece>> {
     let mut header = [0; HEADER_BYTES];
     io.read_exact(&mut header).await?;
@@ -138,7 +140,7 @@ pub(super) async fn next_piece(io: &mut (impl AsyncRead + Unpin)) -> io::Result<
     Ok(Some(Piece { stream, body, ended: flags & (FIN | RST) != 0 }))
 }
 
-/// The first frame of an answer, once all of it is there.
+/// The first frame of an answer, once it is complete.
 pub(super) fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
     let frame = bytes.get(HELLO.len() + TURN.len()..)?;
     let (length, rest) = frame.split_first_chunk::<4>()?;

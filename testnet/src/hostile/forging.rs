@@ -1,4 +1,5 @@
-//! What a node that lies signs: links and receipts that do not fit, and whole turns over another text.
+//! Forged signatures and turns of a byzantine node: links and receipts that do not match, and whole turns
+//! over other content.
 
 use baton_keys::SecretSigningKey;
 use baton_proto::{
@@ -16,7 +17,7 @@ use baton_proto::{
 
 use super::Lie;
 
-/// Signs link and receipt anew after changes to both.
+/// Changes link and receipt, and signs both again.
 pub(super) fn remake(
     committed: &Committed,
     signer: &SecretSigningKey,
@@ -31,13 +32,13 @@ pub(super) fn remake(
     Ok(Committed { link: link.bytes().clone(), receipt: receipt.bytes().clone(), ..committed.clone() })
 }
 
-/// The link, or the receipt, with another signature.
+/// A signed object with an invalid signature.
 pub(super) fn spoil(mut signed: SignedBytes) -> SignedBytes {
     signed.signature.0[7] ^= 0x20;
     signed
 }
 
-/// A commitment that lies in a field of the link or the receipt; none where the lie is of another kind.
+/// A commitment with a falsified field of link or receipt; `None` for lies of another kind.
 pub(super) fn forge(
     lie: Lie,
     committed: &Committed,
@@ -63,11 +64,11 @@ pub(super) fn forge(
         Lie::OtherPrevLink => remake(committed, signer, |_, link| link.prev_link.0[0] ^= 1)?,
         Lie::OtherPrevBlob => remake(committed, signer, |_, link| match &mut link.prev_blob {
             Some(blob) => blob.digest.0[0] ^= 1,
-            // The first turn has none; then it is the length of its record.
+            // The first turn has no previous blob, so the record's length changes instead.
             None => link.record_length ^= 1,
         })?,
         Lie::OtherSequence => remake(committed, signer, |_, link| link.seq += 1)?,
-        // Another signing of the same turn, a moment later.
+        // A second signing of the same turn, a moment later.
         Lie::TwoLinks => remake(committed, signer, |receipt, link| {
             receipt.time_ms += 1;
             link.time_ms += 1;
@@ -76,14 +77,14 @@ pub(super) fn forge(
     }))
 }
 
-/// Who asks the honest service for a blob, and what it opens.
+/// The request that fetches the turn's blob from the honest service.
 pub(super) fn fetch(committed: &Committed, payload: &Payload) -> ClientFrame {
     let key = payload.grant.blob_key.blob_key();
     let digest = committed.blob_digest;
     ClientFrame::FetchBlob { digest, proof: baton_proto::ids::FetchProof(key.fetch_proof(&digest.0)) }
 }
 
-/// A turn that is sealed as it should be, over something else: another answer, another question, or another history.
+/// A correctly sealed turn over another answer, question or history.
 pub(super) fn reseal(
     lie: Lie,
     (auth, payload, answer): (&Signed<TurnAuth>, &Payload, &str),
@@ -101,7 +102,7 @@ pub(super) fn reseal(
         Lie::AlteredQuestion => messages = vec![Message::new(Role::User, "what nobody asked")],
         Lie::AlteredHistory => match base.entries.first_mut().and_then(|entry| entry.record.0.last_mut()) {
             Some(byte) => *byte ^= 1,
-            // No earlier turn in this segment: a later number of it.
+            // Without an earlier turn in this segment, the segment number changes instead.
             None => base.segment += 1,
         },
         _ => text = text.replacen("echo:", "echo: indeed", 1),
@@ -112,7 +113,7 @@ pub(super) fn reseal(
     seal_turn(auth, place, (&record_key, &blob_key), &record, receipt, signer)
 }
 
-/// A progress note that is not this node's, or not of these tokens.
+/// A progress note with an invalid signature, or over other tokens.
 pub(super) fn note(lie: Lie, auth: &Signed<TurnAuth>, tokens: u32, signer: &SecretSigningKey) -> SignedBytes {
     let note = ProgressNote {
         version: VERSION,

@@ -1,4 +1,4 @@
-//! Which lies were told, so that what clients made of them can be compared.
+//! The record of all lies, for comparison with the clients' findings.
 
 use std::{
     collections::HashMap,
@@ -13,19 +13,19 @@ use baton_proto::{
 
 use super::Lie;
 
-/// An attempt as both sides know it.
+/// The key of an attempt, known to both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttemptKey {
     /// The session.
     pub session: SessionId,
-    /// The turn's place.
+    /// The turn's sequence number.
     pub seq: u64,
-    /// The attempt.
+    /// The attempt's number.
     pub attempt: u32,
 }
 
 impl AttemptKey {
-    /// Of an authorisation.
+    /// The key of an authorisation's attempt.
     #[must_use]
     pub fn of(auth: &TurnAuth) -> Self {
         Self { session: auth.session_id, seq: auth.seq, attempt: auth.attempt }
@@ -35,15 +35,15 @@ impl AttemptKey {
 /// A lie that was told.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
-    /// Which.
+    /// Which lie.
     pub lie: Lie,
-    /// When.
+    /// When it was told.
     pub at: Instant,
-    /// The link that was committed first, where there are two.
+    /// The first committed link, if there are two.
     pub first_link: Option<LinkHash>,
 }
 
-/// All that was told; clones share it.
+/// All lies told; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<HashMap<AttemptKey, Told>>>);
 
@@ -53,7 +53,7 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, told);
     }
 
-    /// What was told in an attempt.
+    /// The lie told in an attempt, if any.
     #[must_use]
     pub fn told(&self, key: &AttemptKey) -> Option<Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()

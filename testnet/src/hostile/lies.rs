@@ -1,28 +1,28 @@
-//! The lies, by behaviour, and what a client calls each when it finds it out.
+//! The lies by behaviour, with the clients' error codes for each.
 
 use baton_proto::ErrorCode;
 use serde::Serialize;
 
-/// How a hostile node behaves.
+/// The behaviour of a byzantine node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behaviour {
-    /// Stops in the middle and keeps the reply open.
+    /// Stops midway and holds the reply open.
     Stall,
-    /// Ends the reply early, or leaves a part of it out.
+    /// Ends the reply early, or omits a part.
     Truncate,
-    /// Says of one turn two different things.
+    /// Makes two contradictory statements about one turn.
     Equivocate,
-    /// Signs what is not so, or has others sign.
+    /// Signs false statements, or uses another signer.
     Forge,
-    /// Appends the turn to a history that is not the client's.
+    /// Appends the turn to a history other than the client's.
     WrongHistory,
-    /// Sends what is no message of the protocol.
+    /// Sends bytes that are no protocol message.
     Garbage,
 }
 
 impl Behaviour {
-    /// All of them.
+    /// All behaviours.
     pub const ALL: [Self; 6] =
         [Self::Stall, Self::Truncate, Self::Equivocate, Self::Forge, Self::WrongHistory, Self::Garbage];
 
@@ -35,22 +35,22 @@ impl Behaviour {
 
 macro_rules! lies {
     ($($(#[doc = $text:literal])* $name:ident: $behaviour:ident, [$($code:ident),*];)*) => {
-        /// One lie about one turn.
+        /// A lie about one turn.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Lie { $($(#[doc = $text])* $name,)* }
 
         impl Lie {
-            /// All of them.
+            /// All lies.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The behaviour that it is one of.
+            /// The behaviour that the lie belongs to.
             #[must_use]
             pub fn behaviour(self) -> Behaviour {
                 match self { $(Self::$name => Behaviour::$behaviour,)* }
             }
 
-            /// What the client may call it; none where it takes the turn all the same, as it was first committed.
+            /// The client's error codes for it; none if the client accepts the turn as first committed.
             #[must_use]
             pub fn names(self) -> &'static [ErrorCode] {
                 match self { $(Self::$name => &[$(ErrorCode::$code),*],)* }
@@ -60,78 +60,79 @@ macro_rules! lies {
 }
 
 lies! {
-    /// Half of the tokens, then nothing.
+    /// Sends half of the tokens, then stalls.
     StopMidAnswer: Stall, [StreamTruncated];
-    /// All tokens, and never the link.
+    /// Sends all tokens, but never the link.
     StopBeforeLink: Stall, [StreamTruncated];
 
-    /// Half of the tokens, then the end of the substream.
+    /// Sends half of the tokens, then ends the substream.
     EndMidAnswer: Truncate, [StreamTruncated];
-    /// The final flag on a token.
+    /// Sets the final flag on a token.
     FinalWithoutLink: Truncate, [StreamTruncated];
-    /// A sealed chunk is left out.
+    /// Omits a sealed chunk.
     SkipChunk: Truncate, [StreamTruncated];
-    /// A token is left out before sealing.
+    /// Omits a token before sealing.
     SkipToken: Truncate, [StreamTruncated, ReceiptMismatch];
-    /// Half of the tokens, and the link over all of them.
+    /// Sends half of the tokens, but a link over all of them.
     ShortenAnswer: Truncate, [ReceiptMismatch];
-    /// A word that the model did not say, then the end: whoever continues must not go on from it.
+    /// Sends a word that the model did not generate, then ends; a substitute must not continue from it.
     PoisonAndEnd: Truncate, [StreamTruncated];
 
     /// Streams one answer, and signs another.
     SignOtherText: Equivocate, [ReceiptMismatch];
-    /// Streams one answer, breaks off, says when asked that it sealed another, and hands that over.
+    /// Streams one answer and breaks off. Its status names another sealed turn, and it serves that turn's
+    /// blob.
     OtherOnStatus: Equivocate, [BlobMismatch];
-    /// Commits the turn twice, with two links. The first one counts.
+    /// Commits the turn twice, with two links; the first one counts.
     TwoLinks: Equivocate, [];
 
-    /// A link whose signature is wrong.
+    /// A link with an invalid signature.
     BadLinkSignature: Forge, [BadNodeSignature];
-    /// A receipt whose signature is wrong.
+    /// A receipt with an invalid signature.
     BadReceiptSignature: Forge, [BadNodeSignature];
     /// A receipt for another model.
     OtherModel: Forge, [ReceiptMismatch];
-    /// A receipt over more tokens than were allowed.
+    /// A receipt over more tokens than the order allows.
     Overclaim: Forge, [ReceiptMismatch];
-    /// Link and receipt in the name of a stranger, who signs.
+    /// Link and receipt in the name of another node, which signs them.
     OtherAuthor: Forge, [ReceiptMismatch];
-    /// A progress note that somebody else signed.
+    /// A progress note with an invalid signature.
     ForgedNote: Forge, [BadNodeSignature];
     /// A progress note over other tokens.
     WrongNote: Forge, [ReceiptMismatch];
 
-    /// A link that continues another link.
+    /// A link to another previous link.
     OtherPrevLink: WrongHistory, [ReceiptMismatch];
-    /// A link after another blob.
+    /// A link to another previous blob.
     OtherPrevBlob: WrongHistory, [ReceiptMismatch, BlobMismatch];
-    /// A link at another place.
+    /// A link with another sequence number.
     OtherSequence: WrongHistory, [ReceiptMismatch, BadGenesis];
-    /// A blob whose earlier turns were changed.
+    /// A blob with changed earlier turns.
     AlteredHistory: WrongHistory, [BlobMismatch, ReceiptMismatch, BadSequence];
-    /// A record in which the user says something else.
+    /// A record with another user message.
     AlteredQuestion: WrongHistory, [BlobMismatch];
-    /// Says that the history which it was given is broken.
+    /// Claims that the received history is broken.
     ClaimsBroken: WrongHistory, [ChainBroken];
 
     /// Random bytes as a frame.
     RandomFrame: Garbage, [NonCanonical];
     /// A frame above the limit.
     OversizedFrame: Garbage, [FrameTooLarge];
-    /// A frame that belongs elsewhere.
+    /// A frame that is invalid at this point.
     StrayFrame: Garbage, [NonCanonical];
     /// Random bytes as a sealed chunk.
     RandomChunk: Garbage, [StreamTruncated];
-    /// Random bytes, sealed as they should be.
+    /// Random bytes, correctly sealed.
     GarbageInChunk: Garbage, [NonCanonical];
-    /// A token sent twice: the counter goes back.
+    /// A token sent twice, so that the counter goes back.
     RepeatToken: Garbage, [StreamTruncated];
-    /// More tokens than were allowed.
+    /// More tokens than the order allows.
     TooManyTokens: Garbage, [FrameTooLarge];
-    /// Tokens that are none.
+    /// An empty tokens event.
     EmptyTokens: Garbage, [NonCanonical];
 }
 
-/// Which lie a node tells next: behaviours in turn, and of each its lies in turn.
+/// Selects a node's next lie: behaviours in turn, and the lies of each in turn.
 #[derive(Debug)]
 pub(super) struct Script {
     behaviours: Vec<Behaviour>,

@@ -1,4 +1,4 @@
-//! One turn with a lie in it: the honest half's reply is opened, changed at one point, and sealed again.
+//! A turn with a lie: the honest half's reply is opened, changed at one point, and sealed again.
 
 use baton_keys::{
     exchange::TurnSecret,
@@ -19,33 +19,33 @@ use tokio::time::timeout;
 
 use super::{AttemptKey, HOLD, Liar, Lie, OtherTurn, forging, lock};
 
-/// What goes out in place of one event.
+/// A replacement for one event.
 enum Out {
-    /// An event, sealed; whether with the final flag.
+    /// An event to seal and send, with or without the final flag.
     Event(ReplyEvent, bool),
-    /// An event is sealed, so that it counts, and not sent.
+    /// An event that is sealed, so that it counts, but not sent.
     Lost(ReplyEvent),
-    /// These bytes, sealed.
+    /// Bytes to seal and send.
     Sealed(Vec<u8>),
-    /// This frame, as it is.
+    /// A frame to send as it is.
     Frame(NodeFrame),
-    /// These bytes as a frame.
+    /// Raw bytes to send as a frame.
     Raw(Vec<u8>),
-    /// Nothing more, and the substream stays open.
+    /// Stops sending and holds the substream open.
     Hold,
-    /// Nothing more.
+    /// Stops sending.
     End,
 }
 
-/// A turn that is lied about.
+/// A turn to falsify.
 struct Telling<'a> {
     liar: &'a Liar,
     lie: Lie,
     auth: Signed<TurnAuth>,
     payload: Payload,
-    /// Tokens that went by, those of a resume prefix included.
+    /// Tokens processed, including those of a resume prefix.
     seen: u32,
-    /// After so many tokens the lie is told.
+    /// Tokens after which the lie is told.
     told_after: u32,
     told: bool,
 }
@@ -59,7 +59,7 @@ struct Reply {
 }
 
 impl Liar {
-    /// Serves a turn with the next lie, or honestly where it cannot be opened.
+    /// Serves a turn with the next lie, or honestly if the request cannot be opened.
     pub(super) async fn turn(
         &self,
         mut client: TurnStream,
@@ -91,7 +91,7 @@ impl Liar {
         let total = u32::try_from(honest_answer(&payload).split(' ').count()).unwrap_or(u32::MAX);
         let told_after = begun + total.saturating_sub(begun) / 2;
         let mut telling = Telling { liar: self, lie, auth, payload, seen: begun, told_after, told: false };
-        // Whatever comes of it, this attempt is not spoken of as it was.
+        // Whatever the outcome, later status requests get a false reply.
         if lie != Lie::TwoLinks {
             lock(&self.asked_later).insert(key, None);
         }
@@ -105,14 +105,14 @@ impl Liar {
     }
 }
 
-/// What the echo engine says to a request.
+/// The echo engine's answer to a request.
 fn honest_answer(payload: &Payload) -> String {
     let asked = payload.messages.last().map(|message| message.text.as_str()).unwrap_or_default();
     std::iter::once("echo:").chain(asked.split_whitespace()).collect::<Vec<_>>().join(" ")
 }
 
 fn garbage() -> Vec<u8> {
-    // No frame and no event begins with such a number.
+    // No frame and no event begins with this number.
     [&[0xff; 8][..], &random_bytes::<32>()].concat()
 }
 
@@ -139,7 +139,7 @@ impl Telling<'_> {
         reply.client.close().await
     }
 
-    /// Sends one thing; whether the reply goes on.
+    /// Sends one replacement; returns whether the reply goes on.
     async fn put(&self, reply: &mut Reply, out: Out) -> Result<bool, FrameError> {
         let frame = match out {
             Out::Event(event, last) => NodeFrame::Chunk(reply.sealer.seal(&event.to_chunk(), last)),
@@ -168,7 +168,7 @@ impl Telling<'_> {
         self.liar.ledger.tell(AttemptKey::of(&self.auth), self.lie, None);
     }
 
-    /// What goes out for some tokens.
+    /// The replacements for a tokens event.
     fn tokens(&mut self, event: ReplyEvent) -> Vec<Out> {
         let ReplyEvent::Tokens { index, ids, .. } = &event else { return Vec::new() };
         let (index, before) = (*index, self.seen);
@@ -208,14 +208,14 @@ impl Telling<'_> {
                 vec![Out::Event(tokens(ids, " and on"), false)]
             }
             Lie::EmptyTokens => vec![Out::Event(tokens(Vec::new(), ""), false)],
-            // Of the link or the receipt, or told already.
+            // The lie concerns the link or the receipt, or was told already.
             _ => return honest(event),
         };
         self.tell();
         lie
     }
 
-    /// What goes out for the link and the receipt.
+    /// The replacements for the link and the receipt.
     async fn committed(
         &mut self,
         committed: Committed,
@@ -240,7 +240,7 @@ impl Telling<'_> {
                     let key = (self.auth.turn_id, self.auth.attempt);
                     let other = OtherTurn { attempt: AttemptKey::of(&self.auth), sealed };
                     lock(&self.liar.asked_later).insert(key, Some(other));
-                    // It is told when the other turn is handed over.
+                    // The lie counts once the other turn's blob is served.
                     self.told = true;
                     return Ok(vec![Out::End]);
                 } else {
@@ -253,7 +253,7 @@ impl Telling<'_> {
         Ok(outs)
     }
 
-    /// The turn over something else, sealed as it should be; none where the honest half does not hand its blob over.
+    /// Seals the turn correctly over other content; `None` if the honest half does not return its blob.
     async fn reseal(
         &self,
         committed: &Committed,

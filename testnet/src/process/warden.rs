@@ -1,8 +1,9 @@
-//! The warden: a process that kills the children of a network whose own process was killed.
+//! The warden: a process that kills a network's children after the network's own process was killed.
 //!
-//! A signal that can be caught ends a command in good order, and dropped children are killed. Of `kill -9` nothing in the
-//! dying process learns; so the warden, `baton-testnet warden`, reads from a pipe which children there are, and kills
-//! those that are left when the pipe ends. It has a process group of its own, and ends with the process that started it.
+//! After a catchable signal, a command ends in order and kills its dropped children. `kill -9` gives the
+//! dying process no such chance. The warden, `baton-testnet warden`, therefore reads the list of children
+//! from a pipe, and kills the remaining ones when the pipe ends. It has its own process group, and ends with
+//! the process that started it.
 
 use std::{
     collections::BTreeSet,
@@ -16,17 +17,17 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-/// The pipe to the warden of this process, once it was started.
+/// The pipe to this process's warden, once it was started.
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// A child that the warden knows of, until it is dropped.
+/// A child registered with the warden until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Ward {
     pid: u32,
 }
 
 impl Ward {
-    /// Puts a running child under the warden, which is started if there is none.
+    /// Registers a running child with the warden, and starts the warden if necessary.
     ///
     /// # Errors
     /// When the warden cannot be started.
@@ -45,7 +46,7 @@ impl Ward {
 impl Drop for Ward {
     fn drop(&mut self) {
         if let Some(pipe) = &mut *pipe() {
-            // Without a warden there is nobody who must be told.
+            // Without a warden, no process needs the message.
             let _ = writeln!(pipe, "-{}", self.pid);
         }
     }
@@ -62,7 +63,7 @@ fn start() -> anyhow::Result<ChildStdin> {
     warden.stdin.context("the warden's input is piped")
 }
 
-/// The warden itself: reads until the pipe ends, then kills who is left.
+/// The warden process: it reads until the pipe ends, then kills the remaining children.
 pub(crate) fn run() -> ExitCode {
     let lines = BufReader::new(std::io::stdin()).lines().map_while(Result::ok);
     for pid in left(lines) {
@@ -73,7 +74,7 @@ pub(crate) fn run() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Who was announced with `+` and not taken back with `-`. Other lines say nothing.
+/// The processes announced with `+` and not withdrawn with `-`. Other lines are ignored.
 fn left(lines: impl Iterator<Item = String>) -> BTreeSet<i32> {
     let mut pids = BTreeSet::new();
     for line in lines {

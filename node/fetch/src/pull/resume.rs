@@ -1,8 +1,8 @@
-//! One file over HTTP, going on where an earlier try ended (RFC 9110, range requests).
+//! Download of one file over HTTP, resuming an earlier attempt (RFC 9110, range requests).
 //!
-//! What came so far lies in the file's name with `.part` added, also after the process has ended. It is asked for the
-//! rest of it with a `Range`; only the hash of the whole decides whether that was right, and where it is not, the file is
-//! fetched once more from its beginning.
+//! The received bytes stay in a file with `.part` added to the name, even after the process ends. A `Range`
+//! request fetches the rest. Only the hash of the whole file decides if it is correct; if it is not, the file
+//! is fetched once more from its beginning.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,78 +18,80 @@ use reqwest::{Client, Response, StatusCode, header};
 
 use crate::{WeightsHash, hash_file};
 
-/// Time for a connection, and longest silence within one.
+/// Time for a connection, and longest silence on it.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
-/// Longest time for one call; the next one goes on.
+/// Longest time for one call; the next call resumes.
 const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// Progress reports that may wait for whoever shows them; the download waits then.
+/// Progress reports that may wait for the caller; when full, the download waits.
 const REPORTS_AHEAD: usize = 16;
 
-/// A file somewhere else.
+/// A remote file.
 #[derive(Debug, Clone)]
 pub(crate) struct Remote {
-    /// Where.
+    /// Its URL.
     pub(crate) url: reqwest::Url,
-    /// SHA-256 of the whole.
+    /// SHA-256 of the whole file.
     pub(crate) sha256: WeightsHash,
 }
 
-/// How long a server that fails is tried.
+/// How long a failing server is retried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Tries in a row that brought nothing.
+    /// Consecutive attempts that bring no bytes.
     pub(crate) tries: u32,
-    /// Wait before the second of them; doubles.
+    /// Wait before the second of them; it doubles.
     pub(crate) pause: Duration,
 }
 
 impl Default for Patience {
-    /// Five tries in half a minute: a line that is back by then is not told of.
+    /// Five attempts in half a minute: a link that recovers in that time causes no error.
     fn default() -> Self {
         Self { tries: 5, pause: Duration::from_secs(2) }
     }
 }
 
-/// Why there is no file.
+/// Why a download failed.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The server will not give it to us, or gives something else: somebody else may get it.
+    /// The server refuses the file or serves another one; pip may still get it.
     Refused {
-        /// What it said.
+        /// The server's reason.
         reason: String,
     },
-    /// It ended before the whole was there; what came stays.
+    /// It ended early; the received bytes stay.
     Interrupted {
-        /// So much is there.
+        /// Bytes received.
         bytes: u64,
         /// The last failure.
         reason: String,
     },
-    /// The disk.
+    /// A file operation failed.
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Why one try ended.
+/// Why one attempt ended.
 enum Broken {
-    /// Another may bring more.
+    /// Another attempt may bring more.
     Again(String),
-    /// It would end in the same way.
+    /// Another attempt would end the same way.
     Final(FetchError),
 }
 
-/// Where the beginning of a file lies.
+/// Path of the partial file of a download.
 pub(crate) fn part_file(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     target.with_file_name(name)
 }
 
-/// Makes sure that `target` is the remote file. Reports bytes, and their total once it is known. Blocking.
+/// Ensures that `target` is the remote file. Blocking.
+///
+/// Reports the bytes so far, and their total once it is known.
 pub(crate) fn fetch(
     remote: &Remote,
     target: &Path,
@@ -101,7 +103,7 @@ pub(crate) fn fetch(
         return Ok(());
     }
     let (sender, receiver) = sync_channel(REPORTS_AHEAD);
-    // A thread of its own: the caller's may belong to a runtime, which could not wait for another one.
+    // A separate thread: the caller's thread may belong to a runtime, which cannot wait for another one.
     thread::scope(|scope| {
         let download = Download { remote, target, part: part_file(target), limit, patience, sender };
         let worker = scope.spawn(move || {
@@ -145,7 +147,7 @@ impl Download<'_> {
                             reason: "it has another hash than said".to_owned(),
                         });
                     }
-                    // What lay here was of another file.
+                    // The earlier bytes belonged to another file.
                     from_before = false;
                 }
                 Err(Broken::Final(error)) => return Err(error),
@@ -163,7 +165,7 @@ impl Download<'_> {
         }
     }
 
-    /// Bytes that are there.
+    /// Bytes received so far.
     fn present(&self) -> u64 {
         fs::metadata(&self.part).map_or(0, |metadata| metadata.len())
     }
@@ -173,7 +175,7 @@ impl Download<'_> {
         Ok(found == self.remote.sha256)
     }
 
-    /// One request: the rest of the file, appended. Ends well where the server says that there is no more.
+    /// One request for the rest of the file, appended. It succeeds when the server says that no more follows.
     async fn attempt(&self, client: &Client, have: u64) -> Result<(), Broken> {
         let mut request = client.get(self.remote.url.clone()).header(header::ACCEPT_ENCODING, "identity");
         if have > 0 {
@@ -182,9 +184,9 @@ impl Download<'_> {
         let response = request.send().await.map_err(again)?;
         let start = match response.status() {
             StatusCode::PARTIAL_CONTENT if range_begin(&response) == Some(have) => have,
-            // The whole, whatever was asked for.
+            // The whole file, whatever range was requested.
             StatusCode::OK => 0,
-            // Nothing after what is there; the hash tells whether that is the file.
+            // No bytes follow; the hash decides if the file is correct.
             StatusCode::RANGE_NOT_SATISFIABLE if have > 0 => return Ok(()),
             status if status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429) => {
                 return Err(Broken::Again(format!("the server said {status}")));
@@ -230,12 +232,12 @@ impl Download<'_> {
     }
 
     fn tell(&self, bytes: u64, total: Option<u64>) {
-        // Whoever shows it lives as long as the download.
+        // The receiver lives as long as the download.
         let _ = self.sender.send((bytes, total));
     }
 }
 
-/// Where a partial answer begins: `bytes 100-199/200`.
+/// Start of a partial response: `bytes 100-199/200`.
 fn range_begin(response: &Response) -> Option<u64> {
     let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
@@ -245,7 +247,7 @@ fn again(error: reqwest::Error) -> Broken {
     Broken::Again(describe(&error))
 }
 
-/// The innermost cause, without the URL.
+/// The innermost cause of an error, without the URL.
 pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

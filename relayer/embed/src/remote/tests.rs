@@ -1,4 +1,4 @@
-//! Against an endpoint of our own.
+//! Tests against a local endpoint.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -24,7 +24,7 @@ async fn answering(status: u16, body: Value) -> MockServer {
     server
 }
 
-/// One vector for each text: its number of bytes and 1, in reversed order.
+/// Returns one vector for each text, its byte count and 1, in reversed order.
 async fn good() -> MockServer {
     let server = MockServer::start().await;
     Mock::given(method("POST"))
@@ -71,7 +71,7 @@ async fn texts_come_back_in_their_order_as_unit_vectors_in_batches() {
     }
     assert_eq!((remote.id(), remote.dimensions()), ("m-2", 2));
     let sent = bodies(&server).await;
-    // Two probes, then two batches without the texts that have no word.
+    // Two probes, then two batches without the wordless texts.
     assert_eq!(sent[2]["input"], json!(["a", "bbb"]));
     assert_eq!(sent[3]["input"], json!(["cc"]));
     assert_eq!(sent.len(), 4);
@@ -125,7 +125,7 @@ async fn d4_an_endpoint_that_cannot_work_is_refused_at_start_with_what_to_do() {
         let reason = refusal(&config(&server)).await;
         assert!(reason.contains(advice), "{status} {body}: {reason}");
     }
-    // Nobody listens there any more.
+    // Nothing listens there any more.
     let server = MockServer::start().await;
     let gone = config(&server);
     drop(server);

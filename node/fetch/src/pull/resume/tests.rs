@@ -1,4 +1,4 @@
-//! Against a server on this machine that cuts connections.
+//! Tests against a local server that cuts connections.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -10,27 +10,27 @@ use sha2::{Digest as _, Sha256};
 
 use super::*;
 
-/// Gives up at the second failure, without waiting.
+/// Gives up at the second failure, without a pause.
 const IMPATIENT: Patience = Patience { tries: 2, pause: Duration::ZERO };
 const LIMIT: u64 = 1 << 20;
 
-/// What the server does with one request.
+/// The server's response to one request.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// Everything that was asked for.
+    /// The whole requested range.
     Whole,
-    /// The connection is cut after so many bytes of the body.
+    /// The connection is cut after this many bytes of the body.
     Cut(usize),
-    /// As if it did not know ranges.
+    /// The whole file, ignoring the range.
     IgnoreRange,
     /// This status, without a body.
     Status(u16),
 }
 
-/// A server of one file. Its answers are used up in their order; the last one stays.
+/// A server of one file. It uses its responses in order; the last one repeats.
 struct Server {
     url: reqwest::Url,
-    /// The range of each request, empty where there was none.
+    /// The range of each request; empty if it had none.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -91,7 +91,7 @@ fn serve(stream: TcpStream, content: &[u8], answer: Answer) -> String {
     let body = &content[begin.unwrap_or(0)..];
     write!(out, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len()).unwrap();
     let sent = if let Answer::Cut(bytes) = answer { &body[..bytes.min(body.len())] } else { body };
-    // A reader that found out that it is too much has gone.
+    // The client may have disconnected after it found the file too large.
     let _ = out.write_all(sent);
     range
 }
@@ -130,7 +130,7 @@ fn goes_on_after_each_cut_and_asks_only_for_the_rest() {
     assert_eq!(server.asked(), ["", "150000-", "250000-"]);
     assert!(steps.iter().all(|(bytes, total)| *bytes <= 400_000 && *total == Some(400_000)), "{steps:?}");
     assert_eq!(steps.last(), Some(&(400_000, Some(400_000))));
-    // It is there and right: nobody is asked.
+    // The file is there and correct, so there is no further request.
     folder.fetch(&server.remote(&content)).unwrap();
     assert_eq!(server.asked().len(), 3);
 }
@@ -159,7 +159,7 @@ fn begins_anew_where_the_server_knows_no_ranges_or_what_lies_here_is_of_another_
         (&[Answer::IgnoreRange][..], &content[..1000], &["1000-"][..]),
         (&[Answer::Whole], &[7; 1000], &["1000-", ""]),
         (&[Answer::Whole], &[7; 500_000], &["500000-", ""]),
-        // All of it, but for its name.
+        // All bytes, but not yet the final name.
         (&[Answer::Whole], &content[..], &["400000-"]),
     ] {
         let folder = Folder::new();
