@@ -31,6 +31,7 @@ use baton_keys::{
 use baton_mesh::{MeshHandle, Rates};
 use baton_proto::{
     ErrorCode, SignedBytes,
+    chain::VerifiedLinks,
     ids::{ExchangeKey, ModelId, NodeId, SessionId},
     store::{BlobStore, HeadIndex},
 };
@@ -134,6 +135,7 @@ pub(crate) struct Core {
     pub(crate) embedding: Option<Embedding>,
     pub(crate) running: Arc<Running>,
     pub(crate) cache: BlobCache,
+    pub(crate) verified_links: Arc<VerifiedLinks>,
     /// Limits how many PUTs run at once.
     pub(crate) puts: Arc<tokio::sync::Semaphore>,
     /// Of [`ServiceLimits::frame_bytes`].

@@ -130,6 +130,7 @@ impl NodeService {
             embedding: embeddings.map(|model| Embedding::new(model, limits.queue, now_ms)),
             running: Arc::default(),
             cache: BlobCache::new(limits.cache_bytes),
+            verified_links: Arc::default(),
             puts: Arc::new(tokio::sync::Semaphore::new(limits::MAX_CONCURRENT_PUTS)),
             frame_shares: FrameShares::new(limits.frame_bytes),
             audit_shares: FrameShares::new(limits::MAX_AUDITS_BYTES),

@@ -7,17 +7,22 @@
 //!   head.
 //! - [`SessionReader`] serves the client. It has the root and reads back to the genesis.
 
-use baton_keys::session::SessionRoot;
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{Mutex, PoisonError},
+};
+
+use baton_keys::{contexts::LINK_HASH, session::SessionRoot};
 
 use crate::{
     error::ErrorCode,
     head::HeadOuter,
     ids::{FetchProof, LinkHash, NodeId, SessionId},
-    limits::MAX_BLOB_BYTES,
+    limits::{MAX_BLOB_BYTES, MAX_VERIFIED_LINKS},
     link::{BlobRef, Genesis, Link, blob_digest},
     record::{Record, RecordKind},
     segment::{Segment, blob_salt, is_closed},
-    signed::Signed,
+    signed::{Signed, SignedBytes},
     turn::{Grant, ReadRecord, TurnAuth},
 };
 
@@ -28,6 +33,53 @@ pub struct ChainEnd {
     pub seq: u64,
     /// The last link's hash.
     pub link_hash: LinkHash,
+}
+
+/// Hashes of links whose signatures were verified lately, the oldest forgotten first: at most
+/// [`MAX_VERIFIED_LINKS`].
+///
+/// Every turn of a session verifies its whole window again, and a signature costs more than all else about a link.
+/// A link's hash covers its signature, so a known hash proves the signature.
+#[derive(Debug, Default)]
+pub struct VerifiedLinks(Mutex<LinkHashes>);
+
+#[derive(Debug, Default)]
+struct LinkHashes {
+    known: HashSet<[u8; 32]>,
+    oldest_first: VecDeque<[u8; 32]>,
+}
+
+impl VerifiedLinks {
+    /// Decodes and checks a link; verifies its signature unless this very link was verified before.
+    fn verify(&self, bytes: SignedBytes) -> Result<Signed<Link>, ErrorCode> {
+        let hash = bytes.hash(LINK_HASH);
+        let is_known = self.lock().known.contains(&hash);
+        if is_known {
+            return Signed::of_verified(bytes);
+        }
+        let link = Signed::verify(bytes)?;
+        self.lock().insert(hash);
+        Ok(link)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, LinkHashes> {
+        // Each change is whole before it can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LinkHashes {
+    fn insert(&mut self, hash: [u8; 32]) {
+        if !self.known.insert(hash) {
+            return;
+        }
+        self.oldest_first.push_back(hash);
+        if self.oldest_first.len() > MAX_VERIFIED_LINKS
+            && let Some(oldest) = self.oldest_first.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
 }
 
 /// Checks every link and record of a segment, and that it ends where it must.
@@ -41,6 +93,15 @@ pub fn verify_segment(
     genesis: &Genesis,
     end: &ChainEnd,
 ) -> Result<Vec<Signed<Link>>, ErrorCode> {
+    verify_links(segment, genesis, end, |bytes| Signed::verify(bytes))
+}
+
+fn verify_links(
+    segment: &Segment,
+    genesis: &Genesis,
+    end: &ChainEnd,
+    verify: impl Fn(SignedBytes) -> Result<Signed<Link>, ErrorCode>,
+) -> Result<Vec<Signed<Link>>, ErrorCode> {
     let mut links: Vec<Signed<Link>> = Vec::with_capacity(segment.entries.len());
     let mut encoded = crate::segment::SEGMENT_HEADER_LEN;
     for (index, entry) in segment.entries.iter().enumerate() {
@@ -48,7 +109,7 @@ pub fn verify_segment(
             return Err(ErrorCode::BadSequence);
         }
         encoded += entry.encoded_len();
-        let link = Signed::<Link>::verify(entry.link.clone())?;
+        let link = verify(entry.link.clone())?;
         let placed = link.session_id == segment.session_id
             && link.segment == segment.segment
             && usize::from(link.index) == index;
@@ -208,6 +269,14 @@ impl WindowReader {
     /// # Errors
     /// [`ErrorCode::BlobUnavailable`] when blobs are missing, and as [`verify_segment`].
     pub fn finish(self) -> Result<Window, ErrorCode> {
+        self.finish_with(&VerifiedLinks::default())
+    }
+
+    /// As [`WindowReader::finish`]; skips the signatures of links that `verified` knows, and adds the others to it.
+    ///
+    /// # Errors
+    /// As [`WindowReader::finish`].
+    pub fn finish_with(self, verified: &VerifiedLinks) -> Result<Window, ErrorCode> {
         let segments: Vec<Segment> =
             self.segments.into_iter().collect::<Option<_>>().ok_or(ErrorCode::BlobUnavailable)?;
         let Some(end) = self.end else {
@@ -225,7 +294,7 @@ impl WindowReader {
             {
                 return Err(ErrorCode::ChainBroken);
             }
-            let links = verify_segment(segment, &self.genesis, &end)
+            let links = verify_links(segment, &self.genesis, &end, |bytes| verified.verify(bytes))
                 .map_err(|error| if at_head { error } else { broken_below_head(error) })?;
             if let (Some(first), Some(older)) = (links.first(), segments.get(position + 1)) {
                 end = end_before(first, older)?;
@@ -435,4 +504,72 @@ fn check_rebuilt(root: &SessionRoot, segment: &Segment, links: &[Signed<Link>]) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_keys::SecretSigningKey;
+
+    use super::*;
+    use crate::{
+        ids::{AuthHash, ReceiptHash, RecordHash, TurnId},
+        limits::VERSION,
+        signed::SignatureBytes,
+    };
+
+    fn link(seq: u64) -> SignedBytes {
+        let node = SecretSigningKey::from_seed(&[2; 32]);
+        let link = Link {
+            version: VERSION,
+            session_id: SessionId([1; 32]),
+            seq,
+            segment: 0,
+            index: 0,
+            turn_id: TurnId([3; 16]),
+            attempt: 0,
+            prev_link: LinkHash([0; 32]),
+            prev_blob: None,
+            record_hash: RecordHash([0; 32]),
+            record_length: 0,
+            auth_hash: AuthHash([4; 32]),
+            receipt_hash: ReceiptHash([5; 32]),
+            author: node.node_id(),
+            time_ms: 0,
+        };
+        Signed::sign(link, &node).bytes().clone()
+    }
+
+    #[test]
+    fn a_known_link_is_known_with_its_own_signature_alone() {
+        let (verified, honest) = (VerifiedLinks::default(), link(0));
+        for _ in 0..2 {
+            assert_eq!(verified.verify(honest.clone()).unwrap().bytes(), &honest);
+        }
+        let SignatureBytes(mut signature) = honest.signature;
+        signature[0] ^= 1;
+        let forged = SignedBytes { signature: SignatureBytes(signature), ..honest };
+        for _ in 0..2 {
+            assert_eq!(verified.verify(forged.clone()).unwrap_err(), ErrorCode::BadNodeSignature);
+        }
+        assert_eq!(verified.lock().known.len(), 1);
+        // Its hash alone makes the difference: the signature is not looked at again.
+        verified.lock().insert(forged.hash(LINK_HASH));
+        assert!(verified.verify(forged).is_ok());
+    }
+
+    #[test]
+    fn no_more_links_are_known_than_the_limit_and_the_oldest_go() {
+        let mut hashes = LinkHashes::default();
+        let hash = |number: usize| {
+            let mut hash = [0; 32];
+            hash[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            hash
+        };
+        for number in 0..MAX_VERIFIED_LINKS + 10 {
+            hashes.insert(hash(number));
+            hashes.insert(hash(number));
+        }
+        assert_eq!((hashes.known.len(), hashes.oldest_first.len()), (MAX_VERIFIED_LINKS, MAX_VERIFIED_LINKS));
+        assert!(!hashes.known.contains(&hash(9)) && hashes.known.contains(&hash(10)));
+    }
 }

@@ -129,6 +129,13 @@ impl<T: Signable> Signed<T> {
         Ok(Self { bytes, value })
     }
 
+    /// As [`Signed::verify`], for bytes whose signature was verified before: this very body with this very signature.
+    pub(crate) fn of_verified(bytes: SignedBytes) -> Result<Self, ErrorCode> {
+        let value = Self::peek(&bytes)?;
+        value.check()?;
+        Ok(Self { bytes, value })
+    }
+
     /// As [`Signed::verify`], from the encoded form of [`SignedBytes`].
     ///
     /// # Errors

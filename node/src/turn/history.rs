@@ -32,11 +32,12 @@ pub(crate) async fn load(
     let needs = reader.needs();
     let found = try_join_all(needs.iter().map(|need| Search::new(core, *need).run(inline))).await?;
     // Opening and verifying nine blobs takes some ten milliseconds: not on the reactor.
+    let links = core.verified_links.clone();
     let verified = tokio::task::spawn_blocking(move || {
         for (need, bytes) in needs.iter().zip(&found) {
             reader.provide(need, bytes)?;
         }
-        reader.finish()
+        reader.finish_with(&links)
     });
     verified.await.map_err(|_| ErrorCode::Internal)?
 }
