@@ -23,6 +23,8 @@ use super::{Source, Status};
 
 /// The token's file in the data directory.
 pub const TOKEN_FILE: &str = "admin.token";
+/// Hexadecimal digits of a token: 32 random bytes.
+const TOKEN_DIGITS: usize = 64;
 /// What it calls itself in errors.
 const TOKEN_KIND: &str = "the admin port";
 /// Bytes of the token's file: 64 hex digits and the end of the line.
@@ -95,8 +97,9 @@ pub fn read_token(data_dir: &Path) -> Result<Option<Zeroizing<String>>, KeyFileE
         return Err(KeyFileError::Empty { path });
     }
     let token = std::str::from_utf8(&bytes).map_err(|_| format())?.trim();
-    // An empty one would open the door to everybody.
-    if token.len() < 32 { Err(format()) } else { Ok(Some(Zeroizing::new(token.to_owned()))) }
+    // The beginning of a token that a full disk cut would be easier to guess.
+    let whole = token.len() == TOKEN_DIGITS && token.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if whole { Ok(Some(Zeroizing::new(token.to_owned()))) } else { Err(format()) }
 }
 
 #[derive(Clone)]
@@ -268,8 +271,10 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::write(&path, "").unwrap();
         assert!(matches!(open_token(folder.path()), Err(KeyFileError::Empty { .. })));
-        fs::write(&path, "\n").unwrap();
-        assert!(matches!(open_token(folder.path()), Err(KeyFileError::Format { .. })));
+        for damaged in ["\n", &token[..63], &token[..32], &format!("{}\n", &token[1..]), &"x".repeat(64)] {
+            fs::write(&path, damaged).unwrap();
+            assert!(matches!(open_token(folder.path()), Err(KeyFileError::Format { .. })), "{damaged:?}");
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(open_token(folder.path()), Err(KeyFileError::Permissions { .. })));
     }
