@@ -134,7 +134,7 @@ pub async fn chaos(options: &ChaosOptions, folder: &Path) -> anyhow::Result<Repo
         .buffer_unordered(options.lanes.max(1));
     while let Some((trial, findings)) = running.next().await {
         let name = trial.scenario.name();
-        for line in &findings.lines {
+        for line in findings.lines.iter().chain(&findings.unmentioned) {
             output::note(&format!("  seed {}, {name}: {line}", trial.seed));
         }
         report.add(trial.seed, trial.scenario, findings);

@@ -50,6 +50,9 @@ pub(crate) struct Cost {
     /// Time of one turn up to its acceptance, in milliseconds; the median over `timed` turns from there, since a machine has
     /// other work too.
     pub(crate) turn_ms: f64,
+    /// The same of turns around the shortest length, in new sessions, said by turns with those: at one time, on nodes and a
+    /// store of one age.
+    pub(crate) short_ms: f64,
     /// Turns of which that is the median.
     pub(crate) timed: usize,
 }
@@ -66,6 +69,8 @@ struct Growing {
     network: Network,
     client: Client,
     session: SessionId,
+    /// The first turn around the shortest length.
+    shortest: u64,
     nodes: [NodeId; 2],
     counted: Arc<Counted>,
     /// Attempts that failed: a cost of their own, that must not be part of what is measured.
@@ -85,10 +90,10 @@ struct Counts {
 /// Runs a session up to the greatest length, on two echo nodes in turn, through a counting proxy of the store.
 pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     let half = SEGMENT_TURNS as u64 / 2;
-    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 2 * half <= *next));
+    let apart = at.windows(2).all(|pair| matches!(pair, [one, next] if one + 4 * half <= *next));
     ensure!(
         apart && at.first().is_some_and(|first| *first >= half),
-        "--at must rise by 16 or more, from 8 on"
+        "--at must rise by 32 or more, from 8 on"
     );
     let folder = tempfile::tempdir()?;
     let options = NodeOptions {
@@ -109,14 +114,15 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
     config.bootstrap = network.addresses();
     let client = Client::open(config).await?;
     let session = client.new_session(NewSession::default()).await?;
-    let growing = Growing { network, client, session, nodes, counted, failed: AtomicU64::new(0) };
+    let shortest = at.first().map_or(0, |first| first - half);
+    let growing = Growing { network, client, session, shortest, nodes, counted, failed: AtomicU64::new(0) };
 
     let begun = Instant::now();
     let mut costs = Vec::new();
     let mut turn = 0;
     for (position, length) in at.iter().enumerate() {
         while turn < length - half {
-            growing.say(turn).await?;
+            growing.say(growing.session, turn).await?;
             turn += 1;
             if turn.is_multiple_of(REPORT_TURNS) {
                 output::note(&format!("  {turn} turns after {:.1} s", begun.elapsed().as_secs_f64()));
@@ -124,7 +130,7 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
         }
         // Up to where the next length begins.
         let room = at.get(position + 1).map_or(u64::MAX, |next| next - half - turn);
-        let segments = (room / SEGMENT_TURNS as u64).clamp(1, TIMED_SEGMENTS);
+        let segments = (room / SEGMENT_TURNS as u64).min(TIMED_SEGMENTS);
         costs.push(growing.around(*length, &mut turn, segments).await?);
     }
     let Growing { network, client, failed, .. } = growing;
@@ -141,14 +147,17 @@ pub(super) async fn measure(at: &[u64]) -> anyhow::Result<Vec<Cost>> {
 impl Growing {
     /// Counts over the turns of one segment's length around a turn, and times those and the segments after it.
     async fn around(&self, length: u64, turn: &mut u64, segments: u64) -> anyhow::Result<Cost> {
-        self.settle().await?;
-        let mut times = Vec::new();
+        self.settle(self.session).await?;
         let before = self.counts().await?;
-        self.timed_segment(turn, &mut times).await?;
+        for _ in 0..SEGMENT_TURNS {
+            self.timed(self.session, *turn).await?;
+            *turn += 1;
+        }
         let now = self.counts().await?;
         ensure!(now.failed == before.failed, "attempts failed in the turns around {length}");
+        let (mut times, mut short_times) = (Vec::new(), Vec::new());
         for _ in 1..segments {
-            self.timed_segment(turn, &mut times).await?;
+            self.timed_segment(turn, &mut times, &mut short_times).await?;
         }
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let mean = |before: u64, now: u64| (now - before) as f64 / SEGMENT_TURNS as f64;
@@ -159,17 +168,46 @@ impl Growing {
             blobs: mean(before.blobs, now.blobs),
             turn_reads: mean(before.turn_reads, now.turn_reads),
             turn_ms: Quantiles::of(&times).p50,
+            short_ms: Quantiles::of(&short_times).p50,
             timed: times.len(),
         })
     }
 
-    /// The turns of one segment's length, each begun when the one before is settled.
-    async fn timed_segment(&self, turn: &mut u64, times: &mut Vec<f64>) -> anyhow::Result<()> {
-        for _ in 0..SEGMENT_TURNS {
-            times.push(self.say(*turn).await?.as_secs_f64() * 1000.0);
-            self.settle().await?;
+    /// The turns of one segment's length, by turns with those of a new session around the shortest length.
+    async fn timed_segment(
+        &self,
+        turn: &mut u64,
+        times: &mut Vec<f64>,
+        short_times: &mut Vec<f64>,
+    ) -> anyhow::Result<()> {
+        let short = self.client.new_session(NewSession::default()).await?;
+        for turn in 0..self.shortest {
+            self.timed(short, turn).await?;
+        }
+        for short_turn in (self.shortest..).take(SEGMENT_TURNS) {
+            // Each goes first as often, on either node: the second one finds caches that the first one filled.
+            if short_turn % 4 < 2 {
+                times.push(self.timed(self.session, *turn).await?);
+                short_times.push(self.timed(short, short_turn).await?);
+            } else {
+                short_times.push(self.timed(short, short_turn).await?);
+                times.push(self.timed(self.session, *turn).await?);
+            }
             *turn += 1;
         }
+        Ok(())
+    }
+
+    /// A turn that begins when the one before is settled, and ends so; its milliseconds up to the acceptance.
+    async fn timed(&self, session: SessionId, turn: u64) -> anyhow::Result<f64> {
+        let took = self.say(session, turn).await?;
+        self.settle(session).await?;
+        Ok(took.as_secs_f64() * 1000.0)
+    }
+
+    async fn settle(&self, session: SessionId) -> anyhow::Result<()> {
+        let settled = self.client.wait_settled(session, SETTLE_TIMEOUT).await?;
+        ensure!(settled, "background work did not end");
         Ok(())
     }
 
@@ -180,14 +218,8 @@ impl Growing {
         Ok(Counts { up, down, blobs: self.network.blob_count().await?, turn_reads, failed })
     }
 
-    async fn settle(&self) -> anyhow::Result<()> {
-        let settled = self.client.wait_settled(self.session, SETTLE_TIMEOUT).await?;
-        ensure!(settled, "background work did not end");
-        Ok(())
-    }
-
     /// One turn, on the node whose turn it is; how long it took.
-    async fn say(&self, turn: u64) -> anyhow::Result<Duration> {
+    async fn say(&self, session: SessionId, turn: u64) -> anyhow::Result<Duration> {
         let text: String =
             format!("turn {turn} ").chars().chain("word ".chars().cycle()).take(MESSAGE_BYTES).collect();
         let [even, odd] = self.nodes;
@@ -202,7 +234,7 @@ impl Growing {
                 }
             }
         };
-        self.client.turn(self.session, input, on_event).await.with_context(|| format!("turn {turn}"))?;
+        self.client.turn(session, input, on_event).await.with_context(|| format!("turn {turn}"))?;
         let failed = self.failed.load(Relaxed);
         ensure!(failed <= MAX_FAILED_ATTEMPTS, "{failed} attempts failed: the nodes' limits are in the way");
         Ok(begun.elapsed())

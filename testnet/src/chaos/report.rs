@@ -65,6 +65,8 @@ impl Tally {
 pub(super) struct Findings {
     pub(super) tally: Tally,
     pub(super) lines: Vec<String>,
+    /// Harmless damage of which no log says a word: no findings.
+    pub(super) unmentioned: Vec<String>,
 }
 
 impl Findings {
@@ -93,10 +95,9 @@ impl Findings {
         self.lines.push(format!("undetected: {what}"));
     }
 
-    /// Harmless damage of which no log says a word: no finding, but told while the trials run.
     pub(super) fn unmentioned(&mut self, what: &str) {
         self.tally.unmentioned += 1;
-        output::note(&format!("  unmentioned: {what}"));
+        self.unmentioned.push(format!("unmentioned: {what}"));
     }
 
     pub(super) fn unserved(&mut self, what: &str) {
@@ -227,7 +228,7 @@ mod tests {
     fn rows_and_their_sum_stand_in_columns() {
         let mut report = Report::default();
         let tally = Tally { trials: 1, acknowledged: 6, unmentioned: 1, ..Tally::default() };
-        let mut found = Findings { tally, lines: Vec::new() };
+        let mut found = Findings { tally, ..Findings::default() };
         report.add(3, Scenario::Kills, found.clone());
         assert_eq!(report.total.broken(), 0);
         found.lost(2, "two turns");
