@@ -1,11 +1,11 @@
-//! What a blob ID costs: CPU and wall time by size, shards and threads, as JSON; or the memory it takes.
+//! The cost of a blob ID as JSON: CPU and wall time by size, shards and threads; or memory.
 //!
 //!     bench_ids [--runs 5]
 //!     bench_ids --memory LENGTH SHARDS
 //!
-//! Times are medians over the runs, after one that is not counted. CPU time is that of the whole process. The second
-//! form computes one ID, of a source that is generated as it is read, and prints the process's peak memory.
-//! `scripts/conformance/ids.mjs --bench` adds Mysten's WebAssembly in the same run.
+//! Times are medians over the runs, after one uncounted run. CPU time is that of the whole process. The
+//! second form computes one ID of a source that is generated during reads, and prints the process's peak
+//! memory. `scripts/conformance/ids.mjs --bench` adds Mysten's WebAssembly in the same run.
 
 use std::{
     io,
@@ -88,7 +88,7 @@ fn memory(length: u64, shards: u16) -> Result<Value, Box<dyn std::error::Error>>
     }))
 }
 
-/// Most memory that this process has held (Linux).
+/// Peak memory of this process (Linux).
 fn peak_bytes() -> Result<u64, Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
@@ -96,7 +96,7 @@ fn peak_bytes() -> Result<u64, Box<dyn std::error::Error>> {
     Ok(kib * 1024)
 }
 
-/// Bytes that exist only while they are read.
+/// Bytes that are generated during reads.
 struct Generated {
     length: u64,
 }

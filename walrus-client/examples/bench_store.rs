@@ -1,15 +1,15 @@
-//! Throughput and latency of the embedded store over HTTP, beside nginx serving the same bytes as files.
+//! Throughput and latency of the embedded store over HTTP, beside nginx with the same bytes as files.
 //!
-//! PUT and GET of 64 KiB from 64 clients, each with one connection. PUT is measured for 10 and for 1000 shards: with
-//! 1000, computing the blob ID is nearly all of it. GET is measured for the store and for nginx in turns in the same
-//! run, so that both meet the same machine; without nginx on the PATH its part is left out with a note. Prints one
-//! JSON object.
+//! PUT and GET of 64 KiB from 64 clients, each with one connection. PUT is measured for 10 and for 1000
+//! shards: with 1000, the blob ID takes nearly all the time. GET measures store and nginx alternately in the
+//! same run, so that both meet the same machine. If nginx is not on the PATH, its part is replaced by a note.
+//! Prints one JSON object.
 //!
 //! ```text
 //! cargo run --release -p baton-walrus-client --example bench_store -- [--seconds N] [--clients N] [--puts N]
 //! ```
 //!
-//! The load comes from the same process and machine as the store: figures are for comparison, not a promise.
+//! The load comes from the store's own process and machine: the figures are for comparison, not a promise.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::{
@@ -26,19 +26,19 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 
 const BLOB_BYTES: usize = 64 * 1024;
-/// Blobs that are read, in turn: 16 MiB, which the system keeps in memory for store and nginx alike.
+/// Blobs read in rotation: 16 MiB, which the system caches for store and nginx alike.
 const BLOBS: usize = 256;
-/// How long a client waits after a 429, as one that behaves would.
+/// How long a client waits after a 429, as a well-behaved client would.
 const BACKOFF: Duration = Duration::from_millis(5);
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// What to run.
+/// The size of the run.
 #[derive(Clone, Copy)]
 struct Plan {
     clients: usize,
-    /// Length of each part that reads.
+    /// Duration of each part that reads.
     seconds: u64,
-    /// PUTs of the part with ten shards; the one with 1000 makes a tenth of them.
+    /// PUTs of the part with ten shards; the part with 1000 makes a tenth of them.
     puts: usize,
 }
 
@@ -57,14 +57,14 @@ fn plan() -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// Bytes that no other number has.
+/// Bytes unique to this number.
 fn blob(number: usize) -> Vec<u8> {
     let mut bytes = vec![0; BLOB_BYTES];
     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
-/// Latencies of the operations of one part, and how long it took in all.
+/// Latencies of the operations of one part, and its whole duration.
 struct Measured {
     latencies: Vec<Duration>,
     elapsed: Duration,
@@ -106,7 +106,7 @@ async fn put_all(url: &str, clients: usize, count: usize, first: usize) -> Resul
                 }
                 let bytes = bytes::Bytes::from(blob(first + number));
                 loop {
-                    // The time of the attempt that is taken: before it, the client only waits.
+                    // The time of the accepted attempt: before it, the client only waits.
                     let sent = Instant::now();
                     let answer = client.put(&url).body(bytes.clone()).send().await?;
                     match answer.status() {
@@ -167,7 +167,7 @@ async fn collect(
     Ok(measured)
 }
 
-/// A store on a port of its own, until the test is over.
+/// A store on a port of its own, until the end of the run.
 async fn serve(folder: &Path, shards: ShardCount, waiting: usize) -> Result<String, Error> {
     let config = EmbeddedConfig {
         shards,
@@ -182,18 +182,18 @@ async fn serve(folder: &Path, shards: ShardCount, waiting: usize) -> Result<Stri
     Ok(url)
 }
 
-/// nginx serving a folder of files, until it is dropped.
+/// An nginx that serves a folder of files, until it is dropped.
 struct Nginx(Child);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // In the foreground and without workers of its own: this process is all of it.
+        // It runs in the foreground without workers: this process is all of it.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts nginx with the settings that its documentation has for static files, or says why not.
+/// Starts nginx with its documented settings for static files, or returns the reason why not.
 async fn nginx(folder: &Path) -> Result<(Nginx, Vec<String>), Error> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let files = folder.join("nginx");
@@ -235,7 +235,7 @@ async fn main() -> Result<(), Error> {
     let ten = serve(path, ShardCount::TESTBED, MAX_WAITING_PUTS).await?;
     put_all(&ten, all, BLOBS, 0).await?;
     let put_ten = put_all(&ten, all, plan.puts, BLOBS).await?.report();
-    // The same with room for every client to wait: what the store does when nobody is turned away.
+    // The same with room for every client to wait, so that the store refuses none.
     let roomy = serve(path, ShardCount::TESTBED, all.saturating_sub(MAX_RUNNING_PUTS)).await?;
     let put_roomy = put_all(&roomy, all, plan.puts, 0).await?.report();
     let thousand = serve(path, ShardCount::MAINNET, all.saturating_sub(MAX_RUNNING_PUTS)).await?;

@@ -1,7 +1,8 @@
 //! Blob IDs of generated blobs, for comparison with other encoders.
 //!
-//! Reads lines `seed length shards` and prints the ID of each, or `too large`. The blob is what the generator
-//! mulberry32 gives for the 32-bit seed, as little-endian numbers. Called by `scripts/conformance/ids.mjs`.
+//! Reads lines `seed length shards` and prints the ID of each, or `too large`. The blob is the output of the
+//! generator mulberry32 for the 32-bit seed, as little-endian numbers. Called by
+//! `scripts/conformance/ids.mjs`.
 
 use std::io::{BufRead as _, Write as _};
 

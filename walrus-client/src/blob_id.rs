@@ -1,14 +1,17 @@
 //! Walrus blob IDs (RedStuff, encoding type RS2), computed locally.
 //!
-//! Owns the whole computation: the two-dimensional Reed-Solomon extension (`rows`, `columns`, on symbols laid out by
-//! `strip`), the hash (`kernel`), the Merkle trees (`tree`), and the order in which they are worked off
-//! (`compute`). Everything here is pure CPU work, 50 ms and more for a thousand shards: callers on an async
-//! runtime must run it on a blocking thread. It must never allocate in proportion to an input that it is going
-//! to refuse.
+//! Owns the whole computation:
+//! - the two-dimensional Reed-Solomon extension (`rows`, `columns`, on symbols laid out by `strip`),
+//! - the hash (`kernel`) and the Merkle trees (`tree`),
+//! - the schedule of the work (`compute`).
 //!
-//! With n shards, f = ⌊(n-1)/3⌋, k1 = n-2f rows and k2 = n-f columns of symbols of s bytes hold the blob, zero
-//! padded, row by row. Rows are extended from k2 to n symbols, then columns from k1 to n. Each row and each
-//! column of the n × n result gets a Merkle root, and the ID is a BLAKE2b hash over the tree of those roots.
+//! Everything here is pure CPU work, 50 ms and more for a thousand shards. Async callers must run it on a
+//! blocking thread. It must never allocate in proportion to an input that it is going to refuse.
+//!
+//! With n shards, f = ⌊(n-1)/3⌋. A matrix of k1 = n-2f rows and k2 = n-f columns holds the blob row by row,
+//! zero padded, in symbols of s bytes. Rows are extended from k2 to n symbols, then columns from k1 to n.
+//! Each row and column of the n × n result gets a Merkle root. The ID is a BLAKE2b hash over the tree of
+//! those roots.
 
 mod columns;
 mod compute;
@@ -29,13 +32,13 @@ pub use source::{
 
 /// Largest symbol that the encoding can express, in bytes: the largest even number in 16 bits.
 pub(crate) const MAX_SYMBOL_SIZE: usize = 65_534;
-/// Encoding type RS2, the first byte of what the ID hashes.
+/// Encoding type RS2, the first byte of the hashed input of an ID.
 const ENCODING_TYPE_RS2: u8 = 1;
-/// Bytes of metadata for each shard beside its slivers: the pair's hashes of all n, and 32 bytes.
+/// Metadata bytes per shard for each of the n sliver pairs: two hashes. Every shard adds 32 bytes.
 const HASHES_PER_PAIR_BYTES: u64 = 64;
 
-/// The number of shards of a Walrus network: 1000 on its mainnet and testnet, 10 on its local testbed. It is
-/// configuration; HTTP never reveals it.
+/// The number of shards of a Walrus network: 1000 on its mainnet and testnet, 10 on its local testbed. It
+/// must be configured; HTTP never reveals it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardCount(u16);
 
@@ -43,15 +46,15 @@ pub struct ShardCount(u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the number of shards must be from {} to {}, not {given}", ShardCount::MIN, ShardCount::MAX)]
 pub struct ShardCountError {
-    /// What was asked for.
+    /// The requested count.
     pub given: u16,
 }
 
 impl ShardCount {
-    /// Fewest shards: below 4 there is no repair symbol.
+    /// Fewest shards: with fewer than 4 there is no repair symbol.
     pub const MIN: u16 = 4;
-    /// Most shards accepted here. The work grows with the square (4 million leaves at this bound), and no
-    /// network has more than 1000.
+    /// Most shards accepted here. The work grows with the square: 4 million leaves at this bound. No network
+    /// has more than 1000.
     pub const MAX: u16 = 2048;
     /// Walrus's mainnet and testnet.
     pub const MAINNET: Self = Self(1000);
@@ -115,10 +118,10 @@ impl std::fmt::Display for ShardCount {
     }
 }
 
-/// Why a blob has no ID.
+/// The reason why a blob has no ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlobIdError {
-    /// More than the encoding can hold: its symbols would exceed 65,534 bytes.
+    /// The blob exceeds the encoding: its symbols would be larger than 65,534 bytes.
     #[error("{length} bytes are too large for {shards} shards, which hold at most {limit} bytes")]
     TooLarge {
         /// Bytes offered.
@@ -142,7 +145,7 @@ fn symbol_size(length: u64, shards: ShardCount) -> Result<usize, BlobIdError> {
 }
 
 /// Bytes that a blob of `length` bytes takes on the network, metadata included: n(64n+32) + (k1+k2)·s·n.
-/// This is what Walrus bills.
+/// Walrus bills this number.
 ///
 /// # Errors
 /// [`BlobIdError::TooLarge`] when it cannot be encoded.
@@ -155,9 +158,9 @@ pub fn encoded_length(length: u64, shards: ShardCount) -> Result<u64, BlobIdErro
 
 /// The Walrus blob ID of these bytes, for this many shards. The empty blob has one.
 ///
-/// Blocking, on the calling thread ([`blob_id_threads`] takes more): at 1000 shards, some 50 ms for small blobs and
-/// 150 ms for 10 MiB on a machine with AVX-512; well below a millisecond for small blobs at 10 shards. Its own
-/// memory is that of [`blob_id_of`].
+/// It blocks the calling thread; [`blob_id_threads`] takes more threads. On a machine with AVX-512 and at
+/// 1000 shards, small blobs take some 50 ms and 10 MiB take 150 ms. Small blobs at 10 shards take well below
+/// a millisecond. It needs as much memory as [`blob_id_of`].
 ///
 /// # Errors
 /// [`BlobIdError::TooLarge`], found before any work or allocation.
@@ -165,10 +168,10 @@ pub fn blob_id(bytes: &[u8], shards: ShardCount) -> Result<BlobId, BlobIdError> 
     blob_id_threads(bytes, shards, NonZeroUsize::MIN)
 }
 
-/// [`blob_id`] on several threads, at most 64: the calling one and others that end with the call.
+/// [`blob_id`] on several threads, at most 64: the calling thread and others that end with the call.
 ///
-/// Two take little more than half the time at 1000 shards; for small blobs at few shards one is faster. Each
-/// needs buffers of its own, 5 to 25 MB at 1000 shards.
+/// Two threads take little more than half the time at 1000 shards. For small blobs at few shards, one thread
+/// is faster. Each thread needs buffers of its own, 5 to 25 MB at 1000 shards.
 ///
 /// # Errors
 /// [`BlobIdError::TooLarge`], found before any work or allocation.

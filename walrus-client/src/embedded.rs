@@ -1,12 +1,15 @@
-//! A Walrus-compatible blob store and head index in one process: files underneath, Walrus's HTTP interface on top.
+//! A Walrus-compatible blob store and head index in one process: Walrus's HTTP interface over files.
 //!
-//! The testnet, the relayer and tests run it where no Walrus network is at hand; what they store gets real
-//! blob IDs for the configured shard count, objects that are bought and end with their epochs, and the answers, limits
-//! and errors of Walrus's daemon. It is one machine's disk, not a network: nothing is erasure coded at rest.
+//! The testnet, the relayer and tests run it without a Walrus network. Like Walrus, it provides:
+//! - real blob IDs for the configured shard count,
+//! - bought objects that end with their epochs,
+//! - the answers, limits and errors of Walrus's daemon.
 //!
-//! A 200, or an `Ok` from [`BlobStore::put`] here, means flushed to disk. Bytes whose checksum is wrong are
-//! reported and never served. Bodies pass through in chunks of 256 KiB, whatever their length. Head records are checked
-//! by a validator that is handed in, since their layout is not this crate's business.
+//! It is one machine's disk, not a network: nothing is erasure coded at rest.
+//!
+//! A 200, or an `Ok` from [`BlobStore::put`] here, means flushed to disk. Bytes with a wrong checksum are
+//! reported and never served. Bodies of any length pass in chunks of 256 KiB. The caller supplies a validator
+//! for head records, since this crate does not know their layout.
 
 mod admin;
 mod answers;
@@ -54,13 +57,13 @@ use disk::{Disk, DiskError, Stored, Term};
 use faults::Faults;
 pub use faults::{Fault, FaultPlan, FaultPlanError, FaultRoute, FaultRule};
 
-/// For fuzz targets only: what parses a stranger's text.
+/// For fuzz targets only: the parser of untrusted text.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use super::range::{ByteRange, parse_range};
 }
 
-/// A handle on the store; cloning shares it. The files are closed when the last clone is dropped.
+/// A shared handle on the store. The files are closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct EmbeddedStore {
     inner: Arc<Inner>,
@@ -77,18 +80,18 @@ struct Inner {
     running_puts: Arc<Semaphore>,
     id_computations: Arc<Semaphore>,
     head_writes: Arc<Semaphore>,
-    /// Memory for patches of quilts that are being received, in KiB.
+    /// Memory for received patches of quilts, in KiB.
     quilt_patches: Arc<Semaphore>,
-    /// Memory for whole quilts, in KiB. Who holds some of it never waits for the other.
+    /// Memory for whole quilts, in KiB. A holder never waits for `quilt_patches`.
     quilts: Arc<Semaphore>,
     faults: Faults,
     put_counts: Mutex<HashMap<BlobId, PutCounts>>,
-    /// The clock was moved: an epoch may have ended.
+    /// Signals a moved clock: an epoch may have ended.
     clock_moved: Notify,
 }
 
 impl Inner {
-    /// Counts a PUT that has been stored, whether or not its answer arrives.
+    /// Counts a stored PUT, whether or not its answer arrives.
     fn count_put(&self, id: BlobId, stored: Stored) {
         let mut counts = self.put_counts();
         if counts.len() < MAX_COUNTED_BLOBS || counts.contains_key(&id) {
@@ -109,7 +112,7 @@ impl std::fmt::Debug for EmbeddedStore {
     }
 }
 
-/// Why a blob or head was not stored.
+/// The reason why a blob or head was not stored.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error(transparent)]
@@ -123,17 +126,17 @@ enum WriteError {
 }
 
 impl EmbeddedStore {
-    /// Opens the store, or makes it, looks at everything (reads every byte: some seconds for gigabytes), repairs what a
-    /// crash or a damage left, and removes what is over.
-    /// Blocking: call it before the runtime is busy, or on a blocking thread.
+    /// Opens or creates the store, and reads every byte (some seconds for gigabytes). Repairs crash remains
+    /// and damage, and removes expired blobs. Blocking: call it before the runtime is busy, or on a blocking
+    /// thread.
     ///
     /// # Errors
-    /// [`OpenError`], naming the next step. Damages are no error: see [`Self::damages`].
+    /// [`OpenError`], naming the next step. Damage is no error: see [`Self::damages`].
     pub fn open(config: EmbeddedConfig, validate_head: ValidateHead) -> Result<Self, OpenError> {
         let (disk, damages) = Disk::open(&config)?;
         match disk.collect() {
             Ok(collected) => log_collected(collected),
-            // It serves what it has, and says that it stores nothing.
+            // The store still serves its content, and reports that it stores nothing.
             Err(error @ DiskError::NoRoom(_)) => tracing::warn!(%error, "expired blobs could not be removed"),
             Err(error) => {
                 return Err(OpenError::Collect { path: config.path.clone(), cause: error.to_string() });
@@ -159,20 +162,20 @@ impl EmbeddedStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What was found damaged at open: at most 10,000 of it. Each was logged.
+    /// The damage found at open: at most 10,000 entries. Each was logged.
     #[must_use]
     pub fn damages(&self) -> &[Damage] {
         &self.inner.damages
     }
 
-    /// Why nothing can be stored now, if so: the disk is full, or refuses to be written. Reads go on meanwhile, and it
-    /// ends by itself: while it lasts, this tries to write something once in a second.
+    /// The reason why nothing can be stored now, if any: the disk is full or refuses writes. Reads continue
+    /// meanwhile. The state ends by itself: while it lasts, this tries a write once a second.
     pub async fn write_failure(&self) -> Option<String> {
         let inner = self.inner.clone();
         blocking(move || inner.disk.write_failure()).await
     }
 
-    /// The shard count that its IDs are computed for.
+    /// The shard count for its IDs.
     #[must_use]
     pub fn shards(&self) -> ShardCount {
         self.inner.config.shards
@@ -184,20 +187,20 @@ impl EmbeddedStore {
         self.inner.disk.epoch()
     }
 
-    /// What the store holds, blobs whose epochs are over included until they are collected.
+    /// The stored amount, including expired blobs until they are collected.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.inner.disk.usage()
     }
 
-    /// What was removed because its epochs were over, since the store was opened.
+    /// The expired content removed since the store was opened.
     #[must_use]
     pub fn collected(&self) -> Collected {
         self.inner.disk.collected()
     }
 
-    /// Removes blobs and objects whose epochs are over. While the store is served, this happens by itself at the end
-    /// of each epoch; until then they take up room and are not served.
+    /// Removes expired blobs and objects. While it serves, the store does this itself at the end of each
+    /// epoch. Until then they take up room and are not served.
     ///
     /// # Errors
     /// [`StoreError::OutcomeUnknown`] when the disk fails.
@@ -208,7 +211,7 @@ impl EmbeddedStore {
         Ok(collected)
     }
 
-    /// Listens on an address, with errors that name the next step. Port 0 takes a free one.
+    /// Listens on an address, with errors that name the next step. Port 0 takes any free port.
     ///
     /// # Errors
     /// [`ServeError::InUse`] or [`ServeError::Listen`].
@@ -219,7 +222,7 @@ impl EmbeddedStore {
         })
     }
 
-    /// Serves Walrus's interface and the head index until `shutdown` ends; running requests then have ten
+    /// Serves Walrus's interface and the head index until `shutdown` ends. Running requests then have ten
     /// seconds. Returns after a last flush.
     ///
     /// # Errors
@@ -245,7 +248,7 @@ impl EmbeddedStore {
             {
                 tracing::error!(%error, "expired blobs could not be removed; trying again");
             }
-            // The clock need not be the one that time is slept by.
+            // The store's clock may differ from the clock of the sleep.
             let pause = COLLECT_INTERVAL.min(std::time::Duration::from_millis(until_next_ms));
             let _ = tokio::time::timeout(pause, moved).await;
         }
@@ -254,7 +257,7 @@ impl EmbeddedStore {
     /// Serves [`Self::admin_router`] until `shutdown` ends.
     ///
     /// # Errors
-    /// [`ServeError::NotLoopback`] when the listener can be reached from other machines, else as [`Self::serve`].
+    /// [`ServeError::NotLoopback`] when other machines can reach the listener, else as [`Self::serve`].
     pub async fn serve_admin(
         &self,
         listener: TcpListener,
@@ -306,7 +309,7 @@ impl EmbeddedStore {
         blocking(move || inner.disk.resolve_object(object)).await
     }
 
-    /// Validates and stores a head record of at most [`MAX_HEAD_BYTES`] (checked by the caller).
+    /// Validates and stores a head record of at most [`MAX_HEAD_BYTES`] (the caller checks).
     async fn store_head(&self, record: Bytes, force: bool) -> Result<HeadIdentity, WriteError> {
         let inner = self.inner.clone();
         blocking(move || {
@@ -327,7 +330,7 @@ impl EmbeddedStore {
     }
 }
 
-/// The places that a PUT over HTTP takes up.
+/// The permits that a PUT over HTTP holds.
 struct PutPermits {
     _admitted: OwnedSemaphorePermit,
     _running: OwnedSemaphorePermit,
@@ -440,7 +443,7 @@ impl From<WriteError> for StoreError {
                 | DiskError::ObjectsFull
                 | DiskError::NoRoom(_)),
             ) => unavailable(&error),
-            // What was written may be in the system's buffers and reach the disk later.
+            // The written bytes may be in the system's buffers and reach the disk later.
             WriteError::Disk(error @ DiskError::File(_)) => {
                 Self::OutcomeUnknown { reason: error.to_string() }
             }

@@ -1,21 +1,27 @@
-//! Walrus publishers and aggregators as a [`BlobStore`], trusting none of them.
+//! Walrus publishers and aggregators as a [`BlobStore`], without trust in any of them.
 //!
-//! Every blob ID is computed here too: a publisher that names another one is found out, and what an aggregator sends
-//! is checked before anybody sees it, unless the caller asks for it unchecked. Several of each can be configured;
-//! they are asked in the order of their health, a further aggregator beside a slow one, and the first right answer
-//! counts.
+//! The client also computes every blob ID itself. So it detects a publisher that names another ID. It checks
+//! an aggregator's bytes before it returns them, unless the caller opts out. Several publishers and
+//! aggregators can be configured. The client asks them in the order of their health. It asks a further
+//! aggregator beside a slow one, and the first right answer counts.
 //!
-//! What is repeated and what not is Walrus's rule: a read that failed on the other side is repeated after a pause, a
-//! refusal never, a 404 only for seconds and only for what was just stored (every other aggregator is asked once,
-//! since one lone 404 says little). A PUT is sent once. If it may have arrived, it is looked for before anything
-//! else is done, because a repeated PUT buys a second object. All of it happens within one deadline.
+//! Repetition follows Walrus's rules:
+//! - A read that failed on the server's side is repeated after a pause.
+//! - A refusal is never repeated.
+//! - A 404 is repeated only for seconds, and only for a blob stored just before. Every other aggregator is
+//!   asked once, since a lone 404 says little.
+//! - A PUT is sent once. If it may have arrived, the client first looks for the blob, because a repeated PUT
+//!   buys a second object.
 //!
-//! No redirect is followed, and never more of an answer taken into memory than was allowed. Nothing here runs
-//! outside the caller's future but the computation of blob IDs, on blocking threads.
+//! One deadline bounds all of it.
 //!
-//! Code map: `retry` decides what to do next, `answer` what an answer means, `health` in which order sources are
-//! asked, all without I/O; `read`, `fetch`, `probe` and `write` carry it out; `reads`, `writes`, `quilts` and
-//! `heads` are the calls.
+//! The client follows no redirect. It never takes more of an answer into memory than the limit. All work runs
+//! in the caller's future, except the computation of blob IDs on blocking threads.
+//!
+//! Code map:
+//! - without I/O: `retry` decides the next step, `answer` interprets answers, `health` orders the sources;
+//! - `read`, `fetch`, `probe` and `write` carry it out;
+//! - `reads`, `writes`, `quilts` and `heads` are the calls.
 
 mod answer;
 mod config;
@@ -65,8 +71,7 @@ use recent::Recent;
 use sources::Sources;
 pub use times::http_date;
 
-/// Publishers and aggregators (often one daemon), spoken to over HTTP. Cloning shares connections, health and
-/// counters.
+/// Publishers and aggregators (often one daemon) over HTTP. Clones share connections, health and counters.
 #[derive(Debug, Clone)]
 pub struct HttpStore {
     inner: Arc<Inner>,
@@ -90,14 +95,14 @@ impl Inner {
 }
 
 impl HttpStore {
-    /// Starts from the base URLs of publisher and aggregator, and the network's shard count, without which
-    /// no returned ID can be checked. More of both can be added.
+    /// Starts from the base URLs of publisher and aggregator, and the network's shard count. No returned ID
+    /// can be checked without that count. More of both can be added.
     #[must_use]
     pub fn builder(publisher: &str, aggregator: &str, shards: ShardCount) -> HttpStoreBuilder {
         HttpStoreBuilder::new(&[publisher], &[aggregator], shards)
     }
 
-    /// As [`Self::builder`], from lists, the preferred ones first. Without a publisher nothing can be stored.
+    /// As [`Self::builder`], from lists in order of preference. Storing needs at least one publisher.
     #[must_use]
     pub fn endpoints(publishers: &[&str], aggregators: &[&str], shards: ShardCount) -> HttpStoreBuilder {
         HttpStoreBuilder::new(publishers, aggregators, shards)
@@ -115,20 +120,20 @@ impl HttpStore {
         Self { inner: Arc::new(Inner { client, publishers, aggregators, heads, settings, recent, metrics }) }
     }
 
-    /// The shard count that IDs are computed for.
+    /// The shard count for blob IDs.
     #[must_use]
     pub fn shards(&self) -> ShardCount {
         self.inner.settings.shards
     }
 
-    /// The counters, and how each source does. Cheap.
+    /// The counters, and the state of each source. Cheap.
     #[must_use]
     pub fn metrics(&self) -> HttpStoreMetrics {
         let inner = &self.inner;
         inner.metrics.snapshot(inner.publishers.snapshot(), inner.aggregators.snapshot())
     }
 
-    /// As [`BlobStore::put`], for a caller that has computed the ID already.
+    /// As [`BlobStore::put`], for a caller that already has the ID.
     ///
     /// # Errors
     /// As [`Self::store`]; in particular [`StoreError::WrongContent`] when the store names another ID.
@@ -141,8 +146,8 @@ impl HttpStore {
         self.store_with_id(bytes, id, &options.into()).await.map(outcome)
     }
 
-    /// As [`BlobStore::get`], and checks that the bytes are those of the ID (0.1 s of CPU and more at a
-    /// thousand shards, on a blocking thread).
+    /// As [`BlobStore::get`], and checks that the bytes have this ID. The check takes 0.1 s of CPU and more
+    /// at a thousand shards, on a blocking thread.
     ///
     /// # Errors
     /// As [`Self::read`]; in particular [`StoreError::WrongContent`] when the bytes have another ID.
@@ -200,7 +205,7 @@ impl BlobStore for HttpStore {
     }
 }
 
-/// Joins a relative path of this crate's own making to a checked base URL.
+/// Joins a relative path from this crate to a checked base URL.
 fn join(base: &Url, path: &str) -> Result<Url, StoreError> {
     base.join(path).map_err(|error| StoreError::Refused { reason: format!("the store's URL: {error}") })
 }

@@ -1,8 +1,8 @@
-//! What a publisher asks for as proof that it may be used: a bearer token.
+//! Bearer tokens, a publisher's proof of permission.
 //!
-//! Owns the secrets and the tokens made from them; [`HttpStore`](crate::HttpStore) sends them. Walrus's publishers
-//! take each JSON web token once, so a minted one is made anew for every PUT that is sent. Secrets are wiped when
-//! dropped, never printed, and marked sensitive in the requests that carry them.
+//! Owns the secrets and their tokens; [`HttpStore`](crate::HttpStore) sends them. Walrus's publishers accept
+//! each JSON web token once, so every PUT gets a newly minted one. Secrets are wiped when dropped, never
+//! printed, and marked sensitive in requests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,18 +11,18 @@ use reqwest::header::HeaderValue;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-/// Fewest bytes of a secret: what HS256 asks for (RFC 7518, 3.2).
+/// Fewest bytes of a secret, as HS256 requires (RFC 7518, 3.2).
 pub const MIN_JWT_SECRET_BYTES: usize = 32;
-/// Longest bearer token sent: servers refuse heads of more than some kilobytes.
+/// Longest bearer token: servers refuse request heads of more than some kilobytes.
 const MAX_TOKEN_BYTES: usize = 4096;
-/// How long a minted token is valid when nothing else is said. It is checked when a PUT begins, so this covers
-/// clocks that differ, not the upload.
+/// Default validity of a minted token. It is checked at the start of a PUT, so it covers clock differences,
+/// not the upload.
 const VALID_FOR: Duration = Duration::from_secs(120);
 
-/// Why a token cannot be used; every text names what to change.
+/// The reason why a token cannot be used; every text names the fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not something that can stand in a header.
+    /// Not valid in a header.
     #[error("a bearer token must be 1 to {MAX_TOKEN_BYTES} visible ASCII characters without spaces")]
     Form,
     /// A secret that could be guessed.
@@ -43,7 +43,7 @@ enum Kind {
     Minted(Arc<TokenMinter>),
 }
 
-/// Makes a JSON web token (HS256) for each PUT, from the secret shared with the publisher.
+/// Mints a JSON web token (HS256) for each PUT, from the secret shared with the publisher.
 #[derive(Clone)]
 pub struct TokenMinter {
     key: EncodingKey,
@@ -53,14 +53,14 @@ pub struct TokenMinter {
     max_size: Option<u64>,
 }
 
-/// What a token is minted for.
+/// The PUT that a token is for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TokenPurpose {
-    /// For how many epochs the blob is to be stored.
+    /// The blob's lifetime in epochs.
     pub(crate) epochs: u32,
-    /// Bytes of the body, where the publisher counts the same.
+    /// Bytes of the body, if the publisher counts in the same way.
     pub(crate) size: Option<u64>,
-    /// Who is to get the object, as it stands in the query.
+    /// The object's receiver, as in the query.
     pub(crate) send_object_to: Option<String>,
 }
 
@@ -82,10 +82,10 @@ struct Claims<'a> {
 }
 
 impl PublisherToken {
-    /// A token that somebody else made; it is sent with every PUT as it is.
+    /// A ready token, sent unchanged with every PUT.
     ///
     /// # Errors
-    /// [`TokenError::Form`] for what cannot stand in a header.
+    /// [`TokenError::Form`] for a token that a header cannot hold.
     pub fn bearer(token: impl Into<String>) -> Result<Self, TokenError> {
         let token = Zeroizing::new(token.into());
         let fits = !token.is_empty() && token.len() <= MAX_TOKEN_BYTES;
@@ -101,7 +101,7 @@ impl PublisherToken {
         Self(Kind::Minted(Arc::new(minter)))
     }
 
-    /// Whether each PUT gets a token of its own.
+    /// Whether each PUT gets its own token.
     pub(crate) fn is_fresh(&self) -> bool {
         matches!(self.0, Kind::Minted(_))
     }
@@ -140,7 +140,7 @@ impl TokenMinter {
         Ok(Self { key, valid_for: VALID_FOR, binds: true, max_epochs: None, max_size: None })
     }
 
-    /// How long a token is valid (120 s when not set); whole seconds.
+    /// Validity of a token (120 s when not set), in whole seconds.
     ///
     /// # Errors
     /// [`TokenError::NotValid`] for less than a second.
@@ -152,7 +152,7 @@ impl TokenMinter {
         Ok(self)
     }
 
-    /// Whether a token names the epochs, size and receiver of its PUT and so is of no use for another (it does
+    /// Whether a token names the epochs, size and receiver of its PUT, and so is useless for another (true
     /// when not set).
     #[must_use]
     pub fn binds_put(mut self, binds: bool) -> Self {
@@ -160,14 +160,14 @@ impl TokenMinter {
         self
     }
 
-    /// Names the most epochs that the token is good for.
+    /// Names the most epochs that the token allows.
     #[must_use]
     pub fn max_epochs(mut self, epochs: u32) -> Self {
         self.max_epochs = Some(epochs);
         self
     }
 
-    /// Names the largest body, in bytes, that the token is good for.
+    /// Names the largest body that the token allows, in bytes.
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.max_size = Some(bytes);
@@ -176,7 +176,7 @@ impl TokenMinter {
 
     fn mint(&self, purpose: &TokenPurpose, now: u64) -> Result<Zeroizing<String>, TokenError> {
         let bound = self.binds.then_some(purpose);
-        // A claim is either exact or a bound, never both.
+        // A claim is either exact or an upper bound, never both.
         let epochs = bound.map(|purpose| purpose.epochs).filter(|_| self.max_epochs.is_none());
         let size = bound.and_then(|purpose| purpose.size).filter(|_| self.max_size.is_none());
         let claims = Claims {

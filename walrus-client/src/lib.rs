@@ -1,9 +1,12 @@
 //! Walrus blob IDs, an HTTP client for publishers and aggregators, and an embedded Walrus-compatible store.
 //!
-//! What the crate owns: computing blob IDs ([`mod@blob_id`]), quilts ([`quilt`]), talking to a store over HTTP
-//! ([`http_store`]), and being such a store ([`embedded`]). Node, client and testnet call it through the traits of
-//! `baton_proto::store`. It knows nothing of sessions or libp2p, and treats every blob as opaque bytes: no
-//! content of a blob reaches a log, an error or a metric.
+//! The crate owns:
+//! - blob IDs ([`mod@blob_id`]) and quilts ([`quilt`]),
+//! - the HTTP client of a store ([`http_store`]),
+//! - such a store itself ([`embedded`]).
+//!
+//! Node, client and testnet call it through the traits of `baton_proto::store`. It knows nothing of sessions
+//! or libp2p. Every blob is opaque bytes: its content never reaches a log, an error or a metric.
 
 pub mod blob_id;
 pub mod embedded;
@@ -26,5 +29,5 @@ pub use quilt::{Quilt, QuiltError, QuiltIndex, QuiltPatch, QuiltPatchId};
 pub use token_file::{TokenFile, TokenFileError};
 
 /// Largest encoded head record that is sent, stored or read, in bytes. A head record has a fixed layout well
-/// below this; the bound is what a stranger can make a store hold under one key.
+/// below this. The bound limits how much an unknown peer can make a store hold under one key.
 pub const MAX_HEAD_BYTES: usize = 8 * 1024;

@@ -1,11 +1,12 @@
-//! How long stored blobs are kept, and storing them again before that is over.
+//! The lifetimes of stored blobs, and their renewal.
 //!
-//! Walrus keeps a blob until the epochs that were paid for are over. HTTP neither tells when a blob ends nor
-//! lengthens its time: whoever stores blobs must write down what the answers said and store the same bytes again.
-//! The [`Ledger`] is that book: it belongs to the one who stores (nobody else may pay), is pure, bounded and
-//! serializable, and says what is [due](Ledger::due) and [what ends when](Ledger::report).
-//! [`HttpStore::renew`](crate::HttpStore::renew) carries renewals out and notes in the book how each one ended; no
-//! entry ever leaves the book by itself.
+//! Walrus keeps a blob for the paid epochs. HTTP neither reports nor extends a lifetime. So a client that
+//! stores blobs must record the answers and store the same bytes again.
+//!
+//! The [`Ledger`] is that record. It belongs to the client that stores and pays. It is pure, bounded and
+//! serializable, lists [due blobs](Ledger::due) and makes a [report](Ledger::report).
+//! [`HttpStore::renew`](crate::HttpStore::renew) renews blobs and notes each result in the ledger. No entry
+//! ever leaves the ledger by itself.
 
 mod clock;
 mod ledger;

@@ -1,20 +1,21 @@
 //! Quilts (version 1): many small blobs in one Walrus blob.
 //!
-//! Owns the format: laying patches and their index out in the k1 × k2 matrix of symbols, reading both back,
-//! and the IDs of patches. Pure; called by the store client and by the embedded store. A quilt that is read
-//! comes from a stranger: nothing in it may panic or make this module allocate more than some twenty times the
-//! index (tags of a few bytes have that overhead in a map) and the patch asked for.
+//! Owns the format: writes patches and their index into the k1 × k2 matrix of symbols, reads both back, and
+//! makes patch IDs. Pure; the store client and the embedded store call it. A quilt comes from an unknown
+//! peer, so no content may panic. Allocation stays within some twenty times the index, plus the requested
+//! patch; short tags have that overhead in a map.
 //!
-//! The matrix is filled column by column: the index from column 0 on, in at most ten columns, then every
-//! patch from a fresh column on, in the order of the identifiers' bytes. A quilt's ID is the blob ID of the whole
-//! matrix, padding included. Layout of Walrus's `quilt_encoding.rs`, QuiltVersionV1:
+//! The matrix is filled column by column. The index takes columns 0 on, at most ten. Each patch then starts a
+//! fresh column, in the byte order of the identifiers. A quilt's ID is the blob ID of the whole matrix,
+//! padding included. The layout is that of Walrus's `quilt_encoding.rs`, QuiltVersionV1:
 //!
 //! ```text
 //! index = 01 ‖ u32 length ‖ BCS vector of { end column u16, identifier, map of tags }
 //! patch = 01 ‖ u32 length of the rest ‖ mask u8 ‖ u16 length ‖ BCS identifier ‖ [u16 length ‖ BCS tags] ‖ data
 //! ```
 //!
-//! All numbers are little-endian. A patch begins where the one before it ends, the first one after the index.
+//! All numbers are little-endian. A patch begins at the end of the patch before it; the first follows the
+//! index.
 
 mod bcs;
 mod body;
@@ -37,7 +38,7 @@ use layout::Layout;
 const VERSION: u8 = 1;
 /// Most columns that the index may take.
 const MAX_INDEX_COLUMNS: usize = 10;
-/// Version and length before the index itself.
+/// Bytes of version and length before the index itself.
 const INDEX_PREFIX_BYTES: usize = 5;
 /// Longest identifier, in bytes: its BCS form (up to three bytes longer) must stay below 65,535.
 const MAX_IDENTIFIER_BYTES: usize = 65_531;
@@ -49,7 +50,7 @@ const MAX_TAGS_BYTES: usize = 65_535;
 pub struct QuiltPatch<'a> {
     /// Its name, unique in the quilt: see [`check_identifier`].
     pub identifier: &'a str,
-    /// Its tags; in BCS together at most 65,535 bytes.
+    /// Its tags: together at most 65,535 bytes in BCS.
     pub tags: BTreeMap<String, String>,
     /// Its bytes.
     pub data: &'a [u8],
@@ -60,14 +61,15 @@ pub struct QuiltPatch<'a> {
 pub struct Quilt {
     /// The blob to store: k1 · k2 symbols, padding included. Its blob ID is the quilt's ID.
     pub bytes: Vec<u8>,
-    /// What is where.
+    /// The place of each patch.
     pub index: QuiltIndex,
 }
 
 /// Refuses an identifier that Walrus refuses.
 ///
 /// # Errors
-/// [`IdentifierError`] for one that is empty, longer than 65,531 bytes, ends in white space or has control characters.
+/// [`IdentifierError`] if it is empty, is longer than 65,531 bytes, ends in white space or has control
+/// characters.
 pub fn check_identifier(identifier: &str) -> Result<(), IdentifierError> {
     if identifier.is_empty() {
         return Err(IdentifierError::Empty);
@@ -84,23 +86,26 @@ pub fn check_identifier(identifier: &str) -> Result<(), IdentifierError> {
     Ok(())
 }
 
-/// Bytes of the quilt of these patches, without building it. One large patch among many small ones can make
-/// it far larger than its patches: callers that take patches from strangers should look at it first.
+/// Length of the quilt of these patches in bytes, without building it. One large patch among many small ones
+/// can make the quilt far larger than its patches. Callers that take patches from unknown peers should check
+/// it first.
 ///
 /// # Errors
-/// All of [`encode`]'s.
+/// Every error of [`encode`].
 pub fn encoded_length(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<u64, QuiltError> {
     Ok(Plan::new(patches, shards)?.layout.bytes() as u64)
 }
 
 /// Lays patches out as a quilt. They may come in any order.
 ///
-/// Needs the length of the result ([`encoded_length`]) in memory, beside the patches.
+/// Needs memory for the result ([`encoded_length`]) beside the patches.
 ///
 /// # Errors
-/// [`QuiltError`] when there is no patch, or more than k2 - 1; when an identifier is refused or used twice; when
-/// tags or patches exceed the fields of the format; or when the symbols would exceed 65,534 bytes. All of
-/// them are found before the quilt is allocated.
+/// [`QuiltError`], always before the quilt is allocated, when:
+/// - there is no patch, or more than k2 - 1,
+/// - an identifier is refused or used twice,
+/// - tags or patches exceed the fields of the format,
+/// - the symbols would exceed 65,534 bytes.
 pub fn encode(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<Quilt, QuiltError> {
     let Plan { layout, sorted, heads, mut index } = Plan::new(patches, shards)?;
     let mut bytes = vec![0; layout.bytes()];
@@ -117,10 +122,11 @@ pub fn encode(patches: &[QuiltPatch<'_>], shards: ShardCount) -> Result<Quilt, Q
     Ok(Quilt { bytes, index })
 }
 
-/// One patch by its range of columns, as a patch ID names it. The range must be one of the index.
+/// One patch by the range of columns in its patch ID. The range must be in the index.
 ///
 /// # Errors
-/// [`QuiltError::UnknownPatch`] when it is none, and all of [`QuiltIndex::decode`]'s and [`QuiltIndex::patch`]'s.
+/// [`QuiltError::UnknownPatch`] when the index lacks the range, and every error of [`QuiltIndex::decode`] and
+/// [`QuiltIndex::patch`].
 pub fn patch_by_range(
     bytes: &[u8],
     shards: ShardCount,
@@ -133,16 +139,16 @@ pub fn patch_by_range(
     Ok((entry.clone(), index.patch(bytes, entry, shards)?))
 }
 
-/// A column's number in the 16 bits that the format has for it.
+/// A column's number in the 16 bits of the format.
 fn column_number(column: usize) -> u16 {
     u16::try_from(column).expect("the layout has at most 2048 columns, and everything fits it")
 }
 
-/// Everything about a quilt but its bytes.
+/// The whole quilt except its bytes.
 struct Plan<'a> {
     layout: Layout,
     sorted: Vec<&'a QuiltPatch<'a>>,
-    /// What stands before the data of each patch.
+    /// The bytes before the data of each patch.
     heads: Vec<Vec<u8>>,
     /// The index, without columns yet.
     index: QuiltIndex,

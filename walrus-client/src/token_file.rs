@@ -1,7 +1,7 @@
-//! Files that hold a publisher's bearer token, or the secret that tokens are made from.
+//! Files with a publisher's bearer token, or the secret for minting tokens.
 //!
-//! Settings of node and client name them. A file that others can read is refused: whoever has what is in it stores at
-//! the operator's cost.
+//! Settings of node and client name them. A file that others can read is refused: its content lets them store
+//! at the operator's cost.
 
 use std::{
     fs::File,
@@ -13,19 +13,19 @@ use zeroize::Zeroizing;
 
 use crate::jwt::{PublisherToken, TokenError, TokenMinter};
 
-/// Most bytes read: tokens and secrets are far below.
+/// Most bytes read: tokens and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 16 * 1024;
 
-/// A file, and what is in it.
+/// A file and its kind of content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenFile {
-    /// A bearer token, sent as it is.
+    /// A bearer token, sent unchanged.
     Bearer(PathBuf),
-    /// A secret shared with the publisher, from which a token is made for each PUT.
+    /// A secret shared with the publisher, which mints a token for each PUT.
     Secret(PathBuf),
 }
 
-/// Why such a file cannot be used; each text names the next step.
+/// The reason why such a file cannot be used; each text names the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// It cannot be read.
@@ -33,7 +33,7 @@ pub enum TokenFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Others can read it.
@@ -42,18 +42,18 @@ pub enum TokenFileError {
         /// The file.
         path: PathBuf,
     },
-    /// What is in it cannot be used.
+    /// Its content cannot be used.
     #[error("{path}: {source}")]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: TokenError,
     },
 }
 
 impl TokenFile {
-    /// Reads the token, or the secret behind it.
+    /// Reads the token, or the secret for minting.
     ///
     /// # Errors
     /// [`TokenFileError`].
@@ -66,10 +66,10 @@ impl TokenFile {
     }
 }
 
-/// The secret in a file: as in Walrus's publisher, hex digits after `0x`, or else the text itself.
+/// The secret in a file, as in Walrus's publisher: hex digits after `0x`, or the text itself.
 ///
 /// # Errors
-/// [`TokenFileError`], also for what is not hex after `0x`.
+/// [`TokenFileError`], also for invalid hex after `0x`.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, TokenFileError> {
     let text = read_private(path)?;
     let text = text.trim();

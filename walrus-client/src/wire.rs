@@ -1,14 +1,14 @@
-//! The JSON of Walrus's HTTP interface: what the embedded store writes and the client reads.
+//! The JSON of Walrus's HTTP interface, which the embedded store writes and the client reads.
 //!
 //! Owns the shapes and nothing else. The wire is camelCase also inside the variants, unlike the published
-//! OpenAPI. Reading is lenient (unknown fields pass, fields the client does not need may be missing), since
-//! the other side is somebody else's program; writing is exact.
+//! OpenAPI. Reading is lenient, since the other side may be another program: unknown fields pass, and fields
+//! that the client does not need may be missing. Writing is exact.
 
 use serde::{Deserialize, Serialize};
 
 /// The `@type` of an error's machine-readable detail.
 pub(crate) const ERROR_INFO: &str = "ErrorInfo";
-/// The domain that Walrus's daemon names in its errors.
+/// The domain in the errors of Walrus's daemon.
 pub(crate) const ERROR_DOMAIN: &str = "daemon.walrus.space";
 
 /// Reasons that both sides use, as in Walrus.
@@ -27,11 +27,11 @@ pub(crate) mod reason {
     pub(crate) const BLOB_UNAVAILABLE: &str = "BLOB_UNAVAILABLE";
     pub(crate) const INSUFFICIENT_CONFIRMATIONS: &str = "INSUFFICIENT_CONFIRMATIONS";
     pub(crate) const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
-    /// Baton's own: a head record that is not newer than the stored one.
+    /// Baton's own: a head record no newer than the stored one.
     pub(crate) const HEAD_SUPERSEDED: &str = "HEAD_SUPERSEDED";
     /// Baton's own: no head record under that key.
     pub(crate) const HEAD_NOT_FOUND: &str = "HEAD_NOT_FOUND";
-    /// Baton's own: a head record that its validator refused.
+    /// Baton's own: the validator refused the head record.
     pub(crate) const INVALID_HEAD: &str = "INVALID_HEAD";
     /// Baton's own: no room for another head record.
     pub(crate) const HEAD_INDEX_FULL: &str = "HEAD_INDEX_FULL";
@@ -55,7 +55,7 @@ pub(crate) struct NewlyCreated {
     pub(crate) resource_operation: Option<ResourceOperation>,
     #[serde(default)]
     pub(crate) cost: u64,
-    /// Present when the object was asked to be shared.
+    /// Present when the request asked for a shared object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shared_blob_object: Option<String>,
 }
@@ -92,7 +92,7 @@ pub(crate) struct StorageObject {
     pub(crate) storage_size: u64,
 }
 
-/// What was paid for. Variants that only a real chain knows are read as [`Self::Other`].
+/// The paid operation. Variants of a real chain are read as [`Self::Other`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum ResourceOperation {
@@ -108,7 +108,7 @@ pub(crate) struct AlreadyCertified {
     pub(crate) blob_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) event: Option<EventId>,
-    /// In place of `event` for a deletable blob that the publisher owns.
+    /// Replaces `event` for a deletable blob that the publisher owns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<String>,
     pub(crate) end_epoch: u64,
@@ -165,7 +165,7 @@ pub(crate) struct QuiltPatchItem {
     pub(crate) tags: std::collections::BTreeMap<String, String>,
 }
 
-/// The multipart field of a quilt's PUT that holds the patches' metadata.
+/// The multipart field with the patches' metadata in a quilt's PUT.
 pub(crate) const QUILT_METADATA_FIELD: &str = "_metadata";
 
 /// An item of that field.

@@ -170,8 +170,7 @@ fn refuses_too_large_input_by_its_length_alone() {
     assert_ne!(blob_id(&bytes[1..], ShardCount::TESTBED), Err(expected));
 }
 
-/// The rules of Walrus written down as plainly as they read: one encoder call for each row and column, one
-/// hash at a time.
+/// Walrus's rules in their plainest form: one encoder call for each row and column, one hash at a time.
 mod plain {
     use reed_solomon_simd::encode;
 
@@ -228,7 +227,7 @@ mod plain {
     }
 }
 
-/// Blobs with zero stretches, since those are what the fast path skips.
+/// Blobs with zero stretches, which the fast path skips.
 fn blob() -> impl Strategy<Value = Vec<u8>> {
     let run = prop_oneof![
         3 => prop::collection::vec(any::<u8>(), 0..700),

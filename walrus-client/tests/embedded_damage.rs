@@ -1,4 +1,5 @@
-//! One flipped bit anywhere in a store's folder: no intact blob is lost, no head goes back, and the damage is named.
+//! One flipped bit anywhere in a store's folder: no intact blob is lost, no head goes back, and the damage is
+//! named.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -23,7 +24,7 @@ const HEADS: u8 = 6;
 const SAMPLE: usize = 40;
 const ALL: usize = 1_000;
 
-/// Everything in a store, as it is on disk and as it is served.
+/// The content of a store, on disk and as served.
 struct Original {
     files: BTreeMap<PathBuf, Vec<u8>>,
     blobs: Vec<(BlobId, Vec<u8>)>,
@@ -67,7 +68,7 @@ async fn fill(folder: &TempDir) -> Original {
     Original { files, blobs }
 }
 
-/// Puts the folder back as it was, but for one bit.
+/// Restores the folder, except for one bit.
 fn restore(folder: &Path, original: &Original, damaged: &Path, bit: usize) {
     std::fs::remove_dir_all(folder).unwrap();
     for (path, bytes) in &original.files {
@@ -80,7 +81,7 @@ fn restore(folder: &Path, original: &Original, damaged: &Path, bit: usize) {
     }
 }
 
-/// What is served of each blob: right bytes or nothing. The number that is not served.
+/// Checks that each served blob has the right bytes. Returns the number of blobs that are not served.
 async fn missing(store: &EmbeddedStore, original: &Original) -> usize {
     let mut missing = 0;
     for (id, bytes) in &original.blobs {
@@ -104,7 +105,7 @@ async fn one_flipped_bit_anywhere_loses_no_intact_blob_and_is_named() {
             original.files.iter().filter(move |(path, bytes)| path.starts_with(&prefix) && !bytes.is_empty());
         files.map(|(path, bytes)| (path.clone(), bytes.len())).collect::<Vec<_>>()
     };
-    // As many places in the index as in the blobs' files, and of those as many at the end as anywhere.
+    // As many places in the index as in the blobs' files; half of the latter near the file's end.
     let (index, blobs) = (kinds("index"), kinds("files"));
     assert_eq!((index.len(), blobs.len()), (2, original.blobs.len()));
     let mut random = StdRng::seed_from_u64(21);
@@ -137,7 +138,7 @@ async fn one_flipped_bit_anywhere_loses_no_intact_blob_and_is_named() {
             assert_eq!(store.resolve(HeadIndexKey([key; 32])).await, Ok(Some(newest)), "{named} {bit}");
         }
         drop(store);
-        // No file is gone, whatever it is.
+        // No file of any kind is gone.
         let mut left = BTreeMap::new();
         read_folder(&path, &mut left);
         assert_eq!(left.len(), original.files.len(), "{named} {bit}");

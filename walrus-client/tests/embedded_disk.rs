@@ -1,4 +1,4 @@
-//! The embedded store as a library: durability, damage, quota, heads, and what it says when it cannot open.
+//! The embedded store as a library: durability, damage, quota, heads, and the errors of opening it.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -47,7 +47,7 @@ async fn an_acknowledged_put_is_on_disk_before_the_store_is_closed() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder);
     let id = put(&store, b"acknowledged").await.unwrap();
-    // A copy of the files as they are now is what a crash would leave.
+    // A copy of the present files is the state after a crash.
     let copy = TempDir::new().unwrap();
     copy_folder(&folder.path().join("store"), &copy.path().join("store"));
     let survivor = open(&copy);
@@ -210,7 +210,7 @@ async fn a_store_of_another_layout_is_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
     std::fs::create_dir(&path).unwrap();
-    // What sled leaves.
+    // Files of a sled store.
     for name in ["conf", "db"] {
         std::fs::write(path.join(name), b"sled").unwrap();
     }
@@ -221,7 +221,7 @@ async fn a_store_of_another_layout_is_refused_by_name() {
     }
 }
 
-/// The files of blobs, of which there must be so many.
+/// The files of blobs; asserts their number.
 fn files(folder: &TempDir, count: usize) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder.path().join("store/files")).unwrap();
     let files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -252,7 +252,7 @@ async fn a_damaged_file_is_reported_and_never_served() {
         let store = open(&folder);
         let found = kinds(&store);
         if place == 600_001 {
-            // The bytes are what they were.
+            // The bytes are unchanged.
             assert_eq!(found, [DamageKind::BlobHashes]);
             assert_eq!(store.get(id, LIMIT).await.unwrap(), blob);
             drop(store);
@@ -263,7 +263,8 @@ async fn a_damaged_file_is_reported_and_never_served() {
         assert_eq!(found, [kind], "{change} {place}");
         assert_eq!(store.damages()[0].blob_id, Some(id.to_string()));
         assert_eq!(store.get(id, LIMIT).await, Err(StoreError::NotFound), "{change} {place}");
-        // Over HTTP, what is whole before the damage may have been sent: never a wrong byte, never all of it.
+        // Over HTTP, whole chunks before the damage may have been sent: never a wrong byte, never the whole
+        // blob.
         let running = Running::start(store).await;
         match reqwest::get(format!("{}/v1/blobs/{id}", running.url)).await {
             Ok(answer) if answer.status() == 200 => {
@@ -274,7 +275,7 @@ async fn a_damaged_file_is_reported_and_never_served() {
             Err(error) => assert!(error.is_request(), "{error}"),
         }
         let store = running.stop().await;
-        // The same bytes again heal it, also where nothing is bought.
+        // Storing the same bytes again heals it, even if nothing is bought.
         put(&store, &blob).await.unwrap();
         assert_eq!(store.get(id, LIMIT).await.unwrap(), blob);
         drop(store);
@@ -325,7 +326,7 @@ async fn of_two_files_of_a_blob_the_newest_whole_one_counts() {
     put(&store, b"twice").await.unwrap();
     drop(store);
     let new = files(&folder, 1).remove(0);
-    // As a crash before the removal leaves it.
+    // The state after a crash before the removal.
     std::fs::write(&old, &bytes).unwrap();
     drop(open(&folder));
     assert_eq!(files(&folder, 1)[0], new);
@@ -505,7 +506,7 @@ fn says_what_to_do_when_it_cannot_open() {
     let other = EmbeddedStore::open(shards, validate).unwrap_err();
     assert!(matches!(&other, OpenError::Shards { found, .. } if found == "10"), "{other}");
 
-    // A file where the folder should be: no user may make a folder there, whoever runs this test.
+    // A file where the folder should be: no user can create a folder there, not even root.
     let file = folder.path().join("file");
     std::fs::write(&file, b"").unwrap();
     let path = EmbeddedConfig { path: file.join("store"), ..config(&folder) };

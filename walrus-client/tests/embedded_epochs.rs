@@ -1,4 +1,4 @@
-//! Lifetimes in the embedded store: epochs on a clock that is set, objects, expiry, collection and quota.
+//! Lifetimes in the embedded store: epochs on a settable clock, objects, expiry, collection and quota.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -70,7 +70,7 @@ async fn a_blob_ends_with_its_last_object() {
     let store = bench.open();
     assert_eq!(put(&store, b"short", 1).await, Some(31));
     assert_eq!(put(&store, b"long", 3).await, Some(33));
-    // A shorter object after a longer one shortens nothing.
+    // A shorter object after a longer one does not shorten the lifetime.
     assert_eq!(put(&store, b"long", 1).await, Some(31));
     for (epoch, short, long) in [(30, true, true), (31, false, true), (32, false, true), (33, false, false)] {
         assert_eq!(store.epoch().epoch, epoch);
@@ -104,7 +104,7 @@ async fn collection_gives_the_quota_back_and_leaves_what_lives() {
     drop(store);
     let files = std::fs::read_dir(bench.folder.path().join("store/files")).unwrap();
     assert_eq!(files.count(), 2);
-    // And at the next start.
+    // Also at the next start.
     bench.pass(1);
     let store = bench.open();
     assert_eq!(store.usage(), Usage { blobs: 1, bytes: 6 });
@@ -132,7 +132,7 @@ async fn epochs_go_on_after_a_restart() {
     assert_eq!(store.epoch().epoch, 32, "and takes another duration from now on");
     bench.pass(1);
     assert_eq!(store.epoch().epoch, 33);
-    // A clock that is set back brings no epoch back.
+    // Setting the clock back does not bring an epoch back.
     bench.now_ms.store(0, Ordering::Relaxed);
     assert_eq!(store.epoch().epoch, 33);
 }
@@ -158,7 +158,7 @@ async fn answers_name_the_epochs_and_objects_end_one_by_one() {
     assert_eq!(permanent["newlyCreated"]["blobObject"]["registeredEpoch"], 30);
     assert_eq!(ends(&permanent), Some(33));
     assert_eq!(move_clock("epochs=1").await["epoch"], 31);
-    // Two epochs are left to it: enough for two, not for three.
+    // It has two epochs left: enough for two, not for three.
     assert_eq!(put("?permanent=true&epochs=2").await["alreadyCertified"]["endEpoch"], 33);
     assert_eq!(ends(&put("?permanent=true&epochs=3").await), Some(34));
     assert_eq!(ends(&put("?epochs=1").await), Some(32));
@@ -195,7 +195,7 @@ async fn a_served_store_collects_when_an_epoch_ends() {
     let running = Running::start(EmbeddedStore::open(config, validate).unwrap()).await;
     put(&running.store, b"over soon", 1).await;
     put(&running.store, b"over later", 53).await;
-    // Nobody asks for it.
+    // No request asks for the collection.
     while running.store.collected().blobs == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

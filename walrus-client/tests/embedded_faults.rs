@@ -1,4 +1,4 @@
-//! What the embedded store shows over HTTP when faults are switched on.
+//! The embedded store's behaviour over HTTP with faults switched on.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -33,7 +33,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A store that has [`BLOB`], and then these faults.
+    /// A store with [`BLOB`], and then these faults.
     async fn with(faults: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let running = Running::start(open(&folder)).await;
@@ -60,7 +60,7 @@ impl Bench {
     }
 }
 
-/// Status and reason, or the text where the answer is no JSON.
+/// Status and reason, or the text if the answer is not JSON.
 async fn refusal(response: Response) -> (u16, String) {
     let status = response.status().as_u16();
     let text = response.text().await.unwrap();
@@ -108,7 +108,7 @@ async fn a_stored_blob_is_absent_for_a_while() {
     assert_eq!(bench.put(b"new").await.unwrap().status(), 200);
     let (status, reason) = refusal(bench.read(Method::GET, id_of(b"new")).await.unwrap()).await;
     assert_eq!((status, &reason[..]), (404, "BLOB_NOT_FOUND"));
-    // However slow this machine is, the short window ends.
+    // The short window ends, however slow this machine is.
     while bench.read(Method::HEAD, id_of(b"new")).await.unwrap().status() != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -138,7 +138,7 @@ async fn bodies_are_cut_lengthened_and_changed() {
     let request = format!("GET /v1/blobs/{} HTTP/1.1\r\nhost: x\r\n\r\n", id_of(BLOB));
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut raw = Vec::new();
-    // A cut may show as an end or as a reset.
+    // A cut may appear as an end or as a reset.
     drop(stream.read_to_end(&mut raw).await);
     let raw = String::from_utf8(raw).unwrap();
     assert!(raw.contains("content-length: 10") && raw.ends_with("\r\n\r\n01234"), "{raw}");

@@ -1,4 +1,4 @@
-//! A store whose disk is full: it serves what it has, says that it stores nothing, and goes on by itself.
+//! A store whose disk is full: it serves its content, reports that it stores nothing, and recovers by itself.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
 const READY: &str = "ready ";
 const FAILED: &str = "failed ";
-/// Generous for a loaded machine: the store looks again once in a second.
+/// Generous for a loaded machine: the store checks again once a second.
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -40,14 +40,14 @@ async fn serve() {
     store.serve(listener, std::future::pending()).await.unwrap();
 }
 
-/// A store as a process that is told by an error, and not by a signal, that a file may not grow.
+/// A store in its own process, which gets an error and not a signal at the limit on file size.
 struct StoreProcess {
     child: Child,
     url: Result<String, String>,
 }
 
 impl StoreProcess {
-    /// Of a shell that first does something.
+    /// Starts it from a shell that first runs a command.
     fn start(folder: &Path, first: &str) -> Self {
         let program = std::env::current_exe().unwrap();
         let mut child = Command::new("sh")
@@ -67,7 +67,7 @@ impl StoreProcess {
         Self { child, url: url.expect("the store says how it starts") }
     }
 
-    /// No file of the process may be longer from now on.
+    /// Limits the size of the process's files from now on.
     fn limit_files(&self, bytes: Option<u64>) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         let limit = Rlimit { current: bytes, maximum: None };
@@ -123,7 +123,7 @@ impl Bench {
     }
 }
 
-/// From full to free again, by two functions that make it so.
+/// Goes twice from full to free, by two functions for these states.
 async fn assert_recovers(folder: &Path, bench: &Bench, fill: impl Fn(), free: impl Fn()) {
     let before = bench.put(b"before".to_vec()).await.unwrap();
     assert_eq!(bench.put_head(1).await, 200);
@@ -155,7 +155,7 @@ async fn a_store_without_room_serves_reads_says_so_and_goes_on_by_itself() {
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     let (fill, free) = (|| process.limit_files(Some(0)), || process.limit_files(None));
     assert_recovers(&path, &bench, fill, free).await;
-    // The index too: not a head more, and the next one is taken once there is room.
+    // The index too: it takes no head now, and the next one once there is room.
     fill();
     assert_eq!(bench.put_head(9).await, 500);
     assert_eq!(bench.status().await.0, 503);
@@ -182,7 +182,7 @@ async fn a_first_start_on_a_full_disk_says_what_to_do() {
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     bench.put(b"after".to_vec()).await.unwrap();
     drop(process);
-    // With something in it, it starts, serves and tells.
+    // With content, it starts, serves and reports the failure.
     let process = StoreProcess::start(&path, "ulimit -f 0; ");
     let bench = Bench { client: Client::new(), url: process.url.clone().unwrap() };
     assert_eq!(bench.status().await.0, 503);
@@ -190,7 +190,7 @@ async fn a_first_start_on_a_full_disk_says_what_to_do() {
     assert_eq!(bench.get(&id).await, b"after");
 }
 
-/// A file system of its own that is small, where this user may mount one.
+/// A small file system of its own, if this user may mount one.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {

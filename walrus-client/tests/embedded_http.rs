@@ -1,4 +1,4 @@
-//! The embedded store's HTTP contract: statuses, headers and shapes as Walrus's daemon has them.
+//! The embedded store's HTTP contract: statuses, headers and shapes as in Walrus's daemon.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -253,7 +253,7 @@ async fn sheds_puts_beyond_the_running_and_waiting_ones() {
     let (_folder, running, _client) = start().await;
     let address = running.url.trim_start_matches("http://").to_owned();
     let total = MAX_RUNNING_PUTS + MAX_WAITING_PUTS + SURPLUS;
-    // Each announces 100 bytes, sends 1, and waits for an answer: only a refusal can come before the rest.
+    // Each client announces 100 bytes, sends 1, and waits: only a refusal can precede the rest.
     let mut waiting: FuturesUnordered<_> = (0..total)
         .map(|_| {
             let address = address.clone();
@@ -276,10 +276,10 @@ async fn sheds_puts_beyond_the_running_and_waiting_ones() {
         assert_eq!(start, "HTTP/1.1 429");
         assert!(rest.contains("text/plain") && !rest.to_lowercase().contains("retry-after"), "{rest}");
     }
-    // No other is answered: they hold their places until their bodies come or their senders go.
+    // No other is answered: they hold their permits until their bodies arrive or their senders disconnect.
     assert!(tokio::time::timeout(Duration::from_millis(100), waiting.next()).await.is_err());
     drop(waiting);
-    // With the senders gone the places come free again.
+    // Without the senders, the permits become free again.
     let client = running.client();
     let options = baton_proto::store::PutOptions::default();
     loop {
@@ -373,7 +373,7 @@ async fn admin_routes_change_what_is_served() {
     let replaced = client.put(format!("{admin_url}/blobs/{id}")).body("forged").send().await.unwrap();
     assert_eq!(replaced.json::<Value>().await.unwrap(), json!({"existed": true}));
     assert_eq!(served().await.text().await.unwrap(), "forged");
-    // Putting the true bytes heals it.
+    // Storing the true bytes heals it.
     put(&client, &running.url, "?permanent=true", b"original").await;
     assert_eq!(served().await.text().await.unwrap(), "original");
     for expected in [StatusCode::OK, StatusCode::NOT_FOUND] {

@@ -1,4 +1,4 @@
-//! The embedded store's port under connections that say nothing: one address does not shut it for others.
+//! The embedded store's port under silent connections: one address does not lock out others.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -14,7 +14,7 @@ use tokio::{
 
 /// Far below the time after which silent connections end by themselves, and generous for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// More than the store has slots for.
+/// More than the store's slots.
 const MANY: usize = 400;
 
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
@@ -35,7 +35,7 @@ async fn status(from: &str, to: SocketAddr) -> String {
     tokio::time::timeout(AT_ONCE, asked).await.expect("an answer at once")
 }
 
-/// Both are answered: the address that the connections come from, and another.
+/// Asserts that both get an answer: the address of the connections, and another.
 async fn assert_answered_while(head: &[u8]) {
     let folder = TempDir::new().unwrap();
     let running = Running::start(open(&folder)).await;
@@ -43,7 +43,7 @@ async fn assert_answered_while(head: &[u8]) {
     let mut connections = Vec::new();
     for _ in 0..MANY {
         let mut stream = connect("127.0.0.1", address).await;
-        // Those at the front are closed meanwhile.
+        // The oldest are closed meanwhile.
         let _ = stream.write_all(head).await;
         connections.push(stream);
     }

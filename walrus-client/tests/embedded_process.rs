@@ -1,6 +1,6 @@
-//! The embedded store as a process of its own: killed while it takes blobs, and watched for its memory.
+//! The embedded store in its own process: killed while it receives blobs, and measured for its memory.
 //!
-//! The process is this test program, run again with the one test that serves.
+//! The process is this test program, run again with its one serving test.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -22,11 +22,11 @@ use futures::{StreamExt as _, stream};
 use reqwest::Client;
 use tempfile::TempDir;
 
-/// The serving test takes its folder from here.
+/// The variable for the serving test's folder.
 const FOLDER: &str = "BATON_TEST_STORE_FOLDER";
-/// And its shard count.
+/// The variable for its shard count.
 const SHARDS: &str = "BATON_TEST_STORE_SHARDS";
-/// What it says before its URL.
+/// The word before its URL on its output.
 const READY: &str = "ready ";
 const MIB: usize = 1024 * 1024;
 
@@ -65,13 +65,13 @@ impl StoreProcess {
         Self { child, url: url.expect("the store says when it is ready") }
     }
 
-    /// SIGKILL, and the end of the process.
+    /// Sends SIGKILL and waits for the end of the process.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// Its peak memory, in bytes.
     #[cfg(target_os = "linux")]
     fn peak_memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -82,13 +82,13 @@ impl StoreProcess {
 
 impl Drop for StoreProcess {
     fn drop(&mut self) {
-        // Gone already after `kill`.
+        // Already gone after `kill`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The bytes of the blob of this number: most are small, some take several chunks.
+/// The bytes of the blob with this number: most are small, some take several chunks.
 fn blob(number: usize) -> Vec<u8> {
     let length = if number.is_multiple_of(50) { 700_000 } else { 50 + number * 37 % 20_000 };
     let seed = blake3::hash(&number.to_le_bytes());
@@ -97,7 +97,7 @@ fn blob(number: usize) -> Vec<u8> {
     bytes
 }
 
-/// PUTs blobs from several clients until the store is gone. The numbers of those that were acknowledged.
+/// PUTs blobs from several clients until the store is gone. Returns the acknowledged numbers and IDs.
 async fn put_until_gone(url: &str, next: &AtomicUsize, acknowledged: &AtomicUsize) -> Vec<(usize, BlobId)> {
     let client = Client::new();
     let writers = (0..6).map(|_| async {
@@ -107,7 +107,7 @@ async fn put_until_gone(url: &str, next: &AtomicUsize, acknowledged: &AtomicUsiz
             let sent = client.put(format!("{url}/v1/blobs?epochs=5")).body(blob(number)).send().await;
             let Ok(answer) = sent else { return mine };
             assert_eq!(answer.status(), 200);
-            // Cut short, it acknowledges nothing.
+            // A cut answer acknowledges nothing.
             let Ok(answer) = answer.json::<serde_json::Value>().await else { return mine };
             let id = answer["newlyCreated"]["blobObject"]["blobId"].as_str().unwrap().parse().unwrap();
             mine.push((number, id));
@@ -129,7 +129,7 @@ async fn every_acknowledged_blob_outlives_kills() {
         let process = StoreProcess::start(&path, 10);
         let url = process.url.clone();
         let killing = async {
-            // Somewhere among the PUTs of this round: how many are done then is the machine's affair.
+            // Somewhere among the PUTs of this round; the exact number depends on the machine.
             while acknowledged.load(Ordering::Relaxed) < PUTS * round / KILLS {
                 tokio::task::yield_now().await;
             }
@@ -140,7 +140,7 @@ async fn every_acknowledged_blob_outlives_kills() {
     }
     assert!(stored.len() >= PUTS, "{}", stored.len());
 
-    // Opened here, to see what it reports.
+    // Opened here, to see its report.
     let config = EmbeddedConfig { shards: ShardCount::TESTBED, ..EmbeddedConfig::new(&path) };
     let store = EmbeddedStore::open(config, validate).unwrap();
     assert_eq!(store.damages(), []);
@@ -167,7 +167,7 @@ async fn every_acknowledged_blob_outlives_kills() {
 async fn memory_stays_flat_while_a_large_blob_passes() {
     const PIECE: usize = 64 * 1024;
     const LENGTH: usize = 200 * MIB;
-    /// What computing the ID takes whatever the length (some 80 MiB), and room for allocator, connection and chunks.
+    /// The ID's share for any length (some 80 MiB), plus room for allocator, connection and chunks.
     const MOST: usize = 112 * MIB;
     let folder = TempDir::new().unwrap();
     // Ten shards cannot encode more than 1.8 MB.

@@ -1,4 +1,5 @@
-//! Every route of the embedded store, as Walrus's daemon has it: statuses, headers, bodies and the order of checks.
+//! Every route of the embedded store, as in Walrus's daemon: statuses, headers, bodies and the order of
+//! checks.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -69,7 +70,7 @@ fn header(response: &Response, name: &str) -> Option<String> {
     response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
 }
 
-/// Status, and the reason of a JSON refusal or else the text.
+/// Status, and the reason of a JSON refusal, or the text.
 async fn outcome(response: Response) -> (u16, String) {
     let status = response.status().as_u16();
     let json = header(&response, "content-type").is_some_and(|kind| kind == "application/json");
@@ -93,7 +94,7 @@ async fn refusals_come_in_walrus_order_and_form() {
     let foreign_patch = QuiltPatchId { quilt: unknown, start: 1, end: 2 };
     let both = "strict_consistency_check=true&skip_consistency_check=true";
     for (path, range, status, expected) in [
-        // The path before the query, the query before what it means, the range before the blob.
+        // The path before the query, the query's form before its meaning, the range before the blob.
         ("/v1/blobs/short?x=1".to_owned(), None, 400, "Invalid URL"),
         (format!("/v1/blobs/{unknown}?x=1"), None, 400, "unknown field"),
         (format!("/v1/blobs/{unknown}?strict_consistency_check=7"), None, 400, "strict_consistency_check"),
@@ -310,7 +311,7 @@ async fn a_quilt_is_stored_and_its_patches_are_found_every_way() {
     let quilt: BlobId = object["blobId"].as_str().unwrap().parse().unwrap();
     assert_eq!(object["storage"]["endEpoch"], json!(3));
 
-    // The bytes are those that the quilt module makes of the same patches.
+    // The quilt module makes the same bytes from the same patches.
     let tags = [("Content-Disposition", "inline"), ("kind", "text"), ("number", "7")];
     let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let patch = |identifier, data, tags| QuiltPatch { identifier, tags, data };
@@ -348,7 +349,7 @@ async fn a_quilt_is_stored_and_its_patches_are_found_every_way() {
             format!("/v1/blobs/by-quilt-id/{quilt}/{encoded}"),
         ] {
             for method in [Method::GET, Method::HEAD] {
-                // A key in the query is nothing to these routes.
+                // These routes ignore a key in the query.
                 let got = bench.send(method.clone(), &format!("{path}?x=1"), &[]).await;
                 assert_eq!(got.status(), 200, "{path}");
                 assert_eq!(header(&got, "etag"), Some(quilt.to_string()), "the quilt's");
@@ -397,7 +398,7 @@ async fn quilts_that_walrus_refuses_are_refused() {
     let (status, text) = outcome(plain).await;
     assert!(status == 400 && text.contains("boundary"), "{text}");
     assert_eq!(bench.running.store.usage().blobs, 0);
-    // Both bounds on the way in: the name of the sender's program is not asked for.
+    // Within both bounds on input; a part needs no file name.
     assert_eq!(put_quilt(&bench, "", &[("a", b"1".to_vec()), ("b", b"2".to_vec())]).await.status(), 200);
     bench.running.stop().await;
 }

@@ -25,7 +25,7 @@ fn sign(claims: &Value, secret: &[u8], algorithm: Algorithm) -> String {
     jsonwebtoken::encode(&Header::new(algorithm), claims, &EncodingKey::from_secret(secret)).unwrap()
 }
 
-/// A token with these claims, and an ID and an expiry unless they have them.
+/// A token with these claims, and an ID and an expiry unless the claims have them.
 fn token(id: &str, claims: Value) -> String {
     let mut all = json!({"jti": id, "exp": NOW_S + 60});
     all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
@@ -135,7 +135,7 @@ async fn tokens_are_refused_as_walrus_refuses_them() {
         let (status, text) = put(&running, "", authorization, "12345").await;
         assert!(status == 400 && text.contains(part), "{text}");
     }
-    // The query comes first, and reading needs no token.
+    // The query comes first, and a read needs no token.
     let (status, text) = put(&running, "?x=1", None, "12345").await;
     assert!(status == 400 && text.contains("unknown field"), "{text}");
     let missing = format!("{}/v1/blobs/{}", running.url, baton_proto::ids::BlobId([0; 32]));
@@ -149,7 +149,7 @@ async fn a_token_is_taken_once_also_after_a_restart() {
     let running = Running::start(open(&folder)).await;
     let once = format!("Bearer {}", token("once", json!({"max_epochs": 1})));
     let used = (429, "RESOURCE_EXHAUSTED TOKEN_ALREADY_USED".to_owned());
-    // What the token does not allow does not use it up.
+    // A request that the token does not allow does not use it up.
     assert_eq!(put(&running, "?epochs=2", Some(&once), "x").await.0, 400);
     assert_eq!(put(&running, "", Some(&once), "x").await, (200, String::new()));
     assert_eq!(put(&running, "", Some(&once), "x").await, used);
@@ -157,7 +157,7 @@ async fn a_token_is_taken_once_also_after_a_restart() {
     let running = Running::start(open(&folder)).await;
     assert_eq!(put(&running, "", Some(&once), "x").await, used);
 
-    // Of many at the same time, one is served.
+    // Of many concurrent requests, one is served.
     let raced = format!("bearer {}", token("raced", json!({})));
     let all = (0..8).map(|_| put(&running, "", Some(&raced), "y"));
     let statuses: Vec<_> = futures::future::join_all(all).await;

@@ -1,4 +1,4 @@
-//! The client against the whole interface of the embedded store: what each says, the other must understand.
+//! The client against the whole interface of the embedded store: both must understand each other.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -184,7 +184,7 @@ async fn the_book_knows_when_blobs_end_and_renews_them_before() {
         ledger.record(&stored, &options, now.load(Ordering::SeqCst)).unwrap();
         ids.push(stored.blob_id);
     }
-    // The first blob ends within what the book says.
+    // The first blob ends within the bounds in the ledger.
     let ends = ledger.ends(ledger.get(ids[0]).unwrap());
     assert!(ends.latest_ms - ends.earliest_ms < EPOCH_MS, "{ends:?}");
     let exists = async |id| store.stat(id, &ReadOptions::new(0)).await.is_ok();

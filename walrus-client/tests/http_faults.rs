@@ -1,9 +1,10 @@
-//! The fault matrix: every way of reading and storing, against every fault, shown by the preferred source, by the
-//! last one, or by all.
+//! The fault matrix: every read and write against every fault, at the preferred source, at the last source,
+//! or at all.
 //!
-//! For each cell: right bytes or a named error, never wrong bytes; no hang past the deadline; no blob bought twice.
-//! Where a source without faults is left, the call succeeds, unless a lost PUT cannot be looked for. A seeded sample of the cells runs by default, all of them
-//! with `BATON_FULL=1`; `BATON_SEED` chooses another sample.
+//! Each cell gives right bytes or a named error, never wrong bytes. It never hangs past the deadline or buys
+//! a blob twice. If a source without faults remains, the call succeeds, unless a lost PUT cannot be searched
+//! for. By default a seeded sample of the cells runs; `BATON_FULL=1` runs all, and `BATON_SEED` chooses
+//! another sample.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -28,19 +29,19 @@ use common::{Running, config, validate};
 use tempfile::TempDir;
 
 const SHARDS: ShardCount = ShardCount::TESTBED;
-/// Stores that act as publisher and aggregator each.
+/// Stores that each act as publisher and aggregator.
 const SOURCES: usize = 3;
-/// Cells at once, each with stores of its own: they mostly wait.
+/// Concurrent cells, each with its own stores: they mostly wait.
 const LANES: usize = 4;
 /// The time for one call.
 const DEADLINE: Duration = Duration::from_secs(6);
-/// What a loaded machine may take beyond it.
+/// Extra time for a loaded machine.
 const SLACK: Duration = Duration::from_secs(5);
-/// One cell of so many runs by default.
+/// One cell of this number runs by default.
 const SAMPLE: u64 = 5;
 /// Far beyond the deadline.
 const FOREVER: Duration = Duration::from_secs(600);
-/// A part of the window in which what was stored is known to be missing for a while.
+/// A part of the window in which a stored blob's 404 is expected.
 const MOMENT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,7 @@ enum Place {
     All,
 }
 
-/// Whether only requests of the call's own kind meet the fault, or all to that source.
+/// Whether the fault affects only requests of the call's own kind, or all to that source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Call,
@@ -167,7 +168,7 @@ impl Cell {
         matches!(self.call, Call::PutDeletable | Call::PutPermanent | Call::QuiltPut)
     }
 
-    /// Bytes that no other cell has.
+    /// Bytes unique to this cell.
     fn bytes(self) -> Vec<u8> {
         let seed = blake3::hash(&self.number.to_le_bytes());
         let mut bytes = vec![0; 3000];
@@ -193,7 +194,7 @@ impl Sources {
         Self { running, folder }
     }
 
-    /// A client that knows nothing of earlier cells.
+    /// A client without memory of earlier cells.
     fn client(&self) -> HttpStore {
         let urls: Vec<&str> = self.running.iter().map(|running| running.url.as_str()).collect();
         HttpStore::endpoints(&urls, &urls, SHARDS)
@@ -237,7 +238,7 @@ fn patches(bytes: &[u8]) -> [QuiltPatch<'_>; 2] {
     [patch("a", tags, &bytes[..1000]), patch("b", BTreeMap::new(), &bytes[1000..])]
 }
 
-/// Carries out the call: `Ok(true)` is a right result. A wrong one panics.
+/// Makes the call: `Ok` means a right result. A wrong result panics.
 async fn call(cell: Cell, sources: &Sources, store: &HttpStore, bytes: &[u8]) -> Result<(), StoreError> {
     let id = blob_id(bytes, SHARDS).unwrap();
     let blake3 = |bytes: &[u8]| Verification::Digest(Digest::Blake3(BlobDigest(blake3::hash(bytes).into())));
@@ -280,7 +281,7 @@ async fn call(cell: Cell, sources: &Sources, store: &HttpStore, bytes: &[u8]) ->
     Ok(())
 }
 
-/// What is bought, and must be bought once.
+/// The bought blob, which must be bought only once.
 fn goods(cell: Cell, bytes: &[u8]) -> BlobId {
     if cell.call == Call::QuiltPut {
         return blob_id(&quilt::encode(&patches(bytes), SHARDS).unwrap().bytes, SHARDS).unwrap();
@@ -307,7 +308,7 @@ async fn check(cell: Cell, sources: &Sources) -> &'static str {
         let bought = sources.bought(goods(cell, &bytes));
         assert!(bought <= 1, "{cell}: bought {bought} times, and ended as {result:?}");
         assert!(result.is_err() || bought == 1, "{cell}: {result:?}, but nothing is stored");
-        // Nothing is said to be not stored that is.
+        // A reported failure to store must be true.
         let certain = matches!(
             result,
             Err(StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::TooLarge { .. })

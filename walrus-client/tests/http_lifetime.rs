@@ -1,4 +1,4 @@
-//! Renewing blobs before they end, with everything that may go wrong.
+//! Renews blobs before they end, with every possible failure.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -25,7 +25,7 @@ fn nothing(_: BlobId) -> Option<PutBody> {
     None
 }
 
-/// A book with the one blob in it, as a publisher stored it.
+/// A ledger with the one blob, as a publisher stored it.
 async fn ledger(store: &HttpStore) -> Ledger {
     let mut ledger = Ledger::new(EpochClock::TESTNET_EPOCH);
     let options = WriteOptions::new(1);
@@ -143,7 +143,7 @@ async fn a_lost_blob_comes_back_with_the_callers_bytes() {
     let store = running.client();
     let mut ledger = ledger(&store).await;
     running.store.admin().remove_blob(id()).await.unwrap();
-    // The 404 of a blob stored a moment ago is a cache's for a while: another client has no such memory.
+    // For a while, a 404 of a recently stored blob is blamed on a cache: another client has no such memory.
     let later = running.client();
     let renewals = later.renew(&mut ledger, &[id()], &renew_options(3), nothing).await;
     assert_eq!(renewals[0].ended, RenewalEnded::Lost);

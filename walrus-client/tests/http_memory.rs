@@ -1,5 +1,5 @@
-//! Large blobs from and to files: the client's memory stays flat. Alone in its process, since it measures that, and
-//! with IDs that are known, since computing one takes some memory of its own whatever the length.
+//! Large blobs from and to files: the client's memory stays flat. The test is alone in its process, since it
+//! measures that memory. The IDs are known, since computing one takes memory at any length.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 #![cfg(target_os = "linux")]
 
@@ -23,10 +23,10 @@ use tempfile::TempDir;
 const BLOCK: usize = 64 * 1024;
 const SMALL: usize = 16;
 const LARGE: usize = 2048;
-/// What this process may take more for the large blob of 128 MiB than for the small one.
+/// Most additional memory of this process for the large blob of 128 MiB over the small one.
 const MORE_BYTES: u64 = 16 << 20;
 
-/// The most memory that this process has had, in bytes.
+/// Peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -43,7 +43,7 @@ fn id(blocks: usize) -> BlobId {
     BlobId([u8::try_from(blocks % 251).unwrap(); 32])
 }
 
-/// Takes blobs without keeping them, and gives them as they are made.
+/// Receives blobs without holding them, and generates blobs as it sends them.
 async fn serve(blocks: usize) -> String {
     let take = put(move |body: Body| async move {
         let mut chunks = body.into_data_stream();

@@ -1,4 +1,5 @@
-//! Quilts over HTTP: stored as publishers read them, compared with our own computation, and read in every way.
+//! Quilts over HTTP: stored in the publishers' form, compared with this client's computation, and read in
+//! every way.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod http_common;
@@ -119,7 +120,7 @@ async fn what_is_no_quilt_is_refused_before_anything_is_sent() {
     assert!(publisher.received_requests().await.unwrap().is_empty());
 }
 
-/// An aggregator that has the quilt, and answers for patches with these bytes.
+/// An aggregator with the quilt, which answers patch requests with these bytes.
 async fn aggregator(patch_bytes: &'static [u8]) -> MockServer {
     let (bytes, id, ids) = quilt();
     let server = MockServer::start().await;

@@ -1,4 +1,4 @@
-//! Reading from several aggregators, some of which are slow, wrong or away.
+//! Reads from several aggregators, some of which are slow, wrong or absent.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod http_common;
@@ -32,7 +32,7 @@ use wiremock::{
 };
 
 const LIMIT: u64 = 1 << 20;
-/// Far beyond everything here, also on a loaded machine.
+/// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn options() -> ReadOptions {
@@ -62,7 +62,7 @@ async fn wrong_bytes_from_one_aggregator_mean_the_next_one() {
         let wrong: Vec<u64> = metrics.aggregators.iter().map(|source| source.wrong_content).collect();
         assert_eq!(wrong, [1, 0], "{verification:?}");
         assert!(metrics.aggregators[0].cooling_ms > 60_000, "it stays behind for minutes");
-        // And so the next read does not ask it.
+        // So the next read does not ask it.
         store.read(id(), &options()).await.unwrap();
         assert_eq!(store.metrics().aggregators[0].requests, 1);
         assert_eq!(store.metrics().count(Operation::Read, Ended::Ok), 2);
@@ -149,7 +149,7 @@ async fn a_404_of_a_blob_of_others_is_asked_once_of_each() {
     assert_eq!(store.metrics().retries, 0);
 }
 
-/// Answers 404 a few times, then with the blob; takes PUTs.
+/// Answers 404 a few times, then with the blob; accepts PUTs.
 async fn late(misses: usize) -> MockServer {
     let server = MockServer::start().await;
     let seen = std::sync::atomic::AtomicUsize::new(0);
@@ -173,7 +173,7 @@ async fn a_404_of_what_was_just_stored_goes_away() {
     assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
     assert_eq!(count(&server, "GET").await, 4);
 
-    // Another store of the same process knows nothing of it, unless it is told.
+    // Another store in the same process does not know of it, unless the options say so.
     let server = late(3).await;
     let stranger = builder(&[], &[&server]).build().unwrap();
     assert_eq!(stranger.read(id(), &options()).await, Err(StoreError::NotFound));
@@ -248,7 +248,7 @@ async fn times_without_end_are_taken_for_long_ones() {
         .unwrap();
     assert_eq!(store.read(id(), &options().within(Duration::MAX)).await.unwrap(), BLOB);
     assert_eq!(store.read(id(), &options()).await.unwrap(), BLOB);
-    // The answer is no store result, and the blob is there.
+    // The answer is not a store result, but the blob is there.
     let stored = store.store(BLOB.to_vec(), &WriteOptions::new(1)).await.unwrap();
     assert_eq!(stored.how, StoredHow::Found);
 }

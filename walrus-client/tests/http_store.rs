@@ -1,4 +1,4 @@
-//! The HTTP client against the embedded store, and against a server that answers with every known failure.
+//! The HTTP client against the embedded store, and against a server with every known failure.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod common;
@@ -21,7 +21,7 @@ use wiremock::{
 };
 
 const LIMIT: usize = 1 << 20;
-/// A client that asks once, and looks for a lost PUT for a moment only.
+/// A client that asks once, and searches only briefly for a lost PUT.
 fn client(url: &str) -> HttpStore {
     HttpStore::builder(url, url, ShardCount::TESTBED)
         .retries(0)
@@ -30,7 +30,7 @@ fn client(url: &str) -> HttpStore {
         .unwrap()
 }
 
-/// A server with one answer for everything, which must be asked exactly `times` times.
+/// A server with one answer for all requests, of which there must be exactly `times`.
 async fn answering(response: ResponseTemplate, times: u64) -> (MockServer, HttpStore) {
     let server = MockServer::start().await;
     Mock::given(wiremock::matchers::any()).respond_with(response).expect(times).mount(&server).await;
@@ -38,7 +38,7 @@ async fn answering(response: ResponseTemplate, times: u64) -> (MockServer, HttpS
     (server, store)
 }
 
-/// A server that answers PUTs so, of which there must be exactly one, and cannot be read from.
+/// A server that gives this answer to exactly one PUT, and refuses reads.
 async fn answering_put(response: ResponseTemplate) -> (MockServer, HttpStore) {
     let server = MockServer::start().await;
     Mock::given(method("PUT")).respond_with(response).expect(1).mount(&server).await;
@@ -294,7 +294,8 @@ async fn a_late_answer_leaves_the_outcome_unknown() {
     let store = builder.build().unwrap();
     let Err(StoreError::OutcomeUnknown { reason }) = put(&store).await else { panic!("a known outcome") };
     assert!(reason.contains("timed out"), "{reason}");
-    // A large limit earns no time before the answer has begun: at 64 KiB/s this one earns a hundred years.
+    // A large limit earns no time before the answer begins: at 64 KiB/s this limit would earn a hundred
+    // years.
     let read = tokio::time::timeout(Duration::from_secs(20), store.get(id(), usize::MAX >> 16));
     assert!(matches!(read.await, Ok(Err(StoreError::Unavailable { .. }))));
 }

@@ -1,4 +1,4 @@
-//! Storing at several publishers, some of which lose answers, lie or turn requests away.
+//! Stores at several publishers, some of which lose answers, lie or refuse requests.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 mod http_common;
@@ -24,7 +24,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use tempfile::TempDir;
 use wiremock::{MockServer, ResponseTemplate, http::Method};
 
-/// Far beyond everything here, also on a loaded machine.
+/// Far beyond every time here, even on a loaded machine.
 const SOON: Duration = Duration::from_secs(20);
 
 async fn put(store: &HttpStore) -> Result<Stored, StoreError> {
@@ -44,7 +44,7 @@ async fn with_length(length: u64) -> MockServer {
     answering(ResponseTemplate::new(200).set_body_bytes(body)).await
 }
 
-/// Publishers and aggregators given by URL, for those that are no mock servers.
+/// Publishers by URL, for servers that are not mocks.
 fn at(publishers: &[&str], aggregators: &[&MockServer]) -> HttpStoreBuilder {
     publishers.iter().fold(builder(&[], aggregators), |builder, url| builder.publisher(url))
 }
@@ -66,7 +66,7 @@ async fn a_first_put_is_sent_once_and_nothing_is_asked_before() {
 async fn the_epoch_is_told_only_by_what_was_asked_for_now() {
     let publisher = storing().await;
     let store = builder(&[&publisher], &[&publisher]).build().unwrap();
-    // The answer speaks of one epoch: it is of an earlier request.
+    // The answer covers one epoch, so it is for an earlier request.
     let stored = put_with(&store, WriteOptions::new(2)).await.unwrap();
     assert_eq!((stored.epoch, stored.end_epoch), (None, Some(35)));
 }
@@ -110,7 +110,7 @@ async fn publishers_that_are_busy_are_asked_again_and_those_that_refuse_are_not(
     assert_eq!(count(&refusing, "PUT").await, 1);
 }
 
-/// Publishers after whose answer it is not known whether the blob is stored.
+/// Publishers whose answer leaves unknown whether the blob is stored.
 async fn doubtful() -> Vec<(String, Option<MockServer>)> {
     let mut all = vec![(cutting().await, None), (silent().await, None)];
     let mut answers: Vec<ResponseTemplate> =
@@ -162,7 +162,7 @@ async fn a_put_in_doubt_that_is_nowhere_is_sent_once_more_after_the_window() {
 #[tokio::test]
 async fn whoever_lost_a_put_does_not_get_it_again_while_there_are_others() {
     let (lossy, second, none) = (answering_status(500).await, storing().await, answering_status(404).await);
-    // Long enough for the first publisher to be back at its place.
+    // Long enough for the first publisher to return to its place.
     let window = Duration::from_millis(800);
     let store = builder(&[&lossy, &second], &[&none]).probe_window(window).build().unwrap();
     assert_eq!(put(&store).await.unwrap().how, StoredHow::Created);
@@ -412,7 +412,7 @@ async fn a_file_that_changed_meanwhile_is_not_taken_for_the_blob() {
     let path = folder.path().join("blob");
     std::fs::write(&path, b"other bytes!").unwrap();
     let (publisher, none) = (storing().await, answering_status(404).await);
-    // The publisher stored what the file holds; we were told that it holds something else.
+    // The publisher names the ID of other content, as if the file had changed since.
     let store = builder(&[&publisher], &[&none]).build().unwrap();
     let stored = store.store(PutBody::File(path), &WriteOptions::new(1)).await;
     assert_eq!(stored, Err(StoreError::WrongContent));

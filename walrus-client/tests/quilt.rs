@@ -1,4 +1,4 @@
-//! Quilts against Mysten's encoder (vectors), round trips, and quilts made to harm.
+//! Quilts against Mysten's encoder (vectors), round trips, and hostile quilts.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, in helpers too")]
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn patch<'a>(identifier: &'a str, data: &'a [u8]) -> QuiltPatch<'a> {
     QuiltPatch { identifier, tags: BTreeMap::new(), data }
 }
 
-/// All patches back out of a quilt.
+/// All patches of a quilt.
 fn decode_all(quilt: &[u8], shards: ShardCount) -> Result<Vec<(String, Vec<u8>)>, QuiltError> {
     let index = QuiltIndex::decode(quilt, shards)?;
     let mut out = Vec::new();
@@ -271,7 +271,7 @@ fn refuses_bytes_that_are_no_quilt() {
     quilt[1..5].copy_from_slice(&u32::MAX.to_le_bytes());
     let length = u64::from(u32::MAX);
     assert_eq!(QuiltIndex::decode(&quilt, TEN), Err(QuiltError::IndexTooLong { length }));
-    // At a thousand shards (334 rows, 2-byte symbols), ten columns are 6680 bytes of the 667 columns.
+    // At a thousand shards (334 rows, 2-byte symbols), ten of the 667 columns hold 6680 bytes.
     let mut quilt = vec![0; 334 * 667 * 2];
     quilt[..2].copy_from_slice(&[1, 0x14]);
     quilt[667 * 2..][..2].copy_from_slice(&[0x1a, 0]);
@@ -284,7 +284,7 @@ fn refuses_bytes_that_are_no_quilt() {
 
 #[test]
 fn refuses_hostile_patches_by_name() {
-    // One column holds 256 bytes; the head of a patch named "a" takes 10, of which 4 count in its length.
+    // One column holds 256 bytes. The head of a patch named "a" takes 10; 4 of them count in its length.
     let with = |end: u16, patch: &[u8]| {
         let quilt = forge(&index_of(&[entry(end, "a")]), &[(1, patch)]);
         let index = QuiltIndex::decode(&quilt, TEN).unwrap();

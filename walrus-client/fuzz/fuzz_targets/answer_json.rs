@@ -1,4 +1,4 @@
-//! Answers of publishers and aggregators: whatever they hold, what gets into an error is short and plain.
+//! Any answer of a publisher or aggregator gives only short and plain error texts.
 #![no_main]
 
 use baton_walrus_client::http_store::fuzzing::read_answer;

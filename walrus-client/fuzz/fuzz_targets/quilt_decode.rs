@@ -1,4 +1,4 @@
-//! Quilts of strangers: an index that is accepted is consistent, and each of its patches can be asked for.
+//! Untrusted quilts: an accepted index is consistent, and each of its patches can be requested.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(id.to_string(), text);
     }
     let Ok(shards) = ShardCount::new(4 + u16::from(*shards % 24)) else { return };
-    // A quilt is k1 · k2 symbols of an even size: what is missing of the last ones is zeros.
+    // A quilt is k1 · k2 symbols of an even size: zeros fill the last symbols.
     let faulty = (shards.get() - 1) / 3;
     let symbols = usize::from(shards.get() - 2 * faulty) * usize::from(shards.get() - faulty);
     let mut bytes = rest.to_vec();
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
             read.push((entry, patch));
         }
     }
-    // What was read can be laid out again.
+    // The decoded patches can be encoded again.
     let patches: Vec<_> = read
         .iter()
         .map(|(entry, data)| QuiltPatch {

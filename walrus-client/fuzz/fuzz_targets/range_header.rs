@@ -1,4 +1,4 @@
-//! Range headers: what is accepted is one closed range, and says what it says.
+//! Range headers: an accepted value is one closed range with the stated bounds.
 #![no_main]
 
 use baton_walrus_client::embedded::fuzzing::parse_range;

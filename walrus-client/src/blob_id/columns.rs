@@ -1,8 +1,7 @@
-//! A batch of columns: extended from k1 to n symbols, every symbol hashed, and the trees over them begun.
+//! One batch of columns: extends it from k1 to n symbols, hashes every symbol, and begins the trees.
 //!
-//! All n symbols of a column come out of one encoder call, strip by strip, so a batch needs no more of the matrix
-//! than its own columns of the source rows. What is left of it is small: the columns' roots, and for each row the
-//! node over the batch.
+//! One encoder call gives all n symbols of a column, strip by strip. So a batch needs only its own columns of
+//! the source rows. Its result is small: the columns' roots, and for each row the node over the batch.
 
 use std::{io, ops::Range, sync::OnceLock};
 
@@ -13,18 +12,18 @@ use super::{
     tree::{ColumnTrees, Digest, lane, reduce},
 };
 
-/// From how many symbols on the table of all 2-byte leaves is worth the 65,536 hashes that fill it.
+/// Number of symbols from which the table of all 2-byte leaves is worth its 65,536 hashes.
 const TABLE_FROM_SYMBOLS: usize = 65_536;
 
-/// What all batches of a blob have in common.
+/// The settings that all batches of a blob share.
 pub(super) struct Job {
     pub(super) shape: Shape,
     pub(super) kernel: Kernel,
     /// Columns of a batch: a power of two, and a multiple of eight. The last batch may have fewer.
     pub(super) width: usize,
-    /// Bytes of a strip for one encoder call; a multiple of 128.
+    /// Strip size for one encoder call, in bytes; a multiple of 128.
     pub(super) strip: usize,
-    /// Bytes of a strip that is read from the source at once; a multiple of `strip`.
+    /// Strip size for one read of the source, in bytes; a multiple of `strip`.
     pub(super) stage: usize,
     /// The leaf of a symbol of zeros.
     pub(super) zero_leaf: Nodes,
@@ -54,7 +53,7 @@ impl Job {
         self.shape.filled + self.shape.n - self.shape.k1
     }
 
-    /// How many levels of a row's tree stand over one batch alone; none for the whole tree.
+    /// Levels of a row's tree that lie within one batch; `None` for the whole tree.
     fn levels(&self) -> Option<u32> {
         (self.batches() > 1).then_some(self.width.ilog2())
     }
@@ -71,7 +70,7 @@ fn zero_leaf(kernel: Kernel, symbol: usize) -> Nodes {
     first_half(&state)
 }
 
-/// Leaves of every 2-byte symbol (little-endian index), computed once in the life of the process (2 MiB).
+/// Leaves of every 2-byte symbol, by little-endian index. Computed once per process (2 MiB).
 fn leaf_table(kernel: Kernel) -> &'static [[u64; 4]] {
     static TABLE: OnceLock<Vec<[u64; 4]>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -94,7 +93,7 @@ fn first_half(state: &State) -> Nodes {
     [state[0], state[1], state[2], state[3]]
 }
 
-/// What a batch leaves behind.
+/// The result of a batch.
 pub(super) struct BatchRoots {
     /// Root of each of its columns.
     pub(super) columns: Vec<Digest>,
@@ -105,9 +104,9 @@ pub(super) struct BatchRoots {
 /// Hash states of one batch between strips.
 pub(super) struct Batch {
     columns: Range<usize>,
-    /// For each active row and eight columns; empty when symbols are hashed in one go.
+    /// For each active row and eight columns; empty when a single strip holds the symbols.
     states: Vec<State>,
-    /// Last byte of the strip before, which the leaf's prefix pushes into the next block; beside each state.
+    /// Last byte of the strip before, beside each state. The leaf's prefix shifts it into the next block.
     carries: Vec<[u8; LANES]>,
 }
 
@@ -122,7 +121,7 @@ pub(super) struct Scratch {
     hasher: LeafHasher,
     /// Leaves of eight rows.
     leaves: Vec<Nodes>,
-    /// The same with a row in each lane.
+    /// The leaves transposed, with a row in each lane.
     turned: Vec<Nodes>,
 }
 
@@ -148,8 +147,8 @@ impl Batch {
         Self { columns, states: vec![START; states], carries: vec![[0; LANES]; states] }
     }
 
-    /// Takes a strip of the source symbols, whose extension is `extension` where it is needed at all. With the last
-    /// strip, the result is there.
+    /// Takes a strip of the source symbols. `extension` is their extension, if the batch needs it. The last
+    /// strip returns the result.
     pub(super) fn absorb(
         &mut self,
         job: &Job,
@@ -182,7 +181,7 @@ impl Batch {
         Ok(roots)
     }
 
-    /// Extends and hashes part of what is staged.
+    /// Extends and hashes part of the staged strip.
     fn encode(&mut self, job: &Job, scratch: &mut Scratch, stage: Strip, part: Strip) -> Option<BatchRoots> {
         let Scratch { encoder, stage: staged, packed, zeros, hasher, leaves, turned } = scratch;
         let Shape { k1, filled, symbol, .. } = job.shape;
@@ -202,7 +201,7 @@ impl Batch {
             encoder.add_original_shard(&*zeros).expect(ENCODES);
         }
         let recovered = encoder.encode().expect(ENCODES);
-        // Not a loop over what is added and what is recovered: the last strip looks at eight rows together.
+        // Added and recovered shards share one loop: the last strip hashes eight rows together.
         let shard = |active: usize| match active.checked_sub(filled) {
             None => &packed[active * shard_bytes..][..shard_bytes],
             Some(number) => recovered.recovery(number).expect("as many as there are rows to recover"),
@@ -300,7 +299,7 @@ impl Trees {
 /// Hashes leaves, eight at a time: H(0x00 ‖ symbol).
 #[derive(Default)]
 struct LeafHasher {
-    /// For each of eight symbols: a byte for the prefix or the carry, the strip, and zeros up to whole blocks.
+    /// For each of eight symbols: a byte for the prefix or carry, the strip, and zeros up to whole blocks.
     messages: Vec<u8>,
     stride: usize,
     /// Bytes of the message before this strip, the prefix included.
@@ -312,7 +311,7 @@ struct LeafHasher {
 }
 
 impl LeafHasher {
-    /// Readies it for a strip of symbols of this size.
+    /// Prepares for a strip of symbols of this size.
     fn prepare(&mut self, part: Strip, symbol: usize) {
         self.length = part.len() + 1;
         self.before = part.start;
@@ -338,7 +337,7 @@ impl LeafHasher {
             lanes.unpack_loosely(shard, symbol, &mut message[1..]);
             carry[place] = message[self.length - 1];
         }
-        // Before the last strip there is a byte over, which is carried on.
+        // Before the last strip, one byte remains and is carried to the next.
         let length = if self.last { self.length } else { self.length - 1 };
         for start in (0..length).step_by(BLOCK_BYTES) {
             let end = length.min(start + BLOCK_BYTES);
@@ -351,7 +350,7 @@ impl LeafHasher {
         }
     }
 
-    /// Turns a block of each message into words side by side.
+    /// Loads a block of each message, so that equal words lie side by side.
     fn load(&self, start: usize, words: usize, block: &mut Block) {
         for place in 0..LANES {
             let bytes = &self.messages[place * self.stride + start..][..BLOCK_BYTES];

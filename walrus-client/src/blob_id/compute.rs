@@ -1,9 +1,12 @@
-//! The whole computation: how a blob is cut in batches and strips, and which thread does which.
+//! The whole computation: cuts a blob into batches and strips, and spreads them over threads.
 //!
-//! First the source rows are extended, then batches of columns are worked off on their own, and last the rows'
-//! trees are completed over all batches. When the extended symbols of all rows would be too much to keep, they are
-//! worked off a strip at a time, and the hash states of the batches that need them are kept between strips. So the
-//! memory depends on the number of shards only.
+//! The steps:
+//! 1. Extend the source rows.
+//! 2. Process batches of columns, each on its own.
+//! 3. Complete the rows' trees over all batches.
+//!
+//! When the extended symbols of all rows exceed the limit, they are processed strip by strip. The batches
+//! that need them keep their hash states between strips. So memory depends on the number of shards only.
 
 use std::{io, num::NonZeroUsize, sync::Mutex};
 
@@ -16,27 +19,27 @@ use super::{
     tree::{ColumnTrees, Digest, lane, pair_root, reduce},
 };
 
-/// How much is worked on at once.
+/// Limits on the work in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Bytes of work space of one encoder call.
     encoder: usize,
-    /// Most bytes of extended rows that are kept.
+    /// Most bytes of extended rows in memory.
     extension: usize,
     /// Most bytes of source rows that a batch reads.
     stage: usize,
 }
 
 impl Limits {
-    /// An encoder's work fits the cache of a core; the rest is what a machine can spare for a large blob.
+    /// An encoder's work fits the cache of a core. The other limits suit a machine's memory for a large blob.
     pub(super) const DEFAULT: Self = Self { encoder: 2 << 20, extension: 64 << 20, stage: 16 << 20 };
 }
 
-/// Shortest shard worth an encoder call, in bytes; eight strips of a block of the hash.
+/// Shortest shard worth an encoder call, in bytes: one hash block for each of eight strips.
 const MIN_SHARD_BYTES: usize = LANES * BLOCK_BYTES;
-/// Most threads: even at the highest shard count, more would wait for their part of the memory.
+/// Most threads: even at the highest shard count, more would only wait for memory.
 const MAX_THREADS: usize = 64;
-/// Most columns of a batch: with more, the leaves of eight rows leave the innermost cache.
+/// Most columns of a batch: with more, the leaves of eight rows no longer fit the innermost cache.
 const MAX_WIDTH: usize = 128;
 
 /// Roots of the trees over the rows (primary slivers) and columns (secondary slivers) of the extended matrix.
@@ -53,13 +56,13 @@ impl Roots {
     }
 }
 
-/// How the work is cut.
+/// The batches and strips of the work.
 struct Plan {
     job: Job,
-    /// Rows extended in one encoder call, and the most bytes of their symbols in it.
+    /// Rows extended in one encoder call, and the most bytes of each symbol in it.
     rows_at_once: usize,
     row_strip: usize,
-    /// Bytes of the extended symbols that are kept at once; a multiple of the job's strip, or the symbol size.
+    /// Bytes of each extended symbol held at once; a multiple of the job's strip, or the symbol size.
     extension: usize,
 }
 
@@ -67,9 +70,9 @@ impl Plan {
     fn new(shape: Shape, threads: usize, limits: Limits) -> Self {
         let Shape { n, k1, k2, symbol, .. } = shape;
         let shard = (limits.encoder / n.next_power_of_two()).max(MIN_SHARD_BYTES);
-        // Several strips are multiples of the hash's block, so that every one leaves exactly one byte over.
+        // Several strips are multiples of the hash's block, so that each leaves exactly one byte.
         let strip = (shard / LANES) / BLOCK_BYTES * BLOCK_BYTES;
-        // Every thread gets several batches, so that none waits long for the last one.
+        // Every thread gets several batches, so that no thread waits long for the last batch.
         let share = if threads == 1 { MAX_WIDTH } else { n / (2 * threads) };
         let width =
             (shard / symbol.min(strip)).min(share).min(MAX_WIDTH).min(n.next_power_of_two()).max(LANES);
@@ -83,7 +86,7 @@ impl Plan {
     }
 }
 
-/// Computes the roots, on this many threads, the caller's own included; on fewer when the system gives no more.
+/// Computes the roots on this many threads, including the caller's; on fewer when the system refuses some.
 pub(super) fn roots(
     blob: &dyn BlobSource,
     shape: Shape,
@@ -99,8 +102,8 @@ pub(super) fn roots(
 
     let strips: Vec<_> = shape.whole().split(plan.extension).collect();
     let mut extension = Extension::new(&shape, plan.extension.min(shape.symbol));
-    // With one strip, every batch is begun and ended at once. With several, that holds for batches of source
-    // columns only, and the others live from the first strip to the last.
+    // With one strip, every batch begins and ends at once. With several strips, only batches of source
+    // columns do. The other batches live from the first strip to the last.
     let lasting = if strips.len() == 1 { job.batches() } else { shape.k2 / job.width };
     if let [strip] = strips[..] {
         extend(&plan, &mut workers, rows, &mut extension, strip)?;
@@ -163,7 +166,7 @@ fn complete(job: &Job, batches: &[BatchRoots]) -> Roots {
     Roots { primary, secondary }
 }
 
-/// Buffers of a thread, made when it first needs them.
+/// Buffers of a thread, made at first use.
 #[derive(Default)]
 struct Worker {
     rows: Option<RowEncoder>,
@@ -176,7 +179,7 @@ impl Worker {
     }
 }
 
-/// Does the tasks, each on whichever worker is free, and stops at the first error.
+/// Runs the tasks, each on the next free worker, and stops at the first error.
 fn for_each<T: Send>(
     workers: &mut [Worker],
     tasks: impl Iterator<Item = T> + Send,
@@ -196,7 +199,7 @@ fn for_each<T: Send>(
     std::thread::scope(|scope| {
         let (own, others) = workers.split_last_mut().expect("there is at least one thread");
         let run = &run;
-        // Where no thread can be had, the others do its part.
+        // If the system refuses a thread, the others take its share.
         let spawn = |worker| std::thread::Builder::new().spawn_scoped(scope, move || run(worker)).ok();
         let others: Vec<_> = others.iter_mut().filter_map(spawn).collect();
         let mut result = run(own);
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn strips_batches_and_threads_do_not_change_the_roots() {
-        // The default limits put these blobs in one strip, the least ones in strips of 128 bytes.
+        // The default limits give these blobs one strip; the least limits give strips of 128 bytes.
         let least = Limits { encoder: 0, extension: 0, stage: 0 };
         let some = Limits { encoder: 1 << 16, extension: 100_000, stage: 40_000 };
         for (shards, symbols) in [

@@ -1,9 +1,9 @@
 //! BLAKE2b with a 32-byte output, eight hashes in step.
 //!
 //! Owns the compression function (RFC 7693) and nothing else. Word i of all eight hashes lies side by side
-//! ([`Words`]), so that the loop over the lanes of straight-line code becomes vector instructions: the same code is
-//! compiled for AVX-512, for AVX2, and for any machine, and the last one is the twin that the others are
-//! tested against. Everything secret-free: nothing here needs to be constant-time.
+//! ([`Words`]). So the compiler turns the loop over the lanes, whose body has no branches, into vector
+//! instructions. The same code is compiled for AVX-512, for AVX2 and for any machine; tests compare the first
+//! two with the last. Nothing here is secret or needs to be constant-time.
 
 use std::sync::OnceLock;
 
@@ -29,10 +29,10 @@ pub(super) const ZERO: Words = Words([0; LANES]);
 /// Eight nodes of 32 zero bytes.
 pub(super) const ZERO_NODES: Nodes = [ZERO; 4];
 
-/// Words of a block up to which the shorter kernel serves: inner nodes, and leaves of up to 71 bytes.
+/// Most words of a block for the shorter kernel: inner nodes, and leaves of up to 71 bytes.
 const SHORT_WORDS: usize = 9;
 const ALL_WORDS: usize = 16;
-/// First byte of what an inner node hashes.
+/// First byte of the hashed input of an inner node.
 const INNER_PREFIX: u64 = 1;
 /// Bytes that an inner node hashes: the prefix and two nodes.
 const INNER_BYTES: u64 = 65;
@@ -47,7 +47,7 @@ const IV: [u64; 8] = [
     0x1f83_d9ab_fb41_bd6b,
     0x5be0_cd19_137e_2179,
 ];
-/// The first chaining word: the parameter block says a 32-byte output, no key, sequential mode.
+/// The first chaining word; its parameter block means a 32-byte output, no key, sequential mode.
 const FIRST: u64 = IV[0] ^ 0x0101_0020;
 /// The chaining values before the first block.
 pub(super) const START: State = [
@@ -61,14 +61,14 @@ pub(super) const START: State = [
     Words([IV[7]; LANES]),
 ];
 
-/// Where a block stands in its message.
+/// The position of a block in its message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Position {
-    /// Bytes of the message up to and with this block.
+    /// Bytes of the message up to and including this block.
     pub(super) counter: u64,
     /// Whether it is the last block.
     pub(super) last: bool,
-    /// How many of its words may be other than zero.
+    /// Number of leading words that may differ from zero.
     pub(super) words: usize,
 }
 
@@ -104,8 +104,7 @@ macro_rules! round {
     };
 }
 
-/// The twelve rounds on one lane. They are written out, so that the loop over the lanes around them has no loop
-/// inside.
+/// The twelve rounds on one lane. They are unrolled, so that the loop over the lanes contains no loop.
 #[inline(always)]
 fn rounds(h: [u64; 8], m: [u64; 16], counter: u64, last: u64) -> [u64; 16] {
     let mut v = [
@@ -141,7 +140,7 @@ fn rounds(h: [u64; 8], m: [u64; 16], counter: u64, last: u64) -> [u64; 16] {
     v
 }
 
-/// One block of each lane, of which the words from `WORDS` on are zero.
+/// Compresses one block of each lane; words from `WORDS` on are zero.
 #[inline(always)]
 fn compress_lanes<const WORDS: usize>(state: &mut State, block: &Block, position: Position) {
     let last = if position.last { u64::MAX } else { 0 };
@@ -221,7 +220,7 @@ kernels!(avx512, "avx512f,avx512vl");
 /// The instruction set that the kernels use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
-    /// Whatever the build is for: the twin of the others.
+    /// The target of the build, used to check the others.
     Any,
     #[cfg(target_arch = "x86_64")]
     Avx2(HasAvx2),
@@ -244,7 +243,8 @@ macro_rules! dispatch {
     ($kernel:expr, $function:ident($($argument:expr),+)) => {
         match $kernel {
             Kernel::Any => any::$function($($argument),+),
-            // SAFETY: the function needs AVX2 and nothing else; the variant holds the proof that the machine has it.
+            // SAFETY: the function needs AVX2 and nothing else; the variant holds the proof that the machine
+            // has it.
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "a call into code for an instruction set found at run time")]
             Kernel::Avx2(HasAvx2(())) => unsafe { avx2::$function($($argument),+) },
@@ -257,7 +257,7 @@ macro_rules! dispatch {
 }
 
 impl Kernel {
-    /// All that this machine can run, the fastest last.
+    /// All kernels that this machine can run, the fastest last.
     pub(super) fn all() -> Vec<Self> {
         let mut all = vec![Self::Any];
         #[cfg(target_arch = "x86_64")]
@@ -272,13 +272,13 @@ impl Kernel {
         all
     }
 
-    /// The fastest that this machine can run.
+    /// The fastest kernel that this machine can run.
     pub(super) fn fastest() -> Self {
         static FASTEST: OnceLock<Kernel> = OnceLock::new();
         *FASTEST.get_or_init(|| Self::all().pop().unwrap_or(Self::Any))
     }
 
-    /// Takes one block of each lane into the chaining values.
+    /// Compresses one block of each lane into the chaining values.
     pub(super) fn compress(self, state: &mut State, block: &Block, position: Position) {
         if position.words <= SHORT_WORDS {
             dispatch!(self, short(state, block, position));

@@ -20,13 +20,13 @@ pub(super) struct Shape {
     pub(super) k2: usize,
     /// s: bytes of a symbol.
     pub(super) symbol: usize,
-    /// Source rows, counted from the first, that hold any of the blob; the others are zero, and so are their
+    /// Source rows, counted from the first, that hold any of the blob. The others are zero, and so are their
     /// extensions.
     pub(super) filled: usize,
 }
 
 impl Shape {
-    /// For a blob of this length, whose symbol size has been found.
+    /// The shape for a blob of this length and symbol size.
     pub(super) fn new(length: u64, shards: ShardCount, symbol: usize) -> Self {
         let (n, k1, k2) = (shards.n(), shards.rows(), shards.columns());
         let filled = length.div_ceil((k2 * symbol) as u64);
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// An encoder for counts that [`ShardCount`] has bounded; its shard size is set before each use.
+/// An encoder for counts within the bounds of [`ShardCount`]. Its shard size is set before each use.
 pub(super) struct Encoder {
     inner: ReedSolomonEncoder,
     originals: usize,
@@ -48,7 +48,7 @@ pub(super) struct Encoder {
     shard_bytes: usize,
 }
 
-/// Why the encoder takes what it is given.
+/// The reason why the encoder accepts its input.
 pub(super) const ENCODES: &str = "at most 2048 shards, all of them of the declared whole chunks";
 
 impl Encoder {
@@ -57,7 +57,7 @@ impl Encoder {
         Self { inner, originals, recovery, shard_bytes }
     }
 
-    /// Readies it for shards of this size, whole chunks.
+    /// Prepares for shards of this size, in whole chunks.
     pub(super) fn for_shards_of(&mut self, shard_bytes: usize) -> &mut ReedSolomonEncoder {
         if shard_bytes != self.shard_bytes {
             self.inner.reset(self.originals, self.recovery, shard_bytes).expect(ENCODES);
@@ -67,7 +67,7 @@ impl Encoder {
     }
 }
 
-/// The filled source rows: a blob, and zeros after its end.
+/// The filled source rows: a blob, then zeros.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) shape: Shape,
@@ -75,7 +75,7 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Reads the strip of some symbols of a row, one after another.
+    /// Reads the strip of some symbols of a row, in order.
     pub(super) fn read(
         &self,
         row: usize,
@@ -105,9 +105,9 @@ impl Rows<'_> {
     }
 }
 
-/// The strip of the symbols that extend the rows: columns k2 to n of the filled rows.
+/// A strip of the symbols that extend the rows: columns k2 to n of the filled rows.
 pub(super) struct Extension {
-    /// What part of each symbol is here.
+    /// The part of each symbol that is here.
     pub(super) strip: Strip,
     /// Bytes of a row.
     row_bytes: usize,
@@ -116,7 +116,7 @@ pub(super) struct Extension {
 }
 
 impl Extension {
-    /// Room for a strip of up to this many bytes.
+    /// Allocates for strips of up to this many bytes.
     pub(super) fn new(shape: &Shape, most: usize) -> Self {
         let row_bytes = (shape.n - shape.k2) * most;
         Self { strip: Strip { start: 0, end: 0 }, row_bytes, data: vec![0; row_bytes * shape.filled] }
@@ -131,8 +131,8 @@ impl Extension {
         }
     }
 
-    /// Readies it for a strip and cuts it in batches of rows, which can be filled at once. Every batch is its first
-    /// row and its bytes.
+    /// Prepares for a strip and cuts it into batches of rows, which can be filled in parallel. Each item is a
+    /// batch's first row and its bytes.
     pub(super) fn batches(
         &mut self,
         shape: &Shape,
@@ -147,10 +147,10 @@ impl Extension {
     }
 }
 
-/// Extends rows; one for each thread.
+/// Extends rows; each thread has its own.
 pub(super) struct RowEncoder {
     encoder: Encoder,
-    /// Symbols of a batch of rows, as they are in the source.
+    /// Symbols of a batch of rows, in source order.
     source: Vec<u8>,
     shard: Vec<u8>,
 }
@@ -161,8 +161,8 @@ impl RowEncoder {
         Self { encoder, source: Vec::new(), shard: Vec::new() }
     }
 
-    /// Extends the strip of a batch of rows, of which `batch` is the room; in parts of up to `most` bytes, so that
-    /// the work stays in a core's cache.
+    /// Extends the strip of a batch of rows into `batch`. It works in parts of up to `most` bytes, which fit
+    /// a core's cache.
     pub(super) fn extend(
         &mut self,
         rows: Rows<'_>,

@@ -1,4 +1,4 @@
-//! Slivers: what a storage node keeps of a blob, and the hashes by which it proves to.
+//! Slivers, the parts of a blob that storage nodes hold, and the hashes that prove them.
 
 use std::num::NonZeroUsize;
 
@@ -31,16 +31,16 @@ impl std::fmt::Debug for TreeRoot {
 /// The hashes of the two slivers that belong to one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SliverPair {
-    /// Of primary sliver i.
+    /// Hash of primary sliver i.
     pub primary: TreeRoot,
-    /// Of secondary sliver n-1-i.
+    /// Hash of secondary sliver n-1-i.
     pub secondary: TreeRoot,
 }
 
 /// A blob with all its slivers.
 ///
-/// A sliver's hash is the root over all n symbols of its row or column; the sliver itself is those of its symbols
-/// from which the others can be computed.
+/// A sliver's hash is the root over all n symbols of its row or column. The sliver itself holds only as many
+/// symbols as the others can be computed from.
 pub struct Encoding {
     shape: Shape,
     blob_id: BlobId,
@@ -48,14 +48,15 @@ pub struct Encoding {
     roots: Roots,
     /// All n rows of k2 symbols: the primary slivers.
     rows: Vec<u8>,
-    /// The other symbols of the source rows.
+    /// The extension symbols of the source rows.
     extension: Extension,
 }
 
 impl Encoding {
     /// Encodes a blob.
     ///
-    /// Blocking: somewhat longer than [`super::blob_id()`]. Needs some 3.5 times the blob in memory, and keeps it.
+    /// Blocks for somewhat longer than [`super::blob_id()`]. Needs some 3.5 times the blob in memory, and
+    /// holds it.
     ///
     /// # Errors
     /// [`BlobIdError::TooLarge`], found before any work or allocation.
@@ -129,13 +130,13 @@ impl Encoding {
         self.shape.symbol
     }
 
-    /// The first k2 symbols of row i; none from n on.
+    /// The first k2 symbols of row i; `None` from n on.
     #[must_use]
     pub fn primary_sliver(&self, i: usize) -> Option<&[u8]> {
         self.rows.chunks_exact(self.shape.k2 * self.shape.symbol).nth(i)
     }
 
-    /// The first k1 symbols of column j; none from n on.
+    /// The first k1 symbols of column j; `None` from n on.
     #[must_use]
     pub fn secondary_sliver(&self, j: usize) -> Option<Vec<u8>> {
         let Shape { n, k1, k2, symbol, filled } = self.shape;
@@ -153,7 +154,7 @@ impl Encoding {
         Some(sliver)
     }
 
-    /// The hashes of the slivers of pair i: of primary sliver i and secondary sliver n-1-i; none from n on.
+    /// The hashes of pair i: primary sliver i and secondary sliver n-1-i; `None` from n on.
     #[must_use]
     pub fn sliver_pair(&self, i: usize) -> Option<SliverPair> {
         let primary = TreeRoot(*self.roots.primary.get(i)?);
@@ -172,6 +173,6 @@ impl std::fmt::Debug for Encoding {
     }
 }
 
-/// Columns of a batch, and bytes of a strip of each symbol in it: the encoder's work then stays below 2 MB.
+/// Columns of a batch, and strip bytes of each symbol: this bounds the encoder's work to 2 MB.
 const COLUMNS: usize = 8;
 const STRIP: usize = 256;

@@ -1,4 +1,4 @@
-//! Blobs that are not one slice in memory: sources that can be read anywhere, and a hasher that is fed.
+//! Blobs that are not one slice in memory: sources with random access, and an incremental hasher.
 
 use std::{fs::File, io, num::NonZeroUsize};
 
@@ -10,12 +10,12 @@ use super::{
     symbol_size,
 };
 
-/// Bytes that can be read at any place, in any order, and do not change while they are.
+/// Bytes that can be read at any offset, in any order. They must not change meanwhile.
 pub trait BlobSource: Sync {
-    /// How many bytes there are.
+    /// The number of bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether the source has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -40,7 +40,7 @@ impl BlobSource for &[u8] {
     }
 }
 
-/// A file, of the length that it had when this was made.
+/// A file with the length it had when this was made.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -48,11 +48,11 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Takes a file that is open for reading. Its length is asked for now; the file must not be written
-    /// to as long as this is used, or what is computed from it has no meaning.
+    /// Takes a file that is open for reading, and reads its length now. Writing to the file while this is
+    /// used makes every result meaningless.
     ///
     /// # Errors
-    /// Whatever asking for the length gives.
+    /// Any error of reading the length.
     pub fn new(file: File) -> io::Result<Self> {
         let length = file.metadata()?.len();
         Ok(Self { file, length })
@@ -86,10 +86,10 @@ impl BlobSource for FileSource {
     }
 }
 
-/// Why a source has no blob ID.
+/// The reason why a source has no blob ID.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobSourceError {
-    /// More than the encoding can hold, found before anything is read.
+    /// The blob exceeds the encoding; found before anything is read.
     #[error(transparent)]
     TooLarge(#[from] BlobIdError),
     /// The source could not be read.
@@ -97,13 +97,16 @@ pub enum BlobSourceError {
     Read(#[from] io::Error),
 }
 
-/// The Walrus blob ID of a source, in memory that depends on the number of shards and not on the length.
+/// The Walrus blob ID of a source. Memory depends on the number of shards, not on the length.
 ///
-/// Up to 64 MiB are for the symbols that extend the rows, 16 MiB for what is read at once, and the hash states of
-/// the extending columns take 22 MB at 1000 shards: there some 105 MB in all (measured: 23 MB for a blob of 10 MiB,
-/// 56 MB for 64 MiB, 102 MB for 512 MiB). At 10 shards it is 15 MB at most. Every byte is read twice, once for the
-/// extension of the rows and once for the columns; above some 110 MB at 1000 shards, in pieces of 512 bytes and
-/// more.
+/// The memory at 1000 shards is some 105 MB in all:
+/// - up to 64 MiB for the symbols that extend the rows,
+/// - 16 MiB for one read,
+/// - 22 MB for the hash states of the extending columns.
+///
+/// Measured: 23 MB for a blob of 10 MiB, 56 MB for 64 MiB, 102 MB for 512 MiB. At 10 shards it is 15 MB at
+/// most. Every byte is read twice: for the rows' extension and for the columns. For blobs
+/// above some 110 MB at 1000 shards, reads are in pieces of 512 bytes and more.
 ///
 /// # Errors
 /// [`BlobSourceError::TooLarge`] before any read, or [`BlobSourceError::Read`].
@@ -126,24 +129,24 @@ pub fn blob_id_of_threads(
     Ok(id_from_root(length, &roots.pairs()))
 }
 
-/// The bytes given to a [`BlobIdHasher`] were more or fewer than announced.
+/// More or fewer bytes were given to a [`BlobIdHasher`] than announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{given} bytes came, but {announced} were announced")]
 pub struct BlobLengthError {
     /// The length given to [`BlobIdHasher::new`].
     pub announced: u64,
-    /// Bytes that came, the refused ones included.
+    /// Bytes received, including refused bytes.
     pub given: u64,
 }
 
-/// Bytes of a segment that the hasher keeps.
+/// Bytes of one segment of the hasher.
 const SEGMENT_BYTES: usize = 1 << 20;
 
-/// Computes the blob ID of bytes that come in pieces. The length must be known from the start, since the whole
-/// encoding depends on it.
+/// Computes the blob ID of bytes that arrive in pieces. The whole encoding depends on the length, so it must
+/// be known from the start.
 ///
-/// It keeps the bytes, since every column of symbols has some of the blob's first and last ones: memory is what has
-/// come so far, rounded up to whole MiB, and at the end what [`blob_id_of`] needs.
+/// It holds the bytes, since every column of symbols contains some of the blob's first and last bytes. Memory
+/// is the bytes so far, rounded up to whole MiB. The end needs as much as [`blob_id_of`] on top.
 #[derive(Debug)]
 pub struct BlobIdHasher {
     shards: ShardCount,
@@ -152,7 +155,7 @@ pub struct BlobIdHasher {
 }
 
 impl BlobIdHasher {
-    /// Expects this many bytes. Nothing is allocated in proportion to them before they come.
+    /// Expects this many bytes. Allocates nothing in proportion to them before they arrive.
     ///
     /// # Errors
     /// [`BlobIdError::TooLarge`].
@@ -164,7 +167,7 @@ impl BlobIdHasher {
     /// Takes the next bytes.
     ///
     /// # Errors
-    /// [`BlobLengthError`] when they are more than announced; none of them is taken then.
+    /// [`BlobLengthError`] when the total exceeds the announced length; the call then takes no byte.
     pub fn update(&mut self, mut bytes: &[u8]) -> Result<(), BlobLengthError> {
         let given = self.segments.length + bytes.len() as u64;
         if given > self.announced {
@@ -178,7 +181,7 @@ impl BlobIdHasher {
         Ok(())
     }
 
-    /// The ID. All the work is done here, as in [`super::blob_id()`]: blocking.
+    /// The ID. Does all the work and blocks, as [`super::blob_id()`] does.
     ///
     /// # Errors
     /// [`BlobLengthError`] when fewer bytes came than announced.
@@ -192,7 +195,7 @@ impl BlobIdHasher {
     }
 }
 
-/// Bytes in memory that grow without being moved.
+/// Bytes in memory that grow without moves.
 #[derive(Debug, Default)]
 struct Segments {
     full: Vec<Vec<u8>>,
@@ -200,13 +203,13 @@ struct Segments {
 }
 
 impl Segments {
-    /// Bytes that fit before a new segment begins.
+    /// Bytes that fit before a new segment starts.
     fn room(&self) -> usize {
         let used = self.full.last().map_or(0, Vec::len) % SEGMENT_BYTES;
         SEGMENT_BYTES - used
     }
 
-    /// Appends bytes, no more than there is room for.
+    /// Appends bytes, no more than [`Self::room`].
     fn push(&mut self, bytes: &[u8]) {
         match self.full.last_mut() {
             Some(last) if last.len() < SEGMENT_BYTES => last.extend_from_slice(bytes),

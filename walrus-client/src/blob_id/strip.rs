@@ -1,9 +1,10 @@
-//! Symbols as the Reed-Solomon code sees them.
+//! The layout of symbols for the Reed-Solomon code.
 //!
-//! The code works on 16-bit elements, each on its own, so the elements of many symbols can go through one encoder
-//! call as one long *lane shard*; and a symbol can be worked off in strips. In every 64-byte chunk of a symbol (the
-//! last may be shorter) of c bytes, element i is the byte pair (i, c/2 + i), as in `reed-solomon-simd`. A lane
-//! shard consists of whole chunks, so a short chunk's two runs are moved apart: this module does that.
+//! The code works on independent 16-bit elements. So one encoder call can take the elements of many symbols
+//! as one long *lane shard*, and a symbol can be processed in strips. A symbol consists of 64-byte chunks;
+//! the last may be shorter. In a chunk of c bytes, element i is the byte pair (i, c/2 + i), as in
+//! `reed-solomon-simd`. A lane shard consists of whole chunks, so this module moves a short chunk's two runs
+//! apart.
 
 use std::ops::Range;
 
@@ -11,10 +12,11 @@ use std::ops::Range;
 pub(super) const CHUNK: usize = 64;
 /// Elements in a chunk.
 const HALF: usize = CHUNK / 2;
-/// Bytes that must follow the last symbol of a buffer given to [`Lanes`]: runs are copied in fixed sizes.
+/// Bytes that must follow the last symbol in a buffer for [`Lanes`]: runs are copied in fixed sizes.
 pub(super) const SLACK: usize = HALF;
 
-/// Part of every symbol: from byte `start`, a multiple of 64, to byte `end`, another one or the symbol's end.
+/// Part of every symbol: from byte `start`, a multiple of 64, to byte `end`, another multiple or the symbol's
+/// end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Strip {
     pub(super) start: usize,
@@ -26,33 +28,33 @@ impl Strip {
         self.end - self.start
     }
 
-    /// Cuts it in strips of this many bytes, the last of which may be shorter.
+    /// Cuts it into strips of this many bytes; the last may be shorter.
     pub(super) fn split(self, most: usize) -> impl Iterator<Item = Self> {
         let end = self.end;
         (self.start..end).step_by(most).map(move |start| Self { start, end: end.min(start + most) })
     }
 
-    /// Where this strip's bytes are among those of another one that holds it.
+    /// The position of this strip's bytes in those of an enclosing strip.
     pub(super) fn within(self, outer: Self) -> Range<usize> {
         self.start - outer.start..self.end - outer.start
     }
 }
 
-/// How the same strip of several symbols lies in a lane shard: first all whole chunks, symbol by symbol, then the
-/// short ones in slots of 1, 2, 4, 8, 16 or 32 elements.
+/// The layout of one strip of several symbols in a lane shard. All whole chunks come first, symbol by symbol.
+/// The short chunks follow in slots of 1, 2, 4, 8, 16 or 32 elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lanes {
     /// Symbols in the shard.
     count: usize,
     /// Bytes of whole chunks in a strip.
     whole: usize,
-    /// Elements of the short chunk; 0 for none.
+    /// Elements of the short chunk; 0 if there is none.
     tail: usize,
-    /// Elements between two short chunks.
+    /// Elements between the starts of two short chunks.
     slot: usize,
 }
 
-/// Runs `$body` with the constant `$slot` for the number of elements of a slot.
+/// Runs `$body` with a constant `$slot`, the elements of a slot.
 macro_rules! with_slot {
     ($value:expr, $slot:ident => $body:expr) => {
         match $value {
@@ -85,7 +87,7 @@ macro_rules! with_slot {
 }
 
 impl Lanes {
-    /// For strips of `length` bytes, an even number, of `count` symbols.
+    /// The layout for strips of `length` bytes, an even number, of `count` symbols.
     pub(super) fn new(count: usize, length: usize) -> Self {
         let tail = length % CHUNK / 2;
         Self { count, whole: length - length % CHUNK, tail, slot: tail.next_power_of_two() }
@@ -97,14 +99,14 @@ impl Lanes {
         self.count * self.whole + tails
     }
 
-    /// Where the first run of a symbol's short chunk begins; the second one is 32 bytes on.
+    /// Start of the first run of a symbol's short chunk; the second run is 32 bytes further.
     fn tail_at(&self, symbol: usize) -> usize {
         let element = symbol * self.slot;
         self.count * self.whole + element / HALF * CHUNK + element % HALF
     }
 
-    /// Fills a lane shard with symbols, each of which begins `stride` bytes after the one before it. `symbols` goes
-    /// on for [`SLACK`] bytes after the last one.
+    /// Fills a lane shard with symbols that begin `stride` bytes apart. `symbols` continues for [`SLACK`]
+    /// bytes after the last symbol.
     pub(super) fn pack(&self, symbols: &[u8], stride: usize, shard: &mut [u8]) {
         if self.whole > 0 {
             for (symbol, target) in
@@ -123,7 +125,7 @@ impl Lanes {
         }
     }
 
-    /// Takes one symbol out of a lane shard. What follows it in `target`, up to [`SLACK`] bytes, becomes zero.
+    /// Copies one symbol out of a lane shard. Zeros up to [`SLACK`] bytes after it in `target`.
     pub(super) fn unpack_loosely(&self, shard: &[u8], symbol: usize, target: &mut [u8]) {
         target[..self.whole].copy_from_slice(&shard[symbol * self.whole..][..self.whole]);
         if self.tail > 0 {
@@ -137,7 +139,7 @@ impl Lanes {
         }
     }
 
-    /// Takes one symbol out of a lane shard, and touches nothing else.
+    /// Copies one symbol out of a lane shard, and touches nothing else.
     pub(super) fn unpack(&self, shard: &[u8], symbol: usize, target: &mut [u8]) {
         let (whole, tail) = target.split_at_mut(self.whole);
         whole.copy_from_slice(&shard[symbol * self.whole..][..self.whole]);
@@ -149,8 +151,8 @@ impl Lanes {
         }
     }
 
-    /// Eight 2-byte symbols as little-endian numbers, the first of which is a multiple of 8; where there are fewer,
-    /// the rest is meaningless. For strips of 2 bytes only.
+    /// Eight 2-byte symbols as little-endian numbers. `first` is a multiple of 8. Numbers past the last
+    /// symbol are meaningless. For strips of 2 bytes only.
     pub(super) fn pairs(&self, shard: &[u8], first: usize) -> [u16; 8] {
         debug_assert!(self.whole == 0 && self.tail == 1 && first.is_multiple_of(8));
         let at = self.tail_at(first);
@@ -158,7 +160,7 @@ impl Lanes {
     }
 }
 
-/// Copies a number of bytes that the compiler knows.
+/// Copies a constant number of bytes.
 #[inline(always)]
 fn copy<const COUNT: usize>(from: &[u8], to: &mut [u8]) {
     to[..COUNT].copy_from_slice(&from[..COUNT]);

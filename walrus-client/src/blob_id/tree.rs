@@ -1,7 +1,7 @@
 //! Walrus's Merkle trees, eight at a time.
 //!
-//! leaf(x) = H(0x00 ‖ x), inner(l, r) = H(0x01 ‖ l ‖ r), H being BLAKE2b with a 32-byte output. A level of more
-//! than one node and an odd count gets a node of 32 zero bytes appended.
+//! leaf(x) = H(0x00 ‖ x), inner(l, r) = H(0x01 ‖ l ‖ r). H is BLAKE2b with a 32-byte output. A level with an
+//! odd count of more than one node gets a node of 32 zero bytes appended.
 
 use super::kernel::{Kernel, Nodes, ZERO_NODES};
 
@@ -11,7 +11,7 @@ pub(super) type Digest = [u8; 32];
 const LEAF_PREFIX: u8 = 0;
 const INNER_PREFIX: u8 = 1;
 
-/// BLAKE2b with a 32-byte output (a parameter of the hash, not a truncation) of parts put together.
+/// BLAKE2b of concatenated parts with a 32-byte output (a parameter of the hash, not a truncation).
 pub(super) fn hash(parts: &[&[u8]]) -> Digest {
     let mut state = blake2b_simd::Params::new().hash_length(32).to_state();
     for part in parts {
@@ -29,8 +29,8 @@ pub(super) fn lane(nodes: &Nodes, lane: usize) -> Digest {
     digest
 }
 
-/// Eight trees of one size, lane by lane: hashes one level of each after another, in place, until `levels` are
-/// done or each has a single node, which is returned.
+/// Reduces eight trees of one size, one in each lane, level by level in place. Stops after `levels`, or when
+/// each tree has a single node. Returns the first nodes.
 pub(super) fn reduce(kernel: Kernel, nodes: &mut [Nodes], levels: Option<u32>) -> Nodes {
     let mut count = nodes.len();
     let mut level = 0;
@@ -46,11 +46,11 @@ pub(super) fn reduce(kernel: Kernel, nodes: &mut [Nodes], levels: Option<u32>) -
     nodes[0]
 }
 
-/// Trees over columns that are given row by row, eight columns in a group. Keeps one pending node for each level, so
-/// its memory does not depend on the number of rows.
+/// Trees over columns that arrive row by row, eight columns in a group. Holds one pending node for each
+/// level, so its memory grows only with the logarithm of the rows.
 pub(super) struct ColumnTrees {
     kernel: Kernel,
-    /// Rows taken so far: bit i says that level i has a pending node.
+    /// Rows taken so far: bit i means that level i has a pending node.
     count: usize,
     /// For each level, the pending node of each group.
     pending: Vec<Vec<Nodes>>,
@@ -61,12 +61,12 @@ impl ColumnTrees {
         Self { kernel, count: 0, pending: Vec::new() }
     }
 
-    /// Takes the leaves of the next row; they are overwritten.
+    /// Takes the leaves of the next row, and overwrites them.
     pub(super) fn push(&mut self, leaves: &mut [Nodes]) {
         self.push_at(0, leaves);
     }
 
-    /// Takes nodes of a level, under which 2^level rows lie. The count so far is a multiple of that.
+    /// Takes nodes of a level, each over 2^level rows. The count so far is a multiple of that number.
     fn push_at(&mut self, mut level: usize, nodes: &mut [Nodes]) {
         let rows = 1 << level;
         while self.count >> level & 1 == 1 {
@@ -82,7 +82,7 @@ impl ColumnTrees {
         self.count += rows;
     }
 
-    /// Takes rows that all have this leaf, in as many steps as there are levels.
+    /// Takes rows that all have this leaf, in a number of steps that grows with the levels.
     pub(super) fn push_equal(&mut self, mut rows: usize, leaf: &Nodes, groups: usize) {
         let mut subtrees = vec![*leaf];
         while rows > 0 {
@@ -98,7 +98,7 @@ impl ColumnTrees {
 
     /// The roots. At least one row has been taken.
     pub(super) fn finish(self) -> Vec<Nodes> {
-        // The node that completes what lies to the right of the pending ones, if there is any.
+        // The node right of the pending nodes of the level, if there is any.
         let mut carried: Option<Vec<Nodes>> = None;
         for (level, pending) in self.pending.into_iter().enumerate() {
             let before = self.count >> level;

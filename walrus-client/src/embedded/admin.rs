@@ -1,7 +1,7 @@
-//! What tests and the testnet's demo need and no store should offer: changing what lies under an ID.
+//! Hooks for tests and the testnet's demo that no real store should offer: they change the content of an ID.
 //!
-//! Two forms: [`Admin`] inside the process, and a router for a store that runs as a process of its own. The
-//! router is never part of the public one, and [`EmbeddedStore::serve_admin`] serves it on loopback only.
+//! Two forms: [`Admin`] inside the process, and a router for a store in its own process. The router is never
+//! part of the public one, and [`EmbeddedStore::serve_admin`] serves it on loopback only.
 
 use std::time::Duration;
 
@@ -25,21 +25,21 @@ use super::{
 };
 use crate::{MAX_HEAD_BYTES, wire::reason};
 
-/// Most blobs listed at once: some megabytes of JSON.
+/// Most blobs in one list: some megabytes of JSON.
 const MAX_LISTED: usize = 100_000;
 
-/// Hooks for tests, taken from [`EmbeddedStore::admin`]. Everything they change is flushed when they return.
+/// Hooks for tests, from [`EmbeddedStore::admin`]. Every change is flushed before they return.
 #[derive(Debug, Clone)]
 pub struct Admin {
     store: EmbeddedStore,
 }
 
-/// What PUTs of one blob came to since the store was opened. Those whose answer was lost are in it.
+/// Counts of one blob's PUTs since the store was opened, lost answers included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PutCounts {
     /// PUTs that were stored or found stored.
     pub puts: u64,
-    /// Blob objects bought: more than one means that somebody paid twice.
+    /// Bought blob objects: more than one means a double payment.
     pub bought: u64,
 }
 
@@ -50,13 +50,18 @@ impl EmbeddedStore {
         Admin { store: self.clone() }
     }
 
-    /// The hooks for tests as routes: GET, PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`, PUT `/admin/heads`,
-    /// GET `/admin/puts` and `/admin/puts/{id}`, GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]), GET
-    /// `/admin/usage`, and GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` to move it forward by). Whoever
-    /// reaches it can change everything.
+    /// The hooks for tests as routes:
+    /// - GET, PUT and DELETE `/admin/blobs/{id}`, GET `/admin/blobs`;
+    /// - PUT `/admin/heads`;
+    /// - GET `/admin/puts` and `/admin/puts/{id}`;
+    /// - GET and PUT `/admin/faults` (the text form of a [`FaultPlan`]);
+    /// - GET `/admin/usage`;
+    /// - GET and PUT `/admin/clock` (`?epochs=` or `?seconds=` move it forward).
     ///
-    /// PUT `/admin/heads` skips the rule of rising sequence numbers and the expiry; with `?key=` (hex) it
-    /// skips the validator too, with `sequence` and `expires_ms` as given (0 and never when not).
+    /// Any client that reaches them can change everything.
+    ///
+    /// PUT `/admin/heads` skips the expiry and the rule of rising sequence numbers. With `?key=` (hex) it
+    /// also skips the validator, and takes the given `sequence` and `expires_ms` (by default 0 and never).
     pub fn admin_router(&self) -> Router {
         Router::new()
             .route("/admin/blobs", get(list_blobs))
@@ -73,7 +78,7 @@ impl EmbeddedStore {
 }
 
 impl Admin {
-    /// Puts other bytes under an ID, which then no longer fits them. True when the ID was stored before.
+    /// Puts other bytes under an ID, which then no longer matches them. True when the ID was stored before.
     ///
     /// # Errors
     /// [`StoreError`] when the quota or the disk refuses.
@@ -83,7 +88,7 @@ impl Admin {
         Ok(replaced.await.map_err(WriteError::from)?)
     }
 
-    /// Forgets a blob. True when it was stored.
+    /// Removes a blob. True when it was stored.
     ///
     /// # Errors
     /// [`StoreError`] when the disk fails.
@@ -92,7 +97,7 @@ impl Admin {
         Ok(blocking(move || inner.disk.remove(id)).await.map_err(WriteError::from)?)
     }
 
-    /// Makes `id` serve the bytes that `target` has now.
+    /// Makes `id` serve the present bytes of `target`.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when `target` is not stored.
@@ -112,20 +117,20 @@ impl Admin {
         Ok(blocking(move || inner.disk.list(MAX_LISTED)).await)
     }
 
-    /// What PUTs of a blob came to since the store was opened.
+    /// Counts of a blob's PUTs since the store was opened.
     #[must_use]
     pub fn put_counts(&self, id: BlobId) -> PutCounts {
         self.store.inner.put_counts().get(&id).copied().unwrap_or_default()
     }
 
-    /// What PUTs came to since the store was opened, for each of at most 100,000 blobs, in no order.
+    /// Counts of PUTs since the store was opened, for at most 100,000 blobs, unordered.
     #[must_use]
     pub fn all_put_counts(&self) -> Vec<(BlobId, PutCounts)> {
         self.store.inner.put_counts().iter().map(|(id, counts)| (*id, *counts)).collect()
     }
 
-    /// Moves the clock that epochs run by forward, for good, and removes what is then over. Heads and tokens, which
-    /// others date by their own clocks, keep their time.
+    /// Moves the epochs' clock forward for good, and removes content that then is expired. Heads and tokens
+    /// keep their time, since other clocks date them.
     ///
     /// # Errors
     /// [`StoreError`] when the disk fails.
@@ -137,22 +142,22 @@ impl Admin {
         Ok(epoch)
     }
 
-    /// Puts another plan of faults in force, and begins to count requests again.
+    /// Installs another fault plan, and restarts the request counts.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.store.inner.faults.set(plan);
     }
 
-    /// The plan of faults in force.
+    /// The fault plan in force.
     #[must_use]
     pub fn faults(&self) -> FaultPlan {
         self.store.inner.faults.plan()
     }
 
-    /// Stores a head record whatever it replaces. With `identity` it need not even be one; without, the
+    /// Stores any head record over any other. With `identity`, it need not be a valid record; otherwise the
     /// validator names its key.
     ///
     /// # Errors
-    /// [`StoreError`] when it is too long, not valid, or the disk refuses.
+    /// [`StoreError`] when it is too long or invalid, or the disk refuses.
     pub async fn force_head(
         &self,
         record: Vec<u8>,
@@ -197,7 +202,7 @@ async fn replace_blob(
     Ok(Json(serde_json::json!({ "existed": existed })).into_response())
 }
 
-/// What is stored under an ID, right or wrong, whatever faults the public routes show.
+/// The stored bytes of an ID, right or wrong, regardless of faults on the public routes.
 async fn read_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Response, AdminError> {
     let limit = admin.store.inner.config.max_put_bytes;
     Ok(admin.store.get(parse_id(&id)?, limit).await?.into_response())
@@ -210,7 +215,7 @@ async fn remove_blob(State(admin): State<Admin>, Path(id): Path<String>) -> Resu
     Err(StoreError::NotFound.into())
 }
 
-/// A blob and what its PUTs came to.
+/// A blob and the counts of its PUTs.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Counted {
@@ -253,7 +258,7 @@ async fn usage(State(admin): State<Admin>) -> Response {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClockQuery {
-    /// To the beginning of the next epoch but so many, less one.
+    /// Epochs to move forward: 1 moves to the start of the next epoch.
     #[serde(default)]
     epochs: u32,
     #[serde(default)]
@@ -301,7 +306,7 @@ fn parse_id(text: &str) -> Result<BlobId, AdminError> {
     text.parse().map_err(|_| AdminError(Refusal::invalid_id()))
 }
 
-/// An admin request that failed; on loopback and for tests, so its text is the store's own.
+/// A failed admin request. It serves tests on loopback, so its text is the store's own.
 struct AdminError(Refusal);
 
 impl From<StoreError> for AdminError {

@@ -1,6 +1,6 @@
 //! The embedded store's answers, in the shapes of Walrus's daemon.
 //!
-//! Pure: from what happened to status, headers and JSON. No internal text of an error leaves here.
+//! Pure: from results to status, headers and JSON. No internal error text leaves here.
 
 use std::borrow::Cow;
 
@@ -22,16 +22,16 @@ use crate::{
 
 /// Walrus bills encoded bytes in units of 1 MiB.
 const STORAGE_UNIT_BYTES: u64 = 1024 * 1024;
-/// Price of a unit for each epoch. Together with [`WRITE_PRICE`] it gives the 132,300 of Walrus's published
-/// example (63 units, one epoch); how the sum is divided is this store's choice.
+/// Price of a unit for each epoch. With [`WRITE_PRICE`] it gives the 132,300 of Walrus's published example
+/// (63 units, one epoch). This store chose how to divide the sum.
 const EPOCH_PRICE: u64 = 100;
 /// Price of writing a unit.
 const WRITE_PRICE: u64 = 2_000;
 
-/// The domain that Walrus's publisher names when a token is refused.
+/// The domain in Walrus's publisher's answers to a refused token.
 const AUTH_DOMAIN: &str = "auth.publisher.walrus.space";
 
-/// A refusal: what becomes an error answer.
+/// A refusal, which becomes an error answer.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Walrus's JSON shape.
@@ -57,7 +57,7 @@ impl Refusal {
         Self::Json { status, name, reason, message, domain: ERROR_DOMAIN }
     }
 
-    /// What is wrong with a token.
+    /// A refusal of a token.
     pub(super) fn auth(status: StatusCode, reason: &'static str, message: &'static str) -> Self {
         let name =
             if status == StatusCode::BAD_REQUEST { "FAILED_PRECONDITION" } else { status_name(status) };
@@ -88,7 +88,7 @@ impl Refusal {
     }
 }
 
-/// Google's name for a status, as Walrus's daemon puts it into its errors.
+/// Google's name for a status, as in the errors of Walrus's daemon.
 fn status_name(status: StatusCode) -> &'static str {
     match status.as_u16() {
         400 => "INVALID_ARGUMENT",
@@ -159,7 +159,7 @@ impl From<DiskError> for Refusal {
     }
 }
 
-/// The answer to a PUT. `length` is that of the blob, which the shard count can encode.
+/// The answer to a PUT. `length` is the blob's, which the shard count can encode.
 pub(super) fn store_result(
     id: BlobId,
     length: u64,

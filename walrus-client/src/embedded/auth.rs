@@ -1,8 +1,9 @@
-//! Publisher tokens: who may PUT, and what.
+//! Publisher tokens: the permission to PUT, and its bounds.
 //!
-//! A token is a JWT that is signed with HS256 and a secret that the store shares with whoever hands tokens out. It has
-//! an expiry (`exp`) and an ID (`jti`) that is taken once, and may bound the blob that it pays for. Statuses, reasons
-//! and the order of the checks are those of Walrus's publisher. Neither a token nor the secret ever reaches a log.
+//! A token is a JWT, signed with HS256 and a secret that the store shares with the issuer of tokens. It has
+//! an expiry (`exp`) and an ID (`jti`) that is accepted once, and may bound the blob that it pays for.
+//! Statuses, reasons and the order of the checks are those of Walrus's publisher. Neither a token nor the
+//! secret ever reaches a log.
 
 use std::fmt;
 
@@ -19,10 +20,10 @@ use super::{
 };
 use crate::{jwt::MIN_JWT_SECRET_BYTES, wire::reason};
 
-/// How long after its expiry a token is still taken, for clocks that differ.
+/// How long after its expiry a token is still accepted, for clocks that differ.
 const LEEWAY_S: u64 = 60;
 
-/// The secret that publisher tokens are signed with. Its memory is wiped when it is dropped.
+/// The secret that signs publisher tokens. Its memory is wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JwtSecret(Zeroizing<Vec<u8>>);
 
@@ -35,7 +36,7 @@ pub struct JwtSecretError {
 }
 
 impl JwtSecret {
-    /// Takes the bytes as they are.
+    /// Takes the bytes unchanged.
     ///
     /// # Errors
     /// [`JwtSecretError`] for fewer than [`MIN_JWT_SECRET_BYTES`].
@@ -54,7 +55,7 @@ impl fmt::Debug for JwtSecret {
     }
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Deserialize)]
 pub(super) struct Claim {
     exp: i64,
@@ -66,16 +67,16 @@ pub(super) struct Claim {
     max_size: Option<u64>,
 }
 
-/// What a request asks for, as far as a token may bound it.
+/// The parts of a request that a token may bound.
 pub(super) struct Asked<'a> {
     pub(super) epochs: u32,
     pub(super) send_object_to: Option<&'a str>,
-    /// Bytes of the body: at least, and at most where that is known.
+    /// Bytes of the body: the minimum, and the maximum if known.
     pub(super) body: (u64, Option<u64>),
 }
 
 impl EmbeddedStore {
-    /// Checks the token of a PUT and uses it up. `None` when the store wants none.
+    /// Checks the token of a PUT and uses it up. `None` when the store requires none.
     pub(super) async fn authorize(
         &self,
         headers: &HeaderMap,
@@ -109,10 +110,10 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
     token.ok_or_else(|| refuse("invalid HTTP header (authorization)"))
 }
 
-/// Checks signature and time. The second value is until when the token's ID has to be remembered.
+/// Checks signature and time. The second value is the time until which the token's ID must be remembered.
 fn verify(secret: &JwtSecret, token: &str, now_s: u64) -> Result<(Claim, u64), Refusal> {
     let mut validation = Validation::new(Algorithm::HS256);
-    // By the store's own clock, below.
+    // The store's own clock decides, below.
     validation.validate_exp = false;
     validation.required_spec_claims.clear();
     let key = DecodingKey::from_secret(&secret.0);
@@ -148,7 +149,7 @@ fn inconsistent() -> Refusal {
 }
 
 impl Claim {
-    /// Checks what is known before the body has come.
+    /// Checks all facts known before the body arrives.
     fn allows(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
         if self.size.is_some() && self.max_size.is_some() {
             return Err(inconsistent());

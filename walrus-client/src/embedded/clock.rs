@@ -1,4 +1,4 @@
-//! Time as the store sees it: a clock that can be set, and the epochs that it divides into.
+//! The store's time: a clock that can be set, and its epochs.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ impl Clock {
         })
     }
 
-    /// A clock that stands still.
+    /// A stopped clock.
     #[must_use]
     pub fn fixed(now_ms: u64) -> Self {
         Self::new(move || now_ms)
@@ -44,29 +44,29 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Epochs of equal length since an anchor. Kept on disk, so that a restart does not change them.
+/// Epochs of equal length since an anchor. They are on disk, so a restart does not change them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Epochs {
     /// The epoch that began at `anchor_ms`.
     anchor_epoch: u64,
     anchor_ms: u64,
     duration_ms: u64,
-    /// By how much the clock was moved forward.
+    /// Total forward shift of the clock.
     shift_ms: u64,
 }
 
-/// What the current epoch is, and the next one.
+/// The current epoch and the time to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpochInfo {
     /// The current epoch.
     pub epoch: u64,
-    /// Time until the next one, in milliseconds.
+    /// Time until the next epoch, in milliseconds.
     pub until_next_ms: u64,
 }
 
 impl Epochs {
-    /// Epochs of which the first begins now.
+    /// Epochs whose first begins now.
     pub(super) fn new(first: u64, duration: Duration, now_ms: u64) -> Self {
         let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1);
         Self { anchor_epoch: first, anchor_ms: now_ms, duration_ms, shift_ms: 0 }
@@ -81,13 +81,13 @@ impl Epochs {
         }
     }
 
-    /// The same with the clock moved forward.
+    /// The same epochs with the clock moved forward.
     pub(super) fn moved(self, forward: Duration) -> Self {
         let forward = u64::try_from(forward.as_millis()).unwrap_or(u64::MAX);
         Self { shift_ms: self.shift_ms.saturating_add(forward), ..self }
     }
 
-    /// The same, with epochs of another length from now on: the current one begins anew.
+    /// The same epochs with another length from now on: the current epoch starts again.
     pub(super) fn with_duration(self, duration: Duration, now_ms: u64) -> Self {
         let renewed = Self::new(self.at(now_ms).epoch, duration, now_ms.saturating_add(self.shift_ms));
         if renewed.duration_ms == self.duration_ms {

@@ -1,13 +1,23 @@
-//! What the embedded store keeps on disk, and the only code that touches it.
+//! The embedded store's data on disk, and the only code that touches it.
 //!
-//! Three things: files with the blobs' bytes, each of which says what it is ([`files`]); the log of the index, in two
-//! copies ([`journal`]); and files set aside. The index itself is in memory, made from the log and the files at every start
-//! ([`open`]). Everything carries checksums, so torn, altered or misplaced bytes are found at open and at every read,
-//! reported, and never served; a damaged index costs no blob. All functions block (disk): callers run them off the reactor.
-//! A write returns only once it is on disk; writers at about the same time share a sync.
+//! The folder holds three things:
+//! - files with the blobs' bytes, each of which describes itself ([`files`]),
+//! - the log of the index, in two copies ([`journal`]),
+//! - quarantined files.
 //!
-//! Order of a PUT: the file is written and synced, gets its final name, the folder is synced, the log gets an entry, and a
-//! replaced file is removed. A crash leaves the old file, the new one or both, and the newest whole one counts.
+//! Every start builds the index in memory from the log and the files ([`open`]). Checksums cover everything.
+//! So torn, altered or misplaced bytes are found at open and at every read, reported, and never served. A
+//! damaged index costs no blob. All functions block on the disk: callers run them off the reactor. A write
+//! returns only once it is on disk; concurrent writers share a sync.
+//!
+//! The order of a PUT:
+//! 1. Write and sync the file.
+//! 2. Rename it to its final name.
+//! 3. Sync the folder.
+//! 4. Append an entry to the log.
+//! 5. Remove a replaced file.
+//!
+//! A crash leaves the old file, the new one or both; the newest whole file counts.
 
 mod collect;
 mod commit;
@@ -59,10 +69,10 @@ pub(super) use tokens::TokenError;
 use trailer::Trailer;
 use turns::Turns;
 
-/// How often a read looks again when the file that its record named was replaced in between.
+/// Tries of a read whose file is replaced after the index lookup.
 const READ_ATTEMPTS: u32 = 5;
 
-/// Why a disk operation failed.
+/// The reason why a disk operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
     #[error("the storage quota of {quota} bytes is exhausted")]
@@ -87,40 +97,40 @@ impl From<io::Error> for DiskError {
     }
 }
 
-/// For how long a blob is to be kept.
+/// The conditions of a PUT.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Term {
     pub(super) permanent: bool,
     pub(super) force: bool,
-    /// Whether the object is to be shared.
+    /// Whether the object becomes shared.
     pub(super) share: bool,
     /// Number of epochs.
     pub(super) epochs: u32,
 }
 
-/// What a PUT did.
+/// The result of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     /// It bought a new object.
     New(Object),
-    /// This permanent object keeps it for long enough already.
+    /// This permanent object already lives long enough.
     AlreadyCertified(Object),
 }
 
 /// The folder's files, and the index of them.
 pub(super) struct Disk {
-    /// Held over read-decide-append, never over a sync, but while the log is written anew.
+    /// Held over read-decide-append and over a rewrite of the log, but otherwise never over a sync.
     state: Mutex<State>,
     folder: Folder,
     turns: Turns,
-    /// Syncs of the folder, before the index names what is new in it.
+    /// Syncs of the folder, which precede index entries for new files.
     names: Committer,
     /// Syncs of the log.
     records: Committer,
     health: Arc<Health>,
     clock: Clock,
     epochs: Mutex<Epochs>,
-    /// The highest epoch seen: a clock that is set back does not bring one back.
+    /// The highest epoch so far: setting the clock back does not repeat an epoch.
     epoch_reached: AtomicU64,
     collections: Mutex<Collections>,
     shards: u16,
@@ -129,7 +139,7 @@ pub(super) struct Disk {
     _lock: File,
 }
 
-/// What the store holds.
+/// The stored amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Usage {
     /// Number of blobs.
@@ -150,7 +160,7 @@ impl Disk {
         *self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves the clock that epochs run by forward, for good.
+    /// Moves the epochs' clock forward for good.
     pub(super) fn move_clock(&self, forward: Duration) -> Result<EpochInfo, DiskError> {
         {
             let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,13 +172,13 @@ impl Disk {
         Ok(self.epoch())
     }
 
-    /// A file for the bytes of a blob. Unless it is given to [`Self::put`], it is removed again.
+    /// A file for the bytes of a blob. It is removed again unless [`Self::put`] takes it.
     pub(super) fn create_file(&self) -> Result<Writer, DiskError> {
         let serial = self.state().next_number();
         Ok(self.health.note(self.folder.create(serial, self.health.clone()))?)
     }
 
-    /// Stores what was written under its ID (the caller has computed it).
+    /// Stores the written bytes under their ID, which the caller has computed.
     pub(super) fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, DiskError> {
         let _turn = self.turns.enter(id);
         let EpochInfo { epoch, .. } = self.epoch();
@@ -192,12 +202,13 @@ impl Disk {
         Ok(Stored::New(object))
     }
 
-    /// The objects of a blob, and how many were ever bought.
+    /// The objects of a blob, and the number ever bought.
     fn objects(&self, id: BlobId) -> Result<(Vec<Object>, u64), DiskError> {
         Ok(self.record(id)?.map_or_else(Default::default, |record| (record.objects, record.bought)))
     }
 
-    /// Makes what was written the content of a blob, in the blob's turn. True when there was another.
+    /// Makes the written bytes the content of a blob; the caller holds the blob's turn. True when it replaced
+    /// other content.
     fn switch(
         &self,
         id: BlobId,
@@ -226,7 +237,7 @@ impl Disk {
         Ok(old.is_some())
     }
 
-    /// Room for a blob within the limits, until what this returns is dropped.
+    /// Reserves room for a blob within the limits, until the result is dropped.
     fn reserve(&self, id: BlobId, length: u64) -> Result<Reservation<'_>, DiskError> {
         let mut state = self.state();
         let old = state.table.blobs.get(&id.0).map(|slot| slot.file.length);
@@ -244,7 +255,7 @@ impl Disk {
         Ok(Reservation { disk: self, bytes, blobs })
     }
 
-    /// What the index says of a blob.
+    /// The index's entry of a blob.
     fn slot(&self, id: BlobId) -> Option<BlobSlot> {
         self.state().table.blobs.get(&id.0).copied()
     }
@@ -269,8 +280,8 @@ impl Disk {
         Ok(record)
     }
 
-    /// A blob that is kept in this epoch, or `None` when it is absent, over or corrupt. Of its bytes, only the
-    /// hashes are verified here.
+    /// A blob that is alive in this epoch, or `None` when it is absent, expired or corrupt. This verifies
+    /// only the hashes of its bytes.
     pub(super) fn open_blob(&self, id: BlobId) -> Result<Option<BlobFile>, DiskError> {
         for _ in 0..READ_ATTEMPTS {
             let epoch = self.epoch().epoch;
@@ -278,7 +289,7 @@ impl Disk {
             match self.folder.read(slot.file) {
                 Ok(Some(file)) => return Ok(Some(file)),
                 Ok(None) => break,
-                // Replaced or removed after the index was looked at.
+                // Replaced or removed after the index lookup.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -287,13 +298,13 @@ impl Disk {
         Ok(None)
     }
 
-    /// Length of a blob that is kept in this epoch.
+    /// Length of a blob that is alive in this epoch.
     pub(super) fn length(&self, id: BlobId) -> Result<Option<u64>, DiskError> {
         let epoch = self.epoch().epoch;
         Ok(self.slot(id).filter(|slot| slot.last_end > epoch).map(|slot| slot.file.length))
     }
 
-    /// The blob that an object, or the shared object made of one, keeps in this epoch.
+    /// The blob of an object, or of the shared object made from one, that is alive in this epoch.
     pub(super) fn resolve_object(&self, object: [u8; 32]) -> Result<Option<BlobId>, DiskError> {
         let id = self.state().table.objects.get(&object).copied();
         let Some(id) = id.map(BlobId) else { return Ok(None) };
@@ -311,7 +322,7 @@ impl Disk {
         Ok(self.health.note(synced)?)
     }
 
-    /// Removes a file that the index does not name any more.
+    /// Removes a file that the index no longer names.
     fn forget_file(&self, file: Option<FileKey>) {
         let Some(file) = file else { return };
         match self.folder.remove(&self.folder.path_of(file.number)) {
@@ -322,8 +333,8 @@ impl Disk {
         }
     }
 
-    /// Admin: other bytes under an ID, with whatever objects it had; without any, one that never ends. True when it
-    /// existed.
+    /// Admin: puts other bytes under an ID. Its objects stay; without any, it gets one that never ends. True
+    /// when it existed.
     pub(super) fn replace(&self, id: BlobId, writer: Writer) -> Result<bool, DiskError> {
         let _turn = self.turns.enter(id);
         let (mut objects, bought) = self.objects(id)?;
@@ -334,7 +345,7 @@ impl Disk {
         self.switch(id, writer, objects, bought, &[])
     }
 
-    /// Admin: forgets a blob. True when it existed.
+    /// Admin: removes a blob. True when it existed.
     pub(super) fn remove(&self, id: BlobId) -> Result<bool, DiskError> {
         let file = {
             let _turn = self.turns.enter(id);
@@ -352,19 +363,19 @@ impl Disk {
         Ok(file.is_some())
     }
 
-    /// Admin: at most `limit` IDs and lengths, in the order of their bytes.
+    /// Admin: at most `limit` IDs and lengths, in byte order.
     pub(super) fn list(&self, limit: usize) -> Vec<(BlobId, u64)> {
         let state = self.state();
         state.table.blobs.iter().take(limit).map(|(id, slot)| (BlobId(*id), slot.file.length)).collect()
     }
 
-    /// What the store holds now, blobs that are over included until they are collected.
+    /// The stored amount, including expired blobs until they are collected.
     pub(super) fn usage(&self) -> Usage {
         let state = self.state();
         Usage { blobs: state.table.blobs.len() as u64, bytes: state.table.bytes }
     }
 
-    /// Why nothing can be stored now, if so. While that lasts, this tries to write something once in a second.
+    /// The reason why nothing can be stored now, if any. While it lasts, this tries a write once a second.
     pub(super) fn write_failure(&self) -> Option<String> {
         if self.health.is_probe_due() {
             let serial = self.state().next_number();
@@ -377,11 +388,11 @@ impl Disk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The index is changed only after the log, by plain insertions: a panic leaves it usable.
+        // The index changes only after the log, by plain insertions: a panic leaves it usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index, with a log that can be appended to.
+    /// The index, with a log that accepts entries.
     fn writable(&self) -> Result<MutexGuard<'_, State>, DiskError> {
         let mut state = self.state();
         if state.journal.is_broken() {
@@ -390,7 +401,7 @@ impl Disk {
         Ok(state)
     }
 
-    /// Writes the log anew when most of it is outdated.
+    /// Rewrites the log when most of it is outdated.
     fn tidy(&self, state: &mut State) {
         if !state.journal.is_broken()
             && state.journal.is_rewrite_due()
@@ -402,7 +413,7 @@ impl Disk {
     }
 }
 
-/// Room that a PUT under way has within the limits. Given back when dropped: by then the blob counts itself, or failed.
+/// Room within the limits for a running PUT. Released on drop: by then the blob counts itself, or failed.
 struct Reservation<'a> {
     disk: &'a Disk,
     bytes: u64,

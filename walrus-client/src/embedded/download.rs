@@ -1,4 +1,4 @@
-//! Reading a blob chunk by chunk, each verified before a byte of it is handed on.
+//! Reads a blob chunk by chunk, and verifies each chunk before it passes any byte on.
 
 use std::{io, sync::Arc};
 
@@ -12,17 +12,17 @@ use super::{
     disk::{BlobFile, CHUNK_BYTES, DiskError},
 };
 
-/// A blob that is there, with its hashes verified.
+/// A stored blob with verified hashes.
 #[derive(Clone)]
 pub(super) struct OpenBlob {
     id: BlobId,
     file: Arc<BlobFile>,
-    /// All of it, verified, when it is no more than a chunk.
+    /// All its verified bytes, if at most a chunk.
     small: Option<Bytes>,
 }
 
 impl EmbeddedStore {
-    /// Opens a blob, or says `None` when it is absent, over or corrupt as far as can be seen without reading on.
+    /// Opens a blob; `None` when it is absent, expired or visibly corrupt without reading on.
     pub(super) async fn open_blob(&self, id: BlobId) -> Result<Option<OpenBlob>, DiskError> {
         let inner = self.inner.clone();
         blocking(move || {
@@ -50,8 +50,8 @@ impl OpenBlob {
         self.file.length
     }
 
-    /// The bytes from `first` on, `length` of them, as a body. `None` when the chunk where they begin is corrupt; a
-    /// corrupt one after it breaks the body, and no byte of it is sent.
+    /// A body of `length` bytes from `first` on. `None` when its first chunk is corrupt. A later corrupt
+    /// chunk breaks the body, and no byte of that chunk is sent.
     pub(super) async fn body(&self, first: u64, length: u64) -> Result<Option<Body>, DiskError> {
         debug_assert!(first + length <= self.length());
         if let Some(small) = &self.small {
@@ -119,7 +119,7 @@ impl OpenBlob {
     }
 }
 
-/// A part of bytes that are at least so long.
+/// A part of bytes in memory, which must be long enough.
 fn slice(bytes: &Bytes, first: u64, length: u64) -> Bytes {
     let place = |number| usize::try_from(number).expect("within bytes in memory");
     bytes.slice(place(first)..place(first + length))

@@ -1,10 +1,10 @@
-//! Faults that the store's HTTP side shows on purpose, so that clients can be tested against what real stores do.
+//! Deliberate faults of the store's HTTP side, which test clients against the behaviour of real stores.
 //!
-//! Owns the plan ([`FaultPlan`]), its text form, and which fault a request meets. The decision is a pure function of
-//! the seed, the rule and the number of the request among those of its kind, so a run with one client at a time can
-//! be repeated exactly. `inject` acts on the decision. Nothing here changes what is stored.
+//! Owns the plan ([`FaultPlan`]), its text form, and the choice of a fault for a request. The choice is a
+//! pure function of the seed, the rule, and the request's number within its kind. So a run with one client at
+//! a time can be repeated exactly. `inject` carries the choice out. Nothing here changes stored content.
 //!
-//! The text form, as `baton-testnet store --faults` and `PUT /admin/faults` take it:
+//! The text form, for `baton-testnet store --faults` and `PUT /admin/faults`:
 //!
 //! ```text
 //! plan     = preset | rule *( "," rule ) [ ";seed=" number ]
@@ -19,8 +19,8 @@
 //! duration = number ( "ms" | "s" | "m" )
 //! ```
 //!
-//! For example `put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7`. A request meets the first rule, in
-//! the order of the text, that fits its kind and is drawn.
+//! For example `put:500=0.1,get:404-after-put=3s,any:slow=200ms@0.05;seed=7`. A request meets the first drawn
+//! rule for its kind, in the order of the text.
 
 mod active;
 mod inject;
@@ -35,48 +35,48 @@ pub use text::FaultPlanError;
 /// Most rules of a plan: each is drawn for every request.
 pub const MAX_FAULT_RULES: usize = 64;
 
-/// Which faults the store shows. The default shows none.
+/// The faults of the store. The default has none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FaultPlan {
-    /// What the decisions are drawn from, together with the number of the request.
+    /// The seed of the choices, beside the number of the request.
     pub seed: u64,
-    /// The rules, in the order in which they are tried. Those beyond [`MAX_FAULT_RULES`] are not.
+    /// The rules, in the order of tries. Those after [`MAX_FAULT_RULES`] are ignored.
     pub rules: Vec<FaultRule>,
 }
 
 /// One kind of fault for one kind of request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FaultRule {
-    /// The requests it is for.
+    /// The requests that it affects.
     pub route: FaultRoute,
-    /// What happens to them.
+    /// The fault.
     pub fault: Fault,
-    /// To what part of them, from 0 (none) to 1 (all).
+    /// The affected share, from 0 (none) to 1 (all).
     pub share: f64,
 }
 
-/// A kind of request. Each request of Walrus's routes is of exactly one kind; the others (`/status`, `/v1/api` and
-/// Baton's head index) never meet a fault.
+/// A kind of request. Each request of Walrus's routes has exactly one kind. The others (`/status`, `/v1/api`
+/// and Baton's head index) never meet a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultRoute {
     /// PUT of a blob.
     Put,
-    /// GET of a blob, by whatever ID, and of several (`concat`).
+    /// GET of a blob by any ID, and of several (`concat`).
     Get,
-    /// HEAD of anything.
+    /// HEAD of any object.
     Head,
     /// PUT and GET of quilts and their patches.
     Quilt,
-    /// All of these.
+    /// All kinds.
     Any,
 }
 
-/// What happens to a request. A fault that makes no sense for a request (bytes of an answer to HEAD, the ID in an
-/// answer to GET) is not drawn for it.
+/// A fault of a request. A request never meets a fault that makes no sense for it, such as a changed body for
+/// HEAD or a wrong ID for GET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Reads of a blob are answered 404 BLOB_NOT_FOUND for so long after the first PUT that stored it, as from a
-    /// cache that remembers the blob's absence. The share is that of the blobs, and the same for all their reads.
+    /// Reads of a blob get 404 BLOB_NOT_FOUND for this long after its first PUT, as from a cache of its
+    /// absence. The share is one of blobs, and the same for all their reads.
     NotFoundAfterPut(Duration),
     /// 500 INTERNAL_ERROR; nothing is stored.
     Internal,
@@ -86,26 +86,27 @@ pub enum Fault {
     TooMany,
     /// 504: INSUFFICIENT_CONFIRMATIONS for a PUT, a proxy's plain text for a read; nothing is stored.
     GatewayTimeout,
-    /// The request is served, and its answer begins so much later.
+    /// The request is served, and its answer begins this much later.
     Slow(Duration),
-    /// The request is served, and the body of its answer comes in small pieces over so long a time.
+    /// The request is served, and its answer's body arrives in small pieces over this time.
     Drip(Duration),
-    /// The answer promises its whole length, and the connection is cut halfway. A PUT has been stored.
+    /// The answer promises its whole length, but the connection breaks halfway. A PUT has been stored.
     Truncated,
-    /// The answer is twice as long, and one byte.
+    /// The answer is twice as long, plus one byte.
     Oversized,
     /// The answer has no length and does not end before 1 GiB.
     Endless,
-    /// One byte of the answer is another one.
+    /// One byte of the answer is changed.
     WrongBytes,
-    /// The answer to a PUT names other IDs than the true ones. The blob has been stored.
+    /// The answer to a PUT names wrong IDs. The blob has been stored.
     WrongId,
-    /// The request is served (a PUT is stored and on disk), and the connection cut before any byte of the answer.
+    /// The request is served (a PUT is stored and on disk), but the connection breaks before any byte of the
+    /// answer.
     AnswerLost,
 }
 
 impl Fault {
-    /// Whether it can be shown to a request of this kind.
+    /// Whether a request of this kind can meet it.
     fn fits(self, route: FaultRoute, reads: bool) -> bool {
         match self {
             Self::NotFoundAfterPut(_) => reads,
@@ -119,13 +120,13 @@ impl Fault {
 }
 
 impl FaultRoute {
-    /// Whether a rule for `self` is for a request of kind `other`.
+    /// Whether a rule for `self` covers a request of kind `other`.
     fn covers(self, other: Self) -> bool {
         self == Self::Any || self == other
     }
 }
 
-/// A number that looks random, from the seed, the rule and what is drawn for: in [0, 1).
+/// A pseudorandom number in [0, 1) from the seed, the rule, the route and the subject.
 fn draw(seed: u64, rule: u64, route: FaultRoute, subject: u64) -> f64 {
     let mut state = seed;
     for part in [rule, route as u64, subject] {
@@ -136,7 +137,7 @@ fn draw(seed: u64, rule: u64, route: FaultRoute, subject: u64) -> f64 {
     drawn
 }
 
-/// SplitMix64's finalizer: every bit of the input changes about half of the output's.
+/// SplitMix64's finalizer: every bit of the input changes about half of the output bits.
 const fn mix(mut value: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,6 @@
 //! The embedded store's HTTP interface: all routes of Walrus's daemon, and Baton's route for heads.
 //!
-//! Handlers here only parse, admit and answer; what they decide on is in [`super`] and [`super::disk`].
+//! Handlers here only parse, admit and answer; [`super`] and [`super::disk`] do the work.
 
 mod body;
 mod concat;
@@ -24,7 +24,7 @@ pub(super) use body::discard;
 
 /// Largest body of a concatenation's POST, in bytes: 1,024 IDs are below 80 KB.
 const MAX_CONCAT_BODY_BYTES: usize = 128 * 1024;
-/// How long a browser may remember what CORS allows, in seconds, as Walrus has it.
+/// How long a browser may cache the CORS answer, in seconds, as in Walrus.
 const CORS_MAX_AGE: &str = "86400";
 
 /// All public routes.
@@ -32,7 +32,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
     let concat = get(concat::get_blobs).post(concat::post_blobs);
     let walrus = Router::new()
         .route("/v1/blobs", put(put::put_blob))
-        // Bodies are bounded where they are read, by what the store is configured to take.
+        // The reader of a body bounds it, by the configured limit.
         .route("/v1/quilts", put(quilt::put_quilt).layer(DefaultBodyLimit::disable()))
         .route("/v1/blobs/{id}", get(get::get_blob))
         .route("/v1/blobs/{id}/byte-range", get(get::get_byte_range))
@@ -52,7 +52,7 @@ pub(super) fn router(store: EmbeddedStore) -> Router {
         .with_state(store)
 }
 
-/// CORS as Walrus's daemon has it: any origin, method and header.
+/// CORS as in Walrus's daemon: any origin, method and header.
 async fn allow_any_origin(request: Request, next: Next) -> Response {
     let any = HeaderValue::from_static("*");
     let preflight = request.method() == Method::OPTIONS
@@ -68,7 +68,7 @@ async fn allow_any_origin(request: Request, next: Next) -> Response {
     response
 }
 
-/// OK as Walrus has it, or 503 and why nothing can be stored: the disk is full, or refuses to be written.
+/// OK as in Walrus, or 503 with the reason why nothing can be stored: the disk is full or refuses writes.
 async fn status(State(store): State<EmbeddedStore>) -> Response {
     match store.write_failure().await {
         None => "OK".into_response(),
@@ -88,7 +88,7 @@ fn bad_query(rejection: &QueryRejection) -> Refusal {
     Refusal::text(StatusCode::BAD_REQUEST, rejection.body_text())
 }
 
-/// A path that does not parse: refused in plain text, as by Walrus's extractors.
+/// An invalid path: refused in plain text, as by Walrus's extractors.
 fn bad_path(name: &str) -> Refusal {
     Refusal::text(StatusCode::BAD_REQUEST, format!("Invalid URL: Cannot parse `{name}`"))
 }

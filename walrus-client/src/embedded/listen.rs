@@ -1,9 +1,9 @@
-//! A TCP listener with a bounded number of open connections, shared by the addresses they come from.
+//! A TCP listener with a bounded number of open connections, shared fairly among addresses.
 //!
-//! None is kept for nothing: a connection that neither has a request under way nor moves bytes of an answer is closed in
-//! time, and so is one whose peer takes an answer or sends a body too slowly on average. While slots are few, a new
-//! connection takes the slot of one whose peer is silent, of the address that has the most: see `shares`. The embedded
-//! store and the relayer serve through it.
+//! A connection is closed in time if it has no request and moves no bytes of an answer. So is one whose peer
+//! takes an answer or sends a body too slowly on average. While slots are few, a new connection takes the
+//! slot of a silent peer from the address with the most connections: see `shares`. The embedded store and the
+//! relayer serve through it.
 
 mod activity;
 mod pace;
@@ -38,28 +38,28 @@ pub use activity::{Activity, watched};
 use pace::Lag;
 use shares::{Admission, Connection, Origin, Slots};
 
-/// How often connections that wait look for a slot: a request may have ended.
+/// How often waiting connections look for a slot: a request may have ended.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections into a bounded number of slots, shared by address. A connection that finds none waits, and the
-/// oldest of the address with most of them is closed when too many wait.
+/// Accepts connections into a bounded number of slots, shared by address. A connection without a free slot
+/// waits. When too many wait, the oldest connection of the address with the most is closed.
 #[derive(Debug)]
 pub struct Limited {
     listener: TcpListener,
     table: Arc<Table>,
     waiting: VecDeque<(TcpStream, SocketAddr)>,
-    /// Open sockets with a slot, and replaced ones whose tasks have not ended yet.
+    /// Open sockets with a slot, and replaced sockets whose tasks have not ended yet.
     sockets: Arc<Semaphore>,
     slots: Slots,
     idle: Duration,
 }
 
-/// The connections that have a slot.
+/// The connections with a slot.
 #[derive(Debug, Default)]
 struct Table {
     connections: Mutex<HashMap<u64, (Origin, Activity)>>,
     next_id: AtomicU64,
-    /// A slot was given back.
+    /// Signals a freed slot.
     freed: Notify,
 }
 
@@ -68,7 +68,7 @@ impl Table {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connections as they are now.
+    /// The present connections.
     fn snapshot(&self) -> Vec<Connection> {
         let connections = self.lock();
         let each = connections.iter();
@@ -82,7 +82,7 @@ impl Table {
 }
 
 impl Limited {
-    /// Around a bound listener.
+    /// Wraps a bound listener.
     #[must_use]
     pub fn new(listener: TcpListener) -> Self {
         let slots = Slots { all: MAX_CONNECTIONS, per_origin: MAX_CONNECTIONS_PER_ADDRESS };
@@ -94,7 +94,7 @@ impl Limited {
         Self { listener, table: Arc::default(), waiting: VecDeque::new(), sockets, slots, idle }
     }
 
-    /// The first connection that waits and may have a slot now. Closes the one that it replaces.
+    /// The first waiting connection that may have a slot now. Closes the connection that it replaces.
     fn admit(&mut self) -> Option<(TcpStream, SocketAddr)> {
         if self.waiting.is_empty() {
             return None;
@@ -115,7 +115,8 @@ impl Limited {
         self.waiting.remove(index)
     }
 
-    /// Makes a new connection wait. When too many do, the oldest of the address with most of them is closed.
+    /// Queues a new connection. When too many wait, closes the oldest connection of the address with the
+    /// most.
     fn wait(&mut self, stream: TcpStream, address: SocketAddr) {
         self.waiting.push_back((stream, address));
         if self.waiting.len() <= MAX_WAITING_CONNECTIONS {
@@ -143,7 +144,7 @@ impl Listener for Limited {
         let socket = acquire(&self.sockets).await;
         loop {
             if let Some((stream, address)) = self.admit() {
-                // Answers are small and waited for: none is held back to be sent with a next one.
+                // Answers are small and awaited, so none may be delayed to join a later one.
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "a connection stays without TCP_NODELAY");
                 }
@@ -151,7 +152,7 @@ impl Listener for Limited {
                 return (Slotted::new(stream, slot), address);
             }
             let some_wait = !self.waiting.is_empty();
-            // Each arm may be dropped: what was accepted is in `waiting` before the next await.
+            // Each arm may be dropped: an accepted connection is in `waiting` before the next await.
             tokio::select! {
                 (stream, address) = Listener::accept(&mut self.listener) => self.wait(stream, address),
                 () = self.table.freed.notified(), if some_wait => {}
@@ -165,7 +166,7 @@ impl Listener for Limited {
     }
 }
 
-/// A place in the table, given back when it is dropped.
+/// An entry in the table, freed on drop.
 #[derive(Debug)]
 struct Slot {
     table: Arc<Table>,
@@ -190,7 +191,7 @@ impl Drop for Slot {
     }
 }
 
-/// A connection that gives its slot back when it is dropped, and fails when it is idle for too long or replaced.
+/// A connection that frees its slot on drop, and fails when it is idle for too long or replaced.
 #[derive(Debug)]
 pub struct Slotted {
     stream: TcpStream,
@@ -210,7 +211,7 @@ impl Slotted {
         &self.slot.activity
     }
 
-    /// An error once another connection has the slot of this one.
+    /// An error once another connection has taken its slot.
     fn unless_replaced(&self, context: &Context<'_>) -> io::Result<()> {
         if !self.activity().is_replaced(context) {
             return Ok(());
@@ -221,8 +222,8 @@ impl Slotted {
         ))
     }
 
-    /// What a pending read or write comes to: an error once nothing has gone on for too long. While a request runs
-    /// it stays pending; whatever follows the request polls again.
+    /// The result of a pending read or write: an error after too long without activity. During a request it
+    /// stays pending; the end of the request polls again.
     fn unless_idle<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let patience = self.activity().patience();
         while let Some(since) = self.activity().idle_since() {
@@ -233,7 +234,7 @@ impl Slotted {
             if self.alarm.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // Only this task polls, but a request may have begun or ended on another one meanwhile.
+            // Only this task polls, but a request may have begun or ended in another task meanwhile.
             if self.activity().idle_since().is_some_and(|since| since + patience <= Instant::now()) {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was idle")));
             }
@@ -241,7 +242,7 @@ impl Slotted {
         Poll::Pending
     }
 
-    /// What a write comes to: what it is, unless the reader is idle or too slow.
+    /// The result of a write, or an error if the reader is idle or too slow.
     fn wrote(
         &mut self,
         written: Poll<io::Result<usize>>,
@@ -277,7 +278,7 @@ impl AsyncRead for Slotted {
         self.unless_replaced(context)?;
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Pending => self.unless_idle(context),
-            // Also a head that comes in drops ends.
+            // A head that arrives drop by drop also ends.
             ready if !buffer.filled().is_empty() => match self.unless_idle::<()>(context) {
                 Poll::Ready(error) => Poll::Ready(error),
                 Poll::Pending => ready,
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     const IDLE: Duration = Duration::from_millis(200);
-    /// Far beyond [`IDLE`], also on a loaded machine.
+    /// Far beyond [`IDLE`], even on a loaded machine.
     const SOON: Duration = Duration::from_secs(20);
 
     type Server = (SocketAddr, JoinHandle<io::Result<()>>);
@@ -350,7 +351,7 @@ mod tests {
         (address, tokio::spawn(serving.into_future()))
     }
 
-    /// A server whose `/slow` answers once `go` is notified, and whose `/body` takes a whole body first.
+    /// A server whose `/slow` answers once `go` is notified, and whose `/body` reads a whole body first.
     async fn serve(connections: usize, go: Arc<Notify>) -> Server {
         let slow = get(async move || {
             go.notified().await;
@@ -395,7 +396,7 @@ mod tests {
             }
         };
         let mut answer = Vec::new();
-        // An end in good order or by a reset: what counts is that it ends, and without an answer.
+        // A clean end or a reset: it must only end, and without an answer.
         let ended = async { drop(from.read_to_end(&mut answer).await) };
         let closed = async {
             tokio::select! {

@@ -1,4 +1,4 @@
-//! Byte ranges as Walrus's daemon takes them. Pure.
+//! Byte ranges in the forms that Walrus's daemon accepts. Pure.
 
 /// A part of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,22 +16,22 @@ impl ByteRange {
         self.first + (self.length - 1)
     }
 
-    /// From a `start` and a `length`, if the length is not 0 and the end is a number.
+    /// A range from a `start` and a `length`, if the length is not 0 and the end does not overflow.
     #[must_use]
     pub fn new(start: u64, length: u64) -> Option<Self> {
         start.checked_add(length)?;
         (length > 0).then_some(Self { first: start, length })
     }
 
-    /// Whether all of it lies in a blob of so many bytes.
+    /// Whether it lies fully in a blob of `length` bytes.
     #[must_use]
     pub fn is_within(&self, length: u64) -> bool {
         self.last() < length
     }
 }
 
-/// The value of a Range header: `bytes=a-b` with a ≤ b, white space around it, and nothing else: no open end, no
-/// suffix, no second range, no sign.
+/// The value of a Range header: `bytes=a-b` with a ≤ b, and white space around it. Anything else is refused:
+/// an open end, a suffix, a second range, a sign.
 #[must_use]
 pub fn parse_range(header: &[u8]) -> Option<ByteRange> {
     let (first, last) = std::str::from_utf8(header).ok()?.trim().strip_prefix("bytes=")?.split_once('-')?;

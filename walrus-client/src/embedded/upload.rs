@@ -1,4 +1,4 @@
-//! Taking in the bytes of a blob as they come: chunk by chunk into a file, with memory for one chunk.
+//! Receives the bytes of a blob: chunk by chunk into a file, with memory for one chunk.
 
 use std::{io, sync::Arc};
 
@@ -11,23 +11,23 @@ use super::{
 };
 use crate::{BlobSource, blob_id, blob_id_of};
 
-/// A blob of which not all bytes have come. Dropped before [`Self::store`], nothing of it stays.
+/// An incomplete blob. Dropping it before [`Self::store`] removes all of it.
 pub(super) struct Upload {
     store: EmbeddedStore,
-    /// At most one chunk. All of the blob, while there is no file.
+    /// At most one chunk. The whole blob, while there is no file.
     pending: Vec<u8>,
     writer: Option<Writer>,
     length: u64,
 }
 
 impl Upload {
-    /// One of which so many bytes are announced: room for them, up to a chunk.
+    /// An upload of `announced` bytes, with memory for them up to a chunk.
     pub(super) fn new(store: EmbeddedStore, announced: u64) -> Self {
         let room = usize::try_from(announced).map_or(CHUNK_BYTES, |announced| announced.min(CHUNK_BYTES));
         Self { store, pending: Vec::with_capacity(room), writer: None, length: 0 }
     }
 
-    /// Bytes that have come.
+    /// Bytes received.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -47,7 +47,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes what is pending to the file.
+    /// Writes the pending bytes to the file.
     async fn spill(&mut self) -> Result<(), WriteError> {
         let (writer, mut chunk) = (self.writer.take(), std::mem::take(&mut self.pending));
         let inner = self.store.inner.clone();
@@ -62,7 +62,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Computes the ID and stores the blob. `permits` are held until the work has ended, even if the caller is
+    /// Computes the ID and stores the blob. The work holds `permits` until it ends, even if the caller is
     /// dropped.
     pub(super) async fn store(
         mut self,
@@ -88,7 +88,7 @@ impl Upload {
 }
 
 impl EmbeddedStore {
-    /// The same for a blob that is in memory: its ID is computed there, before anything is written.
+    /// Stores a blob in memory: computes its ID before anything is written.
     pub(super) async fn store_bytes(
         &self,
         bytes: Bytes,
@@ -122,7 +122,7 @@ impl Inner {
         Ok(writer)
     }
 
-    /// Stores what was written, and notes it. Blocking.
+    /// Stores a written file, and notes it. Blocking.
     fn put(&self, id: BlobId, writer: Writer, term: Term) -> Result<Stored, super::DiskError> {
         let stored = self.disk.put(id, writer, term)?;
         self.count_put(id, stored);
@@ -131,7 +131,7 @@ impl Inner {
     }
 }
 
-/// What an upload has written, for computing its ID.
+/// The bytes of an upload so far, for computing its ID.
 struct Written<'a>(&'a Writer);
 
 impl BlobSource for Written<'_> {

@@ -1,8 +1,8 @@
-//! What an HTTP answer means, decided without I/O.
+//! The meaning of HTTP answers, decided without I/O.
 //!
-//! Owns the mapping from statuses and bodies to faults: one function for each of PUT, GET and the head index. What to
-//! do about a fault is decided in [`retry`](super::retry). Texts that come from the store are cut and stripped
-//! before they enter an error.
+//! Owns the mapping from statuses and bodies to faults: one function for each of PUT, GET and the head index.
+//! [`retry`](super::retry) decides the reaction to a fault. Texts from the store are cut and stripped before
+//! they enter an error.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,24 +11,24 @@ use baton_proto::{ids::BlobId, store::StoreError};
 use super::object::ObjectId;
 use crate::wire::{ErrorAnswer, QuiltStoreResult, ResourceOperation, StoreResult, reason};
 
-/// Longest foreign text taken into an error, in characters.
+/// Longest text of a store in an error, in characters.
 const MAX_REASON_CHARS: usize = 120;
 
-/// Why one aggregator did not give what was asked of it.
+/// The reason why one aggregator did not serve a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ReadFault {
-    /// It says that it does not have it.
+    /// It answered that it lacks the object.
     Missing,
-    /// It failed on its side or asks to wait: later it may have it.
+    /// It failed on its side or asks to wait; a later try may succeed.
     Busy { reason: String, retry_after: Option<Duration> },
-    /// No connection came about. That says nothing of the blob, and where another source says that it is not there,
-    /// nothing against it: a source that is gone for good must not keep a blob from being stored.
+    /// No connection came about. That says nothing of the blob, nor does it weaken another source's 404. A
+    /// source that is gone for good must not prevent the storing of a blob.
     Unreachable { reason: String },
-    /// It will not serve this; another one may.
+    /// It refused; another aggregator may serve the read.
     Refused { reason: String },
-    /// What it offers exceeds the limit.
+    /// The answer exceeds the limit.
     TooLarge { length: u64, limit: u64 },
-    /// What it gave is not what was asked for.
+    /// It sent other content than requested.
     Wrong,
 }
 
@@ -37,7 +37,7 @@ impl ReadFault {
         Self::Busy { reason: reason.into(), retry_after: None }
     }
 
-    /// How long it asked to wait.
+    /// The wait that it asked for.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } => *retry_after,
@@ -46,39 +46,39 @@ impl ReadFault {
     }
 }
 
-/// Why one publisher did not say that it stored a blob.
+/// The reason why one publisher did not confirm that it stored a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PutFault {
-    /// Certainly not stored: it was not reached, or turned the request away for now.
+    /// Certainly not stored: no connection, or refused for now.
     Busy { reason: String, retry_after: Option<Duration> },
-    /// Certainly not stored: this publisher does not take it.
+    /// Certainly not stored: this publisher refuses it.
     Refused { reason: String },
-    /// Certainly not stored: more than this publisher takes.
+    /// Certainly not stored: larger than this publisher's limit.
     TooLarge,
     /// It may or may not be stored.
     Ambiguous { reason: String },
-    /// It says that it stored something else.
+    /// It reports another blob ID.
     WrongId,
-    /// The network holds it for invalid: no publisher can store it.
+    /// The network has marked it invalid: no publisher can store it.
     Invalid,
 }
 
-/// What a publisher said of a blob that it stored.
+/// A publisher's statement of a stored blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// False when it was certified already.
+    /// False when it was already certified.
     pub(super) newly_created: bool,
-    /// First epoch in which it is no longer kept.
+    /// First epoch without the blob.
     pub(super) end_epoch: Option<u64>,
-    /// The epoch of the answer, where it can be told.
+    /// The epoch of the answer, if known.
     pub(super) epoch: Option<u64>,
     /// The object on Sui.
     pub(super) object: Option<ObjectId>,
-    /// What it cost, without gas, in FROST.
+    /// Its cost in FROST, without gas.
     pub(super) cost: Option<u64>,
 }
 
-/// An answer that is not a success: its status and what may be known of its cause.
+/// An answer without success: its status and hints at the cause.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) status: u16,
@@ -115,17 +115,17 @@ impl Failure {
         StoreError::Refused { reason: self.reason() }
     }
 
-    /// A PUT was answered so; `fresh_token` when it carried a token that was never sent before.
+    /// The fault of a PUT with this answer. `fresh_token` means that its token was never sent before.
     ///
-    /// Only a refusal says that nothing was stored. Server errors come from the middle of storing (500 and 504
-    /// after the blob may have been registered and stored), or from a gateway that says nothing of what the
-    /// publisher did: there the outcome is not known.
+    /// Only a refusal proves that nothing was stored. Server errors leave the outcome unknown. A publisher
+    /// sends 500 or 504 when the blob may already be registered and stored. A gateway's error does not tell
+    /// how far the publisher came.
     pub(super) fn of_put(&self, fresh_token: bool) -> PutFault {
         let reason = self.reason();
         match self.status {
             413 => PutFault::TooLarge,
             429 if self.code().as_deref() == Some(reason::TOKEN_ALREADY_USED) => {
-                // Somebody between has sent our token, and with it our PUT, before.
+                // A party in between has already sent our token, and with it our PUT.
                 if fresh_token { PutFault::Ambiguous { reason } } else { PutFault::Refused { reason } }
             }
             429 => PutFault::Busy { reason, retry_after: self.retry_after },
@@ -134,7 +134,7 @@ impl Failure {
         }
     }
 
-    /// A GET or HEAD was answered so.
+    /// The fault of a GET or HEAD with this answer.
     pub(super) fn of_get(&self) -> ReadFault {
         match self.status {
             404 => ReadFault::Missing,
@@ -146,8 +146,8 @@ impl Failure {
         }
     }
 
-    /// A head was published and answered so. Publishing the same bytes again does nothing, so every server
-    /// error may simply be tried again.
+    /// The error of publishing a head with this answer. Publishing the same bytes again does nothing, so
+    /// every server error may be retried.
     pub(super) fn of_publish(&self, length: u64) -> StoreError {
         match self.status {
             409 => StoreError::HeadSuperseded,
@@ -158,7 +158,7 @@ impl Failure {
         }
     }
 
-    /// A head was looked up and answered so: `None` when the index has no record under the key.
+    /// The error of looking up a head with this answer; `None` when the index has no record under the key.
     pub(super) fn of_resolve(&self) -> Option<StoreError> {
         match self.status {
             404 if self.code().as_deref() == Some(reason::HEAD_NOT_FOUND) => None,
@@ -169,14 +169,14 @@ impl Failure {
     }
 }
 
-/// Reads the body of a PUT of a blob that was answered with 200. `expected` is our own computation of the ID.
+/// Reads the body of a blob PUT's 200 answer. `expected` is the ID that this client computed.
 pub(super) fn blob_stored(body: &[u8], expected: BlobId) -> Result<Accepted, PutFault> {
     let result: StoreResult = serde_json::from_slice(body).map_err(|_| no_result())?;
     accepted(result, expected)
 }
 
-/// Reads the body of a PUT of a quilt that was answered with 200. `patches` are our own identifiers and patch IDs;
-/// the publisher must name the same ones, in whatever order.
+/// Reads the body of a quilt PUT's 200 answer. `patches` maps this client's identifiers to patch IDs. The
+/// publisher must name the same ones, in any order.
 pub(super) fn quilt_stored(
     body: &[u8],
     expected: BlobId,
@@ -204,7 +204,7 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault>
             let accepted = Accepted {
                 newly_created: true,
                 end_epoch,
-                // A registration that was only taken up again may be older than the present epoch.
+                // A resumed registration may be older than the present epoch.
                 epoch: (fresh && object.registered_epoch > 0).then_some(object.registered_epoch),
                 object: created.shared_blob_object.unwrap_or(object.id).parse().ok(),
                 cost: Some(created.cost),
@@ -222,7 +222,7 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault>
             (certified.blob_id, accepted)
         }
         StoreResult::MarkedInvalid(_) => return Err(PutFault::Invalid),
-        // The phase says where it stopped, not what of it was undone.
+        // The phase says where it stopped, but not how much was undone.
         StoreResult::Error(failure) => {
             let phase = clean(&failure.failure_phase);
             return Err(PutFault::Ambiguous { reason: format!("the publisher failed in phase \"{phase}\"") });
@@ -231,7 +231,7 @@ fn accepted(result: StoreResult, expected: BlobId) -> Result<Accepted, PutFault>
     if text.parse() == Ok(expected) { Ok(accepted) } else { Err(PutFault::WrongId) }
 }
 
-/// The length that a range's answer announces in `Content-Range: bytes a-b/total`: (a, b, total).
+/// The fields of `Content-Range: bytes a-b/total`: (a, b, total).
 pub(super) fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, total) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -239,12 +239,12 @@ pub(super) fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
     Some((first.parse().ok()?, last.parse().ok()?, total))
 }
 
-/// A `Retry-After` in seconds; the date form is not used by any store.
+/// A `Retry-After` in seconds; no store uses the date form.
 pub(super) fn retry_after(value: &str) -> Option<Duration> {
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// A foreign text without control characters, on one line, cut.
+/// A store's text on one line, without control characters, cut.
 fn clean(text: &str) -> String {
     let visible: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON_CHARS).collect();

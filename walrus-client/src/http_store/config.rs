@@ -9,45 +9,45 @@ use crate::{ShardCount, jwt::PublisherToken};
 
 /// Default time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an unused connection is kept: below the time after which stores close one (the embedded one after 30 s),
-/// so that no PUT is sent on a connection that is just being closed.
+/// How long an unused connection stays open. Stores close theirs later (the embedded store after 30 s), so no
+/// PUT goes to a connection that is being closed.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default part of a request's time that does not depend on its size. Walrus takes some 20 s to certify a
 /// blob, and answers a PUT only then.
 const BASE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Default slowest transfer that is waited for, in bytes per second.
+/// Default slowest accepted transfer, in bytes per second.
 const MIN_BYTES_PER_SECOND: u64 = 64 * 1024;
-/// Default largest blob that is sent: the limit of Walrus's public publishers.
+/// Default largest blob to send: the limit of Walrus's public publishers.
 const MAX_PUT_BYTES: u64 = 10_240 * 1024;
-/// Default largest quilt that is sent: the limit of Walrus's public publishers.
+/// Default largest quilt to send: the limit of Walrus's public publishers.
 const MAX_QUILT_BYTES: u64 = 102_400 * 1024;
-/// Default hedging: a second aggregator costs a request, a slow first one the user's time.
+/// Default hedging: a second aggregator costs a request, a slow first aggregator costs the user's time.
 const HEDGE: Hedge = Hedge::Adaptive { least: Duration::from_millis(50), most: Duration::from_secs(2) };
-/// Default rounds repeated over sources that failed on their side. With their pauses they take about a second:
-/// callers that can wait longer have their own plans, and those that cannot have other sources.
+/// Default rounds repeated over sources that failed on their side. With their pauses they take about a
+/// second. Patient callers have their own plans, and impatient callers have other sources.
 const RETRIES: u32 = 3;
-/// Default time in which a 404 of what was stored counts as a cache's.
+/// Default time in which a 404 of a stored blob is blamed on a cache.
 const RECENTLY_STORED_WINDOW: Duration = Duration::from_secs(15);
-/// Default time in which a PUT in doubt is looked for.
+/// Default time to look for a PUT in doubt.
 const PROBE_WINDOW: Duration = Duration::from_secs(15);
-/// Most sources of one role: each may be asked for every call, and nobody lists more.
+/// Most sources of one role: each call may ask all of them, and a longer list has no use.
 const MAX_SOURCES: usize = 16;
 
-/// Why a store cannot be set up; every text names what to change.
+/// The reason why a store cannot be set up; every text names the setting to change.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpStoreConfigError {
-    /// A base URL that cannot be used.
+    /// An unusable base URL.
     #[error("the {role} URL cannot be used: {problem}; give it as http://host:port or https://host")]
     Url {
         /// Publisher, aggregator or head index.
         role: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// Nothing to read from.
+    /// No aggregator to read from.
     #[error("at least one aggregator is needed")]
     NoAggregator,
-    /// More sources than can be asked.
+    /// Too many sources.
     #[error("there are more than {MAX_SOURCES} {role} URLs; name fewer")]
     TooMany {
         /// Publisher or aggregator.
@@ -64,18 +64,18 @@ pub enum HttpStoreConfigError {
     Client(#[source] reqwest::Error),
 }
 
-/// When a further aggregator is asked while one has not answered yet.
+/// The delay before a further aggregator is asked beside a slow one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hedge {
-    /// After twice the time that the asked one usually takes, within these bounds; after the upper bound's quarter
-    /// when that is not known.
+    /// Twice the usual time of the slow source, within these bounds. A quarter of the upper bound if the
+    /// usual time is unknown.
     Adaptive {
         /// Shortest delay.
         least: Duration,
         /// Longest delay.
         most: Duration,
     },
-    /// After this time.
+    /// This time.
     After(Duration),
     /// Never: one aggregator at a time.
     Off,
@@ -116,12 +116,12 @@ impl Settings {
         self.base_timeout.saturating_add(self.moving(length))
     }
 
-    /// The part of it that the bytes earn.
+    /// The share of it for the bytes alone.
     pub(super) fn moving(&self, length: u64) -> Duration {
         Duration::from_secs(length / self.min_bytes_per_second)
     }
 
-    /// Limits of zero would make a store that can do nothing.
+    /// Refuses limits of zero, which would make a useless store.
     fn check(&self) -> Result<(), HttpStoreConfigError> {
         let hedge_is_zero = match self.hedge {
             Hedge::Adaptive { most, .. } => most.is_zero(),
@@ -178,36 +178,36 @@ impl HttpStoreBuilder {
         }
     }
 
-    /// One more publisher. The first one is preferred as long as it does well.
+    /// Adds a publisher. The first is preferred as long as it does well.
     #[must_use]
     pub fn publisher(mut self, url: &str) -> Self {
         self.publishers.push((url.to_owned(), None));
         self
     }
 
-    /// One more publisher, with a token of its own.
+    /// Adds a publisher with a token of its own.
     #[must_use]
     pub fn publisher_with_token(mut self, url: &str, token: PublisherToken) -> Self {
         self.publishers.push((url.to_owned(), Some(token)));
         self
     }
 
-    /// One more aggregator. The first one is preferred as long as it does well.
+    /// Adds an aggregator. The first is preferred as long as it does well.
     #[must_use]
     pub fn aggregator(mut self, url: &str) -> Self {
         self.aggregators.push(url.to_owned());
         self
     }
 
-    /// The token for every publisher that has none of its own. It is shown to all of those: give tokens one by one
-    /// where publishers must not see each other's.
+    /// The token for every publisher without its own. All of those publishers see it: give separate tokens to
+    /// hide them from each other.
     #[must_use]
     pub fn token(mut self, token: PublisherToken) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// Base URL of the store whose head index is used; the first publisher's when not set.
+    /// Base URL of the store with the head index; the first publisher's if not set.
     #[must_use]
     pub fn heads(mut self, url: &str) -> Self {
         self.heads = Some(url.to_owned());
@@ -228,52 +228,53 @@ impl HttpStoreBuilder {
         self
     }
 
-    /// Slowest transfer waited for, in bytes per second (65,536 when not set): a request for b bytes may take
-    /// the base timeout and b divided by this.
+    /// Slowest accepted transfer, in bytes per second (65,536 when not set). A request for b bytes may take
+    /// the base timeout plus b divided by this.
     #[must_use]
     pub fn min_bytes_per_second(mut self, rate: u64) -> Self {
         self.settings.min_bytes_per_second = rate;
         self
     }
 
-    /// Largest blob that is sent, in bytes (10,240 KiB when not set).
+    /// Largest blob to send, in bytes (10,240 KiB when not set).
     #[must_use]
     pub fn max_put_bytes(mut self, limit: usize) -> Self {
         self.settings.max_put_bytes = limit as u64;
         self
     }
 
-    /// Largest quilt that is sent, in bytes of its patches (102,400 KiB when not set).
+    /// Largest quilt to send, in bytes of its patches (102,400 KiB when not set).
     #[must_use]
     pub fn max_quilt_bytes(mut self, limit: usize) -> Self {
         self.settings.max_quilt_bytes = limit as u64;
         self
     }
 
-    /// When a further aggregator is asked (adaptive, from 50 ms to 2 s, when not set).
+    /// When to ask a further aggregator (adaptive, from 50 ms to 2 s, when not set).
     #[must_use]
     pub fn hedge(mut self, hedge: Hedge) -> Self {
         self.settings.hedge = hedge;
         self
     }
 
-    /// How often all sources are asked again that failed on their side (3 when not set, which with the pauses
-    /// between takes a second; 0 asks each of them once).
+    /// How often to ask all sources again that failed on their side (3 when not set). Three rounds take a
+    /// second with their pauses. 0 asks each source once.
     #[must_use]
     pub fn retries(mut self, rounds: u32) -> Self {
         self.settings.retries = rounds;
         self
     }
 
-    /// How long after a PUT a 404 of that blob counts as a cache's, and is repeated (15 s when not set).
+    /// How long after a PUT a 404 of that blob is blamed on a cache, and the read repeated (15 s when not
+    /// set).
     #[must_use]
     pub fn recently_stored_window(mut self, window: Duration) -> Self {
         self.settings.recently_stored_window = window;
         self
     }
 
-    /// How long aggregators are asked for a blob whose PUT is in doubt, before it counts as lost (15 s when not
-    /// set). It must be longer than the caches between keep a 404: CloudFront, for one, keeps it for 10 s.
+    /// How long to look for a blob whose PUT is in doubt, before it counts as lost (15 s when not set). It
+    /// must outlast a 404 in caches on the way: CloudFront keeps one for 10 s.
     #[must_use]
     pub fn probe_window(mut self, window: Duration) -> Self {
         self.settings.probe_window = window;
@@ -300,7 +301,7 @@ impl HttpStoreBuilder {
             .connect_timeout(self.settings.connect_timeout)
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .redirect(redirect::Policy::none())
-            // A repeated PUT buys a second object, so not even a protocol's own refusals are repeated here.
+            // A repeated PUT buys a second object, so not even a protocol's own refusals are retried here.
             .retry(retry::never())
             .build()
             .map_err(HttpStoreConfigError::Client)?;
@@ -310,7 +311,7 @@ impl HttpStoreBuilder {
     }
 }
 
-/// Checked base URLs of one role, each once, the first mention counting.
+/// Checks the base URLs of one role and drops repeated URLs; the first mention counts.
 fn distinct(
     role: &'static str,
     given: Vec<(String, Option<PublisherToken>)>,
@@ -328,14 +329,14 @@ fn distinct(
     Ok(urls)
 }
 
-/// Parses a base URL and makes its path end with a slash, so that paths can be joined to it.
+/// Parses a base URL and makes its path end with a slash, so that paths can be joined.
 fn base_url(role: &'static str, text: &str) -> Result<Url, HttpStoreConfigError> {
     let refuse = |problem: &str| HttpStoreConfigError::Url { role, problem: problem.to_owned() };
     let mut url = Url::parse(text).map_err(|error| refuse(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refuse("it is not http or https"));
     }
-    // Names and passwords would end up in errors and logs.
+    // User names and passwords would enter errors and logs.
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse("it carries a user name or password"));
     }

@@ -1,7 +1,7 @@
-//! One request to one aggregator, and its answer: bounded, timed and checked.
+//! One bounded, timed and checked request to one aggregator.
 //!
-//! Never more than the limit and one chunk of a body is held. What the answer means is said by
-//! `answer`; who else is asked is decided in [`read`](super::read).
+//! Never holds more of a body than the limit and one chunk. `answer` interprets the answer;
+//! [`read`](super::read) chooses the other sources.
 
 use std::{
     path::{Path, PathBuf},
@@ -30,16 +30,16 @@ use super::{
 };
 use crate::wire::reason;
 
-/// Largest answer to a PUT, and largest error body, that is read: Walrus's own are below 2 KiB.
+/// Most bytes read of a PUT's answer or an error body: Walrus's own are below 2 KiB.
 pub(super) const MAX_ANSWER_BYTES: u64 = 64 * 1024;
-/// Memory reserved for a body at once on the word of its announced length; more grows as bytes arrive.
+/// Most memory reserved at once for an announced length; more grows as bytes arrive.
 const MAX_RESERVE_BYTES: u64 = 1024 * 1024;
-/// Bytes of a file written at once.
+/// Bytes per write to a file.
 const FILE_BUFFER_BYTES: usize = 256 * 1024;
-/// Longest time that is ever waited for anything, so that no sum of times overflows.
+/// Longest wait for anything, so that no sum of times overflows.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Where the bytes of an answer go.
+/// The destination of an answer's bytes.
 #[derive(Debug, Clone)]
 pub(super) enum Target {
     Memory,
@@ -47,21 +47,21 @@ pub(super) enum Target {
     Folder(PathBuf),
 }
 
-/// Bytes that were read and checked.
+/// Received and checked bytes.
 #[derive(Debug)]
 pub(super) enum Content {
     Memory(Vec<u8>),
     File(PartFile),
 }
 
-/// What one aggregator gave.
+/// The answer of one aggregator.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) content: Content,
     pub(super) headers: HeaderMap,
 }
 
-/// How far one request is, for those who wait for it.
+/// The progress of one request, for the tasks that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Motion {
     bytes: AtomicU64,
@@ -78,14 +78,14 @@ impl Motion {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether it has all bytes, and its blob ID is being computed.
+    /// Whether all bytes are here and their blob ID is being computed.
     pub(super) fn is_verifying(&self) -> bool {
         self.verifying.load(Ordering::Relaxed)
     }
 }
 
 impl Inner {
-    /// Asks one aggregator, and notes how it did.
+    /// Asks one aggregator, and notes the result.
     pub(super) async fn attempt(
         &self,
         plan: &Plan,
@@ -108,7 +108,7 @@ impl Inner {
             Err(ReadFault::Unreachable { .. }) => sources.offended(index, Offence::Failed(None)),
             Err(ReadFault::Refused { .. }) => sources.offended(index, Offence::Refused),
             Err(ReadFault::Wrong) => sources.offended(index, Offence::WrongContent),
-            // The blob may be as large as that.
+            // The blob may really be that large.
             Err(ReadFault::TooLarge { .. }) => {}
         }
         result
@@ -125,7 +125,7 @@ impl Inner {
         let asked = Instant::now();
         let base = self.settings.base_timeout;
         let request = self.request(plan, index)?;
-        // The answer must begin within the base timeout: only its body earns more time.
+        // The answer must begin within the base timeout: only a body earns more time.
         let response = timeout(base, request.send()).await.map_err(|_| ReadFault::busy("timed out"))?;
         let response = response.map_err(|error| unanswered(&error))?;
         *latency = Some(asked.elapsed());
@@ -173,7 +173,7 @@ impl Inner {
         })
     }
 
-    /// Reads and checks a body, in the time that its bytes earn.
+    /// Reads and checks a body, within the time for its bytes.
     async fn receive(
         &self,
         plan: &Plan,
@@ -198,7 +198,7 @@ impl Inner {
         motion.verifying.store(true, Ordering::Relaxed);
         let computed = compute_id(input.clone(), self.settings.shards).await;
         motion.verifying.store(false, Ordering::Relaxed);
-        // An aggregator that sends more than can have an ID sends something else.
+        // Content that is too large for any ID is wrong content.
         match computed {
             Ok(found) if found == expected => Ok(content.unwrap_or_else(|| Content::taken(input))),
             Ok(_) | Err(IdError::Encoding(_)) => Err(ReadFault::Wrong),
@@ -235,14 +235,14 @@ impl Inner {
     }
 }
 
-/// The disk failed: no other aggregator changes that, but nothing is wrong with this one either.
+/// The disk failed. Another aggregator cannot help, but this aggregator did nothing wrong.
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
 fn local(error: std::io::Error) -> ReadFault {
     ReadFault::Refused { reason: format!("cannot write the file: {error}") }
 }
 
 impl Content {
-    /// The input for computing the ID; a file stays the caller's, so that it is removed when it is wrong.
+    /// The input for computing the ID. The caller still owns a file, so that wrong content is removed.
     fn into_input(self) -> (Input, Option<Self>) {
         match self {
             Self::Memory(bytes) => (Input::Memory(bytes.into()), None),
@@ -264,7 +264,7 @@ impl Content {
         }
     }
 
-    /// The bytes of an answer that was read into memory.
+    /// The bytes of an answer in memory.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Memory(bytes) => bytes,
@@ -273,7 +273,7 @@ impl Content {
     }
 }
 
-/// A file that is removed unless it is kept.
+/// A file that is removed on drop, unless [`Self::keep_as`] renames it.
 #[derive(Debug)]
 pub(super) struct PartFile {
     path: PathBuf,
@@ -286,7 +286,7 @@ impl PartFile {
         &self.path
     }
 
-    /// Gives it its name, in place of whatever has it.
+    /// Gives it its name, and replaces any file there.
     pub(super) async fn keep_as(mut self, path: &Path) -> std::io::Result<()> {
         tokio::fs::rename(&self.path, path).await?;
         self.kept = true;
@@ -297,7 +297,7 @@ impl PartFile {
 impl Drop for PartFile {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing can be done about a file that cannot be removed, and its name says what it is.
+            // If the removal fails, nothing can be done; the name marks the file as partial.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -348,12 +348,12 @@ impl Sink {
     }
 }
 
-/// A time after another, however long.
+/// A time after another, capped at [`FAR`].
 pub(super) fn after(start: Instant, time: Duration) -> Instant {
     start + time.min(FAR)
 }
 
-/// Runs `work` until a time that may move while it runs; `None` when that has come.
+/// Runs `work` until a deadline that may move meanwhile; `None` once it has passed.
 pub(super) async fn bounded<T>(deadline: impl Fn() -> Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     loop {
@@ -370,7 +370,7 @@ pub(super) async fn bounded<T>(deadline: impl Fn() -> Instant, work: impl Future
     }
 }
 
-/// The length that a header announces, also of an answer to HEAD, which has no body.
+/// The `Content-Length` of an answer, even to HEAD, which has no body.
 pub(super) fn announced_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -393,7 +393,7 @@ pub(super) async fn read_bounded(
     Ok(body)
 }
 
-/// Takes what is needed of an answer that is not a success. A broken error body is no error of its own.
+/// Reads an answer without success. A broken error body is no error of its own.
 pub(super) async fn failure(response: Response) -> Failure {
     let status = response.status().as_u16();
     let header = response.headers().get(header::RETRY_AFTER);
@@ -402,8 +402,8 @@ pub(super) async fn failure(response: Response) -> Failure {
     Failure { status, retry_after, body }
 }
 
-/// Whether a range's answer holds exactly the bytes asked for, as far as its header tells. One that a cache cut at
-/// the blob's end is refused as Walrus itself refuses a range that ends past the blob.
+/// Checks that a range's answer holds exactly the requested bytes, as far as its header tells. An answer that
+/// a cache cut at the blob's end is refused, as Walrus refuses a range past the blob's end.
 fn check_range(range: ByteRange, headers: &HeaderMap, length: u64) -> Result<(), ReadFault> {
     let end = range.start.saturating_add(range.length);
     let value = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
@@ -419,13 +419,13 @@ fn check_range(range: ByteRange, headers: &HeaderMap, length: u64) -> Result<(),
     }
 }
 
-/// A read that got no answer.
+/// The fault of a read without an answer.
 fn unanswered(error: &reqwest::Error) -> ReadFault {
     let reason = describe(error);
     if error.is_connect() { ReadFault::Unreachable { reason } } else { ReadFault::busy(reason) }
 }
 
-/// The innermost cause, which is what an operator can act on; never the URL, which holds a blob's ID.
+/// The innermost cause, which helps an operator most. Never the URL, which holds a blob's ID.
 pub(super) fn describe(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

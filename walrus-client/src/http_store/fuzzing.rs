@@ -1,4 +1,4 @@
-//! For fuzz targets only: everything that reads a stranger's answer, at once.
+//! For fuzz targets only: reads an untrusted answer with every parser.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::{
     quilts::read_list,
 };
 
-/// Reads a body as every kind of answer, with this status where it is an error's. Returns the texts that would get
-/// into errors and logs.
+/// Reads a body as every kind of answer; `status` serves for errors. Returns the texts that would enter
+/// errors and logs.
 #[must_use]
 pub fn read_answer(status: u16, body: &[u8]) -> Vec<String> {
     let id = BlobId([7; 32]);
@@ -21,7 +21,7 @@ pub fn read_answer(status: u16, body: &[u8]) -> Vec<String> {
     }
     let header = std::str::from_utf8(body).ok();
     let wait = header.and_then(retry_after);
-    // Of these only that they do not panic is of interest.
+    // These only must not panic.
     let _ = header.and_then(content_range);
     let _ = read_list(body);
     let failure = Failure { status, retry_after: wait, body: body.to_vec() };

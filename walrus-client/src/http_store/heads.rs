@@ -1,4 +1,4 @@
-//! A Baton store's head route as a [`HeadIndex`]: one request each, the caller decides about repetitions.
+//! A Baton store's head route as a [`HeadIndex`]. Each call is one request; the caller decides on retries.
 
 use baton_proto::{
     ids::HeadIndexKey,
@@ -53,7 +53,7 @@ impl Inner {
         request.send().await.map_err(|error| unavailable(describe(&error)))
     }
 
-    /// Within the base timeout: head records are small.
+    /// Runs within the base timeout: head records are small.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let done = timeout(self.settings.base_timeout, work).await;
         done.unwrap_or_else(|_| Err(unavailable("timed out".to_owned())))

@@ -1,36 +1,37 @@
-//! In which order sources are asked: decided from what they did, with the time as a parameter.
+//! The order in which sources are asked, decided from their past results. The time is a parameter.
 //!
-//! Pure. A source that failed is put behind the others for a while that doubles with each failure, one that gave
-//! wrong content for minutes; it is still asked when all others fail. When that time is over it is back at its
-//! place and so is tried again. Among the rest the faster come first, in steps of two, and equals as configured.
+//! Pure. A failed source goes behind the others for a while that doubles with each failure; after wrong
+//! content, for minutes. It is still asked when all others fail. After that time it returns to its place and
+//! is tried again. Among the rest, faster sources come first, in steps of two; equals stay in configured
+//! order.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a source is put back after a first failure; doubled by each that follows.
+/// Cool-down after a first failure; each further failure doubles it.
 const FIRST_COOL_DOWN: Duration = Duration::from_millis(500);
-/// Longest time that failures put a source back by themselves.
+/// Longest cool-down from failures alone.
 const MAX_COOL_DOWN: Duration = Duration::from_secs(30);
-/// Longest `Retry-After` that counts here: a source must not be able to put itself away for days.
+/// Longest effective `Retry-After`: a source must not be able to remove itself for days.
 const MAX_ASKED_COOL_DOWN: Duration = Duration::from_secs(300);
-/// How long a source is put back that refused a request which others may take.
+/// Cool-down after a refusal of a request that others may take.
 const REFUSED_COOL_DOWN: Duration = Duration::from_secs(10);
-/// How long a source is put back that gave content other than asked for.
+/// Cool-down after wrong content.
 const WRONG_COOL_DOWN: Duration = Duration::from_secs(300);
-/// How long a measured latency counts, so that a source that was slow is measured again.
+/// How long a measured latency counts, so that a slow source is measured again.
 const LATENCY_MEMORY: Duration = Duration::from_secs(120);
-/// What a source is taken to need that was not measured lately: others are tried when the preferred one is slower.
+/// Assumed latency without a recent measurement: others are tried when the preferred source is slower.
 const UNMEASURED: Duration = Duration::from_millis(100);
 
-/// What a source did that speaks against it.
+/// A mark against a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offence {
-    /// It could not be reached, or failed on its side; it may have asked to wait.
+    /// It was unreachable or failed on its side, and may have asked to wait.
     Failed(Option<Duration>),
     /// It refused.
     Refused,
-    /// It gave other content than asked for, or named a wrong ID.
+    /// It sent wrong content, or named a wrong ID.
     WrongContent,
 }
 
@@ -41,7 +42,7 @@ struct State {
     latency: Option<(Duration, Instant)>,
 }
 
-/// The standing of the sources of one role, by their place in the configuration.
+/// The health of the sources of one role, in configured order.
 #[derive(Debug)]
 pub(super) struct Health {
     sources: Vec<State>,
@@ -52,7 +53,7 @@ impl Health {
         Self { sources: vec![State::default(); sources] }
     }
 
-    /// All sources, the one to ask first at the front.
+    /// All sources, the first to ask at the front.
     pub(super) fn order(&self, now: Instant) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.sources.len()).collect();
         order.sort_by_key(|index| {
@@ -64,7 +65,7 @@ impl Health {
         order
     }
 
-    /// It answered, after this time.
+    /// Notes an answer after this time.
     pub(super) fn answered(&mut self, index: usize, latency: Duration, now: Instant) {
         if let Some(state) = self.sources.get_mut(index) {
             state.failures = 0;
@@ -73,7 +74,7 @@ impl Health {
         self.note_latency(index, latency, now);
     }
 
-    /// It was overtaken: it takes at least this long.
+    /// Notes that another source was faster: this source takes at least this long.
     pub(super) fn overtaken(&mut self, index: usize, waited: Duration, now: Instant) {
         let known = self.latency(index, now).unwrap_or_default();
         self.note_latency(index, waited.max(known), now);
@@ -91,17 +92,17 @@ impl Health {
             Offence::Refused => REFUSED_COOL_DOWN,
             Offence::WrongContent => WRONG_COOL_DOWN,
         };
-        // A wrong answer is not forgotten over a later timeout.
+        // A later timeout does not shorten the cool-down after wrong content.
         state.back_at = state.back_at.max(Some(now + cool_down));
     }
 
-    /// What it usually takes to answer, if that was measured lately.
+    /// Its usual latency, if measured recently.
     pub(super) fn latency(&self, index: usize, now: Instant) -> Option<Duration> {
         let (latency, measured) = self.sources.get(index)?.latency?;
         (now.saturating_duration_since(measured) < LATENCY_MEMORY).then_some(latency)
     }
 
-    /// How long it stays behind the others.
+    /// How much longer it stays behind the others.
     pub(super) fn cooling(&self, index: usize, now: Instant) -> Duration {
         self.back_at(index, now).map_or(Duration::ZERO, |back_at| back_at.saturating_duration_since(now))
     }

@@ -1,11 +1,11 @@
-//! Counters of what an [`HttpStore`](super::HttpStore) does, without any ID or content.
+//! Counters of an [`HttpStore`](super::HttpStore), without any ID or content.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use baton_proto::store::StoreError;
 use serde::Serialize;
 
-/// What was called.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the calls'")]
@@ -20,7 +20,7 @@ pub enum Operation {
     Quilt,
 }
 
-/// How it ended.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the errors")]
@@ -95,52 +95,52 @@ pub(super) struct Metrics {
     pub(super) resends: Counter,
 }
 
-/// How often a call ended in a way.
+/// Number of calls with the same result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct OperationCount {
     /// The call.
     pub operation: Operation,
-    /// How it ended.
+    /// The result.
     pub ended: Ended,
-    /// How often.
+    /// Number of calls.
     pub count: u64,
 }
 
-/// What one source did.
+/// Figures of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceSnapshot {
     /// Scheme, host and port.
     pub origin: String,
     /// Requests sent to it.
     pub requests: u64,
-    /// Requests that it failed or refused, wrong content included; a 404 is an answer.
+    /// Failed or refused requests, wrong content included; a 404 is an answer.
     pub failures: u64,
-    /// Answers with other content than asked for, or a wrong ID.
+    /// Answers with wrong content or a wrong ID.
     pub wrong_content: u64,
-    /// What it usually takes to answer, in milliseconds, if measured in the last minutes.
+    /// Its usual latency in milliseconds, if measured in the last minutes.
     pub latency_ms: Option<u64>,
-    /// For how many milliseconds it stays behind the others.
+    /// Milliseconds for which it stays behind the others.
     pub cooling_ms: u64,
 }
 
-/// The counters at one time, since the store was set up.
+/// The counters since the store was set up, at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HttpStoreMetrics {
-    /// Calls by how they ended; only those that happened.
+    /// Calls by result, without zeros.
     pub operations: Vec<OperationCount>,
-    /// Bytes of bodies sent, also of PUTs that failed.
+    /// Bytes of sent bodies, including failed PUTs.
     pub bytes_sent: u64,
-    /// Bytes of bodies received, also of those thrown away.
+    /// Bytes of received bodies, including discarded bodies.
     pub bytes_received: u64,
-    /// Rounds begun anew over the sources.
+    /// Repeated rounds over the sources.
     pub retries: u64,
-    /// Further sources asked because one took long.
+    /// Further sources asked because another was slow.
     pub hedges: u64,
-    /// Reads that such a source won.
+    /// Reads that such a source answered first.
     pub hedges_won: u64,
-    /// Looks for a blob whose PUT was in doubt.
+    /// Searches for a blob whose PUT was in doubt.
     pub probes: u64,
-    /// PUTs sent again after such a look.
+    /// PUTs sent again after such a search.
     pub resends: u64,
     /// The publishers as configured.
     pub publishers: Vec<SourceSnapshot>,
@@ -149,7 +149,7 @@ pub struct HttpStoreMetrics {
 }
 
 impl HttpStoreMetrics {
-    /// How often a call ended in a way.
+    /// Number of calls with this result.
     #[must_use]
     pub fn count(&self, operation: Operation, ended: Ended) -> u64 {
         let counted = self.operations.iter().find(|one| one.operation == operation && one.ended == ended);

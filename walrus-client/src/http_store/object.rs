@@ -1,4 +1,4 @@
-//! IDs of objects on Sui, which aggregators also read blobs by.
+//! IDs of Sui objects, by which aggregators can also read blobs.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub [u8; 32]);
 
-/// A text that is no object ID.
+/// A text that is not an object ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an object ID is 0x and 64 hexadecimal digits")]
 pub struct ParseObjectIdError;

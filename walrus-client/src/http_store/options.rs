@@ -1,4 +1,4 @@
-//! How a caller wants something read or stored.
+//! Options of reads and writes.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ impl fmt::Debug for Sha256Digest {
     }
 }
 
-/// A digest that the caller knows.
+/// A digest known to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Digest {
     /// BLAKE3.
@@ -28,27 +28,27 @@ pub enum Digest {
     Sha256(Sha256Digest),
 }
 
-/// How what is read is checked. What fails the check is thrown away and the next aggregator asked.
+/// The check of received content. Content that fails is discarded, and the next aggregator is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verification {
-    /// Against a digest that the caller knows: of the whole blob, or of the patch when a patch is read. Costs least.
+    /// Against a known digest: of the whole blob, or of the patch when a patch is read. Costs least.
     Digest(Digest),
-    /// Against the blob ID, which is computed anew: 0.1 s of CPU and more at a thousand shards.
+    /// Against the blob ID, computed again: 0.1 s of CPU and more at a thousand shards.
     #[default]
     BlobId,
-    /// Not at all: the aggregator can answer with anything.
+    /// No check: the aggregator can answer with anything.
     Off,
 }
 
-/// How consistently the aggregator is asked to check what it reads from the storage nodes.
+/// The consistency check that the aggregator is asked to make of storage nodes' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Consistency {
-    /// As it does by itself.
+    /// The aggregator's default.
     #[default]
     Default,
-    /// Strictly, as before Walrus 1.37.
+    /// Strict, as before Walrus 1.37.
     Strict,
-    /// Not at all; for blobs whose writer is trusted.
+    /// None; for blobs whose writer is trusted.
     Skip,
 }
 
@@ -57,21 +57,21 @@ pub enum Consistency {
 pub struct ByteRange {
     /// The first byte, from 0.
     pub start: u64,
-    /// How many, at least 1.
+    /// Number of bytes, at least 1.
     pub length: u64,
 }
 
-/// Which of Walrus's two ways is used to ask for a range.
+/// The form of a range request; Walrus has two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RangeRoute {
-    /// The header `Range`, which caches on the way understand too.
+    /// The header `Range`, which caches on the way also understand.
     #[default]
     Header,
     /// The route `byte-range`.
     Query,
 }
 
-/// What goes on in a call that may take long.
+/// The present step of a long call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -79,24 +79,24 @@ pub enum Phase {
     Hashing,
     /// Bytes are being sent.
     Uploading,
-    /// The publisher has all bytes and works on them, or it is looked whether a PUT arrived.
+    /// The publisher has all bytes and works on them, or the client looks for a doubtful PUT.
     Waiting,
     /// Bytes are being read.
     Downloading,
 }
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Progress {
-    /// What goes on.
+    /// The present step.
     pub phase: Phase,
-    /// Bytes done in this phase. Begins anew when an upload is sent again; never goes back in a download.
+    /// Bytes done in this phase. Restarts when an upload is sent again; never decreases in a download.
     pub done: u64,
-    /// Bytes in all, where known.
+    /// Bytes in all, if known.
     pub total: Option<u64>,
 }
 
-/// Gets told how far a call is, many times a second and from any thread: it must not block.
+/// A callback for the progress of a call, called many times a second from any thread. It must not block.
 #[derive(Clone)]
 pub struct ProgressFn(Arc<dyn Fn(Progress) + Send + Sync>);
 
@@ -117,32 +117,33 @@ impl fmt::Debug for ProgressFn {
     }
 }
 
-/// How something is read. Start from [`ReadOptions::new`].
+/// Options of a read. Start from [`ReadOptions::new`].
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
-    /// Most bytes taken of one answer. A hedged read may hold some answers of this size at once.
+    /// Most bytes of one answer. A hedged read may hold several answers of this size at once.
     pub limit: u64,
-    /// Only these bytes, all of which must be in the blob. With a verification other than [`Verification::Off`] the whole blob is read and checked,
-    /// since neither ID nor digest says anything of a part, and `limit` is that of the whole blob.
+    /// Only these bytes, all of which must be in the blob. Unless the verification is [`Verification::Off`],
+    /// the whole blob is read and checked, since neither ID nor digest covers a part. `limit` then bounds the
+    /// whole blob.
     pub range: Option<ByteRange>,
-    /// How a range is asked for when nothing is verified.
+    /// The form of a range request without verification.
     pub range_route: RangeRoute,
-    /// How the bytes are checked; against the blob ID when not set.
+    /// The check of the bytes; against the blob ID when not set.
     pub verification: Verification,
-    /// What the aggregator is asked to check by itself.
+    /// The check that the aggregator makes.
     pub consistency: Consistency,
-    /// Whether the caller knows that the blob was stored a moment ago (by another process, say): its 404 is then
-    /// repeated for seconds, as for blobs that this store itself has just stored.
+    /// Whether the caller knows that the blob was just stored (by another process, say). A 404 is then
+    /// repeated for seconds, as for blobs that this store itself just stored.
     pub known_stored: bool,
-    /// The time for the whole call, all repetitions included. When not set: twice the base timeout, and for the
-    /// bytes what the slowest permitted transfer takes.
+    /// The time for the whole call, all repetitions included. When not set: twice the base timeout, plus the
+    /// slowest permitted transfer of the bytes.
     pub deadline: Option<Duration>,
-    /// Gets told how far it is.
+    /// Receives the progress.
     pub progress: Option<ProgressFn>,
 }
 
 impl ReadOptions {
-    /// A whole blob of at most so many bytes, checked against its ID.
+    /// A whole blob of at most `limit` bytes, checked against its ID.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         Self {
@@ -157,21 +158,21 @@ impl ReadOptions {
         }
     }
 
-    /// With another way of checking.
+    /// Sets another check.
     #[must_use]
     pub fn verify(mut self, verification: Verification) -> Self {
         self.verification = verification;
         self
     }
 
-    /// Only these bytes.
+    /// Reads only these bytes.
     #[must_use]
     pub fn range(mut self, start: u64, length: u64) -> Self {
         self.range = Some(ByteRange { start, length });
         self
     }
 
-    /// Within this time.
+    /// Sets the time limit.
     #[must_use]
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -179,16 +180,16 @@ impl ReadOptions {
     }
 }
 
-/// Who gets the blob object on Sui. Its owner alone can delete a deletable blob or extend a lifetime.
+/// The owner of the blob object on Sui. Only the owner can delete a deletable blob or extend a lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectOwner {
-    /// It stays with the publisher.
+    /// The publisher keeps it.
     #[default]
     Publisher,
-    /// It is sent to this address.
+    /// The publisher sends it to this address.
     Address(#[serde(with = "address_text")] SuiAddress),
-    /// It is shared: anybody may fund its extension.
+    /// Shared: any account may fund its extension.
     Shared,
 }
 
@@ -207,31 +208,31 @@ mod address_text {
     }
 }
 
-/// How a blob or quilt is stored. Start from [`WriteOptions::new`] or a [`PutOptions`].
+/// Options of a PUT of a blob or quilt. Start from [`WriteOptions::new`] or a [`PutOptions`].
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
-    /// For how many epochs, at least 1.
+    /// Lifetime in epochs, at least 1.
     pub epochs: u32,
-    /// Whether nobody may delete it before it runs out.
+    /// Whether the blob cannot be deleted before it expires.
     pub permanent: bool,
-    /// Who gets the object.
+    /// The owner of the object.
     pub owner: ObjectOwner,
-    /// Buys a new object even if the blob is stored for long enough already.
+    /// Buys a new object even if the blob is already stored for long enough.
     pub force: bool,
-    /// Whether the publisher may use storage that it has already; its default when not set.
+    /// Whether the publisher may use storage that it already has; its default when not set.
     pub reuse_resources: Option<bool>,
-    /// Whether the blob is known to be stored already, so that this PUT is to lengthen its time. Finding the blob
-    /// after an answer got lost then proves nothing, and is not tried: the outcome stays unknown.
+    /// Whether the blob is already stored and this PUT extends its lifetime. Finding the blob after a lost
+    /// answer then proves nothing and is not tried: the outcome stays unknown.
     pub renewal: bool,
-    /// The time for the whole call, repetitions and looking for a lost PUT included. When not set: twice the base
-    /// timeout and the time to look, and for the bytes twice what the slowest permitted transfer takes.
+    /// The time for the whole call, with repetitions and the search for a lost PUT. When not set: twice the
+    /// sum of base timeout, search time and the slowest permitted transfer.
     pub deadline: Option<Duration>,
-    /// Gets told how far it is.
+    /// Receives the progress.
     pub progress: Option<ProgressFn>,
 }
 
 impl WriteOptions {
-    /// Deletable, for so many epochs, the object staying with the publisher.
+    /// Deletable, for this many epochs; the publisher owns the object.
     #[must_use]
     pub fn new(epochs: u32) -> Self {
         Self {
@@ -246,28 +247,28 @@ impl WriteOptions {
         }
     }
 
-    /// Not to be deleted by anybody before it runs out.
+    /// Forbids deletion before it expires.
     #[must_use]
     pub fn permanent(mut self) -> Self {
         self.permanent = true;
         self
     }
 
-    /// With the object for somebody else.
+    /// Sets another owner of the object.
     #[must_use]
     pub fn owner(mut self, owner: ObjectOwner) -> Self {
         self.owner = owner;
         self
     }
 
-    /// Within this time.
+    /// Sets the time limit.
     #[must_use]
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The query of the PUT, in Walrus's words.
+    /// The query of the PUT, in Walrus's terms.
     pub(super) fn query(&self) -> Vec<(&'static str, String)> {
         let kind = if self.permanent { "permanent" } else { "deletable" };
         let mut query = vec![("epochs", self.epochs.to_string()), (kind, "true".to_owned())];
@@ -285,7 +286,7 @@ impl WriteOptions {
         query
     }
 
-    /// The address that the object is sent to, in Sui's form.
+    /// The receiving address of the object, in Sui's form.
     pub(super) fn receiver(&self) -> Option<String> {
         match self.owner {
             ObjectOwner::Address(address) => Some(format!("0x{address}")),
@@ -293,8 +294,8 @@ impl WriteOptions {
         }
     }
 
-    /// Whether a PUT repeated at the same publisher buys nothing: it finds its registration again, or the certified
-    /// blob. A deletable one is bought each time.
+    /// Whether a repeated PUT at the same publisher buys nothing: it finds its registration again, or the
+    /// certified blob. Each PUT of a deletable blob buys it again.
     pub(super) fn is_repeatable(&self) -> bool {
         self.permanent && !self.force
     }
@@ -307,35 +308,35 @@ impl From<PutOptions> for WriteOptions {
     }
 }
 
-/// How it is known that a blob is stored.
+/// The evidence that a blob is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoredHow {
-    /// The publisher stored it anew.
+    /// The publisher newly stored it.
     Created,
-    /// The publisher had it certified for at least as long.
+    /// The publisher already had it certified for at least as long.
     AlreadyCertified,
-    /// The publisher's answer was lost or wrong, and an aggregator has the blob. Whether this PUT or an earlier one
-    /// stored it, and for how long, is not known.
+    /// The publisher's answer was lost or wrong, but an aggregator has the blob. This PUT or an earlier one
+    /// stored it; the end of its lifetime is unknown.
     Found,
 }
 
-/// What is known of a blob that was stored.
+/// The known facts of a stored blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// Its ID, computed here.
+    /// Its ID, computed by this client.
     pub blob_id: baton_proto::ids::BlobId,
     /// Its length in bytes.
     pub length: u64,
-    /// How it is known.
+    /// The evidence.
     pub how: StoredHow,
-    /// The first epoch in which it is no longer kept, where the publisher said.
+    /// The first epoch without it, if the publisher said.
     pub end_epoch: Option<u64>,
-    /// The epoch in which it was stored, where the publisher's answer says.
+    /// The epoch in which it was stored, if the publisher's answer says.
     pub epoch: Option<u64>,
-    /// The object on Sui, where the publisher said.
+    /// The object on Sui, if the publisher said.
     pub object: Option<ObjectId>,
-    /// What it cost without gas, in FROST (a billionth of a WAL), where the publisher said.
+    /// Its cost without gas, in FROST (a billionth of a WAL), if the publisher said.
     pub cost: Option<u64>,
 }
 

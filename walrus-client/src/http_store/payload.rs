@@ -1,4 +1,4 @@
-//! The bodies of PUTs. Each can be opened anew, since a PUT may go to another publisher.
+//! The bodies of PUTs. Each can be opened again, since a PUT may go to another publisher.
 
 use std::{io, path::PathBuf};
 
@@ -10,16 +10,16 @@ use tokio_util::io::ReaderStream;
 
 use super::options::{Phase, ProgressFn};
 
-/// Bytes sent at once, and so the step of the progress that is told.
+/// Bytes per chunk, and so the step of reported progress.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// A blob to be stored.
+/// A blob to store.
 #[derive(Debug, Clone)]
 pub enum PutBody {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// A file, which is read twice at once, for its ID and for the publisher, and is never held in memory. If it
-    /// changes meanwhile the two differ, and the PUT ends as [`StoreError::WrongContent`].
+    /// A file. Two parallel reads serve its ID and the publisher; memory never holds the whole file. If the
+    /// file changes meanwhile, the IDs differ and the PUT ends as [`StoreError::WrongContent`].
     ///
     /// [`StoreError::WrongContent`]: baton_proto::store::StoreError::WrongContent
     File(PathBuf),
@@ -37,7 +37,7 @@ impl From<Bytes> for PutBody {
     }
 }
 
-/// What is sent.
+/// The payload of a PUT.
 #[derive(Debug, Clone)]
 pub(super) enum Payload {
     Bytes(Bytes),
@@ -69,7 +69,7 @@ impl Payload {
         }
     }
 
-    /// The body, from its beginning. Its length must be sent with it.
+    /// The body from its start. The request must also carry its length.
     pub(super) async fn open(&self, progress: Option<ProgressFn>) -> io::Result<Body> {
         let total = self.length();
         Ok(match self {
@@ -84,13 +84,13 @@ impl Payload {
     }
 }
 
-/// A buffer in pieces, which share its memory.
+/// Pieces of a buffer that share its memory.
 fn pieces(bytes: Bytes) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     let starts = (0..bytes.len()).step_by(CHUNK_BYTES);
     stream::iter(starts.map(move |start| Ok(bytes.slice(start..bytes.len().min(start + CHUNK_BYTES)))))
 }
 
-/// A body that tells how much of it has left.
+/// A body that reports its progress as it is sent.
 fn told(
     chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     progress: Option<ProgressFn>,
@@ -109,8 +109,8 @@ fn told(
 }
 
 impl Form {
-    /// Fields of a name and bytes. Names are sent as publishers read them: UTF-8 in quotes, with quotes escaped.
-    /// `None` for a name that cannot be told from the end of the quotes.
+    /// Builds a form from names and bytes. Names have the form that publishers read: UTF-8 in quotes, with
+    /// quotes escaped. Returns `None` for a name whose end is ambiguous.
     pub(super) fn new(fields: impl IntoIterator<Item = (String, Bytes)>) -> Option<Self> {
         let boundary = format!("baton-{}", hex::encode(rand::random::<[u8; 24]>()));
         let mut parts = Vec::new();

@@ -1,7 +1,7 @@
-//! Looking for a blob whose PUT is in doubt.
+//! Searches for a blob whose PUT is in doubt.
 //!
-//! All aggregators are asked, over a time that is longer than the caches between keep a 404, because a first look
-//! may itself have put one there. What that comes to is decided in [`retry`](super::retry).
+//! The search asks all aggregators, for longer than caches on the way keep a 404. Its own first request may
+//! have put a 404 there. [`retry`](super::retry) decides the result.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use super::{
     verify::Check,
 };
 
-/// Longest wait for one aggregator in one pass: the others' word may be enough.
+/// Longest wait for one aggregator in one pass: the others' answers may suffice.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Inner {
-    /// Looks for a blob of this length at all aggregators.
+    /// Searches for a blob of this length at all aggregators.
     pub(super) async fn probe(&self, id: BlobId, length: u64) -> Probed {
         self.metrics.probes.add(1);
         let plan = Plan {
@@ -48,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// Asks each aggregator once, all at the same time, until one has it.
+    /// Asks all aggregators once, in parallel, until one has it.
     async fn look(&self, plan: &Plan) -> Vec<Seen> {
         let run = Run::new(None, self.settings);
         let run = &run;

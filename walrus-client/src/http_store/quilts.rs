@@ -1,6 +1,6 @@
-//! The calls for quilts: many small blobs stored as one, read one by one.
+//! The calls for quilts: store many small blobs as one, and read them one by one.
 //!
-//! Cancel safe as the calls for blobs are.
+//! As cancel safe as the calls for blobs.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -23,27 +23,27 @@ use crate::{
     wire::{QUILT_METADATA_FIELD, QuiltPatchItem, QuiltPatchMetadata},
 };
 
-/// The header that names a patch.
+/// The header with the identifier of a patch.
 const IDENTIFIER_HEADER: &str = "x-quilt-patch-identifier";
-/// Largest quilt laid out in memory, in bytes: one large patch among many small ones makes a quilt many times as
-/// large as its patches, and the publisher would have to hold and encode that too.
+/// Largest quilt built in memory, in bytes. One large patch among many small ones makes a quilt many times as
+/// large as its patches. The publisher would have to hold and encode that too.
 const MAX_LAID_OUT_BYTES: u64 = 1 << 30;
 
-/// A patch that was stored.
+/// A stored patch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPatch {
     /// Its name.
     pub identifier: String,
-    /// Its ID, computed here; the publisher named the same one, unless its answer was lost.
+    /// Its ID, computed by this client. The publisher named the same ID, unless its answer was lost.
     pub patch_id: QuiltPatchId,
 }
 
-/// A quilt that was stored.
+/// A stored quilt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredQuilt {
-    /// The blob that it is; its ID is the quilt's.
+    /// The quilt's blob; its ID is the quilt's.
     pub stored: Stored,
-    /// Its patches, in the order of their identifiers' bytes.
+    /// Its patches, in the byte order of their identifiers.
     pub patches: Vec<StoredPatch>,
 }
 
@@ -58,20 +58,20 @@ pub struct QuiltPatchInfo {
     pub tags: BTreeMap<String, String>,
 }
 
-/// A patch that was read.
+/// A patch with its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadPatch {
-    /// Its name: from the quilt itself with [`Verification::BlobId`], else what the aggregator said, if it did.
+    /// Its name: from the quilt itself with [`Verification::BlobId`], else from the aggregator, if it said.
     pub identifier: Option<String>,
     /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A patch that is the call's own, so that it can be laid out on another thread.
+/// A patch that the call owns, so that another thread can use it.
 struct OwnPatch {
     identifier: String,
     tags: BTreeMap<String, String>,
-    /// Shared with the body that is sent.
+    /// Shared with the request body.
     data: Bytes,
 }
 
@@ -81,7 +81,7 @@ impl OwnPatch {
     }
 }
 
-/// Our own computation of what a publisher should make of some patches.
+/// The expected result for some patches, computed by this client.
 struct Expected {
     quilt: BlobId,
     length: u64,
@@ -107,12 +107,13 @@ impl Expected {
 }
 
 impl HttpStore {
-    /// Stores patches as one quilt. The quilt is laid out here too (in memory), and its ID and every patch's compared
-    /// with those that the publisher names. What is said of [`HttpStore::store`] holds for it.
+    /// Stores patches as one quilt. The client also builds the quilt itself, in memory. It compares the IDs
+    /// of quilt and patches with the publisher's. Otherwise as [`HttpStore::store`].
     ///
     /// # Errors
-    /// As [`HttpStore::store`]; [`StoreError::Refused`] also for patches of which no quilt can be made, and for
-    /// identifiers that HTTP cannot carry: `_metadata`, and those with a backslash before a quote or at the end.
+    /// As [`HttpStore::store`]. [`StoreError::Refused`] also when no quilt can hold the patches, and for
+    /// identifiers that HTTP cannot carry. Those are `_metadata`, and any with a backslash before a quote
+    /// or at the end.
     pub async fn store_quilt(
         &self,
         patches: &[QuiltPatch<'_>],
@@ -145,7 +146,7 @@ impl HttpStore {
         Ok(StoredQuilt { stored, patches })
     }
 
-    /// Lays the quilt out and computes its IDs, on a blocking thread.
+    /// Builds the quilt and computes its IDs, on a blocking thread.
     async fn lay_out(&self, patches: Vec<OwnPatch>) -> Result<Expected, StoreError> {
         let shards = self.shards();
         match tokio::task::spawn_blocking(move || Expected::of(&patches, shards)).await {
@@ -157,12 +158,13 @@ impl HttpStore {
         }
     }
 
-    /// The patches of a quilt. With [`Verification::BlobId`] the whole quilt is read and its own index believed,
-    /// and `limit` is that of the quilt; else the list is the aggregator's word, and `limit` that of its JSON.
+    /// The patches of a quilt. With [`Verification::BlobId`], the client reads the whole quilt and its index,
+    /// and `limit` bounds the quilt. Otherwise the aggregator's list is returned, and `limit` bounds its
+    /// JSON.
     ///
     /// # Errors
-    /// As [`HttpStore::read`]; [`StoreError::Refused`] when the blob is no quilt, and for a digest, of which nobody
-    /// can say what it would be of.
+    /// As [`HttpStore::read`]; [`StoreError::Refused`] when the blob is no quilt. A digest is also refused: a
+    /// list has no bytes that it could cover.
     pub async fn quilt_patches(
         &self,
         quilt: BlobId,
@@ -193,11 +195,12 @@ impl HttpStore {
 
     /// Reads one patch by its ID.
     ///
-    /// A digest is that of the patch's bytes. With [`Verification::BlobId`] the whole quilt is read, checked against
-    /// its ID and the patch taken out here, since nothing less can be verified; `limit` is that of the quilt then.
+    /// A digest covers the patch's bytes. With [`Verification::BlobId`], the client reads the whole quilt,
+    /// checks its ID and extracts the patch, since nothing smaller can be verified. `limit` then bounds the
+    /// quilt.
     ///
     /// # Errors
-    /// As [`HttpStore::read`]; [`StoreError::NotFound`] also when the quilt has no such patch.
+    /// As [`HttpStore::read`]; [`StoreError::NotFound`] also when the quilt lacks the patch.
     pub async fn read_patch(
         &self,
         patch: QuiltPatchId,
@@ -213,11 +216,11 @@ impl HttpStore {
         self.fetch_patch(patch.quilt, path, options).await
     }
 
-    /// Reads one patch by its identifier; else as [`Self::read_patch`].
+    /// Reads one patch by its identifier; otherwise as [`Self::read_patch`].
     ///
     /// # Errors
-    /// As [`Self::read_patch`]; [`StoreError::Refused`] also for the identifiers `.` and `..`, which no URL can
-    /// carry: read those by their patch ID or with [`Verification::BlobId`].
+    /// As [`Self::read_patch`]; [`StoreError::Refused`] also for the identifiers `.` and `..`, which no URL
+    /// can carry. Read those by their patch ID or with [`Verification::BlobId`].
     pub async fn read_patch_named(
         &self,
         quilt: BlobId,
@@ -234,7 +237,7 @@ impl HttpStore {
         }
         let path = format!("v1/blobs/by-quilt-id/{quilt}/{}", path_segment(identifier));
         let patch = self.fetch_patch(quilt, path, options).await?;
-        // A digest settles it, whatever the header says.
+        // A matching digest overrides the header.
         let misnamed = patch.identifier.as_deref().is_some_and(|named| named != identifier);
         if misnamed && options.verification == Verification::Off {
             return Err(StoreError::WrongContent);
@@ -262,7 +265,7 @@ impl HttpStore {
         Ok(ReadPatch { identifier: named(&fetched.headers), bytes: fetched.content.into_bytes() })
     }
 
-    /// A whole quilt, verified, and its index.
+    /// A whole verified quilt and its index.
     async fn read_quilt(
         &self,
         quilt: BlobId,
@@ -289,7 +292,7 @@ fn no_quilt(error: &QuiltError) -> StoreError {
     refused(format!("no quilt: {error}"))
 }
 
-/// The body of a quilt's PUT. Tags go in a field of their own, which is there only when there are any.
+/// The body of a quilt's PUT. Tags have a field of their own, present only if there are any.
 fn form(patches: &[OwnPatch]) -> Result<Form, StoreError> {
     let unsendable = || refused("an identifier cannot be sent over HTTP; choose another one".to_owned());
     if patches.iter().any(|patch| patch.identifier == QUILT_METADATA_FIELD) {
@@ -322,7 +325,7 @@ fn named(headers: &HeaderMap) -> Option<String> {
     String::from_utf8(headers.get(IDENTIFIER_HEADER)?.as_bytes().to_vec()).ok()
 }
 
-/// A text as one segment of a path: everything but letters, digits and a few signs as %XX.
+/// A text as one segment of a path: all but letters, digits and a few signs become %XX.
 fn path_segment(text: &str) -> String {
     let mut segment = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,10 +1,10 @@
-//! Reading something from whichever aggregator has it.
+//! Reads from any aggregator that has the content.
 //!
-//! Owns the course of a read: aggregators are asked in the order of their health, a further one beside a slow one,
-//! all of them before anything is repeated, and the first right answer ends it. What to do after a round is
-//! decided in [`retry`](super::retry); one request is [`fetch`](super::fetch)'s.
+//! Owns the course of a read. It asks aggregators in the order of their health, and a further one beside a
+//! slow one. It asks all of them before it repeats any; the first right answer ends the read.
+//! [`retry`](super::retry) decides after each round; [`fetch`](super::fetch) makes one request.
 //!
-//! Cancel safe: everything runs inside the caller's future, and dropping it ends all requests.
+//! Cancel safe: everything runs in the caller's future, and dropping it ends all requests.
 
 use std::{
     collections::BTreeMap,
@@ -29,34 +29,34 @@ use super::{
     verify::Check,
 };
 
-/// Most aggregators asked at once for one thing: each may send the whole of it.
+/// Most parallel requests for one object: each may send all of it.
 const MAX_PARALLEL: usize = 3;
 
-/// What kind of request.
+/// The kind of request.
 #[derive(Debug)]
 pub(super) enum Verb {
     Get,
     Head,
-    /// With this JSON.
+    /// POST of this JSON.
     Post(Bytes),
 }
 
-/// What to ask every aggregator for, and what the answer must be.
+/// The request to every aggregator, and the conditions on the answer.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) operation: Operation,
     pub(super) verb: Verb,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
-    /// The bytes asked for, if not all; by header when `status` is 206.
+    /// The requested bytes, if not all; by header when `status` is 206.
     pub(super) range: Option<ByteRange>,
     pub(super) status: StatusCode,
     pub(super) limit: u64,
     pub(super) check: Check,
-    /// Whether an answer in memory has the form that it must have.
+    /// Whether an answer in memory has the required form.
     pub(super) well_formed: fn(&[u8]) -> bool,
     pub(super) target: Target,
-    /// The blob that a 404 would speak of.
+    /// The blob that a 404 refers to.
     pub(super) id: Option<BlobId>,
     pub(super) known_stored: bool,
     pub(super) deadline: Option<Duration>,
@@ -64,7 +64,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A GET of a whole thing into memory.
+    /// A GET of a whole object into memory.
     pub(super) fn get(operation: Operation, path: String, check: Check, options: &ReadOptions) -> Self {
         Self {
             operation,
@@ -93,7 +93,7 @@ pub(super) struct Run {
     fixed: Option<Instant>,
     /// Bytes that earn time: announced within the limit, or received.
     earned: AtomicU64,
-    /// The furthest that any of the requests is.
+    /// The progress of the furthest request.
     furthest: AtomicU64,
 }
 
@@ -104,7 +104,7 @@ impl Run {
         Self { start, settings, fixed, earned: AtomicU64::new(0), furthest: AtomicU64::new(0) }
     }
 
-    /// When the whole read is over.
+    /// The end of the whole read.
     fn deadline(&self) -> Instant {
         self.fixed.unwrap_or_else(|| {
             let moving = self.settings.moving(self.earned.load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ impl Run {
         self.earned.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// A request has received so much.
+    /// Notes bytes that a request has received.
     pub(super) fn moved(&self, plan: &Plan, received: u64, total: Option<u64>) {
         self.earn(received);
         let before = self.furthest.fetch_max(received, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Run {
 }
 
 impl Inner {
-    /// Carries out a plan, within its deadline.
+    /// Runs a plan within its deadline.
     pub(super) async fn read(&self, plan: &Plan) -> Result<Fetched, StoreError> {
         let run = Run::new(plan.deadline, self.settings);
         let rounds = Box::pin(self.rounds(plan, &run));
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// How long a 404 still counts as one that will go away.
+    /// How long a 404 may still be a cache's.
     fn missing_left(&self, plan: &Plan, run: &Run) -> Duration {
         let now = Instant::now();
         let recent = plan.id.and_then(|id| self.recent().until(id, now));
@@ -187,7 +187,7 @@ impl Inner {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Asks these aggregators, the next when one fails or takes long, until one has it or all have failed.
+    /// Asks these aggregators until one has it or all fail. Adds the next when one fails or is slow.
     async fn race(
         &self,
         plan: &Plan,
@@ -227,7 +227,7 @@ impl Inner {
                 },
                 () = sleep_until(hedge_at), if may_hedge => {
                     hedge_at = next_hedge();
-                    // Bytes that still come are better than another request for the same bytes.
+                    // Bytes that still arrive are better than another request for them.
                     let now_moved = motions.iter().map(Motion::bytes).sum();
                     let still = std::mem::replace(&mut moved, now_moved) == now_moved;
                     if still && !motions.iter().any(Motion::is_verifying) {
@@ -240,7 +240,7 @@ impl Inner {
         }
     }
 
-    /// Notes for the sources asked before the winner, and still silent, that they take longer.
+    /// Notes a longer latency for silent sources that were asked before the winner.
     fn note_win(
         &self,
         order: &[usize],

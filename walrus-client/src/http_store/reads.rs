@@ -1,4 +1,4 @@
-//! The calls that read blobs: whole, in part, into files, by object, several in one.
+//! The calls that read blobs: whole, in part, into files, by object, or several together.
 
 use std::path::Path;
 
@@ -15,28 +15,29 @@ use super::{
 };
 use crate::wire::ConcatBody;
 
-/// Most IDs in the query of one concatenation: beyond, they go as JSON, since proxies cut long URLs.
+/// Most IDs in a concatenation's query. More go as JSON, since proxies cut long URLs.
 const MAX_QUERY_IDS: usize = 20;
 /// Most blobs in one concatenation.
 const MAX_CONCAT_IDS: usize = 1000;
 
-/// What a HEAD tells of a blob, on the word of the aggregator.
+/// The facts from a HEAD of a blob, unverified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct BlobStat {
     /// Its length in bytes, if the aggregator said.
     pub length: Option<u64>,
 }
 
-/// A blob that was read by its object.
+/// A blob read by its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectBlob {
-    /// The blob's ID: computed from the bytes with [`Verification::BlobId`], else what the aggregator said.
+    /// The blob's ID: computed from the bytes with [`Verification::BlobId`], else from the aggregator, if it
+    /// said.
     pub blob_id: Option<BlobId>,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// One of the blobs of a concatenation.
+/// One blob of a concatenation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConcatId {
     /// By its blob ID.
@@ -55,14 +56,17 @@ impl std::fmt::Display for ConcatId {
 }
 
 impl HttpStore {
-    /// Reads a blob, or a part of it, into memory, verified as the options say.
+    /// Reads a blob, or a part of it, into memory, verified according to the options.
     ///
-    /// Cancel safe: dropped, it ends all its requests; the computation of an ID that has begun runs out unseen.
+    /// Cancel safe: dropping it ends all its requests. A started ID computation runs to its end, and its
+    /// result is unused.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when every aggregator says so, [`StoreError::WrongContent`] when none has the right
-    /// bytes, [`StoreError::TooLarge`] over the limit, [`StoreError::Refused`] with the reason, and
-    /// [`StoreError::Unavailable`] when trying later may help.
+    /// - [`StoreError::NotFound`] when every reachable aggregator says so.
+    /// - [`StoreError::WrongContent`] when none has the right bytes.
+    /// - [`StoreError::TooLarge`] over the limit.
+    /// - [`StoreError::Refused`] with the reason.
+    /// - [`StoreError::Unavailable`] when a later try may help.
     pub async fn read(&self, id: BlobId, options: &ReadOptions) -> Result<Vec<u8>, StoreError> {
         check_range(options.range)?;
         let plan = match (options.range, options.verification) {
@@ -76,10 +80,10 @@ impl HttpStore {
         }
     }
 
-    /// Reads a whole blob into a new file, which takes the place of what is at `path` only when it is complete and
-    /// verified; memory stays flat. Returns its length in bytes. A range is not supported.
+    /// Reads a whole blob into a new file. The file replaces any file at `path` only once it is complete and
+    /// verified. Memory stays flat. Returns the length in bytes. A range is not supported.
     ///
-    /// Cancel safe: dropped, it leaves no file behind.
+    /// Cancel safe: dropping it leaves no file behind.
     ///
     /// # Errors
     /// As [`Self::read`]; [`StoreError::Refused`] also when the file cannot be written.
@@ -98,11 +102,11 @@ impl HttpStore {
         Ok(length)
     }
 
-    /// Reads a whole blob into a writer. It goes by way of a file in the system's folder for temporary ones, so that
-    /// the writer gets nothing that is not verified; memory stays flat. Returns its length in bytes. A range is not
+    /// Reads a whole blob into a writer. A file in the system's temporary folder holds the blob first, so the
+    /// writer gets only verified bytes. Memory stays flat. Returns the length in bytes. A range is not
     /// supported.
     ///
-    /// Not cancel safe in that the writer may have got a part.
+    /// Not cancel safe: the writer may have received a part.
     ///
     /// # Errors
     /// As [`Self::read`]; [`StoreError::Refused`] also when the file or the writer fails.
@@ -137,10 +141,10 @@ impl HttpStore {
         Ok(self.inner.read(&plan).await?.content)
     }
 
-    /// What an aggregator tells of a blob without its bytes. Nothing of it can be verified.
+    /// An aggregator's facts about a blob, without its bytes. They cannot be verified.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`StoreError::NotFound`] only when every aggregator says so.
+    /// As [`Self::read`]; [`StoreError::NotFound`] only when every reachable aggregator says so.
     pub async fn stat(&self, id: BlobId, options: &ReadOptions) -> Result<BlobStat, StoreError> {
         let plan = Plan {
             operation: Operation::Stat,
@@ -153,8 +157,8 @@ impl HttpStore {
         Ok(BlobStat { length: announced_length(&fetched.headers) })
     }
 
-    /// Reads the blob of an object on Sui. Which blob that is rests on the aggregator's word, whatever the
-    /// verification: with [`Verification::BlobId`] it is checked that the bytes are those of the blob that it names.
+    /// Reads the blob of an object on Sui. The aggregator alone says which blob that is, whatever the
+    /// verification. [`Verification::BlobId`] checks that the bytes match the blob ID that it names.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -188,11 +192,11 @@ impl HttpStore {
         Ok(ObjectBlob { blob_id: Some(found), bytes: bytes.into() })
     }
 
-    /// Several blobs, one after the other, of at most `limit` bytes together.
+    /// Several blobs in sequence, of at most `limit` bytes together.
     ///
-    /// With [`Verification::BlobId`] each blob is read and verified by itself and they are joined here, because
-    /// nobody can tell from the joined bytes where one ends; objects are refused then. With a digest, which is
-    /// that of the joined bytes, or none, the aggregator joins them.
+    /// With [`Verification::BlobId`], the client reads, verifies and joins the blobs, because joined bytes do
+    /// not show where one blob ends. It then refuses objects. With a digest, which covers the joined bytes,
+    /// or without verification, the aggregator joins them.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -243,12 +247,12 @@ pub(super) fn blob_plan(id: BlobId, options: &ReadOptions) -> Plan {
     Plan { query: consistency(options.consistency), id: Some(id), ..plan }
 }
 
-/// A GET of these bytes alone, unverified.
+/// A GET of only these bytes, unverified.
 fn range_plan(id: BlobId, range: ByteRange, options: &ReadOptions) -> Plan {
     let plan = Plan { range: Some(range), ..blob_plan(id, options) };
     match options.range_route {
         RangeRoute::Header => Plan { status: StatusCode::PARTIAL_CONTENT, ..plan },
-        // This route knows no consistency checks, and refuses what it does not know.
+        // This route supports no consistency checks, and refuses unknown parameters.
         RangeRoute::Query => Plan {
             path: format!("v1/blobs/{id}/byte-range"),
             query: vec![("start", range.start.to_string()), ("length", range.length.to_string())],
@@ -274,7 +278,7 @@ fn check_range(range: Option<ByteRange>) -> Result<(), StoreError> {
     }
 }
 
-/// The bytes asked for of a whole blob. A range that ends past it is refused, as Walrus does.
+/// The requested range of a whole blob. A range past its end is refused, as Walrus does.
 fn cut(mut bytes: Vec<u8>, range: ByteRange) -> Result<Vec<u8>, StoreError> {
     let start = usize::try_from(range.start).map_err(|_| invalid_range())?;
     let length = usize::try_from(range.length).map_err(|_| invalid_range())?;

@@ -1,7 +1,7 @@
-//! The blobs that were stored a moment ago, whose 404s are a cache's and will go away.
+//! Recently stored blobs, whose 404s may come from a cache.
 //!
-//! Pure, with the time as a parameter, and bounded: the oldest is forgotten first, and then its 404 counts like
-//! anybody's.
+//! Pure, with the time as a parameter, and bounded. When full, it forgets the oldest blob, whose 404 then
+//! counts like any other.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::fetch::after;
 
-/// Most blobs remembered: a client that stores more within the window forgets the first of them.
+/// Most remembered blobs: a client that stores more within the window forgets the oldest.
 const MAX_RECENT: usize = 1024;
 
 #[derive(Debug)]
@@ -36,14 +36,14 @@ impl Recent {
                 break;
             }
             self.oldest_first.pop_front();
-            // Unless it was stored again since.
+            // Keeps it if it was stored again since.
             if self.stored.get(&id) == Some(&at) {
                 self.stored.remove(&id);
             }
         }
     }
 
-    /// Until when a 404 of this blob may be a cache's.
+    /// The time until which a 404 of this blob may be a cache's.
     pub(super) fn until(&self, id: BlobId, now: Instant) -> Option<Instant> {
         let until = after(*self.stored.get(&id)?, self.window);
         (until > now).then_some(until)

@@ -1,8 +1,12 @@
-//! What to do next, decided without I/O: after a round of reads, after a PUT, after a look whether it arrived.
+//! The next step, decided without I/O: after a round of reads, after a PUT, after a search for a doubtful
+//! PUT.
 //!
-//! Pure. The rules are Walrus's: a read that failed on the other side is repeated after a pause, a refusal never,
-//! a 404 only for what was stored a moment ago. A PUT that may have arrived is never repeated before it is known
-//! to be nowhere, because a repeated PUT buys a second object.
+//! Pure. The rules are Walrus's:
+//! - A read that failed on the server's side is repeated after a pause.
+//! - A refusal is never repeated.
+//! - A 404 is repeated only for a recently stored blob.
+//! - A PUT that may have arrived is repeated only once the blob is known to be nowhere, or where the
+//!   repetition buys nothing. Otherwise a repeated PUT buys a second object.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,31 +14,31 @@ use baton_proto::store::StoreError;
 
 use super::answer::{PutFault, ReadFault};
 
-/// Pause before the first repetition; doubled by each that follows.
+/// Pause before the first repetition; each further repetition doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Longest pause that is not asked for by the other side.
+/// Longest pause that the server did not ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
-/// PUTs sent again after one is known to have got lost. One: who loses two is not a store to pay.
+/// PUTs sent again after a known loss. Only one: a store that loses two is not worth paying.
 const RESENDS: u32 = 1;
 
-/// The pause before repetition number `round` (from 0): half of it fixed, half by `jitter` (0 to 1), so that those
-/// who failed together do not come back together.
+/// The pause before repetition number `round` (from 0): half of it fixed, half by `jitter` (0 to 1). So
+/// clients that failed together do not retry together.
 pub(super) fn pause(round: u32, jitter: f64) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << round.min(16)).min(MAX_PAUSE);
     whole / 2 + (whole / 2).mul_f64(jitter.clamp(0.0, 1.0))
 }
 
-/// Where a read stands when all its sources have failed once more.
+/// The state of a read after all its sources have failed once more.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadSituation {
     /// Rounds repeated so far.
     pub(super) round: u32,
-    /// Of these, those in which a source failed on its side: waiting for a cache's 404
-    /// to go away does not use them up.
+    /// The repeated rounds in which a source failed on its side. Waiting for a cache's 404 to expire does not
+    /// count.
     pub(super) failed_rounds: u32,
-    /// Rounds that may be repeated for sources that failed on their side.
+    /// Most repeated rounds for sources that failed on their side.
     pub(super) budget: u32,
-    /// How long a 404 of this blob still counts as one that will go away; zero for what others stored.
+    /// How long a 404 of this blob may still be a cache's; zero unless it was recently stored.
     pub(super) missing_left: Duration,
     /// Time left until the deadline.
     pub(super) left: Duration,
@@ -42,11 +46,11 @@ pub(super) struct ReadSituation {
     pub(super) jitter: f64,
 }
 
-/// What a read does next.
+/// The next step of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadStep {
     Fail(StoreError),
-    /// Wait, then ask these again.
+    /// Wait, then ask these sources again.
     Again {
         wait: Duration,
         sources: Vec<usize>,
@@ -66,7 +70,7 @@ pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSi
             ReadFault::Unreachable { .. } if !answered && situation.failed_rounds < situation.budget => {
                 Some((*source, own_pause))
             }
-            // The last look is at the very end of the time in which it may appear.
+            // The last try is at the very end of the time for a cache's 404.
             ReadFault::Missing if !situation.missing_left.is_zero() => {
                 Some((*source, own_pause.min(situation.missing_left)))
             }
@@ -82,8 +86,8 @@ pub(super) fn after_reads(faults: &BTreeMap<usize, ReadFault>, situation: ReadSi
     }
 }
 
-/// The one error for all sources: "not found" only when every one that can be reached says so, and "try later" as soon
-/// as that may help.
+/// The one error for all sources. "Not found" needs all reachable sources to agree; "try later" needs one
+/// source where it may help.
 pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
     let soonest = faults.values().filter_map(ReadFault::retry_after).min();
     let wrong = faults.values().any(|fault| *fault == ReadFault::Wrong);
@@ -113,34 +117,34 @@ pub(super) fn read_error(faults: &BTreeMap<usize, ReadFault>) -> StoreError {
     }
 }
 
-/// What looking for a blob at all aggregators came to.
+/// The result of a search at all aggregators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probed {
     Found,
-    /// All that can be reached say that it is not there, at the end of the whole time of looking.
+    /// All reachable aggregators lack it, at the end of the search time.
     Absent,
-    /// One of them gave no usable answer, or none could be reached.
+    /// An aggregator gave no usable answer, or none was reachable.
     Undecided,
 }
 
-/// What one aggregator said last of a blob that is looked for.
+/// The last answer of one aggregator in a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     Present,
     Absent,
-    /// No connection came about: it is out of the count, unless nobody else is in it.
+    /// No connection came about: it does not count, unless no other source does.
     Unreachable,
     Unknown,
 }
 
-/// What looking for a blob does next.
+/// The next step of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
     Done(Probed),
     Again(Duration),
 }
 
-/// Decides after pass number `pass` over all aggregators, with `left` of the time of looking.
+/// Decides after pass number `pass` over all aggregators, with `left` of the search time.
 pub(super) fn after_probe_pass(seen: &[Seen], pass: u32, left: Duration, jitter: f64) -> ProbeStep {
     if seen.contains(&Seen::Present) {
         return ProbeStep::Done(Probed::Found);
@@ -153,14 +157,14 @@ pub(super) fn after_probe_pass(seen: &[Seen], pass: u32, left: Duration, jitter:
     ProbeStep::Done(if absent { Probed::Absent } else { Probed::Undecided })
 }
 
-/// What a PUT does next.
+/// The next step of a PUT.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PutStep {
     /// Send it to the next publisher of this round.
     Next,
-    /// Wait, then begin another round over all publishers.
+    /// Wait, then start another round over all publishers.
     Round(Duration),
-    /// Look whether it arrived.
+    /// Search for the blob.
     Probe,
     Fail(StoreError),
 }
@@ -172,14 +176,14 @@ pub(super) struct PutCourse {
     budget: u32,
     round: u32,
     resends_left: u32,
-    /// Whether a second PUT at the same publisher buys nothing: it finds its own registration or the certified blob
-    /// of a permanent one. Another publisher would not see what is not certified yet.
+    /// Whether a second PUT at the same publisher buys nothing. For a permanent blob, it finds its own
+    /// registration or the certified blob. Another publisher would not see an uncertified blob.
     repeatable: bool,
     /// Whether the blob was stored before, so that finding it proves nothing.
     renewal: bool,
-    /// What the publishers of this round said, none of which stored it.
+    /// The errors of this round's publishers; none of them stored it.
     refusals: Vec<StoreError>,
-    /// Why it is not known whether it is stored, while it is not.
+    /// The error while it is unknown whether the blob is stored.
     doubt: Option<StoreError>,
 }
 
@@ -197,12 +201,12 @@ impl PutCourse {
         }
     }
 
-    /// Whether an earlier PUT may have been stored: what is sent now may only go to the same publisher.
+    /// Whether an earlier PUT may have been stored: the next PUT may then only go to the same publisher.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
 
-    /// What is to be said if the time is over now.
+    /// The error if the time ends now.
     pub(super) fn at_deadline(&self, in_flight: bool) -> StoreError {
         match (&self.doubt, in_flight) {
             (Some(doubt), _) => doubt.clone(),
@@ -216,7 +220,8 @@ impl PutCourse {
         }
     }
 
-    /// A publisher did not say that it is stored. `publishers_left` is how many of this round were not asked yet.
+    /// A publisher did not confirm the blob. `publishers_left` counts the publishers of this round that were
+    /// not asked.
     pub(super) fn after_fault(
         &mut self,
         fault: PutFault,
@@ -240,7 +245,7 @@ impl PutCourse {
             }
             PutFault::Busy { reason, retry_after } => StoreError::Unavailable { reason, retry_after },
             PutFault::Refused { reason } => StoreError::Refused { reason },
-            // The publisher does not say its limit; it is somewhere below what was sent.
+            // The publisher does not state its limit, which is below the sent length.
             PutFault::TooLarge => {
                 StoreError::TooLarge { length: self.length, limit: self.length.saturating_sub(1) }
             }
@@ -249,7 +254,7 @@ impl PutCourse {
         if publishers_left > 0 { PutStep::Next } else { self.next_round(left, jitter) }
     }
 
-    /// All publishers were asked, and none of them stored it.
+    /// All publishers were asked, and none stored it.
     fn next_round(&mut self, left: Duration, jitter: f64) -> PutStep {
         let error = put_error(&self.refusals).unwrap_or_else(no_publisher);
         if let StoreError::Unavailable { retry_after, .. } = &error {
@@ -260,7 +265,7 @@ impl PutCourse {
                 return PutStep::Round(wait);
             }
         }
-        // An earlier PUT may have arrived, whatever the later ones came to.
+        // An earlier PUT may have arrived, whatever happened to later PUTs.
         PutStep::Fail(self.doubt.clone().unwrap_or(error))
     }
 
@@ -269,16 +274,16 @@ impl PutCourse {
         if !self.renewal {
             return PutStep::Probe;
         }
-        // The blob is there either way: only a publisher can tell whether it was paid for again.
+        // The blob is there in both cases: only a publisher can tell whether it was paid again.
         self.resend(Probed::Undecided, left, jitter)
     }
 
-    /// All aggregators were asked for it over a time of seconds. `None`: it is stored.
+    /// Decides after the search at all aggregators. `None`: it is stored.
     pub(super) fn after_probe(&mut self, probed: Probed, left: Duration, jitter: f64) -> Option<PutStep> {
         (probed != Probed::Found).then(|| self.resend(probed, left, jitter))
     }
 
-    /// Another PUT, if that cannot buy the blob twice.
+    /// Another PUT, if it cannot buy the blob twice.
     fn resend(&mut self, probed: Probed, left: Duration, jitter: f64) -> PutStep {
         let wait = pause(0, jitter);
         let may = probed == Probed::Absent || self.repeatable;
@@ -298,7 +303,7 @@ fn no_publisher() -> StoreError {
     StoreError::Refused { reason: "no publisher is configured".to_owned() }
 }
 
-/// The one error for all publishers of a round: "try later" as soon as that may help.
+/// The one error for all publishers of a round: "try later" if that may help with any of them.
 fn put_error(refusals: &[StoreError]) -> Option<StoreError> {
     let soonest = refusals
         .iter()

@@ -1,4 +1,4 @@
-//! The publishers or aggregators of a store: where they are, and how they have been doing.
+//! The publishers or aggregators of a store: their URLs and health.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -24,7 +24,7 @@ pub(super) struct Source {
     wrong_content: Counter,
 }
 
-/// All sources of one role, in the order of the configuration.
+/// All sources of one role, in configured order.
 #[derive(Debug)]
 pub(super) struct Sources {
     list: Vec<Source>,
@@ -53,12 +53,12 @@ impl Sources {
         self.list.get(index).expect("indices come from the order of these very sources")
     }
 
-    /// All of them, the one to ask first at the front.
+    /// All sources, the first to ask at the front.
     pub(super) fn order(&self) -> Vec<usize> {
         self.health().order(Instant::now())
     }
 
-    /// Where they are, as configured.
+    /// The URLs as configured.
     pub(super) fn urls(&self) -> impl Iterator<Item = &Url> {
         self.list.iter().map(|source| &source.url)
     }
@@ -105,7 +105,7 @@ impl Sources {
     }
 }
 
-/// Scheme, host and port: a path may hold what nobody should see.
+/// Scheme, host and port: a path may hold secrets.
 fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }

@@ -1,4 +1,4 @@
-//! What time it is at the servers, by the date that every answer over HTTP has.
+//! The servers' time, from the date of their HTTP answers.
 
 use baton_proto::{
     ids::BlobId,
@@ -12,11 +12,11 @@ use super::{HttpStore, join};
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// A date says the second, not where in it.
+/// A date has a resolution of one second.
 const DATE_MARGIN_MS: u64 = 1000;
 
 impl HttpStore {
-    /// Asks each server once. Any answer has the date, also that nobody has the blob that is asked for.
+    /// Asks each server once. Any answer has a date, even a 404 for the requested blob.
     pub(super) async fn ask_times(&self) -> Result<Vec<StoreTime>, StoreError> {
         let inner = &self.inner;
         let mut bases: Vec<&Url> = inner.aggregators.urls().chain(&inner.heads).collect();
@@ -56,7 +56,7 @@ pub fn http_date(text: &str) -> Option<u64> {
     Some(days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// The day since 1970-01-01 of a date.
+/// Days from 1970-01-01 to a date.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year.checked_sub(1)? } else { year };
     let month_from_march = if month > 2 { month - 3 } else { month + 9 };

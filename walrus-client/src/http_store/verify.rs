@@ -1,4 +1,4 @@
-//! Checking what aggregators send.
+//! Checks of aggregators' content.
 //!
 //! Digests are computed as bytes arrive. A blob ID needs all bytes, and is computed on a blocking thread.
 
@@ -11,16 +11,16 @@ use sha2::Digest as _;
 use super::options::{Digest, Verification};
 use crate::{BlobIdError, ShardCount, blob_id, blob_id::FileSource, blob_id_of};
 
-/// What an answer must be.
+/// The condition on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     /// Anything.
     Off,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
-    /// Bytes of this digest.
+    /// Bytes with this digest.
     Digest(Digest),
-    /// Bytes of this blob ID.
+    /// Bytes with this blob ID.
     BlobId(BlobId),
 }
 
@@ -33,7 +33,7 @@ impl Check {
         }
     }
 
-    /// What is to be fed with the bytes as they arrive.
+    /// The running check, to be fed with the bytes as they arrive.
     pub(super) fn begin(self) -> Running {
         match self {
             Self::Off | Self::BlobId(_) => Running::Nothing,
@@ -68,7 +68,7 @@ impl Running {
         }
     }
 
-    /// Whether the bytes are those asked for, as far as could be told without all of them.
+    /// Whether the bytes are right, as far as an incremental check can tell.
     pub(super) fn matches(self) -> bool {
         match self {
             Self::Nothing => true,
@@ -79,14 +79,14 @@ impl Running {
     }
 }
 
-/// Where the bytes are whose ID is needed.
+/// The bytes for an ID.
 #[derive(Debug, Clone)]
 pub(super) enum Input {
     Memory(Bytes),
     File(PathBuf),
 }
 
-/// Why there is no ID.
+/// The reason why there is no ID.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IdError {
     #[error(transparent)]
@@ -111,8 +111,8 @@ impl From<IdError> for StoreError {
     }
 }
 
-/// Computes the ID off the reactor. If the caller is dropped, a computation that has begun runs to its end unseen:
-/// a second at the most per 10 MiB.
+/// Computes the ID off the reactor. If the caller is dropped, a started computation runs to its end unused,
+/// for at most a second per 10 MiB.
 pub(super) async fn compute_id(input: Input, shards: ShardCount) -> Result<BlobId, IdError> {
     let work = move || match input {
         Input::Memory(bytes) => Ok(blob_id(&bytes, shards)?),

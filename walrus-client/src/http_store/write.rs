@@ -1,9 +1,10 @@
-//! Storing something at whichever publisher takes it, once.
+//! Stores content once, at any publisher that accepts it.
 //!
-//! Owns the course of a PUT: publishers are asked in the order of their health, and a PUT that may have arrived is
-//! looked for before anything else is sent. What to do next is decided in [`retry`](super::retry).
+//! Owns the course of a PUT. It asks publishers in the order of their health. After a PUT that may have
+//! arrived, it searches for the blob before it sends anything else. [`retry`](super::retry) decides the next
+//! step.
 //!
-//! Cancel safe in that nothing is left half done here; a PUT dropped after it was sent may have been stored.
+//! Cancel safe: nothing stays half done here. A PUT dropped after it was sent may have been stored.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,23 +30,23 @@ use super::{
 };
 use crate::jwt::TokenPurpose;
 
-/// Our own ID of what is stored.
+/// The ID that this client computes.
 #[derive(Debug, Clone)]
 pub(super) enum OwnId {
     Known(BlobId),
     Of(Input),
 }
 
-/// One thing to store.
+/// One PUT.
 #[derive(Debug)]
 pub(super) struct Job<'a> {
     pub(super) operation: Operation,
     pub(super) path: &'static str,
     pub(super) payload: Payload,
     pub(super) id: OwnId,
-    /// Length of the blob, which for a quilt is not that of the payload.
+    /// Length of the blob; for a quilt it differs from the payload's.
     pub(super) length: u64,
-    /// Our own patch IDs by identifier, for a quilt.
+    /// This client's patch IDs by identifier, for a quilt.
     pub(super) patches: Option<BTreeMap<String, String>>,
     pub(super) options: &'a WriteOptions,
 }
@@ -59,7 +60,7 @@ impl Job<'_> {
     }
 }
 
-/// What is known of a PUT at any time, for when its time is over.
+/// The current knowledge of a PUT, for its deadline.
 #[derive(Debug)]
 struct Live {
     course: PutCourse,
@@ -67,7 +68,7 @@ struct Live {
 }
 
 impl Inner {
-    /// Stores it, within the deadline.
+    /// Runs a PUT within the deadline.
     pub(super) async fn put(&self, job: &Job<'_>) -> Result<Stored, StoreError> {
         let result = self.put_within(job).await;
         self.metrics.ended(job.operation, &result);
@@ -111,7 +112,7 @@ impl Inner {
                 return Err(StoreError::Refused { reason: "no publisher is configured".to_owned() });
             };
             lock(live).in_flight = true;
-            // The ID is needed only once the answer is there, and a store takes its time.
+            // The ID is needed only with the answer, which takes a while.
             let (id, answer) = tokio::join!(self.own_id(job, &own), self.send(job, publisher));
             let id = match (id, &answer) {
                 (Ok(id), _) => id,
@@ -150,10 +151,10 @@ impl Inner {
                     self.metrics.retries.add(1);
                     queue = self.publishers.order().into();
                     if lock(live).course.is_in_doubt() {
-                        // Only the publisher that may have bought it can see that it did.
+                        // Only the publisher that may have bought it can see its purchase.
                         queue.retain(|publisher| Some(*publisher) == lost_by);
                     } else {
-                        // Whoever lost a PUT is the last to get the one that may not be lost.
+                        // The publisher that lost a PUT comes last for the final try.
                         queue.make_contiguous().sort_by_key(|publisher| Some(*publisher) == lost_by);
                     }
                 }
@@ -179,7 +180,7 @@ impl Inner {
         Ok(id)
     }
 
-    /// Sends one PUT; the body of its 200.
+    /// Sends one PUT; returns the body of its 200.
     async fn send(&self, job: &Job<'_>, publisher: usize) -> Result<Vec<u8>, PutFault> {
         let (request, fresh_token) = self.put_request(job, publisher).await?;
         self.publishers.asked(publisher);
@@ -218,7 +219,7 @@ impl Inner {
         let Some(token) = &source.token else { return Ok((request, false)) };
         let purpose = TokenPurpose {
             epochs: job.options.epochs,
-            // What a publisher counts of a form is its own business.
+            // A publisher may count a form's size in its own way.
             size: job.patches.is_none().then_some(job.length),
             send_object_to: job.options.receiver(),
         };
@@ -240,7 +241,7 @@ impl Inner {
 
     fn stored(&self, job: &Job<'_>, id: BlobId, accepted: Option<Accepted>) -> Stored {
         self.recent().stored(id, Instant::now());
-        // Only what was asked for now tells the present epoch: it runs for as long as asked from there.
+        // Only a new purchase tells the present epoch: its lifetime starts there.
         let epoch = accepted.and_then(|accepted| {
             let end = accepted.epoch?.checked_add(u64::from(job.options.epochs))?;
             accepted.epoch.filter(|_| accepted.end_epoch == Some(end))
@@ -261,7 +262,7 @@ impl Inner {
     }
 }
 
-/// A PUT that got no answer: only when no connection came about is it certain that nothing was sent.
+/// The fault of a PUT without an answer. Only a failed connection proves that nothing was sent.
 fn send_fault(error: &reqwest::Error) -> PutFault {
     let reason = describe(error);
     if error.is_connect() || error.is_builder() {

@@ -13,19 +13,20 @@ use super::{
 use crate::encoded_length;
 
 impl HttpStore {
-    /// Stores a blob, from memory or a file, and compares the ID that the publisher names with our own computation.
+    /// Stores a blob from memory or a file. Compares the publisher's ID with the ID that the client computes.
     ///
-    /// It is sent once, without a look before. Only what certainly was not stored is sent to the next publisher or
-    /// later again. If it may have arrived it is looked for at all aggregators, and sent once more only when they
-    /// all say, to the end of the time of looking, that it is not there.
+    /// The blob is sent once, without a search before. It is sent to the next publisher, or again later, only
+    /// when it was certainly not stored. If it may have arrived, all aggregators are searched. It is sent
+    /// once more only if all reachable ones lack it at the end of the search time, or if a second PUT at the
+    /// same publisher buys nothing.
     ///
-    /// Cancel safe in that nothing is left half done here; dropped after it was sent, it may have been stored.
+    /// Cancel safe: nothing stays half done here. A blob dropped after it was sent may have been stored.
     ///
     /// # Errors
-    /// [`StoreError::OutcomeUnknown`] when it may or may not be stored: look for it, or ask later.
-    /// [`StoreError::WrongContent`] when the publisher names another ID and ours is nowhere.
-    /// [`StoreError::TooLarge`], [`StoreError::Refused`] with the publisher's reason, and
-    /// [`StoreError::Unavailable`], each of which says that nothing was stored.
+    /// - [`StoreError::OutcomeUnknown`] when it may be stored: search for it, or ask later.
+    /// - [`StoreError::WrongContent`] when the publisher names another ID and the computed ID is nowhere.
+    /// - [`StoreError::TooLarge`], [`StoreError::Refused`] with the publisher's reason, and
+    ///   [`StoreError::Unavailable`]: nothing was stored.
     pub async fn store(
         &self,
         body: impl Into<PutBody>,
@@ -34,7 +35,7 @@ impl HttpStore {
         self.store_body(body.into(), None, options).await
     }
 
-    /// As [`Self::store`], for a caller that has computed the ID already.
+    /// As [`Self::store`], for a caller that already has the ID.
     ///
     /// # Errors
     /// As [`Self::store`].
@@ -47,11 +48,12 @@ impl HttpStore {
         self.store_body(body.into(), Some(id), options).await
     }
 
-    /// The ID of a blob, computed here on a blocking thread; nothing is sent. A file is not held in memory.
+    /// The ID of a blob, computed here on a blocking thread. Sends nothing, and never holds a whole file in
+    /// memory.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] for more than the encoding can hold, [`StoreError::Refused`] for a file that cannot
-    /// be read.
+    /// [`StoreError::TooLarge`] for a blob above the encoding's limit, [`StoreError::Refused`] for an
+    /// unreadable file.
     pub async fn id_of(&self, body: &PutBody) -> Result<BlobId, StoreError> {
         let input = match body {
             PutBody::Bytes(bytes) => Input::Memory(bytes.clone()),
@@ -85,7 +87,7 @@ impl HttpStore {
         self.inner.put(&job).await
     }
 
-    /// Refuses what the settings or the encoding cannot take, before anything is sent.
+    /// Refuses a blob that exceeds the settings or the encoding, before anything is sent.
     fn check_put(&self, length: u64) -> Result<(), StoreError> {
         let limit = self.shards().max_blob_length().min(self.inner.settings.max_put_bytes);
         if length > limit || encoded_length(length, self.shards()).is_err() {

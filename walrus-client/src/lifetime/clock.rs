@@ -1,22 +1,21 @@
-//! Which epoch it is, estimated from what publishers said when.
+//! The current epoch, estimated from publishers' answers and their times.
 //!
-//! Pure. An answer at a time that names the present epoch says that this epoch had begun and was not over. With
-//! epochs of a known, equal length that bounds the beginning of all of them to one length; each further answer
-//! can only narrow it. Where a moment matters, the early bound is the careful one.
+//! Pure. An answer that names the present epoch proves that this epoch had begun and was not over. Epochs
+//! have a known, equal length, so one answer bounds the start of every epoch to one length. Further answers
+//! can only narrow the bounds. Where a moment matters, the early bound is the careful choice.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long before it arrives an answer's epoch may have been read: publishers register, encode and upload in
-/// between.
+/// Greatest age of an answer's epoch on arrival: publishers register, encode and upload in between.
 const ANSWER_AGE_MS: i128 = 10 * 60 * 1000;
 
-/// An estimate of when epochs begin.
+/// An estimate of the start of epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochClock {
     epoch_ms: u64,
-    /// Between which times epoch 0 began, in Unix milliseconds; it may be a time before them.
+    /// Bounds of the start of epoch 0, in Unix milliseconds; may be before 1970.
     zero: Option<Zero>,
 }
 
@@ -26,7 +25,7 @@ struct Zero {
     latest: i64,
 }
 
-/// Between which times something happens, in Unix milliseconds.
+/// Bounds of a time, in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TimeBounds {
     /// Not before this.
@@ -35,22 +34,22 @@ pub struct TimeBounds {
     pub latest_ms: u64,
 }
 
-/// Which epochs it may be.
+/// Bounds of an epoch number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EpochBounds {
-    /// Not before this one.
+    /// Not before this epoch.
     pub earliest: u64,
-    /// Not after this one.
+    /// Not after this epoch.
     pub latest: u64,
 }
 
 impl EpochClock {
-    /// Epochs of mainnet: two weeks.
+    /// Epoch length of mainnet: two weeks.
     pub const MAINNET_EPOCH: Duration = Duration::from_secs(14 * 24 * 3600);
-    /// Epochs of testnet: a day.
+    /// Epoch length of testnet: a day.
     pub const TESTNET_EPOCH: Duration = Duration::from_secs(24 * 3600);
 
-    /// A clock that knows nothing yet, for epochs of this length (a millisecond at least).
+    /// A clock without observations, for epochs of this length (at least a millisecond).
     #[must_use]
     pub fn new(epoch: Duration) -> Self {
         let epoch_ms = u64::try_from(epoch.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -63,8 +62,8 @@ impl EpochClock {
         Duration::from_millis(self.epoch_ms)
     }
 
-    /// An answer that arrived at this time named this as the present epoch. One that contradicts the earlier ones
-    /// replaces them, since it is newer. False for a number that no clock can hold.
+    /// Notes that an answer at this time named this as the present epoch. A contradicting answer replaces
+    /// earlier ones, since it is newer. Returns false for a number that no clock can hold.
     pub fn observe(&mut self, epoch: u64, at_ms: u64) -> bool {
         let began_by = i128::from(at_ms) - i128::from(epoch) * i128::from(self.epoch_ms);
         let not_over = began_by - i128::from(self.epoch_ms) - ANSWER_AGE_MS;
@@ -80,7 +79,7 @@ impl EpochClock {
         true
     }
 
-    /// When an epoch begins, if anything is known.
+    /// The start of an epoch, if anything is known.
     #[must_use]
     pub fn begins(&self, epoch: u64) -> Option<TimeBounds> {
         let zero = self.zero?;
@@ -89,7 +88,7 @@ impl EpochClock {
         Some(TimeBounds { earliest_ms: time(zero.earliest), latest_ms: time(zero.latest) })
     }
 
-    /// Which epoch it is at a time, if anything is known.
+    /// The epoch at a time, if anything is known.
     #[must_use]
     pub fn epoch_at(&self, now_ms: u64) -> Option<EpochBounds> {
         let zero = self.zero?;
@@ -98,7 +97,7 @@ impl EpochClock {
         Some(EpochBounds { earliest: number(zero.latest), latest: number(zero.earliest) })
     }
 
-    /// When the epoch ends that it is at a time: what is stored then is kept until there at the least.
+    /// The end of the epoch at a time. A blob stored then lives at least until that end.
     #[must_use]
     pub fn epoch_end(&self, at_ms: u64) -> Option<TimeBounds> {
         let now = self.epoch_at(at_ms)?;

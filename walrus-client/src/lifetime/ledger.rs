@@ -1,4 +1,4 @@
-//! The book of stored blobs.
+//! The ledger of stored blobs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 use super::clock::{EpochClock, TimeBounds};
 use crate::http_store::{ObjectId, ObjectOwner, Stored, StoredHow, WriteOptions};
 
-/// Most blobs in one book: some 40 MB of JSON. A session has one blob a turn.
+/// Most blobs in one ledger: some 40 MB of JSON. A session has one blob a turn.
 const MAX_BLOBS: usize = 100_000;
 
-/// What went wrong when a blob was last to be renewed.
+/// The problem of a blob's last renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Trouble {
     /// Nothing was stored.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// When, Unix time in milliseconds.
+        /// Unix time in milliseconds.
         at_ms: u64,
     },
-    /// It was sent, and it is not known whether it was stored and paid for.
+    /// It was sent, but may not have been stored and paid.
     Uncertain {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// When, Unix time in milliseconds.
+        /// Unix time in milliseconds.
         at_ms: u64,
     },
-    /// Every aggregator said that it does not have it.
+    /// Every reachable aggregator said that it lacks the blob.
     Lost {
-        /// When, Unix time in milliseconds.
+        /// Unix time in milliseconds.
         at_ms: u64,
     },
 }
 
-/// A blob in the book.
+/// A blob in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptBlob {
     /// Its ID.
@@ -44,24 +44,24 @@ pub struct KeptBlob {
     pub blob_id: BlobId,
     /// Its length in bytes.
     pub length: u64,
-    /// The first epoch in which it is no longer kept, if a publisher said.
+    /// The first epoch without it, if a publisher said.
     pub end_epoch: Option<u64>,
-    /// Whether nobody may delete it before.
+    /// Whether it cannot be deleted earlier.
     pub permanent: bool,
-    /// Who was to get the object.
+    /// The intended owner of the object.
     pub owner: ObjectOwner,
     /// The object on Sui of the last PUT, if the publisher said.
     pub object: Option<ObjectId>,
-    /// When it was last stored or found stored, Unix time in milliseconds.
+    /// Time when it was last stored or found, Unix time in milliseconds.
     pub recorded_ms: u64,
-    /// What went wrong since.
+    /// The problem since then.
     pub trouble: Option<Trouble>,
 }
 
-/// Why something is not written down.
+/// The reason why the ledger refuses an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// The book is full.
+    /// The ledger is full.
     #[error("the ledger is full with {MAX_BLOBS} blobs; remove those that are no longer needed")]
     Full,
     /// Two entries of one blob.
@@ -69,7 +69,7 @@ pub enum LedgerError {
     Duplicate,
 }
 
-/// The book: which blobs were stored, and until when.
+/// The ledger: the stored blobs and their lifetimes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Form", into = "Form")]
 pub struct Ledger {
@@ -77,7 +77,7 @@ pub struct Ledger {
     blobs: BTreeMap<BlobId, KeptBlob>,
 }
 
-/// How it is written to disk.
+/// The form on disk.
 #[derive(Clone, Serialize, Deserialize)]
 struct Form {
     clock: EpochClock,
@@ -107,26 +107,26 @@ impl From<Ledger> for Form {
 }
 
 impl Ledger {
-    /// An empty book for a network with epochs of this length ([`EpochClock::MAINNET_EPOCH`],
+    /// An empty ledger for a network with epochs of this length ([`EpochClock::MAINNET_EPOCH`],
     /// [`EpochClock::TESTNET_EPOCH`] or another).
     #[must_use]
     pub fn new(epoch: Duration) -> Self {
         Self { clock: EpochClock::new(epoch), blobs: BTreeMap::new() }
     }
 
-    /// What is known of the epochs.
+    /// The knowledge of epochs.
     #[must_use]
     pub fn clock(&self) -> &EpochClock {
         &self.clock
     }
 
-    /// How many blobs it holds.
+    /// Number of blobs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blobs.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it has no blobs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blobs.is_empty()
@@ -143,16 +143,16 @@ impl Ledger {
         self.blobs.values()
     }
 
-    /// Takes a blob out that is no longer needed. Nothing else does.
+    /// Removes a blob that is no longer needed. Nothing else removes entries.
     pub fn remove(&mut self, id: BlobId) -> Option<KeptBlob> {
         self.blobs.remove(&id)
     }
 
-    /// Writes down what a PUT came to. A blob that was only found keeps the end that is known of it; else the later
-    /// end counts.
+    /// Records the result of a PUT. A blob that was only found keeps its known end; otherwise the later end
+    /// counts.
     ///
     /// # Errors
-    /// [`LedgerError::Full`]: what was stored is not written down.
+    /// [`LedgerError::Full`]: the blob is stored but not recorded.
     pub fn record(
         &mut self,
         stored: &Stored,
@@ -168,7 +168,7 @@ impl Ledger {
         }
         let found_only = stored.how == StoredHow::Found;
         let blob = match before {
-            // One that is there although its end is past has another end.
+            // A blob that outlives its recorded end has another end.
             Some(before) if found_only => KeptBlob {
                 recorded_ms: now_ms,
                 end_epoch: before.end_epoch.filter(|_| self.ends(before).latest_ms > now_ms),
@@ -189,15 +189,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what went wrong with a blob; nothing for one that is not in the book.
+    /// Notes the problem of a blob; ignores a blob outside the ledger.
     pub(super) fn note(&mut self, id: BlobId, trouble: Option<Trouble>) {
         if let Some(blob) = self.blobs.get_mut(&id) {
             blob.trouble = trouble;
         }
     }
 
-    /// Between which times a blob ends. With an end that is not known, the end of the epoch in which it was last
-    /// seen stored, since every stored blob is kept that long; and that very time when nothing is known of epochs.
+    /// Bounds of a blob's end. If the end is unknown, the blob lives at least to the end of the epoch in
+    /// which it was last seen. If epochs are unknown too, only that moment is certain.
     #[must_use]
     pub fn ends(&self, blob: &KeptBlob) -> TimeBounds {
         let known = match blob.end_epoch {
@@ -207,8 +207,8 @@ impl Ledger {
         known.unwrap_or(TimeBounds { earliest_ms: blob.recorded_ms, latest_ms: u64::MAX })
     }
 
-    /// The blobs that may end within `margin` from now, the most urgent first. Those of unknown end count as early
-    /// as they can end.
+    /// The blobs that may end within `margin` from now, the most urgent first. A blob of unknown end counts
+    /// by its earliest possible end.
     #[must_use]
     pub fn due(&self, now_ms: u64, margin: Duration) -> Vec<&KeptBlob> {
         let margin_ms = u64::try_from(margin.as_millis()).unwrap_or(u64::MAX);
@@ -243,7 +243,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) const DAY: u64 = 24 * 3_600_000;
-    /// Day 100, at the beginning of epoch 10 of a day.
+    /// Day 100, the start of epoch 10; an epoch is one day.
     pub(crate) const NOW: u64 = 100 * DAY;
 
     pub(crate) fn stored(fill: u8, end_epoch: Option<u64>) -> Stored {

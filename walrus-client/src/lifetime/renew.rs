@@ -1,4 +1,4 @@
-//! Storing blobs again before they end.
+//! Stores blobs again before they end.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::ledger::{KeptBlob, Ledger, Trouble, blob_id_text};
 use crate::http_store::{HttpStore, PutBody, ReadOptions, WriteOptions};
 
-/// Writes the book down, before anything is sent that may have to be paid for. Blocking, and short.
+/// Saves the ledger before each PUT that may have to be paid. It blocks briefly.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<WriteLedger>);
 
@@ -31,27 +31,28 @@ impl std::fmt::Debug for Checkpoint {
     }
 }
 
-/// How blobs are renewed.
+/// Options of renewals.
 #[derive(Debug, Clone)]
 pub struct RenewOptions {
-    /// For how many epochs from the present one.
+    /// Lifetime in epochs from the present one.
     pub epochs: u32,
     /// Largest blob read back from the store, in bytes.
     pub limit: u64,
     /// The time for reading one blob, and for storing it; the store's own when not set.
     pub deadline: Option<Duration>,
-    /// Whether a blob is paid for again whose last renewal may have been stored. HTTP cannot tell: it is this, or
-    /// letting it end. Never for permanent ones, which a publisher does not buy twice.
+    /// Whether to pay again for a blob whose last renewal may have been stored. HTTP cannot tell, so the
+    /// alternative is to let it end. Permanent blobs are always retried, since a publisher does not buy them
+    /// twice.
     pub retry_uncertain: bool,
-    /// The clock of the book: Unix time in milliseconds.
+    /// The ledger's clock: Unix time in milliseconds.
     pub now_ms: fn() -> u64,
-    /// Called before each PUT, when the book has the blob as uncertain: what it writes is what the next process finds
-    /// if this one ends in between. When it fails, nothing is sent.
+    /// Called before each PUT, once the ledger marks the blob as uncertain. After a crash in between, the
+    /// next process finds the saved ledger. If it fails, nothing is sent.
     pub checkpoint: Option<Checkpoint>,
 }
 
 impl RenewOptions {
-    /// For so many epochs, reading blobs of at most so many bytes, and never paying twice.
+    /// For this many epochs, with a limit on blobs that are read, and never paying twice.
     #[must_use]
     pub fn new(epochs: u32, limit: u64) -> Self {
         Self {
@@ -65,28 +66,28 @@ impl RenewOptions {
     }
 }
 
-/// How a renewal ended.
+/// The result of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum RenewalEnded {
-    /// It is kept until this epoch, where the publisher said.
+    /// It lives until this epoch, if the publisher said.
     Renewed {
-        /// The first epoch in which it is no longer kept.
+        /// The first epoch without it.
         end_epoch: Option<u64>,
     },
     /// It was not stored again.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Whether trying later may help.
+        /// Whether a later try may help.
         retryable: bool,
     },
-    /// It was sent, now or earlier, and it is not known whether it was stored.
+    /// It was sent, now or earlier, but may not have been stored.
     Uncertain {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Every aggregator said that it does not have it, and the caller had no bytes.
+    /// Every reachable aggregator said that it lacks the blob, and the caller had no bytes.
     Lost,
 }
 
@@ -96,19 +97,19 @@ pub struct Renewal {
     /// The blob.
     #[serde(serialize_with = "blob_id_text::serialize")]
     pub blob_id: BlobId,
-    /// How it ended.
+    /// The result.
     pub ended: RenewalEnded,
 }
 
 impl HttpStore {
-    /// Renews these blobs one after the other, and notes in the book how each ended. `supply` hands in the bytes of
-    /// those that the caller has; others are read from the store and verified. What is not in the book is not
-    /// touched.
+    /// Renews these blobs in sequence, and notes each result in the ledger. `supply` returns the bytes that
+    /// the caller has; other blobs are read from the store and verified. Blobs outside the ledger are
+    /// ignored.
     ///
-    /// Each blob is stored anew with the persistence and owner that the book has of it. Only who owns the book may
-    /// call this, since it pays.
+    /// Each blob is stored with the persistence and owner in the ledger. Only the ledger's owner may call
+    /// this, since it pays.
     ///
-    /// Cancel safe: the blob whose PUT is under way is in the book as uncertain until its answer is there.
+    /// Cancel safe: during a PUT, the ledger marks its blob as uncertain until the answer arrives.
     pub async fn renew(
         &self,
         ledger: &mut Ledger,
@@ -153,7 +154,7 @@ impl HttpStore {
             return RenewalEnded::Uncertain { reason: reason.clone() };
         }
         let body = match body {
-            // Other bytes would be stored and paid for before anybody noticed.
+            // Other bytes would be stored and paid before the error was noticed.
             Some(body) => match self.id_of(&body).await {
                 Ok(found) if found == id => body,
                 Ok(_) => return failed(&StoreError::WrongContent),
@@ -168,7 +169,7 @@ impl HttpStore {
         let write = WriteOptions {
             permanent: blob.permanent,
             owner: blob.owner,
-            // One that is gone can be looked for after a lost answer as any other.
+            // After a lost answer, a search works for a lost blob as for a new one.
             renewal: !matches!(blob.trouble, Some(Trouble::Lost { .. })),
             deadline: options.deadline,
             ..WriteOptions::new(options.epochs)

@@ -1,4 +1,4 @@
-//! What ends when, for people and programs.
+//! The ends of all blobs, for people and programs.
 
 use std::fmt;
 
@@ -15,19 +15,19 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// Where a blob stands.
+/// The state of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlobState {
-    /// It is kept, at least until the earlier bound of its end.
+    /// It is alive, at least until the earlier bound of its end.
     Kept,
-    /// It was found stored; until when it is kept is not known.
+    /// It was found stored; its end is unknown.
     EndUnknown,
-    /// The earlier bound of its end is past, the later one is not.
+    /// The earlier bound of its end is past, but not the later one.
     MayHaveEnded,
-    /// It is no longer kept.
+    /// Its lifetime is over.
     Ended,
-    /// Every aggregator said that it does not have it.
+    /// Every reachable aggregator said that it lacks the blob.
     Lost,
 }
 
@@ -39,35 +39,35 @@ pub struct BlobLine {
     pub blob_id: BlobId,
     /// Its length in bytes.
     pub length: u64,
-    /// Where it stands.
+    /// Its state.
     pub state: BlobState,
-    /// The first epoch in which it is no longer kept, if known.
+    /// The first epoch without it, if known.
     pub end_epoch: Option<u64>,
-    /// Between which times it ends; the later bound is the largest number when nothing is known of it.
+    /// Bounds of its end; the later bound is the largest number if unknown.
     pub ends: TimeBounds,
-    /// Whether nobody may delete it before.
+    /// Whether it cannot be deleted earlier.
     pub permanent: bool,
-    /// Who was to get the object, and may delete it if it is not permanent.
+    /// The intended owner of the object, which may delete it if it is not permanent.
     pub owner: ObjectOwner,
-    /// What went wrong with its renewal.
+    /// The problem of its renewal.
     pub trouble: Option<Trouble>,
 }
 
-/// What ends when. Its text form is a table.
+/// The ends of all blobs. Its text form is a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LifetimeReport {
-    /// The time that it speaks of, Unix time in milliseconds.
+    /// The time of the report, Unix time in milliseconds.
     pub now_ms: u64,
-    /// Which epoch it is, if anything is known.
+    /// The epoch, if anything is known.
     pub epoch: Option<EpochBounds>,
-    /// All blobs, what ends first at the front.
+    /// All blobs, the first to end at the front.
     pub blobs: Vec<BlobLine>,
-    /// The bytes of all of them.
+    /// The sum of their bytes.
     pub bytes: u64,
 }
 
 impl Ledger {
-    /// What ends when.
+    /// Makes the report.
     #[must_use]
     pub fn report(&self, now_ms: u64) -> LifetimeReport {
         let mut blobs: Vec<BlobLine> = self
@@ -81,7 +81,7 @@ impl Ledger {
                     _ if ends.earliest_ms <= now_ms => BlobState::MayHaveEnded,
                     _ => BlobState::Kept,
                 };
-                // An end that is only the end of an epoch says nothing of when a blob of unknown end ends.
+                // The end of an epoch alone does not end a blob of unknown end.
                 let state = match (state, blob.end_epoch) {
                     (BlobState::Ended, None) => BlobState::EndUnknown,
                     (state, _) => state,

@@ -1,8 +1,8 @@
-//! The little of BCS (Binary Canonical Serialization) that quilts use: lengths, strings and maps of strings.
+//! The parts of BCS (Binary Canonical Serialization) in quilts: lengths, strings and maps of strings.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a length, which is a ULEB128 number of at most 32 bits.
+/// Bytes of a length: a ULEB128 number of at most 32 bits.
 const MAX_LENGTH_BYTES: usize = 5;
 
 /// Appends a length.
@@ -25,7 +25,8 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a map: its entries in the order of their keys' serialized bytes, which is not that of the keys.
+/// Appends a map. Entries are in the order of their keys' serialized bytes, which differs from the keys'
+/// order.
 pub(super) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     put_length(out, map.len());
     let mut entries: Vec<(Vec<u8>, &String)> = map
@@ -43,7 +44,7 @@ pub(super) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     }
 }
 
-/// Reads from the front of a slice. Every error is a description of what was expected.
+/// Reads from the front of a slice. Every error describes the expected content.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -53,7 +54,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Ends the reading.
+    /// Checks that nothing is left.
     pub(super) fn finish(self) -> Result<(), &'static str> {
         if self.rest.is_empty() { Ok(()) } else { Err("bytes are left over") }
     }
@@ -94,7 +95,7 @@ impl<'a> Reader<'a> {
         Err("a length exceeds 32 bits")
     }
 
-    /// A string, and its bytes with their length.
+    /// A string, and its bytes including their length.
     fn text_and_bytes(&mut self) -> Result<(&'a str, &'a [u8]), &'static str> {
         let before = self.rest;
         let length = usize::try_from(self.length()?).map_err(|_| "it ends too early")?;
@@ -107,14 +108,14 @@ impl<'a> Reader<'a> {
         Ok(self.text_and_bytes()?.0)
     }
 
-    /// A map of strings, with its keys in canonical order.
+    /// Reads a map of strings whose keys must be in canonical order.
     pub(super) fn map(&mut self) -> Result<BTreeMap<String, String>, &'static str> {
         let count = self.length()?;
         let mut map = BTreeMap::new();
         let mut previous: &[u8] = &[];
         for _ in 0..count {
             let (key, bytes) = self.text_and_bytes()?;
-            // Serialized, even the empty string has a byte, so that every first key is greater.
+            // Serialized, even the empty string has a byte, so every first key is greater.
             if bytes <= previous {
                 return Err("tags are not in canonical order, or one is there twice");
             }

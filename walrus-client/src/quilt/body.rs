@@ -1,4 +1,4 @@
-//! A patch as it stands in its columns: header, identifier and tags before the data.
+//! A patch in its columns: header, identifier and tags before the data.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::{
 
 /// Version, length of the rest, and mask.
 const HEADER_BYTES: usize = 6;
-/// Bit of the mask that says that tags follow the identifier.
+/// Mask bit for tags after the identifier.
 const MASK_TAGS: u8 = 1;
 
-/// A field that cannot say what it would have to.
+/// A field whose value does not fit it.
 pub(super) enum FieldError {
     Tags,
     Length,
 }
 
 impl FieldError {
-    /// The error for the patch in this position.
+    /// The error for the patch at this position.
     pub(super) fn at(self, patch: usize) -> QuiltError {
         match self {
             Self::Tags => QuiltError::TagsTooLarge { patch },
@@ -29,7 +29,7 @@ impl FieldError {
     }
 }
 
-/// What stands before a patch's data. Its identifier has been checked.
+/// The bytes before a patch's data. The identifier must have been checked.
 pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
     let mut rest = Vec::new();
     let mut field = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
     rest.extend(u16::try_from(field.len()).expect("identifiers are bounded").to_le_bytes());
     rest.append(&mut field);
     if !patch.tags.is_empty() {
-        // Each tag takes at least two bytes: too many are refused before they are all written out.
+        // Each tag takes at least two bytes: too many are refused before they are all encoded.
         let bytes: usize = patch.tags.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
         if bytes > MAX_TAGS_BYTES {
             return Err(FieldError::Tags);
@@ -55,14 +55,14 @@ pub(super) fn head(patch: &QuiltPatch<'_>) -> Result<Vec<u8>, FieldError> {
     Ok(head)
 }
 
-/// Reads the patch of an entry: its data, once everything before it has been found to say what the entry says.
+/// Reads the data of an entry's patch, after checking that the bytes before it match the entry.
 pub(super) fn read(layout: &Layout, quilt: &[u8], entry: &PatchEntry) -> Result<Vec<u8>, QuiltError> {
     let PatchEntry { start, end, .. } = *entry;
     let malformed = |what| QuiltError::MalformedPatch { start, end, what };
     let columns = Columns { layout, quilt, start: usize::from(start), end: usize::from(end) };
     let header = columns.read(0, HEADER_BYTES).map_err(malformed)?;
     let (length, mask) = parse_header(&header).map_err(malformed)?;
-    // 64-bit sums: the length is the patch's own claim.
+    // 64-bit sums: the patch itself claims the length.
     let whole = usize::try_from(HEADER_BYTES as u64 + u64::from(length))
         .map_err(|_| malformed("its length does not match its columns"))?;
     if layout.columns_for(whole) != columns.end - columns.start {
@@ -98,7 +98,7 @@ impl Columns<'_> {
             .ok_or("it does not fit in its columns")
     }
 
-    /// A field of a 16-bit length and that many bytes, which must end before `whole`.
+    /// A field: a 16-bit length and that many bytes, which must end at or before `whole`.
     fn field(&self, at: &mut usize, whole: usize) -> Result<Vec<u8>, &'static str> {
         let length = Reader::new(&self.read(*at, 2)?).u16()?;
         let from = *at + 2;

@@ -1,14 +1,15 @@
-//! Why a quilt is refused. No error holds an identifier or other content: patches are named by their position.
+//! The reasons why a quilt is refused. No error holds an identifier or other content: it names a patch by its
+//! position.
 
 use crate::blob_id::ShardCount;
 
 /// An identifier that Walrus refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifierError {
-    /// No characters at all.
+    /// No characters.
     #[error("is empty")]
     Empty,
-    /// More bytes than its length field can say.
+    /// Too many bytes for its length field.
     #[error("is longer than 65,531 bytes")]
     TooLong,
     /// A character of Unicode's control category.
@@ -19,13 +20,13 @@ pub enum IdentifierError {
     TrailingSpace,
 }
 
-/// Why patches cannot be encoded as a quilt, or bytes are not the quilt that they claim to be.
+/// The reason why patches cannot be encoded as a quilt, or bytes are not a valid quilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuiltError {
     /// Nothing to encode.
     #[error("a quilt needs at least one patch")]
     NoPatches,
-    /// More patches than there are columns for.
+    /// More patches than columns for them.
     #[error("{given} patches are too many: there are columns for {limit}")]
     TooManyPatches {
         /// Patches offered, or claimed by an index.
@@ -38,13 +39,13 @@ pub enum QuiltError {
     Identifier {
         /// Position of the patch, from 0, in the caller's list or in the index.
         patch: usize,
-        /// What is wrong with it.
+        /// The problem.
         reason: IdentifierError,
     },
     /// An identifier used before.
     #[error("patch {patch} has the identifier of another one")]
     DuplicateIdentifier {
-        /// Position of the second one.
+        /// Position of the second use.
         patch: usize,
     },
     /// Tags whose BCS form is longer than 65,535 bytes.
@@ -79,40 +80,40 @@ pub enum QuiltError {
         /// The byte where the version should be.
         found: u8,
     },
-    /// An index that claims more than its ten columns, or more than the quilt, can hold.
+    /// An index that claims more bytes than its ten columns or the quilt can hold.
     #[error("the index claims {length} bytes, more than its columns hold")]
     IndexTooLong {
-        /// Bytes that it claims.
+        /// The claimed bytes.
         length: u64,
     },
     /// An index that is not canonical BCS of its type.
     #[error("the index is malformed: {what}")]
     MalformedIndex {
-        /// What does not parse.
+        /// The part that does not parse.
         what: &'static str,
     },
-    /// Identifiers that are not in strictly rising order: unsorted, or one twice.
+    /// Identifiers that are not in strictly rising order: unsorted or duplicate.
     #[error("entry {patch} of the index does not come after the one before it")]
     Unsorted {
         /// Position of the entry.
         patch: usize,
     },
-    /// Columns that are empty, outside the quilt, or overlap those before them.
+    /// Columns that are empty, outside the quilt, or overlap earlier columns.
     #[error("the columns {start} to {end} of entry {patch} are empty, outside the quilt or overlap others")]
     Columns {
         /// Position of the entry.
         patch: usize,
-        /// Column where it begins.
+        /// First column of the entry.
         start: u16,
-        /// Column after its last one.
+        /// Column after the entry's last column.
         end: u16,
     },
-    /// A range of columns that is none of the index's.
+    /// A range of columns that the index lacks.
     #[error("the quilt has no patch in columns {start} to {end}")]
     UnknownPatch {
-        /// First column asked for.
+        /// First requested column.
         start: u16,
-        /// Column after the last one asked for.
+        /// Column after the last requested column.
         end: u16,
     },
     /// A patch whose own header does not parse, or claims a length that does not match its columns.
@@ -120,9 +121,9 @@ pub enum QuiltError {
     MalformedPatch {
         /// Its first column.
         start: u16,
-        /// Column after its last one.
+        /// Column after its last column.
         end: u16,
-        /// What does not parse.
+        /// The part that does not parse.
         what: &'static str,
     },
     /// A patch whose own header names another identifier or other tags than the index.
@@ -130,7 +131,7 @@ pub enum QuiltError {
     PatchMismatch {
         /// Its first column.
         start: u16,
-        /// Column after its last one.
+        /// Column after its last column.
         end: u16,
     },
 }

@@ -1,4 +1,4 @@
-//! The index of a quilt: which patch lies in which columns.
+//! The index of a quilt: the columns of each patch.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,19 @@ pub struct PatchEntry {
     pub tags: BTreeMap<String, String>,
     /// Its first column.
     pub start: u16,
-    /// The column after its last one.
+    /// The column after its last column.
     pub end: u16,
 }
 
 impl PatchEntry {
-    /// The ID of this patch in the quilt of that ID.
+    /// The ID of this patch in the quilt with that ID.
     #[must_use]
     pub const fn id(&self, quilt: BlobId) -> QuiltPatchId {
         QuiltPatchId { quilt, start: self.start, end: self.end }
     }
 }
 
-/// All patches of a quilt, in the order of their identifiers' bytes, which is that of their columns.
+/// All patches of a quilt, in the byte order of their identifiers, which is also the order of their columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QuiltIndex {
     /// The patches.
@@ -42,9 +42,9 @@ impl QuiltIndex {
     /// Reads the index of a quilt and checks all of it: bounds, columns, order and identifiers.
     ///
     /// # Errors
-    /// [`QuiltError::Length`], [`QuiltError::Version`], [`QuiltError::IndexTooLong`], [`QuiltError::MalformedIndex`],
-    /// [`QuiltError::TooManyPatches`], [`QuiltError::Identifier`], [`QuiltError::Unsorted`] (also for a name that is
-    /// there twice) or [`QuiltError::Columns`].
+    /// [`QuiltError::Length`], [`QuiltError::Version`], [`QuiltError::IndexTooLong`],
+    /// [`QuiltError::MalformedIndex`], [`QuiltError::TooManyPatches`], [`QuiltError::Identifier`],
+    /// [`QuiltError::Unsorted`] (also for a duplicate name) or [`QuiltError::Columns`].
     pub fn decode(quilt: &[u8], shards: ShardCount) -> Result<Self, QuiltError> {
         let layout = Layout::of_length(quilt.len(), shards)?;
         let columns = layout.max_index_columns();
@@ -93,7 +93,7 @@ impl QuiltIndex {
         Ok(Self { entries })
     }
 
-    /// The entry of this name.
+    /// The entry with this name.
     #[must_use]
     pub fn find(&self, identifier: &str) -> Option<&PatchEntry> {
         self.entries.iter().find(|entry| entry.identifier == identifier)
@@ -104,8 +104,8 @@ impl QuiltIndex {
         self.entries.iter().filter(move |entry| entry.tags.get(key).is_some_and(|found| found == value))
     }
 
-    /// The data of one patch. What stands before it must name the entry's identifier and tags, and its length
-    /// must take exactly the entry's columns.
+    /// The data of one patch. The bytes before it must name the entry's identifier and tags. Its length must
+    /// take exactly the entry's columns.
     ///
     /// # Errors
     /// [`QuiltError::Length`], [`QuiltError::UnknownPatch`] for columns outside the quilt,
@@ -119,7 +119,7 @@ impl QuiltIndex {
         body::read(&layout, quilt, entry)
     }
 
-    /// As it stands in the quilt's first columns.
+    /// The bytes as in the quilt's first columns.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION, 0, 0, 0, 0];
         bcs::put_length(&mut out, self.entries.len());

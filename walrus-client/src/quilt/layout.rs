@@ -1,4 +1,5 @@
-//! Where bytes lie in a quilt: columns of k1 symbols, filled from the top, in a matrix that is stored row by row.
+//! The positions of bytes in a quilt: columns of k1 symbols, filled from the top, in a matrix stored row by
+//! row.
 
 use super::{INDEX_PREFIX_BYTES, MAX_INDEX_COLUMNS, QuiltError};
 use crate::blob_id::{MAX_SYMBOL_SIZE, ShardCount};
@@ -18,7 +19,7 @@ pub fn max_patches(shards: ShardCount) -> usize {
 }
 
 impl Layout {
-    /// The one with the smallest symbols that hold an index and patches of these sizes.
+    /// The layout with the smallest symbols that hold an index and patches of these sizes.
     pub(super) fn smallest(
         shards: ShardCount,
         index_length: usize,
@@ -34,7 +35,7 @@ impl Layout {
                 && index_columns <= layout.max_index_columns()
                 && patch_columns.is_some_and(|columns| columns <= layout.columns - index_columns)
         };
-        // What fits keeps fitting in larger symbols, so the halves that do not fit come first.
+        // If one size fits, every larger size fits, so binary search finds the smallest.
         let (mut low, mut high) = (1, MAX_SYMBOL_SIZE / 2);
         if !fits(high) {
             return Err(QuiltError::TooLarge { shards });
@@ -46,7 +47,7 @@ impl Layout {
         Ok(with(low))
     }
 
-    /// That of a quilt of this length.
+    /// The layout of a quilt of this length.
     pub(super) fn of_length(length: usize, shards: ShardCount) -> Result<Self, QuiltError> {
         let (rows, columns) = (shards.rows(), shards.columns());
         let symbol = length / (rows * columns);
@@ -81,7 +82,8 @@ impl Layout {
         bytes.div_ceil(self.column_bytes())
     }
 
-    /// Where in the matrix the bytes from `skip` on after the top of a column lie, symbol by symbol.
+    /// The positions in the matrix of `length` bytes that start `skip` bytes below a column's top, symbol by
+    /// symbol.
     fn pieces(&self, column: usize, skip: usize, length: usize) -> impl Iterator<Item = (usize, usize)> {
         let layout = *self;
         let mut at = skip;
@@ -98,7 +100,7 @@ impl Layout {
         })
     }
 
-    /// Writes bytes that fit, from `skip` bytes after the top of a column.
+    /// Writes bytes that fit, from `skip` bytes below the top of a column.
     pub(super) fn write(&self, matrix: &mut [u8], column: usize, skip: usize, mut bytes: &[u8]) {
         for (at, length) in self.pieces(column, skip, bytes.len()) {
             let (piece, rest) = bytes.split_at(length);
@@ -107,8 +109,8 @@ impl Layout {
         }
     }
 
-    /// Reads `length` bytes, from `skip` bytes after the top of column `start`; none if they do not end before
-    /// column `end`, which is at most k2. Nothing is allocated before that is clear.
+    /// Reads `length` bytes, from `skip` bytes below the top of column `start`. Returns `None` unless they
+    /// end before column `end`, which is at most k2. Checks this before it allocates.
     pub(super) fn read(
         &self,
         matrix: &[u8],

@@ -8,8 +8,8 @@ use crate::blob_id::BlobId;
 /// Bytes of a patch ID: quilt ID, version, and two column numbers.
 const BYTES: usize = 37;
 
-/// The ID of a patch: its quilt, and its columns there. It says nothing of the patch's content: the same
-/// blob has another ID in every quilt.
+/// The ID of a patch: its quilt, and its columns there. It does not depend on the patch's content alone: the
+/// same blob has another ID in every quilt.
 ///
 /// Its text form is URL-safe base64 without padding, 50 characters, as on Walrus's HTTP interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,11 +18,11 @@ pub struct QuiltPatchId {
     pub quilt: BlobId,
     /// First column of the patch.
     pub start: u16,
-    /// The column after its last one; greater than `start`.
+    /// The column after its last column; greater than `start`.
     pub end: u16,
 }
 
-/// A text that is no ID of a patch.
+/// A text that is not a patch ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a quilt patch ID is 50 characters of URL-safe base64 that name a quilt and a range of columns")]
 pub struct ParseQuiltPatchIdError;

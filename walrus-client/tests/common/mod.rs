@@ -1,4 +1,4 @@
-//! A running embedded store on a loopback port, and head records that its validator takes.
+//! A running embedded store on a loopback port, and head records that its validator accepts.
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 use baton_proto::ids::HeadIndexKey;
@@ -9,7 +9,7 @@ use baton_walrus_client::{
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
-/// The time that the stores of these tests see.
+/// The time in the stores of these tests.
 pub const NOW_MS: u64 = 1_000_000;
 
 /// key ‖ sequence ‖ expiry ‖ anything.
@@ -74,7 +74,7 @@ impl Running {
     }
 }
 
-/// A loopback port that nothing listens on.
+/// A loopback port without a listener.
 pub async fn closed_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())

@@ -1,4 +1,4 @@
-//! Servers that answer as told, and what a publisher says.
+//! Servers with prescribed answers, and a publisher's JSON.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ pub async fn with_blob() -> MockServer {
     answering(ResponseTemplate::new(200).set_body_bytes(BLOB)).await
 }
 
-/// A server whose answers a function decides, from the number of the request (from 0) and the request.
+/// A server whose answers come from a function of the request and its number (from 0).
 pub async fn deciding(
     answer: impl Fn(usize, &Request) -> ResponseTemplate + Send + Sync + 'static,
 ) -> MockServer {
@@ -48,13 +48,13 @@ pub async fn deciding(
     server
 }
 
-/// How many requests of this method came.
+/// Number of requests with this method.
 pub async fn count(server: &MockServer, method: &str) -> usize {
     let requests = server.received_requests().await.unwrap();
     requests.iter().filter(|request| request.method.as_str() == method).count()
 }
 
-/// A client of these, with short windows and one repetition.
+/// A client of these servers, with short windows and one repetition.
 pub fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpStoreBuilder {
     let urls = |servers: &[&MockServer]| servers.iter().map(|server| server.uri()).collect::<Vec<_>>();
     let (publishers, aggregators) = (urls(publishers), urls(aggregators));
@@ -68,7 +68,7 @@ pub fn builder(publishers: &[&MockServer], aggregators: &[&MockServer]) -> HttpS
         .recently_stored_window(Duration::from_secs(5))
 }
 
-/// What a publisher says of a blob that it stored anew.
+/// A publisher's answer for a newly stored blob.
 pub fn created(id: &str) -> String {
     format!(
         r#"{{"newlyCreated":{{"blobObject":{{"id":"0x{}","registeredEpoch":34,"blobId":"{id}","size":12,"encodingType":"RS2","certifiedEpoch":34,"storage":{{"id":"0x2","startEpoch":34,"endEpoch":35,"storageSize":1}},"deletable":true}},"resourceOperation":{{"registerFromScratch":{{"encodedLength":1,"epochsAhead":1}}}},"cost":7}}}}"#,
@@ -86,7 +86,7 @@ pub fn walrus_error(reason: &str) -> String {
     )
 }
 
-/// Serves every connection with `answer`, once a request's headers have come.
+/// Serves every connection with `answer`, once a request's headers have arrived.
 pub async fn raw_server<F>(answer: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
 where
     F: Future<Output = ()> + Send + 'static,
@@ -110,7 +110,7 @@ where
     url
 }
 
-/// A server that takes requests and never answers.
+/// A server that accepts requests and never answers.
 pub async fn silent() -> String {
     raw_server(|stream| async move {
         let _stream = stream;

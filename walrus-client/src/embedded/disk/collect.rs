@@ -1,4 +1,4 @@
-//! Garbage collection: objects whose epochs are over, and blobs that no object keeps.
+//! Garbage collection of expired objects, and of blobs without objects.
 
 use std::sync::PoisonError;
 
@@ -9,22 +9,22 @@ use super::{Disk, DiskError, FileKey, health::is_no_room};
 /// Blobs whose files are removed after one flush.
 const BATCH: usize = 256;
 
-/// What a collection removed.
+/// The amount that a collection removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Collected {
-    /// Blobs that no object kept any longer.
+    /// Blobs whose last object expired.
     pub blobs: u64,
-    /// Their bytes, given back to the quota.
+    /// Their bytes, returned to the quota.
     pub bytes: u64,
-    /// Objects whose epochs were over, of these and of other blobs.
+    /// Expired objects of these and other blobs.
     pub objects: u64,
 }
 
-/// What collections came to since the store was opened.
+/// The sum of all collections since the store was opened.
 #[derive(Debug, Default)]
 pub(super) struct Collections {
     sum: Collected,
-    /// The epoch of the last one.
+    /// The epoch of the last collection.
     epoch: Option<u64>,
 }
 
@@ -37,19 +37,19 @@ impl std::ops::AddAssign for Collected {
 }
 
 impl Disk {
-    /// What was removed since the store was opened.
+    /// The amount removed since the store was opened.
     pub(in crate::embedded) fn collected(&self) -> Collected {
         self.collections.lock().unwrap_or_else(PoisonError::into_inner).sum
     }
 
-    /// Whether everything that is over in this epoch was removed.
+    /// Whether everything expired in this epoch was removed.
     pub(in crate::embedded) fn is_collected(&self, epoch: u64) -> bool {
         self.collections.lock().unwrap_or_else(PoisonError::into_inner).epoch == Some(epoch)
     }
 
-    /// Removes every object that is over in this epoch, and every blob that has no other.
+    /// Removes every object that has expired in this epoch, and every blob without another object.
     ///
-    /// Other writers go on meanwhile. A blob that is bought again just now stays.
+    /// Other writers continue meanwhile. A blob that is bought again just now stays.
     pub(in crate::embedded) fn collect(&self) -> Result<Collected, DiskError> {
         let epoch = self.epoch().epoch;
         let mut collected = Collected::default();
@@ -76,7 +76,7 @@ impl Disk {
         Ok(collected)
     }
 
-    /// The same for one blob, looked at again in its turn. The file is to be removed after a flush.
+    /// Collects one blob, and checks it again in its turn. The returned file must be removed after a flush.
     fn collect_one(
         &self,
         id: BlobId,
@@ -90,13 +90,13 @@ impl Disk {
             record.objects.extract_if(.., |object| object.end <= epoch).collect()
         });
         let mut state = self.writable()?;
-        // A blob whose record cannot be read ends with its last object all the same.
+        // A blob with an unreadable record still ends with its last object.
         let file = if slot.last_end <= epoch {
             let removed = state.remove_blob(id).or_else(|error| {
                 if !is_no_room(&error) {
                     return Err(error);
                 }
-                // What is over makes the room for saying so.
+                // If the log has no room for the removal, the expired file makes room first.
                 self.folder.remove(&self.folder.path_of(slot.file.number))?;
                 state.remove_blob(id)
             });

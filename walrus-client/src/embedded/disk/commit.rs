@@ -1,8 +1,8 @@
-//! Group commit: writers that are done at about the same time share one flush.
+//! Group commit: concurrent writers share one flush.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Hands out flushes. Writers block; callers run them off the reactor.
+/// Coordinates flushes. Writers block; callers run them off the reactor.
 #[derive(Debug, Default)]
 pub(super) struct Committer {
     state: Mutex<State>,
@@ -11,9 +11,9 @@ pub(super) struct Committer {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Writers that have asked.
+    /// Writers so far.
     asked: u64,
-    /// Those of them that a flush has covered.
+    /// Writers that a flush has covered.
     durable: u64,
     flushing: bool,
 }
@@ -22,9 +22,9 @@ impl Committer {
     /// Returns once a flush that began after this call has succeeded: the caller's own, or another's.
     ///
     /// # Errors
-    /// That of the caller's own flush. Those who waited for it then try themselves.
+    /// The error of the caller's own flush. Other waiting writers then try themselves.
     pub(super) fn commit<E>(&self, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
-        // The numbers are only changed by plain assignments: a panic leaves them usable.
+        // Only plain assignments change the numbers: a panic leaves them usable.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.asked += 1;
         let own = state.asked;
@@ -52,7 +52,7 @@ impl Committer {
     }
 }
 
-/// Ends a flush, also one that panics.
+/// Ends a flush, even after a panic.
 struct Flushing<'a>(&'a Committer);
 
 impl Drop for Flushing<'_> {
@@ -112,7 +112,7 @@ mod tests {
             });
             inside.wait();
             let second = scope.spawn(|| committer.commit(|| Ok::<_, &str>(())));
-            // The second has asked, whether or not it waits already, when its number is given out.
+            // The second writer has its number once it has asked, even before it waits.
             while committer.state.lock().unwrap().asked < 2 {
                 std::thread::yield_now();
             }

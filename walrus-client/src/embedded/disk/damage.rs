@@ -1,11 +1,11 @@
-//! What the look at everything finds wrong.
+//! Damage that the full check finds.
 
 use std::fmt;
 
-/// Most damages that a report lists: some megabytes. Those after it are counted.
+/// Most damages in a report: some megabytes. Further ones are only counted.
 const MAX_LISTED: usize = 10_000;
 
-/// A kind of damage, and what became of it.
+/// A kind of damage, and its remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DamageKind {
@@ -13,27 +13,28 @@ pub enum DamageKind {
     BlobBytes,
     /// The file of a blob is gone. It is not served until it is stored again.
     BlobMissing,
-    /// A file's bytes cannot be read just now. It stays where it is.
+    /// A file's bytes are unreadable just now. It stays in place.
     BlobUnreadable,
-    /// Neither the index nor the file itself says which blob it is: it is set aside in the quarantine.
+    /// Neither the index nor the file itself names its blob: the file goes to the quarantine.
     BlobUnnamed,
     /// The hashes in a blob's file are changed, its bytes are right: the hashes are written again.
     BlobHashes,
-    /// What a blob's file says of itself is damaged, the index knows it: it is written again.
+    /// The trailer of a blob's file is damaged, but the index knows the blob: the trailer is written again.
     BlobTrailer,
     /// A copy of the index has no readable header or is missing: it is written again.
     IndexHeader,
     /// A damaged stretch in one copy of the index, whole in the other: it is written again.
     IndexEntry,
-    /// A damaged stretch that the other copy of the index does not have either. Blobs come back from their files; a head
-    /// that was there is lost, or as old as the entry before it.
+    /// A damaged stretch that the other copy of the index lacks too. Blobs come back from their files. A head
+    /// is lost, or falls back to the entry before it.
     IndexEntryLost,
-    /// Neither copy of the index can be read: it is set aside, and made again from the blobs' files, without heads.
+    /// Both copies of the index are unreadable: they are quarantined, and rebuilt from the blobs' files,
+    /// without heads.
     IndexLost,
 }
 
 impl DamageKind {
-    /// Whether nothing is lost by it.
+    /// Whether it loses nothing.
     #[must_use]
     pub fn is_restorable(self) -> bool {
         use DamageKind as Kind;
@@ -64,11 +65,11 @@ impl DamageKind {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Damage {
-    /// What is wrong.
+    /// The kind of damage.
     pub kind: DamageKind,
-    /// The file within the store's folder, with the bytes where only a part of it is meant.
+    /// The file within the store's folder, with the byte range if only a part is damaged.
     pub place: String,
-    /// The blob, where it is known.
+    /// The blob, if known.
     pub blob_id: Option<String>,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Damage {
 pub(super) struct Damages {
     pub(super) listed: Vec<Damage>,
     pub(super) count: u64,
-    /// Those by which something is lost.
+    /// Number of damages with a loss.
     pub(super) lost: u64,
     /// Whether each is logged.
     pub(super) is_logged: bool,

@@ -1,11 +1,12 @@
 //! The bytes of blobs, one file each, and the only code that touches those files.
 //!
-//! A file is written under a name that ends in `.part`, and renamed once it is whole and synced: a `.part` file is an
-//! unfinished upload, and no other file is. Its final name is a number that no other file ever gets. It is then only
-//! read or removed, so an index entry that names it switches from one content to another atomically.
+//! A new file's name ends in `.part`. It is renamed once it is whole and synced, so only unfinished uploads
+//! are `.part` files. The final name is a number that no other file ever gets. The file is then only read or
+//! removed. So an index entry that names it switches from one content to another atomically.
 //!
-//! Layout: the blob, the BLAKE3 hash of each of its chunks, then the [`Trailer`]. The record in the trailer and in the
-//! index has a hash over all chunk hashes ([`Root`]), so every chunk can be verified alone, with memory for one chunk.
+//! Layout: the blob, the BLAKE3 hash of each of its chunks, then the [`Trailer`]. The record in the trailer
+//! and in the index has a hash over all chunk hashes ([`Root`]). So every chunk can be verified alone, in
+//! memory for one chunk.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -25,10 +26,10 @@ use super::{
     trailer::{FOOT_BYTES, Trailer},
 };
 
-/// Bytes that are written, verified and sent at a time.
+/// Bytes per write, check and send.
 pub(in crate::embedded) const CHUNK_BYTES: usize = 256 * 1024;
 const HASH_BYTES: usize = 32;
-/// The end of the names of unfinished uploads.
+/// The extension of unfinished uploads.
 const PART: &str = "part";
 
 /// A hash over the length of a blob and the hashes of its chunks.
@@ -43,7 +44,7 @@ impl Root {
     }
 }
 
-/// Which file, and what must be in it.
+/// The name of a file, and its required content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::embedded) struct FileKey {
     /// The file's name: a rising serial, then 64 random bits.
@@ -52,24 +53,24 @@ pub(in crate::embedded) struct FileKey {
     pub(super) root: Root,
 }
 
-/// The serial in a file's number: of two files of a blob, the newer one has the higher serial.
+/// The serial in a file's number: a blob's newer file has the higher serial.
 pub(super) fn serial_of(number: u128) -> u64 {
     u64::try_from(number >> 64).expect("64 bits are left")
 }
 
-/// The name of the file of this number.
+/// The name of the file with this number.
 pub(super) fn name_of(number: u128) -> String {
     format!("{number:032x}")
 }
 
-/// What a name in the folder stands for.
+/// The meaning of a name in the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
     /// A whole file.
     Blob(u128),
     /// An unfinished upload, with its serial.
     Part(u64),
-    /// Nothing of the store's.
+    /// Not a file of the store.
     Foreign,
 }
 
@@ -90,9 +91,9 @@ impl Name {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Where folders can be opened and synced.
+    /// Present on systems that can open and sync folders.
     handle: Option<File>,
-    /// Whether a file was made since the folder itself was last synced.
+    /// Whether a file was made since the folder's last sync.
     changed: Arc<AtomicBool>,
 }
 
@@ -113,7 +114,7 @@ impl Folder {
         self.path.join(format!("{serial:016x}.{PART}"))
     }
 
-    /// A new file. The serial must never have been given before.
+    /// A new file. Each serial may be used only once.
     pub(super) fn create(&self, serial: u64, health: Arc<Health>) -> io::Result<Writer> {
         let path = self.part_path(serial);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -121,7 +122,7 @@ impl Folder {
         Ok(Writer { file, path, folder, changed, health, length: 0, hashes: Vec::new(), kept: false })
     }
 
-    /// Waits until the names of all files made so far are on disk.
+    /// Waits until the names of all files so far are on disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         if let Some(handle) = &self.handle
             && self.changed.swap(false, Ordering::AcqRel)
@@ -133,12 +134,12 @@ impl Folder {
 
     /// The names in the folder.
     pub(super) fn names(&self) -> io::Result<impl Iterator<Item = io::Result<String>>> {
-        // A name that is no text is none of the store's.
+        // A name that is not UTF-8 is not the store's.
         let names = fs::read_dir(&self.path)?;
         Ok(names.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default())))
     }
 
-    /// Opens a file and verifies the hashes in it, or says `None` when they are not those of the key.
+    /// Opens a file and verifies its hashes; `None` when they do not match the key.
     pub(super) fn read(&self, key: FileKey) -> io::Result<Option<BlobFile>> {
         let file = File::open(self.path_of(key.number))?;
         let Some(hashes) = read_hashes(&file, key.length)? else { return Ok(None) };
@@ -146,7 +147,7 @@ impl Folder {
         Ok(right.then_some(BlobFile { file, length: key.length, hashes }))
     }
 
-    /// What a file says of itself, or `None` when it says nothing whole.
+    /// A file's description of itself, or `None` when it is damaged.
     pub(super) fn trailer(&self, number: u128) -> io::Result<Option<Trailer>> {
         let file = File::open(self.path_of(number))?;
         let end = file.metadata()?.len();
@@ -185,14 +186,14 @@ impl Folder {
         })
     }
 
-    /// Writes the hashes of a blob's chunks anew, where a damage changed them.
+    /// Rewrites the hashes of a blob's chunks after damage.
     pub(super) fn restore_hashes(&self, key: FileKey, hashes: &[u8]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
         place::write(&file, hashes, key.length)?;
         file.sync_data()
     }
 
-    /// Writes the trailer of a blob's file anew, where a damage changed it.
+    /// Rewrites the trailer of a blob's file after damage.
     pub(super) fn restore_trailer(&self, trailer: &Trailer) -> io::Result<()> {
         let key = trailer.record.file;
         let file = OpenOptions::new().write(true).open(self.path_of(key.number))?;
@@ -203,7 +204,7 @@ impl Folder {
         file.sync_data()
     }
 
-    /// Removes a file. One that is gone already is no error; readers that have it open keep it.
+    /// Removes a file. A missing file is no error; readers that have it open can still read it.
     pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -211,12 +212,12 @@ impl Folder {
         }
     }
 
-    /// Moves a file to another folder, under its name or one that is free there.
+    /// Moves a file to another folder, under its name or a free variant of it.
     pub(super) fn set_aside(&self, number: u128, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let name = name_of(number);
         let mut target = folder.join(&name);
-        // Each earlier one took one name: the first free one ends the search.
+        // Each earlier file took one name: the first free name ends the search.
         for count in 1.. {
             if !target.try_exists()? {
                 break;
@@ -226,30 +227,30 @@ impl Folder {
         fs::rename(self.path_of(number), target)
     }
 
-    /// Whether a file of a chunk's length can be written now. It does not stay.
+    /// Whether a file of a chunk's length can be written now. Removes it again.
     pub(super) fn probe(&self, serial: u64) -> io::Result<()> {
         let path = self.part_path(serial);
         let written = File::create(&path).and_then(|file| {
             place::write(&file, &[0x5a; CHUNK_BYTES], 0)?;
             file.sync_data()
         });
-        // After a failure too: nothing of it is to stay.
+        // Also after a failure: no part may stay.
         let removed = self.remove(&path);
         written.and(removed)
     }
 }
 
-/// What a file's bytes turned out to be.
+/// The result of checking a file's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Whole,
-    /// The blob is what it was, and the list of hashes in the file is not: this is the right one.
+    /// The blob is intact, but the list of hashes in the file is not: this is the right list.
     HashesChanged(Vec<u8>),
-    /// Bytes of the blob are missing or not what they were.
+    /// Bytes of the blob are missing or changed.
     Changed,
 }
 
-/// Where the trailer begins in the file of a blob of this length.
+/// The position of the trailer in the file of a blob of this length.
 fn trailer_at(length: u64) -> Option<u64> {
     length.checked_add(length.div_ceil(CHUNK_BYTES as u64).checked_mul(HASH_BYTES as u64)?)
 }
@@ -266,7 +267,7 @@ fn read_hashes(file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(hashes))
 }
 
-/// A file that is being written. It is removed when this is dropped, unless it was kept.
+/// A file in the making. It is removed on drop, unless it was kept.
 #[derive(Debug)]
 pub(in crate::embedded) struct Writer {
     file: File,
@@ -280,7 +281,7 @@ pub(in crate::embedded) struct Writer {
 }
 
 impl Writer {
-    /// Appends a chunk: of [`CHUNK_BYTES`], but for the last one.
+    /// Appends a chunk of [`CHUNK_BYTES`]; only the last may be shorter.
     pub(in crate::embedded) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         debug_assert!(self.length.is_multiple_of(CHUNK_BYTES as u64), "only the last chunk may be short");
         self.health.note(place::write(&self.file, chunk, self.length))?;
@@ -289,13 +290,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Which file this becomes under a number.
+    /// The key of this file under a number.
     pub(super) fn key(&self, number: u128) -> FileKey {
         FileKey { number, length: self.length, root: Root::of(self.length, &self.hashes) }
     }
 
-    /// Writes hashes and trailer, waits until everything is on disk, and gives the file its final name. That the name
-    /// lasts is another step: see [`Folder::sync`].
+    /// Writes hashes and trailer, syncs the file, and gives it its final name. [`Folder::sync`] makes the
+    /// name durable.
     pub(super) fn finish(&mut self, trailer: &Trailer) -> io::Result<()> {
         let tail = [&self.hashes[..], &trailer.encode()].concat();
         let written = place::write(&self.file, &tail, self.length).and_then(|()| self.file.sync_data());
@@ -307,7 +308,7 @@ impl Writer {
         Ok(())
     }
 
-    /// From now on the file stays.
+    /// Makes the file permanent.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -317,7 +318,7 @@ impl Writer {
         self.length
     }
 
-    /// Reads back what was written, for computing its ID.
+    /// Reads written bytes back, to compute their ID.
     pub(in crate::embedded) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.length);
         end.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -335,7 +336,7 @@ impl Drop for Writer {
     }
 }
 
-/// The file of a blob, whose hashes are verified and whose chunks are verified as they are read.
+/// The file of a blob with verified hashes; reads verify the chunks.
 #[derive(Debug)]
 pub(in crate::embedded) struct BlobFile {
     file: File,
@@ -349,7 +350,7 @@ impl BlobFile {
         (self.hashes.len() / HASH_BYTES) as u64
     }
 
-    /// A chunk whose hash is right, or `None`.
+    /// A chunk with the right hash, or `None`.
     pub(in crate::embedded) fn chunk(&self, number: u64) -> io::Result<Option<Bytes>> {
         let start = number * CHUNK_BYTES as u64;
         let length = (self.length - start).min(CHUNK_BYTES as u64);

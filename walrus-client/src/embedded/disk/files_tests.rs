@@ -92,7 +92,7 @@ fn any_changed_missing_or_misplaced_byte_is_found() {
     assert_eq!(read(&folder, key), Some(bytes));
     let other = write(&folder, 2, &[8; CHUNK_BYTES + 10]);
     assert_eq!(read(&folder, FileKey { number: 1, ..other }), None);
-    // A whole file under another name does not pass.
+    // A whole file under another name is refused.
     fs::rename(folder.path_of(2), folder.path_of(3)).unwrap();
     assert_eq!(folder.trailer(3).unwrap(), None);
 }

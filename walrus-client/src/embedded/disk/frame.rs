@@ -1,14 +1,14 @@
-//! The form of the index's log: a header, then frames. Pure, but for reading a file.
+//! The format of the index's log: a header, then frames. Pure, except for reading a file.
 //!
-//! A frame is `mark (8) ‖ payload length (u32) ‖ serial (u64) ‖ payload ‖ checksum (32)`. Mark and checksum are keyed by a
-//! random salt in the header, which never leaves the disk: bytes that somebody stores cannot pass for a frame. Numbers are
-//! little-endian. After a damaged frame, the next mark whose frame is whole is where reading goes on.
+//! A frame is `mark (8) ‖ payload length (u32) ‖ serial (u64) ‖ payload ‖ checksum (32)`. Numbers are
+//! little-endian. Mark and checksum are keyed by a random salt in the header, which never leaves the disk:
+//! stored bytes cannot pass for a frame. After damage, reading continues at the next mark with a whole frame.
 
 use std::{fs::File, io};
 
 use super::place;
 
-/// The layout of the folder that this version reads and writes. Version 2 kept records in sled.
+/// The folder layout that this version reads and writes. Version 2 kept records in sled.
 pub(super) const LAYOUT: u32 = 3;
 const MAGIC: &[u8; 8] = b"batonidx";
 const SALT_BYTES: usize = 32;
@@ -27,16 +27,16 @@ const WINDOW_BYTES: usize = 1024 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) shards: u16,
-    /// Raised each time the log is written anew.
+    /// Increases with each rewrite of the log.
     pub(super) generation: u64,
     pub(super) salt: [u8; SALT_BYTES],
 }
 
-/// Why a header cannot be used.
+/// The reason why a header cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderError {
     Damaged,
-    /// It is whole, and of another version.
+    /// It is whole but of another version.
     Layout(u32),
 }
 
@@ -57,7 +57,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header. Magic, layout and checksum are where every version from the third on has them.
+    /// Reads a header. Magic, layout and checksum have the same place in every version from the third on.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let (content, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HeaderError::Damaged)?;
         if blake3::hash(content) != *checksum {
@@ -116,7 +116,7 @@ impl Framing {
         frame
     }
 
-    /// The serial and the payload of the frame that the bytes begin with, and the frame's length.
+    /// The serial and payload of the frame at the start of the bytes, and the frame's length.
     pub(super) fn decode<'a>(&self, bytes: &'a [u8]) -> Option<(u64, &'a [u8], usize)> {
         let mut rest = bytes.strip_prefix(&self.mark)?;
         let length = usize::try_from(u32::from_le_bytes(*take(&mut rest)?)).ok()?;
@@ -138,14 +138,14 @@ pub(super) enum Stretch {
         offset: u64,
         length: u32,
     },
-    /// Bytes that are no whole frame.
+    /// Bytes without a whole frame.
     Damaged {
         from: u64,
         to: u64,
     },
 }
 
-/// Reads a copy of the log from its header on. Memory for one window.
+/// Reads a copy of the log after its header, with memory for one window.
 #[derive(Debug)]
 pub(super) struct Scanner<'a> {
     file: &'a File,
@@ -166,12 +166,12 @@ impl<'a> Scanner<'a> {
         self.end
     }
 
-    /// Where the next stretch begins.
+    /// The offset of the next stretch.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The bytes from the offset on, as many as the longest frame has where the file does.
+    /// The bytes from the offset on: enough for the longest frame, unless the file ends first.
     fn bytes(&mut self) -> io::Result<&[u8]> {
         let left = self.end - self.offset;
         let wanted = left.min(MAX_FRAME as u64);
@@ -207,7 +207,7 @@ impl<'a> Scanner<'a> {
                 return Ok(Some(Stretch::Frame { serial, payload, offset, length }));
             }
             let bytes = self.bytes()?;
-            // The next mark, or as far as none begins.
+            // Goes to the next mark, or past all bytes that cannot begin one.
             let next = bytes.windows(MARK_BYTES).skip(1).position(|bytes| bytes == framing.mark);
             let step = next.map_or(bytes.len().saturating_sub(MARK_BYTES - 1), |next| next + 1).max(1);
             self.offset += step as u64;

@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Disk {
-    /// Stores a head record. With `force` the sequence rule is not applied.
+    /// Stores a head record. `force` skips the sequence rule.
     pub(in crate::embedded) fn put_head(
         &self,
         head: HeadIdentity,

@@ -1,4 +1,4 @@
-//! Whether the store can write, and why not.
+//! Whether the store can write, or the reason why not.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ struct State {
     probed: Option<Instant>,
 }
 
-/// Whether an error says that the disk has no room: it goes away by itself once there is.
+/// Whether an error means a full disk, which recovers by itself once there is room.
 pub(in crate::embedded) fn is_no_room(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge)
@@ -32,7 +32,7 @@ impl Health {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a write that failed, and hands its outcome on.
+    /// Notes a failed write, and returns its result.
     pub(super) fn note<T>(&self, written: io::Result<T>) -> io::Result<T> {
         written.inspect_err(|error| {
             let why =
@@ -45,7 +45,7 @@ impl Health {
         })
     }
 
-    /// Everything that a PUT writes was written.
+    /// Notes that all writes of a PUT succeeded.
     pub(super) fn works(&self) {
         let mut state = self.lock();
         if state.failure.take().is_some() {
@@ -53,12 +53,12 @@ impl Health {
         }
     }
 
-    /// Why nothing can be stored, if so.
+    /// The reason why nothing can be stored, if any.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
 
-    /// Whether it is time to try a write. The caller then tries.
+    /// Whether a test write is due. The caller then tries it.
     pub(super) fn is_probe_due(&self) -> bool {
         let mut state = self.lock();
         let due = state.failure.is_some() && state.probed.is_none_or(|at| at.elapsed() >= PROBE_INTERVAL);

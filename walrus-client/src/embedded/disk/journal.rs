@@ -1,7 +1,7 @@
-//! The log of the index, in two copies: every entry is written to both, and the first is synced.
+//! The log of the index, in two copies: every entry goes to both, and the first is synced.
 //!
-//! A damage in one copy costs nothing: the other has the same entry at the same place. Entries are read back verified, from
-//! either copy. The log is written anew when most of it is outdated.
+//! Damage in one copy costs nothing: the other has the same entry at the same place. Reads verify entries,
+//! from either copy. The log is rewritten when most of it is outdated.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -15,24 +15,24 @@ use super::{
     place,
 };
 
-/// The names of the copies within the index's folder.
+/// The names of the copies in the index's folder.
 pub(super) const COPIES: [&str; 2] = ["a.log", "b.log"];
-/// And while they are written anew.
+/// Their names during a rewrite.
 const NEW_COPIES: [&str; 2] = ["a.new", "b.new"];
-/// Outdated bytes that are left alone in a small log.
+/// Outdated bytes that a small log may keep.
 const SLACK_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) serial: u64,
     pub(super) offset: u64,
     pub(super) length: u32,
-    /// The copy that is known to have it.
+    /// A copy that has it.
     pub(super) copy: u8,
 }
 
-/// Both copies, for reading. A view stays good when the log is written anew.
+/// Both copies, for reading. A view stays valid after a rewrite of the log.
 #[derive(Debug, Clone)]
 pub(super) struct View {
     pub(super) copies: [Arc<File>; 2],
@@ -70,28 +70,28 @@ impl View {
     }
 }
 
-/// The log that is being written.
+/// The log during writing.
 #[derive(Debug)]
 pub(super) struct Journal {
     folder: PathBuf,
     header: Header,
     view: View,
     end: u64,
-    /// Bytes of what was not outdated when that was last counted.
+    /// Bytes that were not outdated at the last count.
     base: u64,
-    /// A sync failed: what is in the files is uncertain, and they are written anew before anything else.
+    /// A sync failed: the files' content is uncertain, and they are rewritten before any other write.
     broken: bool,
 }
 
 impl Journal {
-    /// The log as it was found. `live` bytes of it are not outdated.
+    /// The log as found on disk. `live` bytes of it are not outdated.
     pub(super) fn found(folder: &Path, header: Header, view: View, end: u64, live: u64) -> Self {
         Self { folder: folder.to_owned(), header, view, end, base: live, broken: false }
     }
 
-    /// Writes both copies from the first byte on: to new files, synced, which then take the names.
+    /// Rewrites both copies from the first byte: into new files, synced, which then take the names.
     ///
-    /// The second value says where each entry is. On an error the copies are as they were.
+    /// The second value has the position of each entry. An error leaves the old copies unchanged.
     pub(super) fn write_anew(
         folder: &Path,
         header: Header,
@@ -100,7 +100,7 @@ impl Journal {
         let written = Self::write_copies(folder, &header, entries);
         if written.is_err() {
             for name in NEW_COPIES {
-                // They hold nothing that is needed, and the next attempt begins them anew.
+                // Nothing in them is needed, and the next attempt starts them again.
                 let _ = fs::remove_file(folder.join(name));
             }
         }
@@ -143,7 +143,7 @@ impl Journal {
             file.sync_all()?;
             done.push(Arc::new(file));
         }
-        // The second copy takes its name only when the first one has its own for good.
+        // The second copy takes its name only when the first copy's name is durable.
         for (from, to) in NEW_COPIES.into_iter().zip(COPIES) {
             fs::rename(folder.join(from), folder.join(to))?;
             if let Some(handle) = place::open_folder(folder)? {
@@ -167,14 +167,14 @@ impl Journal {
         &self.folder
     }
 
-    /// Appends an entry to both copies, or to none. On disk with the next sync of the first copy.
+    /// Appends an entry to both copies, or to neither. The next sync of the first copy makes it durable.
     pub(super) fn append(&mut self, serial: u64, payload: &[u8]) -> io::Result<Location> {
         let frame = self.view.framing.encode(serial, payload);
         let length = u32::try_from(frame.len()).expect("a frame at most");
         let written = self.view.copies.iter().try_for_each(|copy| place::write(copy, &frame, self.end));
         if let Err(error) = written {
             for copy in &self.view.copies {
-                // What is left behind the end is overwritten by the next entry; it is only untidy until then.
+                // The next entry overwrites any bytes after the end; until then they are only untidy.
                 let _ = copy.set_len(self.end);
             }
             return Err(error);
@@ -193,12 +193,12 @@ impl Journal {
         self.broken
     }
 
-    /// A sync failed.
+    /// Notes a failed sync.
     pub(super) fn broke(&mut self) {
         self.broken = true;
     }
 
-    /// Writing it anew failed: it is tried again once it has grown as much again.
+    /// Notes a failed rewrite: the next attempt comes once the log has doubled again.
     pub(super) fn postpone_rewrite(&mut self) {
         self.base = self.end;
     }

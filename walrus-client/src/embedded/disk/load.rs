@@ -1,4 +1,4 @@
-//! Reading the index's log: both copies together, in the order of their serials.
+//! Reads the index's log: both copies together, in the order of their serials.
 
 use std::{
     collections::HashMap,
@@ -19,25 +19,25 @@ use super::{
     state::Table,
 };
 
-/// What the log says, and in what state it is.
+/// The log's content and its state.
 #[derive(Debug)]
 pub(super) struct Index {
     /// The header and both copies, unless no copy can be read.
     pub(super) log: Option<(Header, View)>,
     pub(super) table: Table,
-    /// Blobs that were removed, and the serial of that.
+    /// Removed blobs, with the serial of the removal.
     pub(super) removed: HashMap<[u8; 32], u64>,
-    /// A number above all that were given.
+    /// A number above all used numbers.
     pub(super) next: u64,
-    /// Where both copies end.
+    /// The end of both copies.
     pub(super) end: u64,
-    /// The copies are not the same, or damaged: they have to be written anew.
+    /// The copies differ or are damaged: they must be rewritten.
     pub(super) is_stale: bool,
-    /// There are copies, and none can be read.
+    /// Copies exist, but none can be read.
     pub(super) is_lost: bool,
 }
 
-/// A stretch of one copy that is no whole entry.
+/// A stretch of one copy without a whole entry.
 #[derive(Debug)]
 struct Gap {
     from: u64,
@@ -51,13 +51,13 @@ struct Gap {
 struct Side<'a> {
     scanner: Scanner<'a>,
     copy: u8,
-    /// The entry that was read last and not taken yet.
+    /// The last entry that was read and not taken yet.
     entry: Option<(Location, Vec<u8>)>,
     serial: u64,
-    /// The serial of the entry before that.
+    /// The serial of the entry before it.
     before: u64,
     gaps: Vec<Gap>,
-    /// Entries that only the other copy has, where this one has no gap.
+    /// Entries that only the other copy has, where this copy has no gap.
     missing: u64,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Side<'a> {
         loop {
             match self.scanner.next() {
                 Ok(None) => return,
-                // The disk does not give it: like a damage up to the end.
+                // A read error counts as damage up to the end.
                 Err(error) => {
                     tracing::error!(%error, copy = COPIES[usize::from(self.copy)], "the index cannot be read on");
                     self.gap(self.scanner.offset(), self.scanner.end());
@@ -85,7 +85,7 @@ impl<'a> Side<'a> {
                 }
                 Ok(Some(Stretch::Damaged { from, to })) => self.gap(from, to),
                 Ok(Some(Stretch::Frame { serial, payload, offset, length })) => {
-                    // Never before an entry that was read: what a failed write left behind.
+                    // Skips entries out of order: remains of a failed write.
                     if serial > self.serial {
                         self.serial = serial;
                         self.entry = Some((Location { serial, offset, length, copy: self.copy }, payload));
@@ -100,7 +100,7 @@ impl<'a> Side<'a> {
         self.gaps.push(Gap { from, to, after: self.serial, is_filled: false });
     }
 
-    /// The other copy has an entry that is not here.
+    /// Notes an entry that only the other copy has.
     fn lacks(&mut self) {
         let before = self.before;
         match self.gaps.last_mut().filter(|gap| gap.after == before) {
@@ -114,7 +114,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The place of a copy within the store's folder.
+/// The path of a copy within the store's folder.
 fn place_of(copy: usize) -> String {
     format!("index/{}", COPIES[copy])
 }
@@ -173,7 +173,7 @@ pub(super) fn load(
             _ => {
                 damages.add(DamageKind::IndexHeader, place_of(copy), None);
                 is_whole = false;
-                // The entries behind a damaged header are as good as ever.
+                // A damaged header does not affect the entries after it.
                 if let Some(file) = file {
                     let number = u8::try_from(copy).expect("there are two");
                     sides.push(Side::new(file, framing, number).map_err(no_path)?);
@@ -200,7 +200,7 @@ fn read_header(file: &File) -> Result<Header, HeaderError> {
     Header::decode(&bytes)
 }
 
-/// Takes the entries of both copies in the order of their serials, and reports what is damaged.
+/// Takes the entries of both copies in the order of their serials, and reports damage.
 fn merge(sides: &mut [Side<'_>], index: &mut Index, damages: &mut Damages) {
     loop {
         let serial = sides.iter().map(Side::next_serial).min().unwrap_or(u64::MAX);
@@ -228,7 +228,7 @@ fn merge(sides: &mut [Side<'_>], index: &mut Index, damages: &mut Damages) {
             damages.add(kind, format!("{name} (bytes {} to {})", gap.from, gap.to), None);
         }
         if side.missing > 0 {
-            // As after a loss of power or a kill between two writes.
+            // Expected after a power loss or a kill between two writes.
             tracing::info!(
                 copy = name,
                 entries = side.missing,

@@ -1,7 +1,7 @@
-//! Opening the store: its lock, the index, a look at everything, and the repair of what can be repaired.
+//! Opens the store: takes its lock, loads the index, checks every file, and repairs damage where possible.
 //!
-//! Every start looks at every file and makes the index in memory from the log and the files, whether or not the store was
-//! closed in good order.
+//! Every start checks every file and builds the index in memory from the log and the files. It makes no
+//! difference whether the store was closed properly.
 
 use std::{
     collections::HashMap,
@@ -32,23 +32,23 @@ use super::{
     turns::Turns,
 };
 
-/// The folder of the blobs' files within the store's.
+/// The folder of the blobs' files within the store's folder.
 const FILES: &str = "files";
 /// The folder of the index's log.
 const INDEX: &str = "index";
-/// Where files are set aside that nothing names.
+/// The folder for files that cannot be used.
 const QUARANTINE: &str = "quarantine";
-/// Locked while a process has the store open. It is empty, and means nothing by being there.
+/// Locked while a process has the store open. The file is empty; its presence means nothing.
 const LOCK: &str = "lock";
-/// How long a lock that somebody holds is waited for: work of a store that was just closed may still hold it.
+/// How long to wait for a held lock: work of a store that was just closed may still hold it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a look at a store's folder found: see [`check`].
+/// The result of checking a store's folder: see [`check`].
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckReport {
-    /// Blobs that are listed, damaged ones included.
+    /// Listed blobs, damaged ones included.
     pub blobs: u64,
     /// Sum of their bytes.
     pub bytes: u64,
@@ -56,31 +56,31 @@ pub struct CheckReport {
     pub heads: u64,
     /// Number of damages.
     pub damaged: u64,
-    /// Number of those by which something is lost.
+    /// Number of damages with a loss.
     pub lost: u64,
-    /// The damages: at most 10,000 of them.
+    /// The damages: at most 10,000.
     pub damages: Vec<Damage>,
-    /// Blobs that the index does not name, and that their files do.
+    /// Blobs that only their files name, not the index.
     pub found: u64,
-    /// Unfinished uploads, and older files of blobs.
+    /// Unfinished uploads and older files of blobs.
     pub removable: u64,
     /// Files in the quarantine.
     pub quarantined: u64,
     /// Names among the files that are not the store's.
     pub foreign: u64,
-    /// Whether what can be repaired was repaired.
+    /// Whether the possible repairs were made.
     pub repaired: bool,
 }
 
 impl CheckReport {
-    /// Whether the store is as it should be, or was made so without loss.
+    /// Whether the store is sound, or was repaired without loss.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.lost == 0 && (self.damaged == 0 || self.repaired)
     }
 }
 
-/// The folder of a store whose lock is held.
+/// A locked store folder.
 struct Premises {
     path: PathBuf,
     lock: File,
@@ -95,7 +95,7 @@ impl Premises {
         self.path.join(QUARANTINE)
     }
 
-    /// Locks a folder, which is there.
+    /// Locks an existing folder.
     fn lock(path: &Path) -> Result<Self, OpenError> {
         let no_path = |source: io::Error| OpenError::path(path, source);
         // Layouts 1 and 2 were sled's.
@@ -119,7 +119,7 @@ impl Premises {
     }
 }
 
-/// What is on the disk, before anything is changed.
+/// The state on disk before any change.
 struct Findings {
     index: Index,
     survey: Survey,
@@ -127,7 +127,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// `writable` opens the index for writing too; `is_logged` logs what is found.
+    /// `writable` opens the index for writing too; `is_logged` logs the damage.
     fn gather(
         premises: &Premises,
         folder: &Folder,
@@ -138,7 +138,7 @@ impl Findings {
         let mut damages = Damages { is_logged, ..Damages::default() };
         let index = load(&premises.index(), &premises.path, writable, &mut damages)?;
         let survey = survey(folder, &index, &mut damages).map_err(no_path)?;
-        // A store that has blobs had an index.
+        // A store with blobs must have had an index.
         if index.is_lost || (index.log.is_none() && !survey.found.is_empty()) {
             damages.add(DamageKind::IndexLost, INDEX.to_owned(), None);
         }
@@ -151,7 +151,7 @@ impl Findings {
         Ok(Self { index, survey, damages })
     }
 
-    /// The shard count that the store was made for, if it holds anything that says so.
+    /// The store's shard count, if a log or a file names it.
     fn shards(&self) -> Option<u16> {
         let header = self.index.log.as_ref().map(|(header, _)| header.shards);
         header.or(self.survey.newest.map(|(shards, _)| shards))
@@ -162,7 +162,7 @@ impl Findings {
     }
 }
 
-/// Records of blobs that the log does not have: those just found, and those in trailers.
+/// Records that the log lacks: from newly found blobs and from trailers.
 struct FoundRecords<'a> {
     found: &'a HashMap<[u8; 32], Record>,
     folder: &'a Folder,
@@ -181,7 +181,7 @@ impl Records for Folder {
     }
 }
 
-/// Does what the findings ask for. What fails is told, left as it is, and found again at the next start.
+/// Makes the repairs. A failed repair is logged, changes nothing, and is retried at the next start.
 fn repair(premises: &Premises, folder: &Folder, findings: &Findings, epochs: Epochs, shards: u16) {
     let told = |what: &str, done: io::Result<()>| {
         if let Err(error) = done {
@@ -222,7 +222,7 @@ fn repair(premises: &Premises, folder: &Folder, findings: &Findings, epochs: Epo
     }
 }
 
-/// Sets the copies of a log aside that cannot be read.
+/// Moves unreadable copies of a log to the quarantine.
 fn set_log_aside(premises: &Premises) -> io::Result<()> {
     let quarantine = premises.quarantine();
     fs::create_dir_all(&quarantine)?;
@@ -242,7 +242,7 @@ fn set_log_aside(premises: &Premises) -> io::Result<()> {
     Ok(())
 }
 
-/// The index in memory, with a log that has all of it: the one that was found, or a new one.
+/// Builds the index in memory with a log that has all of it: the existing log, or a new one.
 fn build(
     premises: &Premises,
     folder: &Folder,
@@ -291,7 +291,7 @@ fn build(
 }
 
 impl Disk {
-    /// Opens or makes the store, looks at everything, and repairs what can be repaired.
+    /// Opens or creates the store, checks every file, and repairs damage where possible.
     pub(in crate::embedded) fn open(config: &EmbeddedConfig) -> Result<(Self, Vec<Damage>), OpenError> {
         let path = &config.path;
         let no_path = |source: io::Error| OpenError::path(path, source);
@@ -336,17 +336,17 @@ impl Disk {
     }
 }
 
-/// Looks at every byte of the store in a folder, which no process may have open. With `repair`, what can be repaired is:
-/// as at every start. Blocking; it reads everything.
+/// Checks every byte of the store in a folder, which no process may have open. `repair_too` also repairs
+/// damage, as every start does. Blocking; it reads everything.
 ///
 /// # Errors
-/// [`OpenError`] when there is no store, when it is open elsewhere, and when its folder cannot be read or, to repair it,
-/// written.
+/// [`OpenError`] when there is no store, when it is open elsewhere, or when its folder cannot be read (or
+/// written, for repairs).
 pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
     let no_path = |source: io::Error| OpenError::path(path, source);
     if !path.join(FILES).is_dir() && !path.join(INDEX).is_dir() {
         let premises = path.is_dir().then(|| Premises::lock(path)).transpose();
-        // A store of another version is named as such.
+        // A store of another version gets its own error.
         premises?;
         return Err(OpenError::NoStore { path: path.to_owned() });
     }
@@ -377,7 +377,7 @@ pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
     };
     let mut table = BlobCount::of(&findings);
     if repair_too {
-        // Without either, there is nothing that a log could be made for.
+        // Without both, no log can be made.
         if let (Some(epochs), Some(shards)) = (findings.epochs(), findings.shards()) {
             repair(&premises, &folder, &findings, epochs, shards);
             let state = build(&premises, &folder, findings, epochs, shards).map_err(no_path)?;
@@ -390,14 +390,14 @@ pub fn check(path: &Path, repair_too: bool) -> Result<CheckReport, OpenError> {
     Ok(report)
 }
 
-/// How much a store holds.
+/// The stored amount.
 struct BlobCount {
     blobs: u64,
     bytes: u64,
 }
 
 impl BlobCount {
-    /// With what was found beside the index.
+    /// Includes blobs that the index lacks.
     fn of(findings: &Findings) -> Self {
         let table = &findings.index.table;
         let mut count = Self { blobs: table.blobs.len() as u64, bytes: table.bytes };
@@ -410,7 +410,7 @@ impl BlobCount {
     }
 }
 
-/// Makes a folder, whose own name is to last as well.
+/// Creates a folder, and makes its name durable.
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
@@ -421,7 +421,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The epochs of the store: those that it had, or new ones that begin now.
+/// The epochs of the store: its existing ones, or new ones that begin now.
 fn load_epochs(known: Option<Epochs>, config: &EmbeddedConfig) -> Epochs {
     let now_ms = config.clock.now_ms();
     match known {

@@ -1,4 +1,4 @@
-//! Reading and writing at a place of a file, and syncing folders, as far as systems differ in it.
+//! Reads and writes at an offset of a file, and folder syncs, for each operating system.
 
 use std::{fs::File, io, path::Path};
 
@@ -14,7 +14,7 @@ pub(super) fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
-/// A folder, for syncing the names in it.
+/// A folder, for syncing its names.
 #[cfg(unix)]
 pub(super) fn open_folder(path: &Path) -> io::Result<Option<File>> {
     File::open(path).map(Some)
@@ -45,7 +45,7 @@ pub(super) fn write(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Resul
     Ok(())
 }
 
-/// Folders cannot be synced there.
+/// Windows cannot sync folders.
 #[cfg(windows)]
 pub(super) fn open_folder(_: &Path) -> io::Result<Option<File>> {
     Ok(None)

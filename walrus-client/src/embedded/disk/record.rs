@@ -1,4 +1,4 @@
-//! What the index holds for each blob, head and token, as bytes. Pure.
+//! The index entries of blobs, heads and tokens as bytes. Pure.
 //!
 //! The frames around these bytes carry the checksums: see [`super::frame`] and [`super::trailer`].
 
@@ -13,7 +13,7 @@ use super::{
 const PERMANENT: u8 = 1;
 const SHARED: u8 = 2;
 
-/// A blob object, as Walrus keeps one on its chain for each PUT that bought one.
+/// A blob object; on Walrus's chain each purchase makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::embedded) struct Object {
     /// A number that no other object has.
@@ -22,32 +22,32 @@ pub(in crate::embedded) struct Object {
     pub(in crate::embedded) registered: u64,
     /// First epoch in which it no longer keeps the blob.
     pub(in crate::embedded) end: u64,
-    /// Not deletable.
+    /// Cannot be deleted.
     pub(in crate::embedded) permanent: bool,
-    /// Turned into a shared object, which has an ID of its own.
+    /// Turned into a shared object, which has its own ID.
     pub(in crate::embedded) shared: bool,
 }
 
 impl Object {
-    /// Its ID on the chain that there is none of.
+    /// Its ID, as if on a chain.
     pub(in crate::embedded) fn id(&self, blob: BlobId) -> [u8; 32] {
         made_up_id("blob", blob, self.number)
     }
 
-    /// The ID of the shared object made of it.
+    /// The ID of the shared object made from it.
     pub(in crate::embedded) fn shared_id(&self, blob: BlobId) -> Option<[u8; 32]> {
         self.shared.then(|| made_up_id("shared", blob, self.number))
     }
 }
 
-/// An object ID or digest where Walrus would name one of the chain: unique and stable, and nothing more.
+/// An object ID or digest in place of one from Walrus's chain: only unique and stable.
 pub(in crate::embedded) fn made_up_id(kind: &str, id: BlobId, number: u64) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(kind.as_bytes()).update(&id.0).update(&number.to_le_bytes());
     hasher.finalize().into()
 }
 
-/// A stored blob: its bytes' file, and the objects that keep it.
+/// A stored blob: the file of its bytes, and its objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) file: FileKey,

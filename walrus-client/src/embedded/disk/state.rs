@@ -1,6 +1,6 @@
-//! The index in memory, and the log behind it. Every change is appended to the log before it is made here.
+//! The index in memory and its log. Every change is appended to the log before it is made here.
 //!
-//! Memory for each blob is some 300 bytes, its objects included; records and heads themselves stay on disk.
+//! Each blob takes some 300 bytes of memory, objects included. Records and heads themselves stay on disk.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,11 +22,11 @@ use super::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlobSlot {
     pub(super) file: FileKey,
-    /// When the first of its objects ends.
+    /// First end of its objects.
     pub(super) first_end: u64,
-    /// And the last.
+    /// Last end of its objects.
     pub(super) last_end: u64,
-    /// Its record in the log. Without one, the file's trailer has it.
+    /// Its record in the log. Without it, the file's trailer has the record.
     pub(super) location: Option<Location>,
 }
 
@@ -45,11 +45,11 @@ pub(super) struct TokenSlot {
     pub(super) location: Location,
 }
 
-/// What the log says, in memory.
+/// The log's content in memory.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) blobs: BTreeMap<[u8; 32], BlobSlot>,
-    /// Object ID to blob ID. An ID that the blob's record does not have means nothing.
+    /// Object ID to blob ID. An ID that the blob's record lacks means nothing.
     pub(super) objects: HashMap<[u8; 32], [u8; 32]>,
     pub(super) heads: HashMap<[u8; 32], HeadSlot>,
     pub(super) tokens: HashMap<[u8; 32], TokenSlot>,
@@ -59,7 +59,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes an entry that comes after all before it.
+    /// Takes the next entry in order.
     pub(super) fn apply(&mut self, entry: &Entry<'_>, location: Location) {
         match entry {
             Entry::Blob(id, record) => {
@@ -82,7 +82,7 @@ impl Table {
         }
     }
 
-    /// The file that the blob had before.
+    /// Returns the blob's previous file.
     pub(super) fn put_blob(
         &mut self,
         id: BlobId,
@@ -102,7 +102,7 @@ impl Table {
         old.map(|old| old.file)
     }
 
-    /// The file that the blob had.
+    /// Returns the blob's file.
     pub(super) fn remove_blob(&mut self, id: BlobId) -> Option<FileKey> {
         let old = self.blobs.remove(&id.0)?;
         self.bytes -= old.file.length;
@@ -118,7 +118,8 @@ impl Table {
         }
     }
 
-    /// An entry is elsewhere in the log now, or nowhere: then it is gone, but for a blob, whose file has the record.
+    /// Notes an entry's new position in the log. Without one, a blob's record stays in its file; other
+    /// entries are removed.
     fn move_entry(&mut self, key: Key, to: Option<Location>) {
         match (key, to) {
             (Key::Blob(key), to) => {
@@ -150,7 +151,7 @@ impl Table {
     }
 }
 
-/// What an entry of the log is about.
+/// The subject of a log entry.
 #[derive(Debug, Clone, Copy)]
 enum Key {
     Blob([u8; 32]),
@@ -158,22 +159,22 @@ enum Key {
     Token([u8; 32]),
 }
 
-/// The index and its log, changed together.
+/// The index and its log, which change together.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) table: Table,
     pub(super) journal: Journal,
-    /// The next number for an entry, a file or an object. None is ever given twice.
+    /// The next number for an entry, a file or an object. No number is used twice.
     next: u64,
-    /// Bytes and number of the blobs whose PUTs are under way.
+    /// Bytes and number of blobs with running PUTs.
     pub(super) reserved_bytes: u64,
     pub(super) reserved_blobs: usize,
     pub(super) next_purge_ms: u64,
-    /// Blobs that are removed and whose files may still be there.
+    /// Removed blobs whose files may still exist.
     removing: HashMap<u128, BlobId>,
 }
 
-/// Reads a blob's record where the log has none: from memory or its file.
+/// Reads a blob's record that the log lacks: from memory or its file.
 pub(super) trait Records {
     fn record(&self, id: BlobId, file: FileKey) -> Option<Record>;
 }
@@ -202,13 +203,13 @@ impl State {
         u128::from(self.next_number()) << 64 | u128::from(rand::random::<u64>())
     }
 
-    /// Appends an entry and takes it over.
+    /// Appends an entry to the log.
     fn append(&mut self, entry: &Entry<'_>) -> io::Result<Location> {
         let serial = self.next_number();
         self.journal.append(serial, &entry.encode())
     }
 
-    /// The file that the blob had before.
+    /// Returns the blob's previous file.
     pub(super) fn put_blob(&mut self, id: BlobId, record: Record) -> io::Result<Option<FileKey>> {
         let entry = Entry::Blob(id, record);
         let location = self.append(&entry)?;
@@ -216,7 +217,7 @@ impl State {
         Ok(self.table.put_blob(id, &record, Some(location)))
     }
 
-    /// The file that the blob had. It must be removed after a flush, and [`Self::removed`] called then.
+    /// Returns the blob's file. The caller must remove it after a flush, then call [`Self::removed`].
     pub(super) fn remove_blob(&mut self, id: BlobId) -> io::Result<Option<FileKey>> {
         self.append(&Entry::BlobRemoved(id))?;
         let file = self.table.remove_blob(id);
@@ -226,7 +227,7 @@ impl State {
         Ok(file)
     }
 
-    /// The file of a removed blob is gone.
+    /// Notes that the file of a removed blob is gone.
     pub(super) fn removed(&mut self, number: u128) {
         self.removing.remove(&number);
     }
@@ -263,11 +264,12 @@ impl State {
         Ok(())
     }
 
-    /// Writes the log anew, without what is outdated. On an error everything is as it was.
+    /// Rewrites the log without outdated entries. An error changes nothing.
     pub(super) fn rewrite(&mut self, records: &impl Records) -> io::Result<()> {
         let (view, header) = (self.journal.view(), self.journal.next_header());
         if !self.journal.is_broken() {
-            // The second copy keeps its name for longest, and must not lack what the new log leaves out.
+            // The second copy keeps its name longest, and must not lack any entry that the new log leaves
+            // out.
             view.copies.iter().try_for_each(|copy| copy.sync_data())?;
         }
         let read = |location: Location| view.read(location).ok().flatten();
@@ -279,7 +281,8 @@ impl State {
     }
 }
 
-/// Writes a log of a table, in place of the one that `read` reads. The table then says where its entries are.
+/// Writes a table's log, in place of the log that `read` reads. Then updates the entries' positions in the
+/// table.
 pub(super) fn write_log(
     folder: &Path,
     header: Header,
@@ -293,7 +296,8 @@ pub(super) fn write_log(
     keys.extend(table.blobs.iter().map(|(key, slot)| (slot.location, Key::Blob(*key))));
     keys.extend(table.heads.iter().map(|(key, slot)| (Some(slot.location), Key::Head(*key))));
     keys.extend(table.tokens.iter().map(|(key, slot)| (Some(slot.location), Key::Token(*key))));
-    // Serials rise within a log: entries that have one, then those that get one, then what follows all of them.
+    // Serials rise within a log: first entries with a serial, then entries that get one, then the closing
+    // entries.
     keys.sort_by_key(|(location, _)| location.map_or(u64::MAX, |location| location.serial));
     let first_new = *next;
     *next += keys.len() as u64;

@@ -1,8 +1,10 @@
-//! The look at every file: what it is, whether it is whole, and what has to be done with it. Reads only.
+//! The check of every file: its blob, its state and the necessary repair. Reads only.
 //!
-//! Files are the truth, and the index is checked against them. A file that the index does not name is found by its own
-//! trailer. A file is removed only where it is provably of no use: an upload that never got its final name, an older file
-//! of a blob whose newer one is whole, and the file of a blob that was removed after it was written.
+//! Files are the truth, and the index is checked against them. A file that the index does not name is found
+//! by its own trailer. Only provably useless files are removed:
+//! - an upload that never got its final name,
+//! - an older file of a blob whose newer file is whole,
+//! - the file of a blob that was removed after the file was written.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,30 +22,30 @@ use super::{
     trailer::Trailer,
 };
 
-/// What was found and has to be done.
+/// The findings and the necessary repairs.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Unfinished uploads, to be removed.
+    /// Unfinished uploads, to remove.
     pub(super) parts: Vec<u64>,
-    /// Files of no use any more, to be removed.
+    /// Useless files, to remove.
     pub(super) leftovers: Vec<u128>,
-    /// Files to be set aside.
+    /// Files for the quarantine.
     pub(super) aside: Vec<u128>,
-    /// Files whose hashes have to be written again.
+    /// Files whose hashes must be rewritten.
     pub(super) hashes: Vec<(FileKey, Vec<u8>)>,
-    /// Blobs whose trailers have to be written again.
+    /// Blobs whose trailers must be rewritten.
     pub(super) trailers: Vec<(BlobId, FileKey)>,
-    /// Blobs that the index does not name so: they are taken in.
+    /// Blobs that the index lacks or names differently: they are added.
     pub(super) found: HashMap<[u8; 32], Record>,
     /// Names that are not the store's. They stay.
     pub(super) foreign: u64,
-    /// The shards and the epochs that the newest trailer names, for an index that is lost.
+    /// The shards and epochs in the newest trailer, in case the index is lost.
     pub(super) newest: Option<(u16, Epochs)>,
     /// A number above those of all files.
     pub(super) next: u64,
 }
 
-/// The survey while it is made.
+/// A running survey.
 struct Surveyor<'a> {
     folder: &'a Folder,
     index: &'a Index,
@@ -51,13 +53,13 @@ struct Surveyor<'a> {
     survey: Survey,
     /// Whole trailers of files that the index does not name.
     unnamed: HashMap<[u8; 32], Vec<Trailer>>,
-    /// Files that the index names and whose trailers are damaged.
+    /// Files in the index with damaged trailers.
     untold: HashSet<u128>,
-    /// Blobs of which several files were compared.
+    /// Blobs whose several files were compared.
     settled: HashSet<[u8; 32]>,
 }
 
-/// Looks at every file in the folder.
+/// Checks every file in the folder.
 pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> io::Result<Survey> {
     let (unnamed, untold, settled) = (HashMap::new(), HashSet::new(), HashSet::new());
     let mut surveyor =
@@ -90,17 +92,17 @@ pub(super) fn survey(folder: &Folder, index: &Index, damages: &mut Damages) -> i
     Ok(surveyor.survey)
 }
 
-/// The place of a file within the store's folder.
+/// The path of a file within the store's folder.
 fn place_of(number: u128) -> String {
     format!("files/{}", name_of(number))
 }
 
 impl Surveyor<'_> {
-    /// One file, by its trailer and by the blob that the index names it for.
+    /// Checks one file by its trailer and by its blob in the index.
     fn look_at(&mut self, number: u128, named: Option<&[u8; 32]>, newest: &mut u64) {
         let trailer = match self.folder.trailer(number) {
             Ok(trailer) => trailer,
-            // The index says which file it is: the bytes are read later.
+            // The index knows the file's blob: the bytes are read later.
             Err(_) if named.is_some() => return,
             Err(error) => {
                 tracing::error!(%error, file = name_of(number), "a file cannot be read");
@@ -135,7 +137,7 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Of several files of a blob, the newest whole one is the blob's.
+    /// Of a blob's several files, keeps the newest whole one.
     fn choose(&mut self, id: BlobId, trailers: Vec<Trailer>) {
         let indexed = self.index.table.blobs.get(&id.0).map(|slot| slot.file);
         let mut files: Vec<FileKey> =
@@ -143,7 +145,7 @@ impl Surveyor<'_> {
         files.sort_by_key(|file| std::cmp::Reverse(file.number));
         let Some(newest) = files.first().copied() else { return };
         let whole = files.iter().position(|file| self.is_whole(id, *file));
-        // Damaged files that are newer than a whole one are set aside; older ones are of no use beside it.
+        // Damaged files newer than a whole one go to the quarantine; older files are useless beside it.
         let chosen = whole.unwrap_or(0);
         for (place, file) in files.iter().enumerate().filter(|(place, _)| *place != chosen) {
             if whole.is_some() && place > chosen {
@@ -169,7 +171,7 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Whether a file has its blob's bytes. Damaged hashes are noted.
+    /// Whether a file has its blob's bytes. Notes damaged hashes.
     fn is_whole(&mut self, id: BlobId, file: FileKey) -> bool {
         match self.folder.verify(file) {
             Ok(Verdict::Whole) => true,
@@ -182,7 +184,7 @@ impl Surveyor<'_> {
         }
     }
 
-    /// The file of a blob that the index names.
+    /// Checks the file of a blob in the index.
     fn verify_named(&mut self, id: BlobId, file: FileKey) {
         let place = place_of(file.number);
         match self.folder.verify(file) {
@@ -210,7 +212,7 @@ impl Surveyor<'_> {
 }
 
 impl Index {
-    /// The record of a blob, as the log has it.
+    /// The record of a blob in the log.
     pub(super) fn record(&self, id: BlobId) -> Option<Record> {
         let location = self.table.blobs.get(&id.0)?.location?;
         let payload = self.log.as_ref()?.1.read(location).ok()??;

@@ -1,12 +1,12 @@
-//! The IDs of publisher tokens that were used, until the tokens expire.
+//! The IDs of used publisher tokens, until the tokens expire.
 
 use super::{Disk, DiskError};
 
-/// Most IDs kept: some 10 MB, ten times what Walrus's publisher keeps. Past it, while none of them has expired, no token
-/// is taken.
+/// Most IDs: some 10 MB, ten times the limit of Walrus's publisher. When full of unexpired IDs, the store
+/// accepts no token.
 const MAX_TOKENS: usize = 100_000;
 
-/// Why a token cannot be taken.
+/// The reason why a token is refused.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::embedded) enum TokenError {
     #[error("the token was used before")]
@@ -18,7 +18,7 @@ pub(in crate::embedded) enum TokenError {
 }
 
 impl Disk {
-    /// Notes that a token is used, if it never was. It is on disk when this returns.
+    /// Notes that a token is used, if it was not yet. It is on disk when this returns.
     pub(in crate::embedded) fn use_token(
         &self,
         id: &str,
@@ -43,7 +43,7 @@ impl Disk {
         Ok(self.flush()?)
     }
 
-    /// Takes it back, for a request that was refused for another reason.
+    /// Frees the token of a request that was refused for another reason.
     pub(in crate::embedded) fn release_token(&self, id: &str) -> Result<(), DiskError> {
         let mut state = self.writable()?;
         Ok(self.health.note(state.release_token(key_of(id)))?)

@@ -1,7 +1,7 @@
-//! What a blob's file says of itself, at its end: enough to list the blob without the index. Pure.
+//! The trailer of a blob's file: enough to list the blob without the index. Pure.
 //!
-//! `content ‖ content length (u32) ‖ magic (8) ‖ checksum (32)`. The content names the file, whose name has 64 random
-//! bits: bytes that somebody stored and that a damage made the end of a file cannot pass for its trailer.
+//! `content ‖ content length (u32) ‖ magic (8) ‖ checksum (32)`. The content names the file, whose name has
+//! 64 random bits. So a blob's own bytes cannot pass for a trailer, even if damage moves the file's end.
 
 use baton_proto::ids::BlobId;
 
@@ -13,17 +13,17 @@ use super::{
 
 const MAGIC: &[u8; 8] = b"batonblb";
 const VERSION: u8 = 1;
-/// The encoding that blob IDs are computed for: RS2, the only one there is.
+/// The encoding of the blob IDs: RS2, the only one.
 const RS2: u8 = 1;
 const CHECKSUM_BYTES: usize = 32;
-/// Everything after the content.
+/// All bytes after the content.
 pub(super) const FOOT_BYTES: usize = 4 + 8 + CHECKSUM_BYTES;
 
-/// A blob as its file names it.
+/// A blob's description in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trailer {
     pub(super) shards: u16,
-    /// The store's epochs when the file was written: ends of objects count by them.
+    /// The store's epochs when the file was written; the ends of objects refer to them.
     pub(super) epochs: Epochs,
     pub(super) id: BlobId,
     pub(super) record: Record,
@@ -44,7 +44,7 @@ impl Trailer {
         bytes
     }
 
-    /// Bytes of the content that the foot announces, if it looks like one.
+    /// Bytes of the content according to the foot, if it is plausible.
     pub(super) fn content_length(foot: &[u8]) -> Option<usize> {
         let mut rest = foot;
         let length = usize::try_from(u32::from_le_bytes(*take(&mut rest)?)).ok()?;

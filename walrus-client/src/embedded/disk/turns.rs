@@ -1,4 +1,4 @@
-//! One writer of a blob at a time: a PUT reads the blob's record, and writes another one some syncs later.
+//! One writer of a blob at a time: a PUT reads the blob's record, and writes a new one some syncs later.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use baton_proto::ids::BlobId;
 
-/// The blobs that are being written. Writers block; callers run them off the reactor.
+/// The blobs with a writer. Writers block; callers run them off the reactor.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     busy: Mutex<HashSet<[u8; 32]>>,
@@ -15,7 +15,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Waits until no other turn of the blob is held.
+    /// Waits until the blob has no other writer.
     pub(super) fn enter(&self, id: BlobId) -> Turn<'_> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         while !busy.insert(id.0) {

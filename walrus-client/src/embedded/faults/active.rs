@@ -1,4 +1,4 @@
-//! The plan in force, the numbers of the requests, and when blobs came.
+//! The plan in force, the request counts, and the times of first PUTs.
 
 use std::{
     collections::HashMap,
@@ -14,8 +14,8 @@ use baton_proto::ids::BlobId;
 
 use super::{Fault, FaultPlan, FaultRoute, MAX_FAULT_RULES, draw};
 
-/// Most blobs whose first PUT is remembered: a few megabytes. Past it, those whose windows are over are forgotten;
-/// if none is, new blobs have no window.
+/// Most blobs whose first PUT is remembered: a few megabytes. When full, those with expired windows are
+/// removed; if none has expired, new blobs get no window.
 const MAX_REMEMBERED_PUTS: usize = 65_536;
 
 /// The faults of one store.
@@ -23,21 +23,21 @@ pub(in crate::embedded) struct Faults {
     plan: RwLock<Option<Arc<Running>>>,
 }
 
-/// A plan in force; made anew whenever the plan is set, so that counting begins again.
+/// A plan in force; each new plan gets its own, so that counting restarts.
 pub(super) struct Running {
     plan: FaultPlan,
-    /// The longest time that reads find nothing after a PUT.
+    /// The longest time in which reads find nothing after a PUT.
     window: Duration,
     /// Requests seen, by kind.
     requests: [AtomicU64; 4],
     first_puts: Mutex<HashMap<BlobId, Instant>>,
 }
 
-/// What is known of a request before it is served.
+/// The facts about a request before it is served.
 pub(super) struct Subject {
     pub(super) route: FaultRoute,
     pub(super) reads: bool,
-    /// The blob or quilt that a read asks for, where its path says so.
+    /// The blob or quilt of a read, if its path names it.
     pub(super) blob: Option<BlobId>,
 }
 
@@ -48,7 +48,7 @@ impl Faults {
         faults
     }
 
-    /// Puts another plan in force and begins to count again.
+    /// Installs another plan and restarts the counts.
     pub(in crate::embedded) fn set(&self, plan: FaultPlan) {
         let running = (!plan.rules.is_empty()).then(|| Arc::new(Running::new(plan)));
         *self.plan.write().unwrap_or_else(PoisonError::into_inner) = running;
@@ -100,7 +100,7 @@ impl Running {
         first_puts.get(&id).map(|first| now.duration_since(*first))
     }
 
-    /// What the next request of this kind meets.
+    /// The fault that the next request of this kind meets.
     pub(super) fn decide(&self, subject: &Subject, now: Instant) -> Option<Fault> {
         // `Any` is last and is never the kind of a request.
         let counter = self.requests.get(subject.route as usize)?;
@@ -125,7 +125,7 @@ impl Running {
 }
 
 impl Subject {
-    /// What a request is of, or `None` for one that no fault is for.
+    /// The facts about a request, or `None` if no fault applies to it.
     pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
         let mut parts = path.strip_prefix('/')?.split('/');
         let (version, kind) = (parts.next()?, parts.next()?);
@@ -154,12 +154,12 @@ impl Subject {
     }
 }
 
-/// A patch ID starts with its quilt's ID: the first 42 characters are the first 31.5 bytes, and the rest of the last
-/// byte is in the 43rd.
+/// A patch ID starts with its quilt's ID. The first 42 characters are the first 31.5 bytes; the 43rd has the
+/// rest of the last byte.
 fn quilt_of_patch(id: &str) -> Option<BlobId> {
     let head = id.get(..43)?;
     let (most, last) = head.split_at(42);
-    // The 43rd character's lower two bits belong to the patch's own part: cleared, it ends the quilt's ID.
+    // The lower two bits of the 43rd character belong to the patch: cleared, it ends the quilt's ID.
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let value = ALPHABET.iter().position(|letter| last.as_bytes() == [*letter])?;
     let letter = char::from(*ALPHABET.get(value & !3)?);

@@ -1,4 +1,4 @@
-//! What a drawn fault does to a request and its answer.
+//! The effect of a chosen fault on a request and its answer.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,16 @@ use super::{
 };
 use crate::wire::reason;
 
-/// Longest answer of which a changed copy is made in memory: the largest of Walrus's blobs, and some.
+/// Longest answer with a changed copy in memory: slightly more than the largest blob of Walrus's publishers.
 const MAX_CHANGED_BYTES: usize = 128 * 1024 * 1024;
-/// Where an endless answer ends nevertheless, so that no forgotten client keeps the store busy for good.
+/// The end of an endless answer, so that no forgotten client occupies the store for good.
 const ENDLESS_BYTES: usize = 1024 * 1024 * 1024;
-/// Bytes of an endless answer at a time.
+/// Bytes per piece of an endless answer.
 const ENDLESS_PIECE_BYTES: usize = 64 * 1024;
-/// Pieces that a dripping answer comes in.
+/// Pieces of a dripping answer.
 const DRIPS: usize = 8;
 
-/// Serves a request with what the plan has for it. Layered over Walrus's routes.
+/// Serves a request with its fault from the plan. A layer over Walrus's routes.
 pub(in crate::embedded) async fn inject(
     State(store): State<EmbeddedStore>,
     request: Request,
@@ -56,7 +56,7 @@ pub(in crate::embedded) async fn inject(
     }
 }
 
-/// The faults that are answered in place of the request.
+/// The faults that replace the answer without serving the request.
 fn refusal(fault: Fault, reads: bool) -> Option<Refusal> {
     Some(match fault {
         Fault::NotFoundAfterPut(_) => Refusal::json(
@@ -91,11 +91,11 @@ fn cut() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, "cut on purpose")
 }
 
-/// A good answer, made worse.
+/// A good answer, changed by a fault.
 async fn change(fault: Fault, answer: Response) -> Response {
     let (mut parts, body) = answer.into_parts();
     let Ok(bytes) = axum::body::to_bytes(body, MAX_CHANGED_BYTES).await else {
-        // Longer than that, or broken already.
+        // Too long, or already broken.
         return lost();
     };
     parts.headers.remove(header::CONTENT_LENGTH);
@@ -122,11 +122,11 @@ async fn change(fault: Fault, answer: Response) -> Response {
     Response::from_parts(parts, body)
 }
 
-/// The first half, on its way before the connection breaks.
+/// The first half, sent before the connection breaks.
 fn truncated(bytes: &Bytes) -> Body {
     let half = bytes.slice(..bytes.len() / 2);
     let rest = stream::once(async {
-        // A pending body makes the server send what it has.
+        // A pending body makes the server send the bytes so far.
         tokio::time::sleep(Duration::from_millis(5)).await;
         Err(cut())
     });
@@ -147,7 +147,7 @@ fn dripping(bytes: Bytes, time: Duration) -> Body {
     Body::from_stream(pieces)
 }
 
-/// The middle byte is another one; an empty answer gets one byte.
+/// Changes the middle byte; an empty answer gets one byte.
 fn with_one_wrong(bytes: Bytes) -> Vec<u8> {
     let mut bytes = Vec::from(bytes);
     let middle = bytes.len() / 2;
@@ -158,7 +158,7 @@ fn with_one_wrong(bytes: Bytes) -> Vec<u8> {
     bytes
 }
 
-/// The answer to a PUT with every blob and patch ID exchanged for another well-formed one.
+/// The answer to a PUT with every blob and patch ID replaced by another well-formed ID.
 fn with_wrong_ids(bytes: &Bytes) -> Vec<u8> {
     fn exchange(value: &mut serde_json::Value) {
         match value {

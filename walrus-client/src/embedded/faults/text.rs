@@ -1,48 +1,48 @@
-//! The text form of a plan of faults: see the grammar in [`super`].
+//! The text form of a fault plan: see the grammar in [`super`].
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::{Fault, FaultPlan, FaultRoute, FaultRule, MAX_FAULT_RULES};
 
-/// What a client has to survive by trying again and by probing: no answer is false, and everything succeeds in the
-/// end. About one request in six meets something.
+/// Faults that a client must survive by retries and probes: no answer is false, and everything succeeds in
+/// the end. About one request in six meets one.
 const STORE: &str = "get:404-after-put=600ms@0.5,head:404-after-put=600ms@0.5,quilt:404-after-put=600ms@0.5,\
                      put:500=0.03,put:503=0.03,put:429=0.03,put:504=0.03,put:answer-lost=0.04,\
                      get:500=0.03,get:503=0.03,get:429=0.03,get:504=0.02,get:truncated=0.03,\
                      head:500=0.03,head:503=0.03,head:429=0.03,\
                      quilt:500=0.03,quilt:503=0.03,quilt:429=0.03,any:slow=150ms@0.05;seed=1";
-/// The same, and answers that are false.
+/// Also false answers.
 const HOSTILE: &str = "get:404-after-put=600ms@0.5,head:404-after-put=600ms@0.5,\
                        put:500=0.03,put:503=0.03,put:429=0.03,put:504=0.03,put:answer-lost=0.05,put:wrong-id=0.03,\
                        put:truncated=0.03,get:500=0.03,get:503=0.03,get:429=0.03,get:truncated=0.05,\
                        get:oversized=0.05,get:endless=0.02,get:wrong-bytes=0.05,get:drip=300ms@0.02,\
                        head:500=0.03,quilt:500=0.03,quilt:wrong-bytes=0.05,any:slow=150ms@0.05;seed=1";
 
-/// Why a text is no plan of faults.
+/// The reason why a text is not a fault plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultPlanError {
     /// A rule that is not of the form `route:fault`.
     #[error("\"{0}\" is not route:fault, for example put:500=0.1, and no preset (none, store, hostile)")]
     Rule(String),
-    /// A route that there is none of.
+    /// An unknown route.
     #[error("\"{0}\" is no route; take put, get, head, quilt or any")]
     Route(String),
-    /// A fault that there is none of.
+    /// An unknown fault.
     #[error(
         "\"{0}\" is no fault; take 500, 503, 429, 504, 404-after-put, slow, drip, truncated, oversized, endless, \
          wrong-bytes, wrong-id or answer-lost"
     )]
     Fault(String),
-    /// A share that is not from 0 to 1.
+    /// A share outside 0 to 1.
     #[error("\"{0}\" is no share; take a number from 0 to 1")]
     Share(String),
-    /// A duration that is none.
+    /// An invalid duration.
     #[error("\"{0}\" is no duration; take a number with ms, s or m, for example 200ms")]
     Duration(String),
-    /// A seed that is no number.
+    /// An invalid seed.
     #[error("\"{0}\" is no seed; end with ;seed= and a number")]
     Seed(String),
-    /// More rules than a plan may have.
+    /// Too many rules.
     #[error("more than {MAX_FAULT_RULES} rules")]
     TooMany,
 }
@@ -139,7 +139,7 @@ fn parse_duration(text: &str) -> Result<Duration, FaultPlanError> {
     duration.map(Duration::from_millis).ok_or_else(|| FaultPlanError::Duration(shown(text)))
 }
 
-/// A bounded part of what was given, for an error.
+/// A bounded part of the input, for an error.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -176,7 +176,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The text form, which reads back as the same plan (durations to the millisecond).
+/// The text form, which parses to the same plan (durations to the millisecond).
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, FaultRule { route, fault, share }) in self.rules.iter().enumerate() {

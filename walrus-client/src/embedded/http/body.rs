@@ -1,4 +1,4 @@
-//! Receiving the bodies of requests: bounded in length, and in time by their length.
+//! Receives the bodies of requests, with limits on length, and on time by length.
 
 use std::{io, time::Duration};
 
@@ -16,7 +16,7 @@ use super::super::{
     upload::Upload,
 };
 
-/// Where the pieces of a body go.
+/// The destination of a body's pieces.
 pub(super) trait Sink: Send {
     /// Takes the next piece, or refuses the whole body.
     fn take(&mut self, piece: Bytes) -> impl Future<Output = Result<(), Refusal>> + Send;
@@ -35,10 +35,10 @@ impl Sink for Upload {
     }
 }
 
-/// Hands a body of at most `limit` bytes on, piece by piece.
+/// Passes a body of at most `limit` bytes to the sink, piece by piece.
 ///
-/// A longer one is refused; since a sender that is still writing may never read the refusal, a bounded part
-/// of the rest is read and thrown away first. What the sink refuses is refused the same way.
+/// Refuses a longer body, or one that the sink refuses. A sender that is still writing may never read the
+/// refusal, so a bounded part of the rest is read and discarded first.
 pub(super) async fn receive(
     headers: &HeaderMap,
     body: Body,
@@ -70,12 +70,12 @@ pub(super) async fn receive(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Reads a body that nobody wants and throws it away, as far as [`receive`] would.
+/// Reads and discards an unwanted body, up to the limit of [`receive`].
 pub(in crate::embedded) async fn discard(body: Body) {
     let mut pace = Pace::new();
     let mut stream = body.into_data_stream();
     let mut discarded = 0;
-    // Late or broken: what follows is an answer that its sender may read.
+    // Late or broken: an answer follows that its sender may read.
     while let Ok(Some(Ok(chunk))) = pace.wait(stream.next()).await {
         pace.moved(chunk.len());
         discarded += chunk.len();
@@ -85,8 +85,8 @@ pub(in crate::embedded) async fn discard(body: Body) {
     }
 }
 
-/// The same for a body that is refused before it is looked at, in a time so short that a refused sender is no burden:
-/// a body that was sent along with its head is gone by then, and the connection can go on.
+/// Discards a body that is refused unread, so briefly that its sender is no burden. A body that arrived with
+/// its head is gone by then, and the connection can continue.
 pub(super) async fn discard_briefly(body: Body) {
     // Late or not: the refusal follows.
     let _ = tokio::time::timeout(REFUSAL_DELAY, discard(body)).await;
@@ -96,7 +96,7 @@ pub(super) fn too_long() -> Refusal {
     Refusal::text(StatusCode::PAYLOAD_TOO_LARGE, "length limit exceeded")
 }
 
-/// Why a body ended before it was whole: its sender was too slow for the listener, or went away.
+/// The reason for an incomplete body: its sender was too slow for the listener, or disconnected.
 fn cut(error: &axum::Error) -> Refusal {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -116,7 +116,7 @@ pub(super) fn broken() -> Refusal {
     Refusal::text(StatusCode::BAD_REQUEST, "the request body ended early")
 }
 
-/// How fast a body comes.
+/// The pace of a body.
 pub(super) struct Pace {
     begin: Instant,
     bytes: u64,
@@ -127,7 +127,7 @@ impl Pace {
         Self { begin: Instant::now(), bytes: 0 }
     }
 
-    /// Notes that so many bytes have come.
+    /// Notes received bytes.
     pub(super) fn moved(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }

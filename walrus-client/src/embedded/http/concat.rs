@@ -79,8 +79,7 @@ fn check_ids(ids: &[String]) -> Result<(), Refusal> {
     }
 }
 
-/// Finds all blobs, and then sends them one after the other. A blob that is gone or corrupt by its turn breaks the
-/// body.
+/// Finds all blobs, and then sends them in sequence. A blob that is gone or corrupt by then breaks the body.
 async fn concat(
     store: EmbeddedStore,
     texts: &[String],

@@ -33,7 +33,7 @@ pub(super) struct GetQuery {
     skip_consistency_check: bool,
 }
 
-/// Refuses a read that wants a strict check and none.
+/// Refuses a read that asks for both a strict check and no check.
 pub(super) fn check_consistency(strict: bool, skip: bool) -> Result<(), Refusal> {
     if strict && skip {
         let message = "the consistency check cannot be both strict and skipped";
@@ -67,7 +67,7 @@ pub(super) async fn get_by_object_id(
     read(&store, id, &query, &method, &headers).await
 }
 
-/// An object ID: up to 64 hexadecimal digits, with or without 0x, zeros added in front.
+/// An object ID: up to 64 hexadecimal digits, with or without 0x; zeros are added in front.
 pub(super) fn parse_object_id(text: &str) -> Option<[u8; 32]> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.is_empty() || digits.len() > 64 {
@@ -76,7 +76,7 @@ pub(super) fn parse_object_id(text: &str) -> Option<[u8; 32]> {
     hex::decode(format!("{digits:0>64}")).ok()?.try_into().ok()
 }
 
-/// The whole blob, or the range that the header names.
+/// The whole blob, or the range in the header.
 async fn read(
     store: &EmbeddedStore,
     id: BlobId,
@@ -87,7 +87,7 @@ async fn read(
     check_consistency(query.strict_consistency_check, query.skip_consistency_check)?;
     let range = match headers.get(header::RANGE) {
         None => None,
-        // Before the blob is looked for, as Walrus does it.
+        // Before the blob lookup, as in Walrus.
         Some(value) => Some(parse_range(value.as_bytes()).ok_or_else(not_satisfiable)?),
     };
     let blob = store.open_blob(id).await?.ok_or_else(blob_not_found)?;
@@ -144,7 +144,7 @@ pub(super) async fn get_byte_range(
     Ok(blob_answer(&format!("{id}-{start}-{length}"), body, length, &method, &headers))
 }
 
-/// 200 with Walrus's headers. The tag stands unquoted, as Walrus has it.
+/// 200 with Walrus's headers. The tag is unquoted, as in Walrus.
 pub(super) fn blob_answer(
     etag: &str,
     body: Body,
@@ -160,12 +160,12 @@ pub(super) fn blob_answer(
     response
 }
 
-/// Walrus's headers of whatever is read.
+/// Walrus's headers for every read.
 pub(super) fn add_headers(headers: &mut HeaderMap, etag: &str, method: &Method, request: &HeaderMap) {
     headers.insert(header::ETAG, HeaderValue::try_from(etag).expect("base64 and digits are visible ASCII"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // The type that was asked for, whatever it is: the store does not know better.
+    // The requested type, whatever it is: the store does not know better.
     let accepted = request.get(header::ACCEPT).filter(|accept| !accept.as_bytes().contains(&b'*'));
     let sent = request.get(header::CONTENT_TYPE).filter(|_| *method == Method::GET);
     if let Some(kind) = accepted.or(sent) {

@@ -1,4 +1,4 @@
-//! PUT of a blob, and what it has in common with that of a quilt.
+//! PUT of a blob, and the parts that it shares with PUT of a quilt.
 
 use axum::{
     Json,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::wire::reason;
 
-/// The query of a PUT. A key that is not here is refused.
+/// The query of a PUT. An unknown key is refused.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PutQuery {
@@ -35,7 +35,7 @@ pub(super) struct PutQuery {
     deletable: bool,
     #[serde(default)]
     force: bool,
-    /// There are no resources to reuse here: accepted, as the publisher may find none either.
+    /// Accepted without effect: this store has no resources to reuse, as may happen to a publisher.
     #[serde(default, rename = "reuse_resources")]
     _reuse_resources: bool,
     encoding_type: Option<String>,
@@ -48,7 +48,7 @@ fn one_epoch() -> u32 {
     1
 }
 
-/// A PUT whose query and token are good, and that has its place.
+/// A PUT with good query and token, and with its permits.
 pub(super) struct Admitted {
     query: PutQuery,
     pub(super) claim: Option<Claim>,
@@ -56,7 +56,7 @@ pub(super) struct Admitted {
 }
 
 impl PutQuery {
-    /// Checks the form of the values: what Walrus's extractor refuses, in plain text.
+    /// Checks the form of the values. Walrus's extractor makes these refusals, in plain text.
     fn check_form(&self) -> Result<(), Refusal> {
         let text = |message: &str| Err(Refusal::text(StatusCode::BAD_REQUEST, message));
         if self.encoding_type.as_deref().is_some_and(|kind| kind != "RS2") {
@@ -77,7 +77,7 @@ impl PutQuery {
         Ok(())
     }
 
-    /// Checks the meaning of the values: what Walrus's handler refuses once it has the body.
+    /// Checks the meaning of the values. Walrus's handler makes these refusals after the body.
     fn term(&self) -> Result<Term, Refusal> {
         let refuse = |reason, message| Err(Refusal::json(StatusCode::BAD_REQUEST, reason, message));
         if self.permanent && self.deletable {
@@ -96,13 +96,13 @@ impl PutQuery {
     }
 }
 
-/// Bytes of a body: at least, and at most where that is known.
+/// Bytes of a body: the minimum, and the maximum if known.
 pub(super) fn announced(body: &Body) -> (u64, Option<u64>) {
     let hint = body.size_hint();
     (hint.lower(), hint.upper())
 }
 
-/// Checks query and token, and takes a place among the PUTs: at once, after a wait, or not at all.
+/// Checks query and token, and gets a permit among the PUTs: at once, after a wait, or not at all.
 pub(super) async fn admit(
     store: &EmbeddedStore,
     query: Result<Query<PutQuery>, QueryRejection>,
@@ -124,7 +124,7 @@ pub(super) async fn admit(
 }
 
 impl Admitted {
-    /// What the blob is stored for, after the body has come.
+    /// The blob's term, checked after the body.
     pub(super) fn term(&self) -> Result<Term, Refusal> {
         self.query.term()
     }

@@ -41,8 +41,8 @@ use crate::{
 };
 
 const PATCH_IDENTIFIER: HeaderName = HeaderName::from_static("x-quilt-patch-identifier");
-/// The tags that become headers of an answer: those that Walrus's aggregator lets through by default, but for
-/// `content-type`, which an answer has already.
+/// The tags that become headers of an answer: those that Walrus's aggregator passes by default, except
+/// `content-type`, which an answer already has.
 const TAG_HEADERS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::CONTENT_DISPOSITION,
@@ -59,7 +59,7 @@ struct Patch {
     data: Vec<u8>,
 }
 
-/// An item of `_metadata`. Tags that are no text become their JSON.
+/// An item of `_metadata`. Tags that are not strings become their JSON.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     identifier: String,
@@ -133,14 +133,14 @@ fn patch_id(quilt: BlobId, entry: &PatchEntry) -> String {
     QuiltPatchId { quilt, start: entry.start, end: entry.end }.to_string()
 }
 
-/// Waits for so much of a memory of `kib` KiB. `None` when it is more than all of it.
+/// Waits for this much of a memory of `kib` KiB. `None` when it exceeds the whole memory.
 async fn reserve(memory: &Arc<Semaphore>, kib: usize, bytes: u64) -> Option<OwnedSemaphorePermit> {
     let wanted = u32::try_from(bytes.div_ceil(1024)).ok().filter(|wanted| *wanted as usize <= kib)?;
     let permit = memory.clone().acquire_many_owned(wanted).await;
     Some(permit.expect("the store's semaphores are never closed"))
 }
 
-/// Why a form's stream was ended from this side.
+/// The reason why this side ended a form's stream.
 const TOO_LONG: u8 = 1;
 const TOO_SLOW: u8 = 2;
 
@@ -221,7 +221,7 @@ fn read_metadata(json: &[u8], into: &mut BTreeMap<String, BTreeMap<String, Strin
     Ok(())
 }
 
-/// A quilt's bytes, with the memory that they take.
+/// A quilt's bytes, with their memory permit.
 struct LoadedQuilt {
     bytes: Bytes,
     _memory: OwnedSemaphorePermit,
@@ -233,7 +233,7 @@ async fn load(store: &EmbeddedStore, id: BlobId) -> Result<LoadedQuilt, Refusal>
         let message = "the blob size exceeds the maximum allowed size";
         Refusal::json(StatusCode::FORBIDDEN, reason::BLOB_TOO_LARGE, message)
     };
-    // The quilt, and a patch of it that is as large.
+    // The quilt, and a patch of up to its size.
     let memory = reserve(&store.inner.quilts, QUILTS_KIB, 2 * blob.length()).await.ok_or_else(too_large)?;
     let bytes = blob.bytes().await?.ok_or_else(blob_not_found)?;
     Ok(LoadedQuilt { bytes, _memory: memory })
@@ -296,7 +296,7 @@ fn patch_not_found() -> Refusal {
 fn refuse_patch(error: QuiltError) -> Refusal {
     match error {
         QuiltError::UnknownPatch { .. } => patch_not_found(),
-        // A blob that is no quilt: Walrus has no reason of its own for it.
+        // A blob that is no quilt: Walrus has no reason code for it.
         error => {
             tracing::debug!(%error, "a blob that was read as a quilt is none");
             Refusal::internal("the blob is not a quilt")
@@ -312,7 +312,7 @@ fn patch_answer(
     request: &HeaderMap,
 ) -> Response {
     let length = data.len() as u64;
-    // The quilt's tag, as Walrus has it: it is no key for a cache of patches.
+    // The quilt's tag, as in Walrus: it is not a cache key for patches.
     let mut response = blob_answer(&quilt.to_string(), data.into(), length, method, request);
     let headers = response.headers_mut();
     for name in TAG_HEADERS {

@@ -1,4 +1,4 @@
-//! What goes on on a connection, and the bodies of its requests: a body that comes too slowly ends.
+//! The activity of a connection, and the bodies of its requests: a body that arrives too slowly ends.
 
 use std::{
     io,
@@ -23,14 +23,14 @@ use tokio::time::{Instant, Sleep};
 
 use super::{Limited, pace::Lag};
 
-/// What goes on on a connection, shared with the requests that come over it.
+/// The activity of a connection, shared with its requests.
 #[derive(Debug, Clone)]
 pub struct Activity(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// For how long a peer may stand still.
+    /// How long a peer may stand still.
     patience: Duration,
     /// The connection's own task.
     task: AtomicWaker,
@@ -40,12 +40,12 @@ struct Shared {
 struct State {
     /// Requests whose head has arrived and whose answer has not begun.
     running: usize,
-    /// When the last of them ended, or bytes of an answer last left; at first, when the connection began. Bytes
-    /// that arrive do not count: a head has to be complete in time.
+    /// When the last of them ended, or answer bytes last left; at first, when the connection began. Arriving
+    /// bytes do not count: a head must be complete in time.
     last: Instant,
     /// Since when a running request waits for more of its body.
     body_since: Option<Instant>,
-    /// Whether another connection has its slot now.
+    /// Whether another connection has taken its slot.
     replaced: bool,
 }
 
@@ -63,7 +63,7 @@ impl Activity {
         self.0.patience
     }
 
-    /// Since when nothing goes on.
+    /// Since when the connection has been idle.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         (state.running == 0).then_some(state.last)
@@ -75,7 +75,7 @@ impl Activity {
         if state.running == 0 { Some(state.last) } else { state.body_since }
     }
 
-    /// Bytes of an answer left.
+    /// Notes that bytes of an answer left.
     pub(super) fn sent(&self, now: Instant) {
         self.lock().last = now;
     }
@@ -86,7 +86,7 @@ impl Activity {
         self.0.task.wake();
     }
 
-    /// Whether it was closed by [`Self::replace`]. The connection's task is woken when it is.
+    /// Whether [`Self::replace`] closed it. Registers the connection's task to be woken then.
     pub(super) fn is_replaced(&self, context: &Context<'_>) -> bool {
         self.0.task.register(context.waker());
         self.lock().replaced
@@ -112,7 +112,7 @@ impl Connected<IncomingStream<'_, Limited>> for Activity {
     }
 }
 
-/// Marks a request as under way until it is dropped.
+/// Marks a request as running until it is dropped.
 struct RunningRequest(Activity);
 
 impl Drop for RunningRequest {
@@ -123,8 +123,8 @@ impl Drop for RunningRequest {
     }
 }
 
-/// Makes a router tell each connection of its requests, and end bodies that come too slowly: reading one then fails with
-/// [`io::ErrorKind::TimedOut`]. The router must be served with [`Activity`] as connect info.
+/// Makes a router report its requests to each connection, and end bodies that arrive too slowly: their reads
+/// fail with [`io::ErrorKind::TimedOut`]. The router must be served with [`Activity`] as connect info.
 pub fn watched(router: Router) -> Router {
     router.layer(middleware::from_fn(
         async |ConnectInfo(activity): ConnectInfo<Activity>, request: Request, next: Next| -> Response {

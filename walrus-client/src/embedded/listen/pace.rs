@@ -1,4 +1,4 @@
-//! How far a peer lags behind the slowest pace that is waited for.
+//! How far a peer lags behind the slowest accepted pace.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::super::config::MIN_TRANSFER_RATE;
 
-/// How far a peer lags behind [`MIN_TRANSFER_RATE`]: the time for which the server had to wait for it, less the time that
-/// the bytes moved are worth. Time in which the server does not wait for the peer does not count.
+/// How far a peer lags behind [`MIN_TRANSFER_RATE`]: the server's time of waiting for it, minus the time that
+/// the moved bytes are worth. Only time in which the server waits for the peer counts.
 #[derive(Debug, Default)]
 pub(super) struct Lag {
     time: Duration,
@@ -15,13 +15,14 @@ pub(super) struct Lag {
 }
 
 impl Lag {
-    /// The peer moves nothing for now. From when on it would have lagged if it had always stood still.
+    /// Notes that the peer moves nothing for now. Returns the start of its lag, as if it had never moved
+    /// since.
     pub(super) fn stalled(&mut self, now: Instant) -> Instant {
         let since = *self.since.get_or_insert(now);
         since.checked_sub(self.time).unwrap_or(since)
     }
 
-    /// The peer moved so many bytes.
+    /// Notes the bytes that the peer moved.
     pub(super) fn moved(&mut self, bytes: usize, now: Instant) {
         let waited = self.since.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
         let worth = Duration::from_micros(bytes as u64 * 1_000_000 / MIN_TRANSFER_RATE);

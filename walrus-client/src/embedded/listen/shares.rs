@@ -1,7 +1,7 @@
-//! Which connection gets a slot when slots are few. Pure.
+//! The assignment of slots when slots are few. Pure.
 //!
-//! Slots are shared by origin: an IPv4 address, or the /64 network that an IPv6 host draws its addresses from. No origin
-//! fills the table, and an origin with many connections loses its silent ones first.
+//! Slots are shared by origin: an IPv4 address, or the /64 network from which an IPv6 host takes its
+//! addresses. No origin fills the table, and an origin with many connections loses its silent ones first.
 
 use std::{
     collections::HashMap,
@@ -10,10 +10,10 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Where connections come from that share their slots.
+/// The origin of connections that share their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
-    /// One IPv4 address, also in its form as an IPv6 address.
+    /// One IPv4 address, also in its IPv6 form.
     V4(Ipv4Addr),
     /// The first half of an IPv6 address: a host may use any address below it.
     V6Network([u8; 8]),
@@ -31,7 +31,7 @@ impl From<IpAddr> for Origin {
     }
 }
 
-/// An open connection, as far as its slot depends on it.
+/// The facts about an open connection that affect its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Connection {
     pub(super) id: u64,
@@ -40,30 +40,31 @@ pub(super) struct Connection {
     pub(super) silent_since: Option<Instant>,
 }
 
-/// How many connections there may be.
+/// Limits on connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
     pub(super) all: usize,
-    /// Of one origin. The others are a reserve for other origins.
+    /// Limit for one origin. The rest is reserved for other origins.
     pub(super) per_origin: usize,
 }
 
-/// What becomes of a new connection.
+/// The decision on a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It takes a free slot.
     Free,
     /// It takes the slot of this connection, which is closed.
     Replace(u64),
-    /// It waits: every slot that it could take is in use.
+    /// It waits: no slot can be freed for it.
     Wait,
 }
 
 impl Slots {
     /// Decides on a new connection.
     ///
-    /// An origin at its limit replaces its own longest silent connection. While all slots are taken, the origin with the most
-    /// connections loses its longest silent one, unless the new connection's origin already has as many.
+    /// An origin at its limit replaces its own longest silent connection. While all slots are taken, the
+    /// origin with the most connections loses its longest silent one, unless the new connection's origin
+    /// already has as many.
     pub(super) fn admit(self, connections: &[Connection], origin: Origin) -> Admission {
         let mut counts: HashMap<Origin, usize> = HashMap::new();
         for connection in connections {
@@ -97,7 +98,7 @@ mod tests {
         Origin::from(IpAddr::from([10, 0, 0, number]))
     }
 
-    /// Connections of origins; the number after each is for how many seconds it is silent, 0 for one that is not.
+    /// Connections of origins; the number after each is its seconds of silence, 0 if it is not silent.
     fn table(entries: &[(u8, u64)]) -> Vec<Connection> {
         let now = Instant::now() + Duration::from_secs(3600);
         let since = |seconds| (seconds > 0).then(|| now - Duration::from_secs(seconds));
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(1));
         assert_eq!(SLOTS.admit(&table(&entries), origin(4)), Admission::Replace(1));
         assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Replace(1));
-        // The origin with the most has none that is silent: the next one.
+        // The origin with the most connections has no silent one: the next origin loses one.
         let entries = [(1, 0), (1, 0), (1, 0), (1, 0), (2, 5), (2, 8), (3, 99), (4, 0)];
         assert_eq!(SLOTS.admit(&table(&entries), origin(5)), Admission::Replace(5));
         assert_eq!(SLOTS.admit(&table(&entries), origin(1)), Admission::Wait, "it has the most itself");

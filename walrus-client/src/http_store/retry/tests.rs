@@ -65,7 +65,7 @@ fn failures_are_repeated_within_the_budget_and_the_deadline() {
         after_reads(&failed, ReadSituation { round: 3, failed_rounds: 3, ..situation() }),
         unavailable
     );
-    // Rounds that waited for a 404 to go away leave the budget alone.
+    // Rounds that waited for a cache's 404 do not use the budget.
     let after_waiting = ReadSituation { round: 9, failed_rounds: 2, ..situation() };
     assert!(matches!(after_reads(&failed, after_waiting), ReadStep::Again { .. }));
     let late = ReadSituation { left: Duration::from_millis(10), ..situation() };
