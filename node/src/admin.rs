@@ -1,7 +1,9 @@
-//! The admin port: health, readiness, metrics, status and a page of it over HTTP, on a loopback address only.
+//! The admin port: health, readiness, metrics, status and a status page, over HTTP on a loopback address
+//! only.
 //!
-//! `daemon` binds and runs it; `baton-node status` and monitoring ask it. It only reads, but for [`control`], which wants
-//! a token. It shows addresses, counts and states, never a session, a text or a key.
+//! `daemon` binds and runs it. `baton-node status` and monitoring query it. Only [`control`] changes
+//! anything, and it requires a token. The port shows addresses, counts and states, never a session, a text or
+//! a key.
 
 pub mod control;
 pub mod network;
@@ -28,12 +30,12 @@ pub use control::{Control, Door};
 pub use history::{History, HistoryAnswer, Sample};
 pub use network::NetworkStatus;
 
-/// A model as the status shows it.
+/// A model in the status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// Name for people.
+    /// Display name.
     pub name: String,
-    /// Its identity, hex.
+    /// The model's ID, hex.
     pub model: String,
     /// `native`, `proxied` or `echo`.
     pub engine: String,
@@ -41,7 +43,7 @@ pub struct ModelInfo {
     pub context_tokens: u32,
 }
 
-/// Peers, counted.
+/// Counts of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerCounts {
     /// With a connection.
@@ -50,51 +52,51 @@ pub struct PeerCounts {
     pub known: usize,
 }
 
-/// The store as the node sees it.
+/// The store, as this node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStatus {
-    /// Where blobs are written, in the order of preference.
+    /// Base URLs for writing blobs, in order of preference.
     pub publishers: Vec<String>,
-    /// Where they are read, in the order of preference.
+    /// Base URLs for reading blobs, in order of preference.
     pub aggregators: Vec<String>,
-    /// Whether it answered lately.
+    /// Whether the store answered recently.
     pub reachable: bool,
-    /// Seconds since it last answered, if it ever did.
+    /// Seconds since the store last answered; `None` if it never did.
     pub answered_seconds_ago: Option<u64>,
 }
 
-/// A node that takes no new turns because its operator said so.
+/// A drain: the operator stopped new turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainStatus {
-    /// Seconds since it was told.
+    /// Seconds since the drain began.
     pub seconds: u64,
-    /// Turns that are still being finished.
+    /// Turns that are still running.
     pub turns: usize,
-    /// Blobs that are still being stored; they are in the journal, so stopping the node loses none.
+    /// Blobs that are still being stored. The journal has them, so a stop of the node loses none.
     pub storing: usize,
 }
 
-/// What the node is doing. The answer of `/status`.
+/// The node's state; the answer of `/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The process runs and answers.
     pub healthy: bool,
-    /// It takes turns and can keep them.
+    /// The node takes turns and can store them.
     pub ready: bool,
-    /// What is missing for that, in words.
+    /// Reasons why the node is not ready, for people.
     pub not_ready: Vec<String>,
-    /// It lets running turns finish and takes no new ones.
+    /// Running turns may finish; new turns are refused.
     #[serde(default)]
     pub draining: bool,
     /// The node's Ed25519 key, hex.
     pub node: String,
-    /// The same as a libp2p name.
+    /// The node's libp2p peer ID.
     pub peer_id: String,
     /// Version of the program.
     pub version: String,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// Addresses listened on, with the node's identity.
+    /// Addresses that the node listens on, each with the node's identity.
     pub listen: Vec<String>,
     /// Peers.
     pub peers: PeerCounts,
@@ -102,32 +104,32 @@ pub struct Status {
     pub models: Vec<ModelInfo>,
     /// Turns that may be served at once.
     pub slots: u32,
-    /// Turns that may wait.
+    /// Turns that may wait for a slot.
     pub queue: u32,
-    /// Turns now and since the start.
+    /// Counts of turns, now and since the start.
     pub turns: TurnCounts,
-    /// How fast turns were answered within the last minute.
+    /// Speed of the answers of the last minute.
     #[serde(default)]
     pub speed: Speed,
     /// The store.
     pub store: StoreStatus,
-    /// Memory in use, where the system says it.
+    /// Resident memory, where the system reports it.
     pub resident_bytes: Option<u64>,
-    /// Where the operator drains the node.
+    /// The drain, if the operator drains the node.
     #[serde(default)]
     pub drain: Option<DrainStatus>,
-    /// The node's place in the network, once it has one.
+    /// The node's view of the network, once it has joined.
     #[serde(default)]
     pub network: Option<NetworkStatus>,
 }
 
-/// What the admin port shows. All must answer at once.
+/// The data behind the admin port. No method may block.
 pub trait StatusSource: Send + Sync {
-    /// The status now.
+    /// The current status.
     fn status(&self) -> Status;
-    /// Figures of this moment, for the plot.
+    /// Current figures for the plot.
     fn sample(&self) -> Sample;
-    /// Where blobs of histories came from, since the start.
+    /// Sources of history blobs, counted since the start.
     fn sources(&self) -> Vec<SourceCounts>;
     /// All metrics as OpenMetrics text.
     fn metrics(&self) -> String;
@@ -135,7 +137,7 @@ pub trait StatusSource: Send + Sync {
 
 type Source = Arc<dyn StatusSource>;
 
-/// The routes; with a door, also those that change something.
+/// The routes. With a `door`, also the routes that change the node.
 pub fn router(source: Source, history: Arc<History>, door: Option<Door>) -> Router {
     let control = door.map(|door| control::routes(door, source.clone())).unwrap_or_default();
     let more = history::routes(source.clone(), history).merge(page::routes());
@@ -150,7 +152,7 @@ pub fn router(source: Source, history: Arc<History>, door: Option<Door>) -> Rout
         .layer(middleware::from_fn(refuse_other_hosts))
 }
 
-/// Serves until `stop`, then lets running answers finish. Meanwhile it takes the samples of the plot.
+/// Serves until `stop`, then lets running answers finish. Meanwhile it samples the plot's figures.
 ///
 /// # Errors
 /// The listener's.
@@ -187,8 +189,8 @@ async fn status(State(source): State<Source>) -> Json<Status> {
     Json(source.status())
 }
 
-/// Refuses requests under another name than this machine's own: a web page may point its name at 127.0.0.1 and
-/// have a browser here ask for it.
+/// Refuses requests whose `Host` is not loopback. A web page may point its own name at 127.0.0.1, and a local
+/// browser would then send its requests here.
 async fn refuse_other_hosts(request: Request, next: Next) -> Response {
     if is_loopback_host(request.headers()) {
         next.run(request).await

@@ -1,7 +1,7 @@
-//! The command line: what a person or a script types, and what the process says and returns.
+//! The command line: commands, output and exit codes.
 //!
-//! `main` calls [`main`] and nothing else. Every failure carries the exit code that tells a script what kind it was,
-//! and a text that tells a person what to do next.
+//! `main` only calls [`main`]. Each failure has an exit code that tells scripts its kind, and a text that
+//! tells people how to fix it.
 
 mod ask;
 mod bench;
@@ -197,7 +197,7 @@ struct RunLike {
 }
 
 impl RunLike {
-    /// What is given of the options, where it comes from, and whether the command is to print JSON.
+    /// The given options, their origins, and whether the command prints JSON.
     fn given(self, matches: &ArgMatches) -> Result<(RunFlags, Origins, bool), Failure> {
         let (mut flags, mut origins) = (self.flags, Origins::of_matches(matches));
         let json = flags.json == Some(true);
@@ -211,7 +211,7 @@ impl RunLike {
         Ok((flags, origins, json))
     }
 
-    /// Shows of the many options those that say which node is meant; all are taken.
+    /// Accepts all options but shows only those that select the node.
     fn describe(command: clap::Command) -> clap::Command {
         describe_defaults(command).mut_args(|arg| {
             let id = arg.get_id().to_string();
@@ -329,7 +329,7 @@ pub fn command() -> clap::Command {
         .mut_subcommand("config", |config| config.mut_subcommand("show", RunLike::describe))
 }
 
-/// What was given to the innermost subcommand.
+/// The matches of the innermost subcommand.
 fn innermost(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
@@ -359,14 +359,14 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nothing can be told where even standard error is closed; the exit code still says it.
+            // If even standard error is closed, the exit code alone reports the failure.
             let _ = writeln!(io::stderr(), "{} {failure}", Style::stderr().error("error:"));
             ExitCode::from(failure.exit as u8)
         }
     }
 }
 
-/// Completions or manual pages that were printed or written.
+/// The result of printing or writing completions and manual pages.
 fn printed(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|error| Failure::new(Exit::Failure, error))
 }
@@ -379,7 +379,7 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
     let json_log = settings.log_format == LogFormat::Json;
     match daemon::run(settings) {
         Err(failure) if json_log => {
-            // Whoever reads the log as JSON gets the failure as JSON, instead of as a line of text.
+            // With a JSON log, the failure is JSON as well, not a line of text.
             tracing::error!(
                 exit_code = failure.exit as u8,
                 error = format!("{:#}", failure.error),
@@ -391,7 +391,7 @@ fn run(flags: RunFlags) -> Result<(), Failure> {
     }
 }
 
-/// Writes to standard output; a reader that has gone away is no failure.
+/// Writes to standard output. A closed reader is no failure.
 fn say(text: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());

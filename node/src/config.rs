@@ -1,8 +1,8 @@
-//! What the node is told at its start: flags, environment, TOML file and defaults, in this precedence.
+//! The configuration of the node: flags, environment, TOML file and defaults, in this precedence.
 //!
-//! Owned by `main` and the commands. Nothing here binds a port or writes a file; this is, with `main`, the only
-//! place where the environment is read. `options` is the one list of options, from which the help, the
-//! commented file of `init` and the checks of a file all come.
+//! Owned by `main` and the commands. Nothing here binds a port or writes a file. Only this module and `main`
+//! read the environment. `options` is the one list of options. The help, the commented file of `init` and the
+//! checks of a file all derive from it.
 
 mod file;
 mod flags;
@@ -30,142 +30,142 @@ pub use template::commented_file;
 /// Name of the configuration file in the data directory.
 pub const CONFIG_FILE: &str = "config.toml";
 
-/// Where the admin port listens.
+/// The address of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminSetting {
-    /// Nowhere.
+    /// No admin port.
     Off,
-    /// At this loopback address.
+    /// This loopback address.
     At(SocketAddr),
 }
 
-/// Where session heads are looked up.
+/// The head index for lookups of session heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadsSetting {
-    /// Nowhere: every turn must say where its history is.
+    /// No index: every turn must name the location of its history.
     Off,
-    /// At this base URL.
+    /// The index at this base URL.
     At(String),
 }
 
-/// Everything that `run` needs to know, complete and checked.
+/// The settings of `run`, complete and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Folder of keys, journal and models.
     pub data_dir: PathBuf,
-    /// The file that was read, if there was one.
+    /// The configuration file, if there is one.
     pub config: Option<PathBuf>,
     /// Addresses to listen on.
     pub listen: Vec<Multiaddr>,
-    /// Addresses under which others reach this node, beside those that it listens on.
+    /// Further addresses under which peers reach this node.
     pub external: Vec<Multiaddr>,
-    /// Peers to stay connected with.
+    /// Peers to stay connected to.
     pub bootstrap: Vec<Multiaddr>,
     /// Whether to find peers on the local network.
     pub mdns: bool,
     /// Whether to take part in the DHT and in gossip.
     pub discovery: bool,
-    /// Whether to test reachability, use relays and punch holes.
+    /// Whether to test reachability, use relays and punch holes through NATs.
     pub nat: bool,
-    /// Whether to ask the router for a port.
+    /// Whether to request a port from the router (UPnP).
     pub upnp: bool,
-    /// Whether to carry others' circuits.
+    /// Whether to relay circuits for others.
     pub relay: bool,
-    /// Relays on which to be reachable in any case.
+    /// Relays for permanent reservations.
     pub relays: Vec<Multiaddr>,
-    /// Base URLs that blobs are written to, at least one, in the order of preference.
+    /// Base URLs for writing blobs, at least one, in order of preference.
     pub publishers: Vec<String>,
-    /// Base URLs that blobs are read from, at least one, in the order of preference.
+    /// Base URLs for reading blobs, at least one, in order of preference.
     pub aggregators: Vec<String>,
     /// File with the publishers' bearer token.
     pub publisher_token_file: Option<PathBuf>,
-    /// File with the secret from which a token is made for each PUT.
+    /// File with the secret for signing a token for each PUT.
     pub publisher_secret_file: Option<PathBuf>,
-    /// Where session heads are looked up.
+    /// The head index for lookups of session heads.
     pub heads: HeadsSetting,
     /// Shards of the store's network.
     pub shards: u16,
     /// Model to serve, by its name in the catalogue.
     pub model: String,
-    /// Further models to offer beside it.
+    /// Further models to offer.
     pub more_models: Vec<String>,
-    /// Megabytes that models in memory may take together; 0 is no bound.
+    /// Megabytes for all loaded models together; 0 means no limit.
     pub model_memory_mb: u32,
-    /// Minutes after which an idle model is unloaded; 0 is never.
+    /// Minutes after which an idle model is unloaded; 0 means never.
     pub model_idle_minutes: u32,
     /// Folder of model files.
     pub model_dir: PathBuf,
-    /// Model that texts are embedded with for others; none offers no embeddings.
+    /// Embedding model to offer; `None` offers no embeddings.
     pub embedding_model: Option<String>,
-    /// What produces tokens.
+    /// The kind of engine.
     pub engine: EngineChoice,
-    /// Base URL of the server behind a proxied engine.
+    /// Base URL of the proxied engine's server.
     pub proxied_url: Option<String>,
-    /// Model's name at that server.
+    /// The model's name at that server.
     pub proxied_model: Option<String>,
     /// File with that server's bearer token.
     pub proxied_key_file: Option<PathBuf>,
-    /// Most tokens of context; the model's own limit holds as well.
+    /// Maximum tokens of context; the model's own limit applies too.
     pub context_tokens: u32,
-    /// Tokens of the longest answer.
+    /// Maximum tokens of an answer.
     pub max_output_tokens: u32,
-    /// Threads that compute; `None` is one for each core.
+    /// Compute threads; `None` means one for each core.
     pub threads: Option<u32>,
-    /// Megabytes for keys and values of all turns at once, and of those kept for next turns.
+    /// Megabytes for the keys and values of all turns, including cached ones.
     pub kv_mb: u32,
     /// Turns served at once.
     pub slots: u32,
-    /// Turns that may wait.
+    /// Turns that may wait for a slot.
     pub queue: u32,
     /// Turns a minute from one peer.
     pub turns_per_minute: u32,
-    /// Turns a minute of the strangers of one subnet.
+    /// Turns a minute from the unknown peers of one subnet.
     pub subnet_turns_per_minute: u32,
-    /// Tokens of answers an hour for one peer; 0 is no limit.
+    /// Answer tokens an hour for one peer; 0 means no limit.
     pub tokens_per_hour: u64,
-    /// Tokens of answers an hour for the strangers of one subnet; 0 is no limit.
+    /// Answer tokens an hour for the unknown peers of one subnet; 0 means no limit.
     pub subnet_tokens_per_hour: u64,
     /// Whether misbehaviour is scored and peers are counted by subnet.
     pub defence: bool,
-    /// Whether private addresses are counted too.
+    /// Whether private addresses are counted as well.
     pub count_private: bool,
-    /// Whether disclosed turns are computed again for their clients.
+    /// Whether the node recomputes disclosed turns for audits.
     pub audits: bool,
-    /// Keys whose grants are taken.
+    /// Keys of trusted grant issuers.
     pub grant_issuers: Vec<PublicKey>,
     /// Whether turns without a grant are refused.
     pub grants_required: bool,
-    /// Grants that are not taken any more.
+    /// Revoked grants.
     pub grants_revoked: Vec<QuotaSerial>,
-    /// Most epochs that a blob is stored for.
+    /// Maximum storage time of a blob, in epochs.
     pub max_epochs: u32,
-    /// Memory, connections and disk.
+    /// Limits on memory, connections and disk.
     pub resources: ResourceLimits,
     /// Price of a thousand input tokens, in millionths of the node's unit.
     pub input_price: u64,
     /// Price of a thousand output tokens, in millionths of the node's unit.
     pub output_price: u64,
-    /// Where the admin port listens.
+    /// The address of the admin port.
     pub admin: AdminSetting,
-    /// How much is logged.
+    /// The log level.
     pub log: LogLevel,
-    /// How it is written.
+    /// The log format.
     pub log_format: LogFormat,
-    /// Base URL of the collector that gets traces of turns, if any.
+    /// Base URL of the collector for traces of turns, if any.
     pub otlp_endpoint: Option<String>,
-    /// Whether events are printed on standard output, one JSON object a line.
+    /// Whether to print events on standard output, one JSON object a line.
     pub json: bool,
-    /// Seconds that running turns get to finish at a stop.
+    /// Seconds for running turns to finish at shutdown.
     pub drain_seconds: u32,
-    /// Milliseconds that the echo engine waits before each token.
+    /// Delay of the echo engine before each token, in milliseconds.
     pub echo_delay_ms: u32,
-    /// Step of a turn at which to pause the process, for tests of crashes.
+    /// Step of a turn at which the process pauses, for crash tests.
     pub pause_at: Option<String>,
-    /// Seconds by which the clock is wrong on purpose, for tests.
+    /// Deliberate clock error in seconds, for tests.
     pub clock_offset: i64,
 }
 
-/// Address of the Walrus daemon on this machine, as Walrus itself defaults to.
+/// Address of the local Walrus daemon, as in Walrus's own defaults.
 pub const DEFAULT_STORE_URL: &str = "http://127.0.0.1:31415";
 /// Default TCP address: all interfaces, libp2p's usual port.
 pub const DEFAULT_LISTEN: [&str; 2] = ["/ip4/0.0.0.0/tcp/4001", "/ip4/0.0.0.0/udp/4001/quic-v1"];
@@ -174,22 +174,22 @@ pub const DEFAULT_ADMIN: &str = "127.0.0.1:9464";
 /// The catalogue's name of the default model.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
-/// Models that texts can be embedded with: one for service, and one for tests that needs no files.
+/// Embedding models: one for production, and one for tests that needs no files.
 pub const EMBEDDING_MODELS: [&str; 2] =
     [baton_embed::models::ALL_MINILM_L6_V2.name, baton_embed::Hashing::ID];
 
 impl Settings {
-    /// Reads the configuration file, if there is one, and completes flags and environment (both already in
-    /// `flags`) with it and with the defaults.
+    /// Reads the configuration file, if there is one, and merges it and the defaults into `flags`. `flags`
+    /// already contain the environment.
     ///
     /// # Errors
-    /// [`ConfigError`], naming file, line, key and what is allowed.
+    /// [`ConfigError`], naming file, line, key and the allowed values.
     pub fn load(flags: RunFlags) -> Result<Self, ConfigError> {
         let (config, file) = read_file(&flags)?;
         Self::resolve(flags, file.into_flags()?, config)
     }
 
-    /// The same, and where each value comes from; `given` says so for what is in `flags`.
+    /// The same, plus the origin of each value. `given` holds the origins of the values in `flags`.
     ///
     /// # Errors
     /// As [`Settings::load`].
@@ -290,7 +290,7 @@ impl Settings {
         }
     }
 
-    /// Everything that is wrong with the text of a file, with the defaults for what it does not say.
+    /// All problems of a file's text. Options that the text omits have their defaults.
     #[must_use]
     pub fn examine(path: &Path, text: &str) -> Vec<ConfigError> {
         let examined = file::examine(path, text);
@@ -298,13 +298,13 @@ impl Settings {
         examined.problems.into_iter().chain(settings.conflicts()).collect()
     }
 
-    /// The names of all models that a native engine offers, the main one first.
+    /// The names of all models of a native engine, the main one first.
     #[must_use]
     pub fn models(&self) -> Vec<&str> {
         std::iter::once(&self.model).chain(&self.more_models).map(String::as_str).collect()
     }
 
-    /// Options that exclude each other or need each other.
+    /// Options that exclude or require each other.
     fn conflicts(&self) -> Vec<ConfigError> {
         let mut found = Vec::new();
         let mut conflict = |text: &str| found.push(ConfigError::Conflict(text.to_owned()));
@@ -357,14 +357,14 @@ impl Settings {
     }
 }
 
-/// The configuration file of these flags: its path where there is one, and what it says.
+/// The configuration file for these flags: its path if it exists, and its contents.
 fn read_file(flags: &RunFlags) -> Result<(Option<PathBuf>, Examined), ConfigError> {
     let (path, required) = config_path(flags);
     let file = file::read(&path, required)?;
     Ok((file.is_some().then_some(path), file.unwrap_or_default()))
 }
 
-/// Where the configuration file of these flags is or would be, and whether it was named.
+/// The path of the configuration file, and whether the flags name it.
 #[must_use]
 pub fn config_path(flags: &RunFlags) -> (PathBuf, bool) {
     match &flags.config {
@@ -381,7 +381,8 @@ fn default_admin() -> AdminSetting {
     AdminSetting::At(DEFAULT_ADMIN.parse().expect("the default address is valid"))
 }
 
-/// `$XDG_DATA_HOME/baton-node`, or `.local/share/baton-node` in the home directory, or `baton-node-data` here.
+/// `$XDG_DATA_HOME/baton-node`, else `.local/share/baton-node` in the home directory, else `baton-node-data`
+/// here.
 #[must_use]
 pub fn default_data_dir() -> PathBuf {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -392,8 +393,8 @@ pub fn default_data_dir() -> PathBuf {
     }
 }
 
-/// `$XDG_CACHE_HOME/baton/models`, or `.cache/baton/models` in the home directory, or `baton-models` here: one folder
-/// for all nodes of a user, since the files are large and checked by their hashes.
+/// `$XDG_CACHE_HOME/baton/models`, else `.cache/baton/models` in the home directory, else `baton-models`
+/// here. All nodes of a user share it: the files are large, and their hashes are checked.
 #[must_use]
 pub fn default_model_dir() -> PathBuf {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,8 +1,11 @@
-//! Everything that the tasks of a node share: keys, engines, journal, limits, and the turns that run.
+//! State shared by the tasks of a node: keys, engines, journal, limits and running turns.
 //!
-//! The turn ([`crate::turn`]) and the service around it ([`crate::service`]) take [`Core`] and nothing of each other's. Its
-//! modules say who may have how much ([`guard`], [`slots`], [`shares`]), follow replies ([`reply`], [`running`]), read and
-//! write frames ([`frames`]), and store blobs ([`storing`]).
+//! The turn ([`crate::turn`]) and the service ([`crate::service`]) both use [`Core`], never each other. The
+//! modules:
+//! - [`guard`], [`slots`] and [`shares`] allot resources,
+//! - [`reply`] and [`running`] follow replies,
+//! - [`frames`] reads and writes frames,
+//! - [`storing`] stores blobs.
 
 pub(crate) mod cache;
 pub mod embedding;
@@ -54,21 +57,21 @@ use running::Running;
 use shares::FrameShares;
 use slots::Slots;
 
-/// Milliseconds since the Unix epoch, from wherever the caller takes them.
+/// Clock of the caller: milliseconds since the Unix epoch.
 pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// The node's keys and what it says of itself.
+/// The node's keys and its signed record.
 pub trait NodeIdentity: Send + Sync {
     /// The Ed25519 key, which is also the libp2p identity.
     fn signing_key(&self) -> &SecretSigningKey;
-    /// The secret of one of the node's exchange keys, while turns sealed to it may still be opened.
+    /// The secret of an exchange key, while turns sealed to that key may still be opened.
     fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret>;
     /// The current signed [`NodeRecord`](baton_proto::node_record::NodeRecord).
     fn record(&self) -> SignedBytes;
 }
 
-/// The key of what sessions are called outside of turns, in logs and in the engine's cache: without it nobody can match
-/// such a name to a session.
+/// Key for session pseudonyms in logs and in the engine's cache. Without it, a pseudonym cannot be matched to
+/// a session.
 #[derive(Clone)]
 pub struct LogKey([u8; 32]);
 
@@ -85,16 +88,16 @@ impl LogKey {
         Self::from_secret(&random_bytes())
     }
 
-    /// What a session is called in the engine's cache: the engine does not learn its id, and a cache of another process
-    /// calls it otherwise.
+    /// The session's name in the engine's cache. It hides the session ID, and it differs from process to
+    /// process.
     pub(crate) fn cache_key(&self, session: &SessionId) -> SessionKey {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        // Longer than an id, so that it is the hash of no log line.
+        // The input is longer than a session ID, so this hash never equals a log pseudonym.
         hasher.update(b"cache of session ").update(&session.0);
         SessionKey(hasher.finalize().into())
     }
 
-    /// Eight hex characters that stand for a session in this operator's logs.
+    /// Pseudonym of a session in this operator's logs: eight hex characters.
     #[must_use]
     pub fn short(&self, session: &SessionId) -> String {
         let hash = blake3::keyed_hash(&self.0, &session.0);
@@ -108,7 +111,7 @@ impl std::fmt::Debug for LogKey {
     }
 }
 
-/// Everything that the tasks of the service share.
+/// State shared by all tasks of the service.
 pub(crate) struct Core {
     pub(crate) engines: Vec<Arc<dyn Engine>>,
     pub(crate) store: Arc<dyn BlobStore>,
@@ -122,59 +125,60 @@ pub(crate) struct Core {
     pub(crate) log_key: LogKey,
     pub(crate) pause: PausePoints,
     pub(crate) telemetry: Telemetry,
-    /// This node's name.
+    /// This node's ID.
     pub(crate) node: NodeId,
-    /// Who gets how much.
+    /// Rates and bans of peers.
     pub(crate) guard: Mutex<Guard>,
-    /// What was granted to whom.
+    /// Use of grants.
     pub(crate) quotas: Mutex<Quotas>,
-    /// Turns, by session.
+    /// Rate of turns, by session.
     pub(crate) session_rates: Mutex<Rates<SessionId>>,
     pub(crate) slots: Arc<Slots>,
-    /// What texts are embedded with, if they are.
+    /// The embedding model, if embeddings are offered.
     pub(crate) embedding: Option<Embedding>,
     pub(crate) running: Arc<Running>,
     pub(crate) cache: BlobCache,
     pub(crate) verified_links: Arc<VerifiedLinks>,
-    /// Limits how many PUTs run at once.
+    /// Limits concurrent PUTs.
     pub(crate) puts: Arc<tokio::sync::Semaphore>,
-    /// Of [`ServiceLimits::frame_bytes`].
+    /// Shares of [`ServiceLimits::frame_bytes`].
     pub(crate) frame_shares: FrameShares,
-    /// Of [`limits::MAX_AUDITS_BYTES`].
+    /// Shares of [`limits::MAX_AUDITS_BYTES`].
     pub(crate) audit_shares: FrameShares,
     pub(crate) connections: TaskTracker,
     pub(crate) turns: TaskTracker,
     pub(crate) storing: TaskTracker,
-    /// No new turns, until the operator says otherwise.
+    /// Refuses new turns until the operator ends the drain.
     pub(crate) held: AtomicBool,
-    /// No new turns.
+    /// Refuses new turns for good.
     pub(crate) draining: CancellationToken,
-    /// Every turn ends now.
+    /// Ends every turn now.
     pub(crate) ending: CancellationToken,
-    /// Every substream ends now.
+    /// Ends every substream now.
     pub(crate) closing: CancellationToken,
     pub(crate) panicked: CancellationToken,
 }
 
 impl Core {
-    /// Whether the operator wants no new turns here.
+    /// Whether the operator drains the node.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Who gets how much. Never held across an await.
+    /// Rates and bans of peers. Never hold it across an await.
     pub(crate) fn guard(&self) -> MutexGuard<'_, Guard> {
         lock(&self.guard)
     }
 
-    /// Notes what a refusal says of whoever caused it.
+    /// Records the offence behind a refusal, if there is one.
     pub(crate) fn note_refusal(&self, who: &Caller, code: ErrorCode) {
         if let Some(offence) = Offence::of(code) {
             self.note_offence(who, offence);
         }
     }
 
-    /// Takes one of the turns that somebody has; notes it where they did not wait as they were told.
+    /// Takes one turn from the caller's allowance. Records an offence if the caller came back before its
+    /// retry time.
     pub(crate) fn take_turn(&self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), Refusal> {
         let taken = self.guard().turn(who, granted, now_ms);
         taken.map_err(|TooMany { retry_after_ms, early }| {
@@ -185,7 +189,7 @@ impl Core {
         })
     }
 
-    /// Notes that somebody did something wrong.
+    /// Records an offence of a caller, and may ban it.
     pub(crate) fn note_offence(&self, who: &Caller, offence: Offence) {
         let now_ms = self.now_ms();
         let mut guard = self.guard();
@@ -209,23 +213,23 @@ impl Core {
         found.cloned().ok_or(ErrorCode::ModelUnavailable)
     }
 
-    /// Runs a turn as a task of its own: it outlives the stream that asked for it.
+    /// Runs a turn as its own task. It outlives the stream that requested it.
     pub(crate) fn spawn_turn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         self.turns.spawn(watched(self.panicked.clone(), task));
     }
 
-    /// Runs a task that stores a blob: it outlives the turn.
+    /// Runs a task that stores a blob. It outlives the turn.
     pub(crate) fn spawn_storing(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let ending = self.ending.clone();
         let until_end = async move {
-            // What is not stored by then is in the journal and stored at the next start.
+            // The journal has each blob that is not stored by then; the next start stores it.
             let _ = ending.run_until_cancelled_owned(task).await;
         };
         self.storing.spawn(watched(self.panicked.clone(), until_end));
     }
 }
 
-/// Tells the service's main task of a panic.
+/// Reports a panic to the service's main task.
 struct PanicAlarm(CancellationToken);
 
 impl Drop for PanicAlarm {

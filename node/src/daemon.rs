@@ -1,7 +1,7 @@
-//! The running node: what is started, in which order, and how it ends.
+//! The running node: start, service and shutdown.
 //!
-//! [`run`] reads from top to bottom like the life of a node: open the data directory, bind the admin port, load the
-//! engine, join the mesh, serve, drain. Every task started here is joined here. It holds no part of a turn.
+//! [`run`] follows the life of a node: open the data directory, bind the admin port, load the engine, join
+//! the mesh, serve, drain. This module joins every task that it starts. It holds no part of a turn.
 
 pub mod data_dir;
 pub mod engines;
@@ -52,12 +52,12 @@ use view::{Running, View};
 
 /// Folder of the journal in the data directory.
 const JOURNAL_FOLDER: &str = "journal";
-/// What the node calls itself to peers and in its record.
+/// The software name in the node's record and towards peers.
 const SOFTWARE: &str = concat!("baton-node/", env!("CARGO_PKG_VERSION"));
-/// How long the runtime waits at the very end for blocking work that nobody needs any more, such as a download.
+/// How long the runtime waits at the end for abandoned blocking work, such as a download.
 const RUNTIME_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs a node until it is told to stop, or fails.
+/// Runs a node until a signal or a failure.
 ///
 /// # Errors
 /// [`Failure`], with the exit code of its kind.
@@ -120,7 +120,7 @@ async fn live(settings: Settings, home: DataDir, pause: PausePoints, events: Eve
     Ok(())
 }
 
-/// Where traces of turns go, and the task that sends them.
+/// The telemetry handle, and the exporter of traces if there is a collector.
 fn traces(
     settings: &Settings,
     engines: &[Arc<dyn Engine>],
@@ -139,7 +139,7 @@ fn traces(
     Ok((telemetry, Some(exporter)))
 }
 
-/// Everything of a node that serves.
+/// The parts of a node that serve.
 struct Node {
     running: Arc<Running>,
     service: NodeService,
@@ -192,7 +192,7 @@ impl Node {
         Ok(Self { running: Arc::new(running), service, incoming, engines })
     }
 
-    /// Serves until a signal, then drains; a second signal ends it at once.
+    /// Serves until a signal, then drains. A second signal ends it at once.
     async fn serve(self, settings: &Settings, signals: &mut Signals, view: &View) -> Result<(), Failure> {
         let Self { running, service, incoming, engines } = self;
         let stop = CancellationToken::new();
@@ -239,7 +239,7 @@ async fn drain(
 async fn close(mesh: &MeshHandle, engines: Vec<Arc<dyn Engine>>, mut upkeep: JoinSet<()>) {
     mesh.shutdown().await;
     while upkeep.join_next().await.is_some() {}
-    // Blocks until the engines' threads have ended: within a token, or with the load of a model that has begun.
+    // Blocks until the engines' threads end: within a token, or after a model load in progress.
     let _ = tokio::task::spawn_blocking(move || engines.iter().for_each(|engine| engine.shutdown())).await;
 }
 
@@ -283,7 +283,7 @@ async fn open_state(
     opened.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
 
-/// Tells the operator which files of the node are damaged, and what follows.
+/// Logs which files of the node are damaged.
 fn tell_damage(journal: &Journal, ledger: &Ledger) {
     if let Some(damage) = journal.damage() {
         if damage.may_miss_entries() {
@@ -327,7 +327,7 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
         slots: settings.slots as usize,
         queue: settings.queue as usize,
         turns_per_minute: turns,
-        // Whoever allows a peer more turns means its sessions, and the other frames of each turn, as well.
+        // A higher limit for a peer also raises the limits of its sessions and of its other frames.
         session_turns_per_minute: defaults.session_turns_per_minute.max(turns / 2),
         frames_per_minute: defaults.frames_per_minute.max(turns.saturating_mul(10)),
         audits: settings.audits,
@@ -350,7 +350,7 @@ fn service_limits(settings: &Settings, engines: &[Arc<dyn Engine>]) -> ServiceLi
     }
 }
 
-/// The store of these settings.
+/// The store client for these settings.
 pub(crate) fn http_store(settings: &Settings) -> Result<HttpStore, Failure> {
     let usage = |error: anyhow::Error| Failure { exit: Exit::Usage, error };
     let shards = ShardCount::new(settings.shards).map_err(|error| usage(error.into()))?;
@@ -422,7 +422,7 @@ async fn join_mesh(
     })
 }
 
-/// The admin port while it is open.
+/// The open admin port.
 struct AdminPort {
     address: std::net::SocketAddr,
     stop: CancellationToken,
@@ -453,7 +453,7 @@ impl AdminPort {
 
     async fn close(self) -> Result<(), Failure> {
         self.stop.cancel();
-        // A client that keeps its connection open must not keep the node.
+        // An open client connection must not delay the shutdown.
         match tokio::time::timeout(Duration::from_secs(1), self.task).await {
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),
             Ok(Ok(Err(error))) => Err(Failure::new(Exit::Failure, error)),

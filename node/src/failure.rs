@@ -1,4 +1,4 @@
-//! Failures of the program's commands, with the exit code that each has.
+//! Failures of the program's commands, with their exit codes.
 
 use crate::config::ConfigError;
 
@@ -6,19 +6,19 @@ use crate::config::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Anything that has no code of its own; for `status`: the node is not ready.
+    /// A failure without a code of its own; for `status`: the node is not ready.
     Failure = 1,
     /// The command line or the configuration is wrong.
     Usage = 2,
-    /// An address cannot be listened on.
+    /// The node cannot listen on an address.
     Address = 3,
     /// The data directory cannot be used.
     Storage = 4,
     /// The model cannot be fetched or loaded.
     Model = 5,
-    /// `replay`: the model gives another answer.
+    /// `replay`: the model gives a different answer.
     Different = 6,
-    /// `replay`: the turn cannot be computed again.
+    /// `replay`: the turn cannot be recomputed.
     NotReplayable = 7,
 }
 
@@ -27,7 +27,7 @@ pub enum Exit {
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// What happened and what to do.
+    /// The event and the remedy.
     pub error: anyhow::Error,
 }
 
@@ -37,7 +37,7 @@ impl Failure {
         Self { exit, error: error.into() }
     }
 
-    /// A failure in words.
+    /// A failure from a text.
     #[must_use]
     pub fn text(exit: Exit, text: impl std::fmt::Display) -> Self {
         Self { exit, error: anyhow::anyhow!("{text}") }
@@ -45,7 +45,7 @@ impl Failure {
 }
 
 impl std::fmt::Display for Failure {
-    /// The failure and its causes in one line; causes that a text already tells are not told again.
+    /// The failure and its causes in one line. Omits causes that the text already contains.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut said = String::new();
         for cause in self.error.chain().map(ToString::to_string) {

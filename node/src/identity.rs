@@ -1,7 +1,7 @@
-//! Who the node is: its Ed25519 key, its exchange keys over time, and the signed record that says both.
+//! The node's identity: its Ed25519 key, its rotating exchange keys, and the signed record of both.
 //!
-//! `daemon` opens it and keeps it fresh; the turn service asks it for secrets, signatures and the record. Secrets
-//! stay in here, in 0600 files and in memory that is wiped; the time comes from a clock that is handed in.
+//! `daemon` opens it and refreshes it. The turn service takes secrets, signatures and the record from it.
+//! Secrets exist only here: in 0600 files, and in memory that is wiped. The caller provides the clock.
 
 mod backup;
 mod ring;
@@ -39,17 +39,17 @@ pub use rotation::{Rotated, exchange_keys, retired_keys, rotate_exchange_keys, r
 pub const NODE_KEY_FILE: &str = "node.key";
 /// The exchange keys' file in the data directory.
 pub const EXCHANGE_KEYS_FILE: &str = "exchange.keys";
-/// What a node key file calls itself.
+/// The kind in a node key file.
 const NODE_KEY_KIND: &str = "node";
 /// Largest exchange key file: eight keys are below two kilobytes.
 const MAX_RING_BYTES: u64 = 8 * 1024;
-/// How long a record holds. Short, so that addresses of a node that is gone are forgotten soon; half of a key's
-/// rotation, so that each record names a good key for as long as it holds.
+/// Lifetime of a record. It is short, so that peers soon forget addresses of a departed node. It is half of
+/// the rotation time, so that each record names a valid key for its whole life.
 pub const RECORD_LIFETIME_MS: u64 = ROTATE_AFTER_MS / 2;
-/// Age at which a record is replaced: half of its life, so that a client with any clock skew holds a good one.
+/// Age at which a record is replaced: half of its lifetime, so that clients with clock skew hold a valid one.
 pub const RECORD_REFRESH_MS: u64 = RECORD_LIFETIME_MS / 2;
 
-/// Why the node's keys could not be loaded or kept.
+/// Why the node's keys could not be loaded or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The node key.
@@ -58,7 +58,7 @@ pub enum IdentityError {
     /// The exchange keys' file cannot be read or written.
     #[error("cannot {action} the exchange keys {path}: {source}")]
     Ring {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum IdentityError {
     },
 }
 
-/// What a node's record says beside keys and addresses.
+/// The parts of the node's record besides keys and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Models served.
@@ -86,15 +86,16 @@ pub struct Identity {
     profile: Profile,
     ring: RwLock<KeyRing>,
     record: RwLock<Arc<Signed<NodeRecord>>>,
-    /// Held over a whole refresh, file included, so that two never interleave. Readers do not take it.
+    /// Held during a whole refresh, including the file write, so that two refreshes never interleave. Readers
+    /// do not take it.
     refreshing: Mutex<Refreshed>,
 }
 
-/// What the last refresh left.
+/// State of the last refresh.
 #[derive(Default)]
 struct Refreshed {
     addresses: Vec<String>,
-    /// Whether the exchange keys in memory could not be written.
+    /// Whether the last write of the exchange keys failed.
     unsaved: bool,
 }
 
@@ -104,7 +105,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Creates a node key in the data directory, unless there is one. Returns whether it was created.
+/// Creates a node key in the data directory, unless there is one. Returns whether it created one.
 ///
 /// # Errors
 /// [`KeyFileError`] when it cannot be written.
@@ -126,17 +127,17 @@ pub fn load_node_key(data_dir: &Path) -> Result<SecretSigningKey, KeyFileError> 
     Ok(SecretSigningKey::from_seed(secret.expose()))
 }
 
-/// The libp2p name of a node key.
+/// The libp2p peer ID of a node key.
 ///
 /// # Panics
-/// Never: a public key that came from a secret one is a point of the curve.
+/// Never: the public key of a secret key is a point of the curve.
 #[must_use]
 pub fn peer_id(node: NodeId) -> PeerId {
     peer_id_of(node).expect("the public key of a secret key is a valid point")
 }
 
 impl Identity {
-    /// Loads the node key and the exchange keys, which it makes where there are none, and signs a first record
+    /// Loads the node key and the exchange keys, creates missing exchange keys, and signs a first record
     /// without addresses. Blocking.
     ///
     /// # Errors
@@ -161,7 +162,7 @@ impl Identity {
         })
     }
 
-    /// The node's name: its Ed25519 public key.
+    /// The node's ID: its Ed25519 public key.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.signing.node_id()
@@ -173,7 +174,7 @@ impl Identity {
         self.signing.expose_seed()
     }
 
-    /// The secret of one of this node's exchange keys, unless it is erased or an hour past its expiry.
+    /// The secret of an exchange key. `None` if it is erased, or expired for more than an hour.
     #[must_use]
     pub fn exchange_secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<ExchangeSecret> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).secret(key, now_ms).cloned()
@@ -185,7 +186,7 @@ impl Identity {
         self.record.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Signs the record anew with keys and addresses as they are, so that others see that the node is alive.
+    /// Signs a new record with the same keys and addresses, so that peers see that the node is alive.
     pub fn renew_record(&self) -> Arc<Signed<NodeRecord>> {
         let last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -197,12 +198,12 @@ impl Identity {
         signed
     }
 
-    /// Rotates exchange keys that are due and signs a new record if keys or addresses changed or half of the
+    /// Rotates exchange keys that are due. Signs a new record if keys or addresses changed, or if half of the
     /// record's life is over. Returns whether there is a new record. Blocking: it may write a file.
     ///
     /// # Errors
-    /// [`IdentityError::Ring`] when the keys could not be kept on disk; the node then goes on with them in memory
-    /// only, and tries again at the next call.
+    /// [`IdentityError::Ring`] when the keys could not be written. The node then continues with the keys in
+    /// memory, and the next call tries again.
     pub fn refresh(&self, addresses: &[Multiaddr]) -> Result<bool, IdentityError> {
         let mut last = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = (self.clock)();
@@ -256,7 +257,8 @@ fn store_ring(path: &Path, ring: &KeyRing) -> Result<(), IdentityError> {
     })
 }
 
-/// The addresses worth telling others: loopback ones only when there are no others (a network on one machine).
+/// The addresses to publish. Includes loopback addresses only if there are no others (a network on one
+/// machine).
 fn publishable(addresses: &[Multiaddr]) -> Vec<String> {
     let is_loopback = |text: &String| text.starts_with("/ip4/127.") || text.starts_with("/ip6/::1/");
     let mut texts: Vec<String> = Vec::new();
@@ -272,7 +274,7 @@ fn publishable(addresses: &[Multiaddr]) -> Vec<String> {
     texts
 }
 
-/// The sequence rises over restarts too, without being kept: it is at least the time.
+/// Signs a record. The sequence is at least the time, so it rises over restarts without being stored.
 fn sign_record(
     signing: &SecretSigningKey,
     profile: &Profile,

@@ -1,12 +1,15 @@
-//! The journal: what this node promised and signed, flushed before any signature leaves the process.
+//! The journal: promises and signatures of this node, flushed before any signature leaves the process.
 //!
-//! It is also the seen-set: an authorisation is served once, across restarts. Called by the turn service only. It
-//! holds sealed bytes, signatures, hashes and times; never text, never a key.
+//! It is also the seen-set: the node serves each authorisation once, across restarts. Only the turn service
+//! calls it. It holds sealed bytes, signatures, hashes and times; never text, never a key.
 //!
-//! What is flushed when: an Accepted entry is written but not flushed, because nothing was signed yet: if a crash
-//! loses it, the same request simply runs again. Sealed and Aborted entries are flushed before anybody hears of
-//! them. A journal that is new, because there was none or its disk was lost, refuses every authorisation issued
-//! before it was made ([`Journal::begins_ms`]), since it cannot know whether that was served.
+//! Flushes:
+//! - An Accepted entry is written but not flushed, because nothing is signed yet. If a crash loses it, the
+//!   same request runs again.
+//! - Sealed and Aborted entries are flushed before any peer learns of them.
+//!
+//! A new journal may replace a lost one. It cannot know which authorisations were served, so it refuses every
+//! authorisation issued before its creation ([`Journal::begins_ms`]).
 
 mod intact;
 mod open;
@@ -33,12 +36,12 @@ pub use intact::JournalDamage;
 pub(crate) use open::JOURNAL_OPENING;
 use trees::Trees;
 
-/// Layout of the entries; another one in the folder is refused.
+/// Version of the entries' layout. The node refuses a folder with another version.
 const JOURNAL_VERSION: u8 = 2;
-/// Longest time of one piece of work: far above what a slow disk takes, and short enough for an answer within 30 s. After a
-/// failed write sled may wait for ever.
+/// Longest wait for one operation: far above the time of a slow disk, and short enough for an answer within
+/// 30 s. After a failed write, sled may wait for ever.
 const MAX_DISK_WAIT: Duration = Duration::from_secs(20);
-/// Stands in a mark for the authorisation of an attempt that was given up before it came.
+/// Authorisation hash in an abort mark whose request has not arrived.
 const UNKNOWN_AUTH: AuthHash = AuthHash([0; 32]);
 
 /// Why the journal cannot be used.
@@ -47,26 +50,26 @@ pub enum JournalError {
     /// The files cannot be read or written.
     #[error("the journal cannot be read or written: {0}; check the disk and the folder's permissions")]
     Disk(#[from] sled::Error),
-    /// An earlier write failed. What is in memory since then may not be on the disk, so nothing of it is told.
+    /// An earlier write failed. Later data may be missing on the disk, so the journal reveals none of it.
     #[error(
         "the journal could not be written earlier; check the disk and make space, then start the node again"
     )]
     Failed,
-    /// Its files cannot be compared, copied or marked.
+    /// The files cannot be compared, copied or marked.
     #[error("the journal's files cannot be looked after: {0}; check the disk and the folder's permissions")]
     Files(std::io::Error),
-    /// sled cannot make sense of the files.
+    /// sled cannot read the files.
     #[error(
         "the journal's files are damaged, and cannot be read even after they were made anew: check the disk"
     )]
     Unreadable,
-    /// It was written by another version.
+    /// The journal has another version.
     #[error("the journal is of another version of the node: move its folder away, and a new one is made")]
     Version,
     /// An entry is damaged.
     #[error("the journal holds a damaged entry: start the node again, which sets it aside")]
     Damaged,
-    /// The receipts that clients acknowledge cannot be kept.
+    /// The receipts that clients acknowledge cannot be stored.
     #[error("a receipt cannot be kept: {0}; check the disk and the folder's permissions")]
     Receipts(std::io::Error),
     /// The runtime is shutting down.
@@ -74,22 +77,22 @@ pub enum JournalError {
     Stopped,
 }
 
-/// How much is kept. What is not yet stored or not yet expired is kept in any case.
+/// Limits of the journal. They never remove blobs that are not stored or entries that are not expired.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalLimits {
-    /// Bytes of blobs; the oldest stored ones go first.
+    /// Bytes of blobs. The oldest stored blobs go first.
     pub max_blob_bytes: u64,
-    /// How long entries are kept for status questions.
+    /// How long entries answer status requests.
     pub retention: Duration,
-    /// Entries; beyond it the oldest go before their time.
+    /// Number of entries. Beyond it, the oldest go early.
     pub max_entries: u64,
-    /// Memory for sled's page cache.
+    /// Memory of sled's page cache.
     pub cache_bytes: u64,
 }
 
 impl Default for JournalLimits {
-    /// 512 MiB of blobs, three days, a million entries (some hundred bytes to two kilobytes each), 8 MiB of cache: what is
-    /// read again is what was written just now.
+    /// 512 MiB of blobs, three days, a million entries (some hundred bytes to two kilobytes each), and 8 MiB
+    /// of cache. The cache is small because reads follow soon after the write.
     fn default() -> Self {
         Self {
             max_blob_bytes: 512 * 1024 * 1024,
@@ -128,58 +131,58 @@ impl TurnKey {
     }
 }
 
-/// How a blob is to be stored.
+/// Storage options of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutPlan {
-    /// For how many epochs.
+    /// Storage time in epochs.
     pub epochs: u32,
-    /// Who gets the blob object.
+    /// The receiver of the blob object.
     pub send_object_to: Option<SuiAddress>,
-    /// Shards that the session's blob IDs are computed for.
+    /// Number of shards in the session's blob ID computations.
     pub n_shards: u16,
 }
 
-/// A turn that was sealed and signed.
+/// A sealed and signed turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedEntry {
-    /// What the client was sent, or would have been.
+    /// The answer to the client, sent or not.
     pub committed: Committed,
-    /// What whoever fetches the blob must prove.
+    /// The proof that a fetch of the blob must present.
     pub fetch_proof: FetchProof,
     /// Hash of the link, for acknowledgements.
     pub link_hash: LinkHash,
     /// Hash of the receipt, for acknowledgements.
     pub receipt_hash: ReceiptHash,
-    /// Whether the blob is stored.
+    /// Storage state of the blob.
     pub store: StoreState,
-    /// How it is to be stored.
+    /// Storage options of the blob.
     pub plan: PutPlan,
-    /// The client's acknowledgement, once it came.
+    /// The client's acknowledgement, once received.
     pub ack: Option<SignedBytes>,
 }
 
-/// What is known of an attempt.
+/// State of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryState {
     /// Admitted; nothing signed.
     Accepted,
     /// Sealed and signed.
     Sealed(Box<SealedEntry>),
-    /// Given up by the client.
+    /// The client gave it up.
     Aborted,
 }
 
-/// An entry.
+/// A journal entry for one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnEntry {
     version: u8,
-    /// The authorisation; it covers the payload's hash, so it stands for the whole request.
+    /// Hash of the authorisation. It covers the payload's hash, so it identifies the whole request.
     pub auth_hash: AuthHash,
     /// When the authorisation expires.
     pub expires_ms: u64,
-    /// When the entry was made.
+    /// When the entry was created.
     pub created_ms: u64,
-    /// What is known.
+    /// State of the attempt.
     pub state: EntryState,
 }
 
@@ -188,7 +191,7 @@ impl TurnEntry {
         Self { version: JOURNAL_VERSION, auth_hash, expires_ms, created_ms, state }
     }
 
-    /// Whether this stands for that authorisation. One that was given up before it came stands for every one.
+    /// Whether this entry belongs to that authorisation. An abort without an authorisation matches every one.
     #[must_use]
     pub fn is_of(&self, auth_hash: &AuthHash) -> bool {
         self.auth_hash == *auth_hash || (self.auth_hash == UNKNOWN_AUTH && self.state == EntryState::Aborted)
@@ -196,7 +199,7 @@ impl TurnEntry {
 }
 
 impl TurnEntry {
-    /// Whether the entry has a blob that the store is not known to have.
+    /// Whether the entry has a blob that is not confirmed in the store.
     fn is_untaken(&self) -> bool {
         matches!(&self.state, EntryState::Sealed(sealed) if !matches!(sealed.store, StoreState::Stored { .. }))
     }
@@ -206,7 +209,7 @@ impl TurnEntry {
 #[derive(Clone)]
 pub struct Journal(Arc<OpenJournal>);
 
-/// The trees while they are open. The last handle closes them, and writes the checksums of their files.
+/// The open trees. The last handle closes them and writes the checksums of their files.
 struct OpenJournal {
     trees: Option<Trees>,
     folder: PathBuf,
@@ -224,7 +227,7 @@ impl Deref for OpenJournal {
 impl Drop for OpenJournal {
     fn drop(&mut self) {
         let Some(trees) = self.trees.take() else { return };
-        // What is in memory after a failure is not on the disk, so the files are not vouched for.
+        // After a failure, memory and disk may differ, so no checksums are written.
         let whole = !trees.failed();
         if whole {
             trees.mark_end();
@@ -242,11 +245,11 @@ impl std::fmt::Debug for Journal {
     }
 }
 
-/// What an attempt to change an entry came to.
+/// Result of a change of an entry.
 type Decided<T> = Result<Result<T, ErrorCode>, JournalError>;
 
 impl Journal {
-    /// Opens or makes the journal in a folder. Blocking.
+    /// Opens or creates the journal in a folder. Blocking.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -255,26 +258,26 @@ impl Journal {
         Ok(Self(Arc::new(OpenJournal { trees: Some(trees), folder: folder.to_owned(), damage })))
     }
 
-    /// What was found wrong when it was opened. The caller tells the operator.
+    /// Damage found at opening. The caller reports it to the operator.
     #[must_use]
     pub fn damage(&self) -> Option<&JournalDamage> {
         self.0.damage.as_ref()
     }
 
-    /// Keeps the receipts of acknowledged turns in a ledger from now on. Only the first call counts.
+    /// Stores the receipts of acknowledged turns in a ledger from now on. Only the first call has an effect.
     #[must_use]
     pub fn with_ledger(self, ledger: Ledger) -> Self {
         self.0.keep_receipts(ledger);
         self
     }
 
-    /// Authorisations issued before this are refused unless they are known: the journal may have been lost.
+    /// Unknown authorisations issued before this time are refused: an earlier journal may have been lost.
     #[must_use]
     pub fn begins_ms(&self) -> u64 {
         self.0.begins_ms()
     }
 
-    /// Whether the disk has failed: the node must be started again once the disk has space and can be written.
+    /// Whether a disk write failed. The node must restart once the disk is writable and has space.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.0.failed()
@@ -289,11 +292,11 @@ impl Journal {
         let working = trees.clone();
         let (began, begun) = oneshot::channel();
         let done = tokio::task::spawn_blocking(move || {
-            // Nobody hears it where the wait was given up.
+            // The receiver is gone if the caller gave up.
             let _ = began.send(());
             working.guarded(work)
         });
-        // Time in line for a thread says nothing about the disk.
+        // The wait for a thread says nothing about the disk, so the timeout starts after it.
         if begun.await.is_err() {
             return Err(JournalError::Stopped);
         }
@@ -306,20 +309,20 @@ impl Journal {
         }
     }
 
-    /// What is known of an attempt. One that is being sealed is still Accepted until that is on the disk.
+    /// The entry of an attempt. An attempt stays Accepted until its sealed entry is on the disk.
     ///
     /// # Errors
     /// [`JournalError`].
     pub async fn look_up(&self, key: TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        // Most keys that are asked about are new, and nobody has signed for them yet: those cost no thread.
+        // Most keys in requests are new. They need no disk thread.
         if !self.0.may_have(&key) {
             return Ok(None);
         }
         self.on_disk(move |trees| trees.flushed_entry(&key)).await
     }
 
-    /// Admits an attempt: a new entry, or the Accepted one of an earlier run that ended before it sealed. Gives
-    /// the sealed entry instead if it was sealed. Not flushed.
+    /// Admits an attempt: creates an entry, or takes the Accepted entry of an earlier run that ended before
+    /// it sealed. Returns the sealed entry if there is one. Not flushed.
     ///
     /// # Errors
     /// Inside: [`ErrorCode::IdempotencyConflict`], [`ErrorCode::Aborted`]. Outside: [`JournalError`].
@@ -349,12 +352,12 @@ impl Journal {
         .await
     }
 
-    /// Keeps a sealed turn and its blob, flushed when this returns. Only an Accepted entry of the same
-    /// authorisation can be sealed, so nothing is ever signed twice.
+    /// Stores a sealed turn and its blob, flushed on return. Only an Accepted entry of the same authorisation
+    /// can be sealed, so the node never signs twice.
     ///
     /// # Errors
-    /// Inside: [`ErrorCode::Aborted`] when the client gave it up meanwhile, [`ErrorCode::IdempotencyConflict`].
-    /// Outside: [`JournalError`].
+    /// Inside: [`ErrorCode::Aborted`] when the client gave it up meanwhile,
+    /// [`ErrorCode::IdempotencyConflict`]. Outside: [`JournalError`].
     pub async fn seal(
         &self,
         key: TurnKey,
@@ -383,7 +386,7 @@ impl Journal {
         .await
     }
 
-    /// Notes what became of storing a blob. Not flushed: after a crash the store is asked again.
+    /// Records the storage state of a blob. Not flushed: after a crash the node queries the store again.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -396,8 +399,8 @@ impl Journal {
         .await
     }
 
-    /// Marks an attempt as given up, flushed when this returns. One that is not known is marked as well, so that its
-    /// request is refused should it come later; one that was acknowledged stays.
+    /// Marks an attempt as aborted, flushed on return. Marks an unknown attempt as well, so that a later
+    /// request for it is refused. An acknowledged turn stays.
     ///
     /// # Errors
     /// Inside: [`ErrorCode::IdempotencyConflict`] when it was acknowledged. Outside: [`JournalError`].
@@ -408,7 +411,7 @@ impl Journal {
                 match trees.entry(&key)? {
                     None => {
                         trees.prune(now_ms)?;
-                        // No authorisation that was signed before the abort lives longer.
+                        // No authorisation signed before the abort lives longer.
                         let expires_ms = now_ms.saturating_add(MAX_AUTH_LIFETIME_MS + MAX_CLOCK_SKEW_MS);
                         let entry = TurnEntry::new(UNKNOWN_AUTH, expires_ms, now_ms, EntryState::Aborted);
                         trees.insert_counted(&key, &entry)?
@@ -425,7 +428,7 @@ impl Journal {
         .await
     }
 
-    /// Keeps a client's acknowledgement, flushed when this returns. The same one again changes nothing.
+    /// Stores a client's acknowledgement, flushed on return. A repetition changes nothing.
     ///
     /// # Errors
     /// Inside: [`ErrorCode::StatusUnknown`] for a blob that this node did not author,
@@ -447,7 +450,8 @@ impl Journal {
                 return Ok(Err(ErrorCode::ReceiptMismatch));
             }
             if sealed.ack.is_none() {
-                // In this order: after a crash between the two the ack comes again, and the ledger's reader counts it once.
+                // The order matters. After a crash between the two writes the ack comes again, and the
+                // ledger's reader counts it once.
                 trees.keep_receipt(&sealed.committed.receipt, &ack)?;
                 sealed.ack = Some(ack);
                 let change = trees.write_counted(&key, &entry)?;
@@ -470,7 +474,7 @@ impl Journal {
         self.on_disk(move |trees| trees.blob(&digest)).await
     }
 
-    /// As [`Journal::blob`], for somebody else: only with the proof that the blob's key is known.
+    /// As [`Journal::blob`], for a peer: requires the proof that the peer knows the blob's key.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -494,7 +498,8 @@ impl Journal {
         .await
     }
 
-    /// Sealed turns whose blob is not known to be stored, given up or not: what to store again after a restart.
+    /// Sealed turns whose blob is not confirmed in the store, even if the node gave up storing it. A restart
+    /// stores them again.
     ///
     /// # Errors
     /// [`JournalError`].

@@ -1,9 +1,9 @@
-//! Receipts that clients acknowledged, kept after the journal has forgotten their turns: what this node can show credit
-//! for. One text file a month, one line a turn; no text of any conversation, no key.
+//! Receipts that clients acknowledged: the node's proof of its credit. They outlive the journal's entries.
+//! One text file a month, one line a turn; no conversation text, no key.
 //!
-//! The journal appends; [`read`] and [`Account`] are for `baton-node earnings`, also while the node runs. A line proves
-//! itself: the receipt is signed by the node, the acknowledgement by the session's key over the receipt's hash. What
-//! does not prove itself does not count.
+//! The journal appends. [`read`] and [`Account`] serve `baton-node earnings`, also while the node runs. Each
+//! line proves itself: the node signed the receipt, and the session's key signed the acknowledgement over the
+//! receipt's hash. Lines without this proof do not count.
 
 mod intact;
 
@@ -28,27 +28,29 @@ use baton_proto::{
 use intact::Month;
 pub use intact::ReceiptsDamage;
 
-/// The folder of the files in the data directory.
+/// Folder of the ledger in the data directory.
 pub const LEDGER_FOLDER: &str = "receipts";
-/// Months that are kept, the present one included: a year's books, and the month in which they are made.
+/// Months to keep, including the current one: a full year, plus the month in which the operator does the
+/// accounts.
 pub const KEPT_MONTHS: usize = 13;
-/// Largest file of a month: some three hundred thousand turns. What comes beyond is not kept, and the log says so.
+/// Largest file of a month: some three hundred thousand turns. Later receipts are dropped, with a log
+/// message.
 const MAX_MONTH_BYTES: u64 = 512 * 1024 * 1024;
-/// What a line begins with.
+/// Prefix of each line.
 const LINE_PREFIX: &str = "2 ";
-/// Bytes of a line's checksum, in hex at its end.
+/// Bytes of a line's checksum, which ends the line in hex.
 const CHECKSUM_BYTES: usize = 8;
 /// Longest line: two signed objects in hex, and a checksum.
 const MAX_LINE_BYTES: u64 = 4 * (MAX_SIGNED_BYTES as u64 + 72) + 2 * CHECKSUM_BYTES as u64 + 16;
-/// Refused lines that are named; the others are counted.
+/// Maximum number of refused lines in the report by name; the others are only counted.
 pub const MAX_REFUSED_NAMED: usize = 100;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Where receipts are appended.
+/// Appends receipts.
 #[derive(Debug)]
 pub struct Ledger {
     folder: PathBuf,
-    /// The files by their months. Held over an append: two lines may not mix.
+    /// The files by month. Locked during an append, so that two lines never mix.
     writing: Mutex<BTreeMap<PathBuf, Month>>,
     damage: Vec<ReceiptsDamage>,
 }
@@ -65,7 +67,8 @@ pub struct Day {
 }
 
 impl Day {
-    /// Of a time in milliseconds since the Unix epoch (Hinnant's `civil_from_days`, for days after 1970).
+    /// The day of a time in milliseconds since the Unix epoch (Hinnant's `civil_from_days`, for days after
+    /// 1970).
     #[must_use]
     pub fn of(time_ms: u64) -> Self {
         let shifted = time_ms / DAY_MS + 719_468;
@@ -78,7 +81,7 @@ impl Day {
         Self { year: year_of_era + era * 400 + u64::from(month <= 2), month, day }
     }
 
-    /// From `YYYY-MM-DD`; whether the month has such a day is not asked.
+    /// Parses `YYYY-MM-DD`. Does not check that the month has such a day.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-').map(|part| part.parse::<u64>().ok());
@@ -99,11 +102,11 @@ impl std::fmt::Display for Day {
 }
 
 impl Ledger {
-    /// Opens the folder, which is made if it is not there, and checks every line of its files. Blocking: a hundred thousand
-    /// turns take some tenths of a second.
+    /// Opens the folder, creates it if it is missing, and checks every line of its files. Blocking: a hundred
+    /// thousand turns take some tenths of a second.
     ///
     /// # Errors
-    /// When it cannot be made or read.
+    /// When it cannot be created or read.
     pub fn open(folder: &Path) -> io::Result<Self> {
         if !folder.is_dir() {
             files::create_private_folder(folder)?;
@@ -117,20 +120,20 @@ impl Ledger {
         Ok(Self { folder: folder.to_owned(), writing: Mutex::new(months), damage })
     }
 
-    /// What was found wrong with the files when they were opened. The caller tells the operator.
+    /// Damage found in the files at opening. The caller reports it to the operator.
     #[must_use]
     pub fn damage(&self) -> &[ReceiptsDamage] {
         &self.damage
     }
 
-    /// Appends a receipt and its acknowledgement, on the disk when this returns. Blocking. The same one twice is one
-    /// turn to the reader.
+    /// Appends a receipt and its acknowledgement, flushed on return. Blocking. Readers count a repeated pair
+    /// as one turn.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn append(&self, receipt: &SignedBytes, ack: &SignedBytes) -> io::Result<()> {
         let time_ms = Signed::<Receipt>::peek(receipt).map(|receipt| receipt.time_ms);
-        // The node made it, so this cannot be; and what cannot be read is of no use here.
+        // The node made this receipt, so parsing cannot fail; an unreadable one would be useless here.
         let Ok(time_ms) = time_ms else { return Ok(()) };
         let mut months = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let day = Day::of(time_ms);
@@ -153,12 +156,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes the months before those that are kept.
+    /// Removes months beyond the limit.
     fn forget(&self) -> io::Result<()> {
         let months = months(&self.folder)?;
         let old = months.len().saturating_sub(KEPT_MONTHS);
         for month in months.iter().take(old) {
-            // The mark first: without its file it would be taken for damage.
+            // The mark goes first: a mark without its file would count as damage.
             fs::remove_file(intact::mark_path(month)).or_else(missing_is_fine)?;
             fs::remove_file(month)?;
         }
@@ -177,7 +180,7 @@ fn checksum(text: &str) -> String {
     hex::encode(hash.as_bytes().iter().take(CHECKSUM_BYTES).copied().collect::<Vec<u8>>())
 }
 
-/// What a line says before its checksum; none where that does not match.
+/// A line without its checksum; `None` if the checksum does not match.
 fn checked(line: &str) -> Option<&str> {
     let (text, sum) = line.rsplit_once(' ')?;
     (text.starts_with(LINE_PREFIX) && checksum(text) == sum).then_some(text)
@@ -205,7 +208,7 @@ fn months(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Why a line does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It is cut, or was changed so that it is no line of this kind.
+    /// It is cut or altered, and no longer parses.
     #[error("the line is damaged")]
     Damaged,
     /// The receipt's signature does not verify.
@@ -222,12 +225,12 @@ pub enum Fault {
     OtherReceipt,
 }
 
-/// A line that proved itself.
+/// A verified line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Earned {
-    /// The receipt's hash: what makes it one turn.
+    /// The receipt's hash; one hash counts as one turn.
     pub hash: ReceiptHash,
-    /// What this node claimed and the client acknowledged.
+    /// The receipt, claimed by this node and acknowledged by the client.
     pub receipt: Receipt,
 }
 
@@ -253,14 +256,14 @@ pub fn check(line: &str, nodes: &[NodeId]) -> Result<Earned, Fault> {
     if same { Ok(Earned { hash, receipt: receipt.into_value() }) } else { Err(Fault::OtherReceipt) }
 }
 
-/// What was earned with one model on one day.
+/// Credit for one model on one day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Credit {
     /// Turns.
     pub turns: u64,
     /// Tokens of prompts.
     pub input_tokens: u64,
-    /// Tokens of answers that were made here: less those that another node made.
+    /// Tokens of answers generated here, without tokens of other nodes.
     pub output_tokens: u64,
     /// Charged, in millionths of the node's unit.
     pub price: u64,
@@ -281,24 +284,24 @@ impl Credit {
 pub struct Refused {
     /// Its file.
     pub file: String,
-    /// Its number, from 1.
+    /// Its line number, from 1.
     pub line: u64,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// The books.
+/// The account of all receipts.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// By day and model.
+    /// Credits by day and model.
     pub credits: BTreeMap<(Day, ModelId), Credit>,
-    /// All of it.
+    /// The sum of all credits.
     pub total: Credit,
     /// The first lines that do not count.
     pub refused: Vec<Refused>,
-    /// How many there are.
+    /// Number of lines that do not count.
     pub refused_count: u64,
-    /// Lines that say again what another says.
+    /// Lines that repeat another line.
     pub repeated: u64,
     seen: HashSet<ReceiptHash>,
 }
@@ -324,10 +327,10 @@ impl Account {
     }
 }
 
-/// Reads and checks everything that a folder keeps. Blocking.
+/// Reads and checks all files of a folder. Blocking.
 ///
 /// # Errors
-/// When a file cannot be read. A folder that is not there keeps nothing.
+/// When a file cannot be read. A missing folder counts as empty.
 pub fn read(folder: &Path, nodes: &[NodeId], since: Option<Day>) -> io::Result<Account> {
     let mut account = Account::default();
     if !folder.exists() {

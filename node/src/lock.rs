@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, going on after a panic elsewhere: every critical section leaves its data whole, and a panic ends
-/// the process anyway.
+/// Locks even after a panic elsewhere: every critical section leaves its data valid, and a panic ends the
+/// process anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

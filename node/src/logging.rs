@@ -1,7 +1,8 @@
-//! The log of the process, and what a crash may leave behind: its reason, and never memory.
+//! The process's log and its crash policy: a crash reveals its reason, never memory.
 //!
-//! Called by `main` and the daemon, once each. Lines go to standard error. Libraries are held at warnings whatever
-//! the level, so that a debug log holds what this program chose to say, which is never text of a conversation.
+//! `main` and the daemon call it, once each. Lines go to standard error. Libraries log only warnings and
+//! errors at every level. So a debug log contains only this program's own messages, which never include
+//! conversation text.
 
 use std::{
     any::Any,
@@ -22,16 +23,16 @@ use crate::{
     journal::JOURNAL_OPENING,
 };
 
-/// Exit code of a process that ended by a panic: a fault in the program.
+/// Exit code after a panic: a bug in the program.
 pub const PANIC_EXIT_CODE: i32 = 101;
-/// Threads whose panics are caught by their owner and fail one job only.
+/// Threads whose owner catches their panics; such a panic fails one job only.
 const CAUGHT_THREADS: [&str; 2] = ["engine-", JOURNAL_OPENING];
-/// Our own crates, which the level is for.
+/// This project's crates; the log level applies to them.
 const OURS: [&str; 5] = ["baton_node", "baton_mesh", "baton_walrus_client", "baton_proto", "baton_keys"];
-/// Longest reason of a panic that is written.
+/// Maximum length of a panic's reason in the log.
 const MAX_REASON_BYTES: usize = 512;
 
-/// Whether to write colours: on a terminal, unless `NO_COLOR` is set.
+/// Whether to use colours: on a terminal, unless `NO_COLOR` is set.
 #[must_use]
 pub fn colour_on_stderr() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -55,12 +56,12 @@ pub fn start(level: LogLevel, format: LogFormat) {
         LogFormat::Compact => lines.with_target(false).without_time().boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    // Fails only where a log was started before, as a test may have.
+    // Fails only if a log exists already, as in tests.
     let _ = Registry::default().with(lines.with_filter(filter)).try_init();
 }
 
-/// Forbids core dumps and, on Linux, reading the process's memory by others of the same user: both would hold keys
-/// and conversations. A system that refuses is told of, not fatal.
+/// Forbids core dumps and, on Linux, reads of the process's memory by the same user's processes. Both would
+/// expose keys and conversations. If the system refuses, the log says so and the process continues.
 pub fn forbid_memory_dumps() {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     if let Err(error) = setrlimit(Resource::Core, none) {
@@ -75,8 +76,8 @@ pub fn forbid_memory_dumps() {
     }
 }
 
-/// Makes a panic end the process with its reason, whichever task it happens in: a node that goes on with a task
-/// missing would fail in ways that nobody can explain. Engine threads catch theirs, and are only reported.
+/// Makes a panic in any task end the process with its reason. A node with a missing task would fail in ways
+/// that are hard to explain. Engine threads catch their panics, which are only logged.
 pub fn end_on_panic() {
     panic::set_hook(Box::new(|info| {
         let thread = thread::current();
@@ -99,7 +100,8 @@ pub fn end_on_panic() {
     }));
 }
 
-/// What a panic says, but for the text that failed string slices quote: that may be a conversation's.
+/// The panic's message without quoted text. Failed string slices quote text that may come from a
+/// conversation.
 fn reason(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");

@@ -1,8 +1,9 @@
-//! A few counts in a file of their own: how much another file held when it was last flushed. A file that lost its end has
-//! fewer than its mark says, and is noticed by that; by itself it would look whole.
+//! A mark: a small file with counts of another file's contents at its last flush. If the other file loses its
+//! end, it has fewer items than the mark says. Without the mark it would look complete.
 //!
-//! The mark is written after the file that it counts was flushed, and not flushed itself: it may be behind that file, never
-//! ahead of it. It has two slots with checksums that are written in turn, so a crash leaves at least one of them whole.
+//! The mark is written after the flush of the counted file, and is not flushed itself. So it may be behind
+//! that file, never ahead of it. It has two slots with checksums, written in turn, so a crash leaves at least
+//! one of them whole.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,20 +18,20 @@ use baton_keys::files::replace_private;
 pub(crate) const MARK_COUNTS: usize = 2;
 const MAGIC: &[u8; 8] = b"bmark-1\n";
 const CHECKSUM_BYTES: usize = 16;
-/// Magic, number of the write, counts, checksum.
+/// Layout: magic, number of the write, counts, checksum.
 const SLOT_BYTES: usize = 8 + 8 + 8 * MARK_COUNTS + CHECKSUM_BYTES;
 
-/// The counts, in an order that their owner knows.
+/// The counts; the owner defines their order.
 pub(crate) type Counts = [u64; MARK_COUNTS];
 
-/// What a mark said when it was opened.
+/// Content of a mark at opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastMark {
-    /// There was none.
+    /// There is no mark.
     Missing,
-    /// It is damaged itself.
+    /// The mark itself is damaged.
     Damaged,
-    /// The file held at least so much.
+    /// Minimum counts of the file.
     Counts(Counts),
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What a mark says. Blocking.
+    /// Reads a mark. Blocking.
     ///
     /// # Errors
     /// The file system's.
@@ -54,7 +55,7 @@ impl Mark {
         }
     }
 
-    /// Makes a mark with these counts, in place of one that is there; flushed. Blocking.
+    /// Creates a mark with these counts and replaces an existing one; flushed. Blocking.
     ///
     /// # Errors
     /// The file system's.
@@ -64,7 +65,7 @@ impl Mark {
         Ok(Self { file, writes: 2 })
     }
 
-    /// Writes the counts, unflushed. Blocking, for as long as a write to memory takes.
+    /// Writes the counts, unflushed. Blocking, but only for a write to memory.
     ///
     /// # Errors
     /// The file system's.
@@ -116,7 +117,7 @@ mod tests {
             assert_eq!(Mark::read(&path).unwrap(), LastMark::Counts([count, 5]));
         }
         let whole = fs::read(&path).unwrap();
-        // Whichever slot a crash tears, the other one says what was so before.
+        // A crash may tear either slot. The other slot still has the counts before it.
         for byte in 0..whole.len() {
             let mut torn = whole.clone();
             torn[byte] ^= 1;

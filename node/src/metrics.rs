@@ -1,7 +1,7 @@
-//! Counts of what the node does, in the OpenMetrics text form.
+//! Metrics of the node, in the OpenMetrics text format.
 //!
-//! The turn service reports through its observer, the store through [`WatchedStore`], the rest is looked at when somebody
-//! asks. Labels have few, fixed values: no session, peer or text ever becomes one.
+//! The turn service reports through its observer, the store through [`WatchedStore`]. The rest is read on
+//! request. Labels have few, fixed values; a session, peer or text never becomes a label.
 
 mod mesh;
 mod models;
@@ -39,10 +39,10 @@ type Labels2 = [(&'static str, &'static str); 2];
 type Count = Counter<u64, AtomicU64>;
 type Level = Gauge<i64, AtomicI64>;
 
-/// From a hundredth of a second, a cached answer of a small model, to five minutes, a long one of a large model.
+/// Buckets from 10 ms (a cached answer of a small model) to five minutes (a long answer of a large model).
 const SECONDS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
-/// What is read only when somebody asks.
+/// Figures that are read on request only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Snapshot {
     /// The mesh's counts.
@@ -51,11 +51,11 @@ pub struct Snapshot {
     pub peers_known: usize,
     /// Peers with a connection.
     pub peers_connected: usize,
-    /// Whether the store answered lately.
+    /// Whether the store answered recently.
     pub store_up: bool,
     /// Whether the node takes turns.
     pub ready: bool,
-    /// What the engine has to do, and what it holds.
+    /// The engine's load.
     pub engine: EngineLoad,
 }
 
@@ -74,7 +74,7 @@ pub struct TurnCounts {
     pub waiting: u64,
 }
 
-/// All counts of the process.
+/// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -122,7 +122,7 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    /// All counts at zero.
+    /// Creates all metrics at zero.
     #[must_use]
     pub fn new(slots: u32, queue: u32) -> Self {
         let mut metrics = Self {
@@ -288,7 +288,7 @@ impl Metrics {
         registry.register("build", "The program", build);
     }
 
-    /// A series that appears only with its first event hides the rate of that event.
+    /// Creates each series at zero. A series that first appears with its first event hides that event's rate.
     fn begin_at_zero(&self) {
         for outcome in ["committed", "abandoned"] {
             drop(self.turns.get_or_create(&[("outcome", outcome)]));
@@ -328,7 +328,7 @@ impl Metrics {
         }
     }
 
-    /// Everything, as OpenMetrics text.
+    /// All metrics, as OpenMetrics text.
     #[must_use]
     pub fn render(&self, now: &Snapshot, uptime: Duration) -> String {
         self.store_up.set(now.store_up.into());
@@ -369,14 +369,14 @@ impl Metrics {
         self.recent.speed(Instant::now())
     }
 
-    /// A call of the store ended; `bytes` went up or down with it.
+    /// A store call ended. `bytes` went up for a put, down otherwise.
     pub(crate) fn store_called(&self, call: &'static str, result: &'static str, bytes: usize) {
         self.store_calls.get_or_create(&[("call", call), ("result", result)]).inc();
         let direction = if call == "put" { "up" } else { "down" };
         self.store_bytes.get_or_create(&[("direction", direction)]).inc_by(bytes as u64);
     }
 
-    /// Spans were sent to the collector, not taken by it (failed), or dropped since too many waited.
+    /// Spans were sent to the collector, failed there, or were dropped because the queue was full.
     pub(crate) fn spans_ended(&self, result: &'static str, count: usize) {
         self.spans.get_or_create(&[("result", result)]).inc_by(count as u64);
     }
@@ -397,7 +397,7 @@ fn source_name(source: BlobSource) -> &'static str {
     }
 }
 
-/// Resident memory of this process, where the system says it (Linux).
+/// Resident memory of this process, if the system reports it (Linux).
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;

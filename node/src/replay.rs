@@ -1,7 +1,8 @@
-//! Computing a disclosed turn again, and comparing it with what its receipt is bound to.
+//! Replay: recomputes a disclosed turn and compares it with its receipt.
 //!
-//! The node's own engine gives the same bits for the same model, tokens and seed, so whoever has a turn's texts, settings
-//! and receipt can find out whether its answer is what the model gives. Deciding is pure; [`replay`] asks an engine.
+//! The native engine gives the same bits for the same model, tokens and seed. So anyone with a turn's texts,
+//! settings and receipt can check that the model gives its answer. Decisions are pure; only [`replay`] runs
+//! an engine.
 
 use baton_keys::session::RecordKey;
 use baton_proto::{
@@ -22,56 +23,57 @@ use crate::{
     turn::{generate::with_calls, tally::Tally, window},
 };
 
-/// Tokens that an answer which ended by itself may have had beyond those that were shown: those of a stop string, of
-/// which each has at least a byte.
+/// Allowance for unshown tokens of an answer that ended by itself: the tokens of a stop string, each at least
+/// one byte.
 const UNSHOWN_TOKENS: u32 = 512;
 
-/// What came of it.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The model gives this very answer, token by token.
+    /// The model gives the same answer, token by token.
     Same {
         /// Tokens of the answer.
         tokens: u32,
     },
-    /// It gives another.
+    /// The model gives a different answer.
     Different {
-        /// The first token whose text is another, counted from 0; none if only the tokens that spell the text differ.
+        /// The first token with different text, counted from 0. `None` if only the tokens differ, not the
+        /// text.
         token: Option<u32>,
     },
-    /// It cannot be said.
+    /// The turn cannot be replayed.
     NotReplayable(NotReplayable),
 }
 
-/// Why a turn cannot be computed again.
+/// Why a turn cannot be recomputed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReplayable {
-    /// The turn is not in what was disclosed.
+    /// The export does not contain the turn.
     #[error("turn {0} is not in the export")]
     NoTurn(u64),
-    /// What is needed of the turn was not disclosed.
+    /// The export lacks a necessary part of the turn.
     #[error("the export has no {0} of the turn: a client that began the turn itself exports it")]
     Undisclosed(&'static str),
     /// The turn has no answer.
     #[error("the turn has no answer of a model")]
     NoAnswer,
-    /// Another engine than the node's own.
+    /// The answer came from an engine other than the native one.
     #[error("the answer came from {0}, of which nobody knows what it computed")]
     Engine(&'static str),
-    /// The memory items are missing, or others.
+    /// The memory items are missing or different.
     #[error(
         "the receipt is bound to the memory items used, {wanted} in number, and not to the {given} given: --memory names their file"
     )]
     Memory {
-        /// Items that the answer was made with.
+        /// Number of items in the answer's prompt.
         wanted: u16,
-        /// Items that were given.
+        /// Number of items given.
         given: usize,
     },
-    /// The schema is missing, or another.
+    /// The schema is missing or different.
     #[error("the answer follows a JSON schema that was not given, or another was: --schema names its file")]
     Schema,
-    /// Another model than the engine's.
+    /// The engine serves another model.
     #[error("the answer is of model {wanted}, and this is {here}")]
     Model {
         /// The receipt's.
@@ -79,12 +81,12 @@ pub enum NotReplayable {
         /// The engine's.
         here: ModelId,
     },
-    /// The window of the turn is no longer one that this engine takes.
+    /// This engine no longer accepts the turn's window.
     #[error("the engine refuses what the node was asked: {0}")]
     Refused(String),
 }
 
-/// A turn that can be computed again.
+/// A turn that can be recomputed.
 pub struct Task {
     prompt: Prompt,
     sampling: engine::Sampling,
@@ -96,11 +98,12 @@ pub struct Task {
 }
 
 impl Task {
-    /// Puts together what the node was asked in turn `seq`: `turns` as [`baton_proto::export::open`] verified them, and what
-    /// no export holds, the memory items and the text of a JSON schema.
+    /// Reconstructs the node's prompt in turn `seq`. `turns` come verified from
+    /// [`baton_proto::export::open`]. No export contains the memory items and the text of a JSON schema, so
+    /// the caller provides them.
     ///
     /// # Errors
-    /// [`NotReplayable`], if something is missing or is not what the receipt is bound to.
+    /// [`NotReplayable`], if a part is missing or does not match the receipt.
     pub fn new(
         turns: &[OpenTurn],
         seq: u64,
@@ -152,7 +155,7 @@ impl Task {
         self.receipt.model
     }
 
-    /// Tokens that the receipt says the prompt had.
+    /// Tokens of the prompt according to the receipt.
     #[must_use]
     pub const fn input_tokens(&self) -> u32 {
         self.receipt.tokens.input
@@ -163,7 +166,7 @@ fn prompt_item(item: &MemoryItem) -> prompt::MemoryItem {
     prompt::MemoryItem { provenance: item.source.clone(), text: item.text.clone() }
 }
 
-/// The items that the receipt is bound to.
+/// The memory items to which the receipt commits.
 fn memory_used<'a>(
     turn: &OpenTurn,
     receipt: &Receipt,
@@ -178,7 +181,7 @@ fn memory_used<'a>(
     }
 }
 
-/// The history that was in the prompt.
+/// The history in the prompt.
 fn window(turns: &[OpenTurn], turn: &OpenTurn, receipt: &Receipt) -> Vec<prompt::TurnText> {
     let before: Vec<HistoryTurn> = turns
         .iter()
@@ -192,17 +195,17 @@ fn window(turns: &[OpenTurn], turn: &OpenTurn, receipt: &Receipt) -> Vec<prompt:
 
 fn settings(sampling: &Sampling, receipt: &Receipt, finish: FinishReason) -> engine::Sampling {
     let output = receipt.tokens.output;
-    // An answer that was cut off had all the tokens it might have.
+    // An answer that was cut off used all its tokens.
     let cut = finish == FinishReason::Length;
     let max_tokens = if cut { output.max(1) } else { output.saturating_add(UNSHOWN_TOKENS) };
-    // What is reported of tokens does not change them.
+    // The reporting of log probabilities does not change the tokens.
     engine::Sampling { logprobs: 0, ..engine::Sampling::asked(sampling, max_tokens) }
 }
 
-/// Computes a turn again, and stops at the first difference.
+/// Recomputes a turn, and stops at the first difference.
 ///
 /// # Errors
-/// The engine's, where they say nothing of the turn: it is shut down, busy, or broken.
+/// The engine's errors that say nothing about the turn: it is shut down, busy, or broken.
 pub async fn replay(engine: &dyn Engine, task: &Task) -> Result<Verdict, EngineError> {
     let here = engine.info().model_id;
     if here != task.receipt.model {

@@ -1,9 +1,9 @@
-//! The turn service: everything between an accepted substream and its last frame.
+//! The turn service: handles an accepted substream up to its last frame.
 //!
-//! It owns admission, the turns that run, the reply logs that streams follow, the blob cache and the tasks that
-//! store blobs. `main` builds it from [`ServiceDeps`] and runs it; the turn itself is in [`crate::turn`]. It keeps no
-//! table of sessions: what it remembers is the journal, and any other node can serve the next turn. It must never
-//! write text of a conversation anywhere but into a sealed record or a sealed reply.
+//! It owns admission, the running turns, the reply logs for streams, the blob cache and the tasks that store
+//! blobs. `daemon` builds it from [`ServiceDeps`] and runs it; [`crate::turn`] handles the turn itself. It
+//! keeps no table of sessions: its only memory is the journal, and any other node can serve the next turn.
+//! Conversation text may leave it only in a sealed record or a sealed reply.
 
 mod audit;
 pub(crate) mod connection;
@@ -43,47 +43,47 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// What a service is made of.
+/// The dependencies of a service.
 pub struct ServiceDeps {
     /// The models served here.
     pub engines: Vec<Arc<dyn Engine>>,
-    /// Where blobs are stored and read.
+    /// The blob store.
     pub store: Arc<dyn BlobStore>,
-    /// Where heads are found for requests without a locator.
+    /// Head index for requests without a locator.
     pub heads: Option<Arc<dyn HeadIndex>>,
     /// The node's keys.
     pub identity: Arc<dyn NodeIdentity>,
-    /// What was promised and signed.
+    /// The journal of promises and signatures.
     pub journal: Journal,
-    /// Bounds.
+    /// The limits.
     pub limits: ServiceLimits,
     /// The wall clock.
     pub clock: ClockMs,
-    /// Where counts go.
+    /// Receiver of counts.
     pub observer: Arc<dyn ServiceObserver>,
-    /// Other nodes, asked for blobs that the store does not have yet.
+    /// The mesh, for blobs that the store does not have yet.
     pub peers: Option<MeshHandle>,
-    /// Shortens session ids in logs.
+    /// Key of session pseudonyms in logs.
     pub log_key: LogKey,
-    /// Where to stop a turn, for tests that kill the process.
+    /// Pause points of a turn, for tests that kill the process.
     pub pause: PausePoints,
-    /// Where traces of turns go.
+    /// Receiver of turn traces.
     pub telemetry: Telemetry,
 }
 
-/// What is under way in a service.
+/// Work in progress of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Turns that wait, run or are being signed.
     pub turns: usize,
-    /// Blobs that are being stored; they are in the journal until they are.
+    /// Blobs that are being stored. The journal has them until then.
     pub storing: usize,
 }
 
-/// Why a service ended other than by being told to.
+/// Why a service ended without a shutdown request.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// A task panicked; its own message stands in the log. The process should end.
+    /// A task panicked; the log has its message. The process should end.
     #[error("a task of the turn service panicked; see the message before")]
     TaskPanicked,
     /// The journal cannot be read or written.
@@ -98,13 +98,13 @@ pub struct NodeService {
 }
 
 impl NodeService {
-    /// A service; nothing runs yet.
+    /// Creates a service without starting it.
     #[must_use]
     pub fn new(deps: ServiceDeps) -> Self {
         Self::offering(deps, None)
     }
 
-    /// A service that embeds texts too; nothing runs yet.
+    /// Creates a service that also embeds texts, without starting it.
     #[must_use]
     pub fn offering(deps: ServiceDeps, embeddings: Option<EmbeddingModel>) -> Self {
         let now_ms = (deps.clock)();
@@ -147,31 +147,31 @@ impl NodeService {
         Self { core: Arc::new(core) }
     }
 
-    /// Takes no new turns from now on, or takes them again. Those that were admitted are finished either way, and what is
-    /// asked about turns is answered.
+    /// Stops or resumes the admission of new turns. Admitted turns finish in any case, and status requests
+    /// are answered.
     pub fn hold_turns(&self, hold: bool) {
         self.core.held.store(hold, Ordering::Relaxed);
     }
 
-    /// What is under way.
+    /// Work in progress.
     #[must_use]
     pub fn work(&self) -> Work {
         Work { turns: self.core.turns.len(), storing: self.core.storing.len() }
     }
 
-    /// Requests for embeddings that run and that wait.
+    /// Running and waiting embedding requests.
     #[must_use]
     pub fn embeddings_load(&self) -> (usize, usize) {
         self.core.embedding.as_ref().map(Embedding::load).unwrap_or_default()
     }
 
-    /// Serves until `shutdown`, then refuses new turns, lets running ones finish within
-    /// [`ServiceLimits::drain_grace`], ends the others, and joins every task. Also drains when the mesh stops.
+    /// Serves until `shutdown` or until the mesh stops. Then it refuses new turns, lets running ones finish
+    /// within [`ServiceLimits::drain_grace`], ends the others, and joins every task.
     ///
-    /// First it stores again what the journal holds unstored from an earlier run.
+    /// Before serving, it resumes storing the unstored blobs of an earlier run.
     ///
     /// # Errors
-    /// [`ServiceError`]; the process should end then, with a failure.
+    /// [`ServiceError`]; the process should then end with a failure.
     pub async fn run(self, mut incoming: Incoming, shutdown: CancellationToken) -> Result<(), ServiceError> {
         storing::store_again(&self.core).await?;
         loop {
@@ -188,8 +188,8 @@ impl NodeService {
         self.drain(incoming).await
     }
 
-    /// Serves one substream in a task of its own. [`NodeService::run`] does this for every accepted one; a
-    /// simulation may call it with streams of its own.
+    /// Serves one substream in its own task. [`NodeService::run`] calls it for every accepted substream; a
+    /// simulation may call it with its own streams.
     pub fn serve(&self, stream: TurnStream) {
         let task = connection::serve(self.core.clone(), stream);
         self.core.connections.spawn(watched(self.core.panicked.clone(), task));
@@ -217,7 +217,7 @@ impl NodeService {
         };
         drop(incoming);
         if finished {
-            // The last frames are still on their way, and a store that answers soon is worth a wait.
+            // The last frames are still in transit, and blobs may soon be stored: both deserve a short wait.
             let rest = async {
                 core.connections.wait().await;
                 core.storing.wait().await;
@@ -226,7 +226,7 @@ impl NodeService {
         }
         core.ending.cancel();
         core.turns.wait().await;
-        // What ended just now has a last frame to say so.
+        // Turns that just ended still send a last frame.
         let _ = tokio::time::timeout(limits::LAST_FRAMES_WAIT, core.connections.wait()).await;
         core.closing.cancel();
         core.connections.wait().await;

@@ -1,11 +1,11 @@
-//! Traces of turns for a collector that speaks OpenTelemetry's protocol (OTLP over HTTP): what each step of a turn
-//! took, and how it ended.
+//! Traces of turns for an OpenTelemetry collector (OTLP over HTTP): the duration and the outcome of each step
+//! of a turn.
 //!
-//! The turn service begins a `TurnTrace` for each admitted turn; `export` sends what ended. A span says names of
-//! fixed lists, counts, times, and the name that stands for a session in this process's log; there is no way to put
-//! a text, a key or an id into one. Nothing here holds a turn up: a span that ended is put into a bounded queue, or
-//! dropped where that is full. Traces begin and end on this node: no trace context is taken from a peer or sent to
-//! one, which would tie turns together.
+//! The turn service begins a `TurnTrace` for each admitted turn; `export` sends ended spans. A span contains
+//! names from fixed lists, counts, times, and the session's log pseudonym. Its interface admits no text, key
+//! or ID. Tracing never delays a turn: ended spans go into a bounded queue, and are dropped when it is full.
+//! Traces begin and end on this node. Trace contexts are never exchanged with peers, because they would link
+//! turns together.
 
 mod export;
 
@@ -27,10 +27,10 @@ pub use export::{About, Exporter, TelemetryError, start};
 
 use crate::{lock::lock, metrics::Metrics};
 
-/// How a span ended whose end nobody saw: its turn was stopped, or failed on the way.
+/// Outcome of a span without a recorded end: its turn was stopped, or failed before that.
 const UNFINISHED: &str = "unfinished";
 
-/// Where traces go: a queue to the exporter, or nowhere.
+/// The queue to the exporter, or none.
 #[derive(Clone, Default)]
 pub struct Telemetry(Option<Arc<Sink>>);
 
@@ -42,7 +42,7 @@ struct Sink {
 
 impl Sink {
     fn put(&self, span: SpanData) {
-        // An exporter that has ended counts as one that is behind.
+        // An ended exporter counts like a slow one.
         if self.queue.try_send(span).is_err() {
             self.metrics.spans_ended("dropped", 1);
         }
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// The trace of a turn that came at `arrived`; `session` makes the name that stands for its session in logs.
+    /// The trace of a turn that arrived at `arrived`. `session` returns the session's log pseudonym.
     pub(crate) fn turn(&self, arrived: Instant, session: impl FnOnce() -> String) -> TurnTrace {
         let live = self.0.as_ref().map(|sink| {
             let named = KeyValue::new("baton.session", session());
@@ -73,7 +73,7 @@ impl Telemetry {
     }
 }
 
-/// What the spans of one turn share.
+/// State shared by the spans of one turn.
 struct Live {
     sink: Arc<Sink>,
     trace: TraceId,
@@ -88,7 +88,7 @@ struct Told {
     outcome: &'static str,
 }
 
-/// A span that ended.
+/// An ended span.
 struct Ended {
     name: &'static str,
     kind: SpanKind,
@@ -144,21 +144,21 @@ impl TurnTrace {
         Phase(open)
     }
 
-    /// A step that is over, told afterwards.
+    /// Records a step that is already over.
     pub(crate) fn past(&self, name: &'static str, from: Instant, to: Instant) {
         if let Some(live) = &self.0 {
             live.past(name, live.root, from, to);
         }
     }
 
-    /// Notes a count at the turn.
+    /// Adds a count to the turn.
     pub(crate) fn count(&self, name: &'static str, count: u64) {
         if let Some(live) = &self.0 {
             lock(&live.told).facts.push(number(name, count));
         }
     }
 
-    /// Says how the turn ended: `committed`, or the name of an error code.
+    /// Sets the outcome of the turn: `committed`, or the name of an error code.
     pub(crate) fn outcome(&self, outcome: &'static str) {
         if let Some(live) = &self.0 {
             lock(&live.told).outcome = outcome;
@@ -203,7 +203,7 @@ impl Drop for TurnTrace {
     }
 }
 
-/// A step of a turn under way. Dropping it ends it as unfinished; it may outlive its turn.
+/// A step in progress. Dropping it ends it as unfinished. It may outlive its turn.
 pub(crate) struct Phase(Option<Open>);
 
 struct Open {
@@ -216,12 +216,12 @@ struct Open {
 }
 
 impl Phase {
-    /// A step that nobody traces.
+    /// A step without a trace.
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// Says that the step waits for somebody else's answer.
+    /// Marks the step as waiting for another party.
     pub(crate) fn asking(mut self) -> Self {
         if let Some(open) = &mut self.0 {
             open.kind = SpanKind::Client;
@@ -229,7 +229,7 @@ impl Phase {
         self
     }
 
-    /// Notes a count.
+    /// Adds a count.
     pub(crate) fn count(mut self, name: &'static str, count: u64) -> Self {
         if let Some(open) = &mut self.0 {
             open.facts.push(number(name, count));
@@ -237,14 +237,14 @@ impl Phase {
         self
     }
 
-    /// A part of it that is over.
+    /// Records a finished part of the step.
     pub(crate) fn past(&self, name: &'static str, from: Instant, to: Instant) {
         if let Some(open) = &self.0 {
             open.live.past(name, open.id, from, to);
         }
     }
 
-    /// Does the step's work; its end is the step's.
+    /// Runs the step's work, and ends the step with it.
     pub(crate) async fn around<T>(
         self,
         work: impl Future<Output = Result<T, ErrorCode>>,
@@ -262,7 +262,7 @@ impl Phase {
         }
     }
 
-    /// Ends the step with a word of a fixed list.
+    /// Ends the step with an outcome from a fixed list.
     pub(crate) fn end_as(mut self, outcome: &'static str, failed: bool) {
         if let Some(open) = self.0.take() {
             open.end(outcome, failed);

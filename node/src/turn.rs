@@ -1,7 +1,8 @@
-//! One turn, from its request to its last frame. `run` is the spine and reads like a list; each step is a module.
+//! One turn, from its request to its last frame. `run` is the spine and reads like a list; each step is a
+//! module.
 //!
-//! Called by the service for every turn request. Before Accepted a refusal is one plain frame; after it everything
-//! travels sealed. Nothing signed leaves before it is in the journal.
+//! The service calls it for every turn request. Before Accepted, a refusal is one plain frame; after it,
+//! everything is sealed. Every signed message is in the journal before it leaves.
 
 mod admission;
 pub(crate) mod blobs;
@@ -46,24 +47,25 @@ use crate::{
 use admission::{Admitted, Again, Ticket};
 use events::Events;
 
-/// How long a turn without any reader keeps its slot while others wait for one: a retry of the same request comes sooner.
+/// How long a turn without a reader keeps its slot while others wait. A retry of the same request arrives
+/// sooner.
 const CROWDED_GRACE: Duration = Duration::from_secs(1);
 
-/// What a request holds once it is opened.
+/// The contents of an opened request.
 pub(crate) struct Opened {
     /// Keys, messages, sampling.
     pub(crate) payload: Payload,
-    /// Seals the reply.
+    /// Secret that seals the reply.
     pub(crate) secret: TurnSecret,
     /// Memory items that a relayer added, best first.
     pub(crate) memory: Vec<MemoryItem>,
-    /// Most tokens that they may take.
+    /// Token limit of the memory items.
     pub(crate) memory_tokens: u32,
-    /// What the answer must satisfy.
+    /// Constraint on the answer.
     pub(crate) constraint: Option<Constraint>,
 }
 
-/// Serves a turn request on its substream. The turn itself is a task of its own, which the stream follows.
+/// Serves a turn request on its substream. The turn runs as its own task, and the stream follows it.
 pub(crate) async fn serve(
     core: &Arc<Core>,
     stream: TurnStream,
@@ -95,7 +97,8 @@ pub(crate) async fn serve(
     reply.attach().follow(stream, core.limits.reader_stall).await
 }
 
-/// Answers a turn that was sealed before: the same link and receipt under a fresh nonce, without its tokens.
+/// Answers for a turn that was sealed earlier: the same link and receipt under a fresh nonce, without its
+/// tokens.
 fn answer_again(core: &Core, again: &Again) -> Result<Arc<Reply>, ErrorCode> {
     let (_, secret) = again.payload.open(&again.exchange, &again.auth)?;
     core.observer.turn_attached();
@@ -129,7 +132,7 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
             core.note_refusal(&ticket.charge.who(), refusal.code);
             tracing::debug!(session, code = refusal.code.name(), "a turn was refused");
             drop(place);
-            // A log of one frame cannot be full.
+            // A log with one frame cannot be full.
             let _ = job.reply.push(&refusal.frame());
             return;
         }
@@ -140,16 +143,16 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
         code = stopped(&core, &job) => Err(code),
         answered = answer(&core, &ticket, &place, &opened, &mut events, &trace) => answered,
     };
-    // The engine is free for the next turn, however long this one's blob takes to be stored.
+    // Frees the engine for the next turn, however long the storing of this blob takes.
     drop(place);
-    // From here on the turn is not stopped: what is signed is journaled, and what is journaled is sent.
+    // From here on the turn is not stopped: signed means journaled, and journaled means sent.
     let committed = match answered {
         Ok(answered) => commit::commit(&core, &ticket, &opened, answered, &mut events, &trace).await,
         Err(code) => Err(code),
     };
-    // A reply that is full or already ended has nobody left to tell.
+    // A full or ended reply has no reader left.
     let _ = committed.or_else(|code| events.fail(code));
-    // Whoever hears of the end finds the session free.
+    // When a client sees the end, the session must already be free.
     drop(ticket);
     if let Err(code) = committed {
         core.observer.failed(code);
@@ -160,14 +163,14 @@ async fn run(core: Arc<Core>, ticket: Ticket, place: Arc<Place>, trace: TurnTrac
     core.observer.load(running, waiting);
 }
 
-/// Waits for a reason to end a turn that is not sealed yet.
+/// Waits for a reason to end an unsealed turn.
 async fn stopped(core: &Core, job: &Job) -> ErrorCode {
     tokio::select! {
         () = core.ending.cancelled() => ErrorCode::Busy,
         () = job.stop.cancelled() => {
             if job.is_aborted() { ErrorCode::Aborted } else { ErrorCode::Busy }
         }
-        // A turn that a test stops stays stopped, also without a reader.
+        // A turn that a test paused stays paused, even without a reader.
         () = left(core, job), if !core.pause.is_set() => {
             core.observer.abandoned();
             ErrorCode::Busy
@@ -175,14 +178,15 @@ async fn stopped(core: &Core, job: &Job) -> ErrorCode {
     }
 }
 
-/// Waits until nobody has read a turn for its grace; while others wait for slots, for a moment of it.
+/// Waits until a turn had no reader for its grace period, or for a shorter time if others wait for slots.
 async fn left(core: &Core, job: &Job) {
     let grace = core.limits.attach_grace;
     let moment = grace.min(CROWDED_GRACE);
     let began = Instant::now();
     loop {
         job.reply.abandoned(moment).await;
-        // Whoever never read counts from the beginning; one who came back and went begins a new grace.
+        // Without any reader so far, the grace period starts at the beginning. A reader that leaves starts a
+        // new one.
         let unread = job.reply.unread_for().unwrap_or_else(|| began.elapsed());
         let (_, waiting) = core.slots.load();
         if waiting > 0 || unread >= grace {
@@ -191,8 +195,8 @@ async fn left(core: &Core, job: &Job) {
     }
 }
 
-/// Opens the request, notes it in the journal, and says Accepted. `None` when it turns out to be sealed already
-/// and was answered.
+/// Opens the request, records it in the journal, and sends Accepted. `None` if the turn was already sealed;
+/// then it is answered.
 async fn accept(
     core: &Arc<Core>,
     ticket: &Ticket,
@@ -219,7 +223,7 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     let (payload, secret) = ticket.payload.open(&ticket.exchange, auth)?;
     match Definitions::pinned(&payload.system) {
         None => return Err(ErrorCode::PayloadRejected),
-        // Another node may have a model that takes them.
+        // Another node may have a model with tools.
         Some(Some(_)) if !ticket.engine.takes_tools() => return Err(ErrorCode::ModelUnavailable),
         Some(_) => {}
     }
@@ -235,11 +239,11 @@ fn open(core: &Core, ticket: &Ticket) -> Result<Opened, ErrorCode> {
     }
     let fence = opened.payload.grant.record_key.record_key().memory_fence();
     let forged = |item: &MemoryItem| item.text.contains(&fence) || item.source.contains(&fence);
-    // Nobody can guess the fence, so an item that has it comes from somebody who was granted this turn's key.
+    // The fence cannot be guessed. An item with the fence comes from a party with this turn's key.
     if opened.memory.iter().any(forged) { Err(ErrorCode::MemUnauthorized) } else { Ok(opened) }
 }
 
-/// Whatever is wrong with an envelope has one of its own codes.
+/// Maps each envelope error to one of the memory codes.
 fn memory_code(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::MemExpired | ErrorCode::MemTooLarge => code,
@@ -248,7 +252,7 @@ fn memory_code(code: ErrorCode) -> ErrorCode {
     }
 }
 
-/// Everything up to the finished answer.
+/// Produces the finished answer.
 async fn answer(
     core: &Arc<Core>,
     ticket: &Ticket,
@@ -260,13 +264,13 @@ async fn answer(
     let ready = async {
         wait_for_slot(core, place, events).await?;
         let hold = model::hold(&ticket.engine, place).await?;
-        // Where the model had to be waited for, the slot was somebody else's meanwhile.
+        // During a wait for the model, another turn may have taken the slot.
         wait_for_slot(core, place, events).await?;
         Ok::<_, ErrorCode>(hold)
     };
     let hold = trace.phase("queue").around(ready).await?;
     let answering = answer_in_slot(core, ticket, (place, &hold), opened, events, trace);
-    // A slow model, store or reader may not hold a slot for ever.
+    // A slow model, store or reader must not hold a slot for ever.
     timeout(core.limits.max_turn_time, answering).await.unwrap_or(Err(ErrorCode::QuotaExceeded))
 }
 
@@ -315,7 +319,7 @@ async fn wait_for_slot(core: &Core, place: &Place, events: &mut Events) -> Resul
     let (running, waiting) = core.slots.load();
     core.observer.load(running, waiting);
     if waited {
-        // From here on the client counts how long the first token takes.
+        // From here on the client measures the time to the first token.
         events.send(ReplyEvent::Waiting(0))?;
     }
     Ok(())

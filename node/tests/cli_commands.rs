@@ -1,4 +1,4 @@
-//! The commands of `baton-node` as a person types them: what they print, what they leave, how they end.
+//! The commands of `baton-node`: their output, their files, their exit codes.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 

@@ -1,4 +1,4 @@
-//! `baton-node config` and `baton-node models` as a person types them.
+//! `baton-node config` and `baton-node models` on the command line.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -44,7 +44,7 @@ fn the_effective_configuration_says_where_each_value_comes_from() {
         "{line}"
     );
     assert!(!said.contains("abc") && said.contains("#threads ="), "{said}");
-    // It is a configuration that holds the same.
+    // The output is an equivalent configuration.
     let again = home.path().join("again.toml");
     fs::write(&again, &said).unwrap();
     let words = ["config", "show", "--config", again.to_str().unwrap()];
@@ -140,7 +140,7 @@ fn models_are_hashed_again_and_removed_unless_they_are_in_use() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
-/// A server that gives `first` bytes of each answer and then says nothing more; what was asked for comes out.
+/// A server that sends `first` bytes of each answer and then stalls. The receiver gets its requests.
 fn stalling_server(first: usize) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/model.whl", listener.local_addr().unwrap());
@@ -169,7 +169,8 @@ fn stalling_server(first: usize) -> (String, Receiver<String>) {
 }
 
 fn write_script(path: &Path, text: &str) {
-    // By a process of its own: a file that is open for writing here cannot be run by a process that another test begins.
+    // Written by another process: a file that is open for writing here cannot be executed by another test's
+    // process.
     let script = "printf '%s' \"$1\" > \"$2\" && chmod 755 \"$2\"";
     let status = std::process::Command::new("/bin/sh")
         .args(["-c", script, "sh", text, path.to_str().unwrap()])
@@ -196,7 +197,7 @@ fn a_killed_download_is_gone_on_with_and_seen_in_the_list() {
         let mut command = baton_node(home.path(), &["models", "pull", "smollm2-135m-instruct"]);
         let mut child = command.env("PATH", &path).spawn().unwrap();
         assert_eq!(asked.recv_timeout(Duration::from_secs(60)).unwrap(), expected);
-        // Written behind the server's back, so there is nothing else to wait for.
+        // Written behind the server's back, so only the file's size shows progress.
         while fs::metadata(&part).map_or(0, |metadata| metadata.len()) < SENT as u64 {
             std::thread::sleep(Duration::from_millis(5));
         }

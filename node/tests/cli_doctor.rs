@@ -1,4 +1,4 @@
-//! `baton-node doctor`: each thing that can be wrong is made wrong, and found by its code.
+//! `baton-node doctor`: each test causes a problem and expects its code.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -30,7 +30,7 @@ use store::Store;
 
 const SHARDS: u16 = 10;
 
-/// What it found: exit code, `CODE` of each finding that is not mended, and all of it.
+/// The findings: exit code, the `CODE` of each unfixed finding, and the whole report.
 fn doctor(home: &Path, words: &[&str]) -> (i32, Vec<String>, Value) {
     let words = [&["doctor", "--json"], words].concat();
     let output = output(home, &words);
@@ -45,7 +45,7 @@ fn doctor(home: &Path, words: &[&str]) -> (i32, Vec<String>, Value) {
     (code, codes, all)
 }
 
-/// A node that needs nobody: no model, no peers, ports of its own choice.
+/// A standalone node: no model, no peers, ports chosen by the system.
 const ALONE: [&str; 8] =
     ["--engine", "echo", "--mdns", "false", "--listen", "/ip4/127.0.0.1/tcp/0", "--admin", "127.0.0.1:0"];
 
@@ -59,7 +59,7 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     let same = [&same[..], &["--publisher", &store.url, "--bootstrap", &bootstrap]].concat();
     let run = [&["run", "--json", "--admin", "127.0.0.1:0"], &same[..]].concat();
     let mut node = Node::spawn(&mut baton_node(home.path(), &run));
-    // Its first look at the store may not be over.
+    // Its first probe of the store may be unfinished.
     let began = std::time::Instant::now();
     while !output(home.path(), &["status", "--admin", node.admin()]).status.success() {
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "the node does not get ready");
@@ -67,7 +67,7 @@ async fn a_healthy_node_with_store_and_peers_has_no_problem() {
     let ask = [&same[..], &["--admin", node.admin()]].concat();
     let (code, codes, all) = doctor(home.path(), &ask);
     assert_eq!(code, 0, "{all}");
-    // What a node for tests is told of: no backup, the echo engine, this machine only.
+    // The findings of every test node: no backup, the echo engine, this machine only.
     assert_eq!(codes, ["D109", "D409", "D603"], "{all}");
     let seen = all["checks"].to_string();
     for part in [
@@ -141,11 +141,11 @@ fn ports_of_others_and_a_node_that_cannot_be_asked_are_found() {
     let stranger = Node::start(other.path(), &[]);
     let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", stranger.admin()]);
     assert!(codes.contains(&"D504".to_owned()), "{codes:?}");
-    // Our own node runs, and is asked at the wrong place.
+    // Our own node runs, but at another admin address.
     let node = Node::start(home.path(), &[]);
     let codes = found(&["--listen", "/ip4/127.0.0.1/tcp/0", "--admin", &admin]);
     assert!(codes.contains(&"D505".to_owned()), "{codes:?}");
-    // It is not ready, since no store answers; and does not listen where it should by now.
+    // It is not ready, since no store answers. It also misses a configured listen address.
     let codes = found(&["--listen", "/ip4/127.0.0.1/udp/0/quic-v1", "--admin", node.admin()]);
     assert!(codes.contains(&"D503".to_owned()) && codes.contains(&"D901".to_owned()), "{codes:?}");
 }
@@ -180,12 +180,12 @@ fn models_that_are_missing_damaged_or_unreadable_are_found() {
     let file = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
     fs::write(&file, "half").unwrap();
     assert!(found(&[]).contains(&"D403".to_owned()));
-    // The right size, and only zeros.
+    // The right size, but only zeros.
     fs::File::create(&file).unwrap().set_len(98_362_432).unwrap();
     assert!(found(&[]).contains(&"D403".to_owned()));
 }
 
-/// A server that gives every request this answer.
+/// A server that answers every request with `head`.
 fn answering(head: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -259,7 +259,7 @@ fn a_broken_configuration_is_told_whole() {
     assert_eq!((code, codes.join(" ").as_str()), (1, "D101 D101"), "{all}");
     let (code, codes, all) = doctor(home.path(), &["--config", "/nowhere/node.toml"]);
     assert_eq!((code, codes.join(" ").as_str()), (1, "D101"), "{all}");
-    // Wrong together, though nothing of it is in a file.
+    // The flags conflict, although no file contains them.
     let (code, codes, _) = doctor(home.path(), &["--engine", "proxied"]);
     assert_eq!((code, codes.join(" ").as_str()), (1, "D101"));
 }

@@ -50,7 +50,7 @@ async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_ag
         failure(&mut baton_node(home.path(), &["drain", "--admin", &admin, "--wait", "--timeout", "0"]));
     assert!(code == 1 && said.contains("still being finished"), "{said}");
 
-    // Reading goes on beside the wait: a reader that stalls would hold the turn.
+    // Reads during the wait: a stalled reader would hold the turn.
     let (rest, waited) = tokio::join!(turn.finish(), {
         let mut command = baton_node(home.path(), &["drain", "--admin", &admin, "--wait"]);
         async { tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap() }
@@ -58,7 +58,7 @@ async fn a_drained_node_finishes_its_turns_sends_new_ones_away_and_takes_them_ag
     assert_eq!(begun.text + &rest.text, "echo: one two three four five six");
     assert!(rest.committed);
     assert!(waited.status.success() && text(&waited.stdout).starts_with("drained: no turn is left"));
-    // What is known of a turn is still told.
+    // Status requests are still answered.
     assert!(client.status(&turn).await.is_ok());
 
     let status = json(home.path(), &["drain", "--admin", &admin, "--cancel", "--json"]);

@@ -1,4 +1,4 @@
-//! `baton-node keys`: what is shown, what is never shown, and what becomes of a node.
+//! `baton-node keys`: its output, its secrecy, and its effect on a node.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -127,7 +127,7 @@ fn nobody_is_asked_where_nobody_can_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     let home = tempfile::tempdir().unwrap();
-    // No store answers, so there is nothing to wait for at the end.
+    // No store answers, so the shutdown need not wait.
     let mut node = Node::start(home.path(), &["--drain-seconds", "1"]);
     let client = Client::of(&node.ready).await;
     let before = client.record().await;
@@ -139,7 +139,7 @@ async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     for old in &before.keys {
         assert!(!after.keys.iter().any(|new| new.key == old.key));
     }
-    // One that still seals to the old key is told to look again.
+    // A client that still seals to the old key must fetch the new record.
     let late = client.ask_with(&before, "sealed to a key that is gone").await.finish().await;
     assert_eq!(late.code, Some(ErrorCode::KxExpired));
     assert!(client.ask("sealed to the new one").await.finish().await.committed);
@@ -147,7 +147,7 @@ async fn new_exchange_keys_hold_at_once_in_a_running_node() {
     assert!(code == 1 && said.contains("drain --wait"), "{said}");
     node.stop();
 
-    // And in a node that does not run.
+    // The same with a stopped node.
     let rotated = json(home.path(), &["keys", "rotate", "--json"]);
     assert_eq!(rotated["running_node"], false);
     let shown = json(home.path(), &["keys", "show", "--json"]);
@@ -170,7 +170,7 @@ fn a_new_identity_sets_the_old_key_aside() {
     let mut node = Node::start(home.path(), &[]);
     assert_eq!(node.ready["node"], rotated["node"]);
     node.stop();
-    // The old key is a key file as any other: it can be a node again elsewhere.
+    // The old key is an ordinary key file: another directory can become that node.
     let other = tempfile::tempdir().unwrap();
     let back = json(other.path(), &["keys", "restore", rotated["set_aside"].as_str().unwrap(), "--json"]);
     assert_eq!(back["node"], old);

@@ -1,4 +1,4 @@
-//! `baton-node models add` and `models pull` as a person types them: licences, files of this machine, files of a hub.
+//! `baton-node models add` and `models pull` on the command line: licences, local files, hub files.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -34,7 +34,7 @@ fn listed(home: &Path) -> Value {
 #[test]
 fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     let home = tempfile::tempdir().unwrap();
-    // Nobody is at a terminal here. No Python: what would be fetched cannot be.
+    // There is no terminal. There is no Python either, so nothing can be fetched.
     let pull = ["models", "pull", "gemma3-270m"];
     let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
     assert_eq!(code, 2, "{said}");
@@ -48,7 +48,7 @@ fn a_licence_is_shown_and_nothing_is_fetched_before_it_is_accepted() {
     assert!(code == 5 && said.contains("install Python 3"), "{said}");
     let noted: Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
     assert_eq!(noted["licence"], "Gemma Terms of Use");
-    // It is not asked for again.
+    // The second run does not request acceptance.
     let (code, said) = failure(baton_node(home.path(), &pull).env("PATH", "/nowhere"));
     assert!(code == 5 && !said.contains("Full text"), "{said}");
 }
@@ -67,7 +67,7 @@ fn a_file_of_this_machine_is_added_checked_verified_and_removed() {
     let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
     assert_eq!(verified["models"][0]["right"], true);
 
-    // A file that is changed is found.
+    // Detects a changed file.
     let inside = home.path().join(".cache/baton/models/My-model.gguf");
     fs::remove_file(&inside).unwrap();
     fs::write(&inside, [model(), vec![1]].concat()).unwrap();
@@ -100,7 +100,7 @@ fn a_model_that_a_node_serves_is_not_removed_whatever_computes_it() {
     let run =
         ["run", "--json", "--mdns", "false", "--listen", "/ip4/127.0.0.1/tcp/0", "--admin", "127.0.0.1:0"];
     let mut node = Node::spawn(&mut baton_node(home.path(), &[&run[..], &["--model", "general"]].concat()));
-    // It was named to that node alone: the configuration has another model.
+    // Only that node serves it; the configuration has another model.
     let config = home.path().join("elsewhere.toml");
     fs::write(&config, format!("admin = \"{}\"\n", node.admin())).unwrap();
     let remove = ["models", "rm", "general"];
@@ -127,7 +127,7 @@ fn a_file_that_lies_is_refused_with_what_is_wrong() {
     assert_eq!(listed(home.path())["own"], serde_json::json!([]));
 }
 
-/// A hub of one file, for as long as the test's process lives.
+/// A hub with one file, which lives as long as the test's process.
 fn hub(content: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -182,7 +182,7 @@ fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start(
     assert!(output(home.path(), &["models", "add", file.to_str().unwrap()]).status.success());
     let run =
         ["run", "--admin", "none", "--listen", "/ip4/127.0.0.1/tcp/0", "--mdns", "false", "--model", "tiny"];
-    // 1,024 megabytes of keys and values, and a file of less than one.
+    // 1,024 megabytes of keys and values, and a file below one megabyte.
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "100"]].concat()));
     assert!(
@@ -192,7 +192,7 @@ fn a_model_that_never_fits_and_one_that_is_named_twice_are_refused_at_the_start(
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--more-models", "tiny"]].concat()));
     assert!(code == 2 && said.contains("named twice"), "{said}");
-    // It fits, and is no model that answers.
+    // It fits the budget, but has no usable weights.
     let (code, said) =
         failure(&mut baton_node(home.path(), &[&run[..], &["--model-memory-mb", "2000"]].concat()));
     assert!(code == 5 && said.contains("cannot load the model tiny"), "{said}");

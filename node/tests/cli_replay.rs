@@ -1,8 +1,8 @@
-//! `baton-node replay`: a conversation that was recorded once is computed again, and what was changed in it is named.
+//! `baton-node replay`: recomputes a recorded conversation, and names each change in it.
 //!
-//! `data/replay` was made by two nodes on the default model (`testnet/examples/record_replay.rs`): greedy and drawn tokens, a
-//! schema, memory, an edit, stop strings. Its answers are what the engine has to give for ever: a change
-//! of their bits makes every receipt that was signed before worthless.
+//! Two nodes made `data/replay` on the default model (`testnet/examples/record_replay.rs`): greedy and drawn
+//! tokens, a schema, memory, an edit, stop strings. The engine must give these answers for ever: a change of
+//! their bits makes all earlier receipts worthless.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -37,10 +37,10 @@ const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/sch
 const MEMORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/memory.json");
 /// The turn with memory.
 const REMEMBERED: u64 = 3;
-/// A turn whose tokens were drawn.
+/// A turn with drawn tokens.
 const DRAWN: u64 = 1;
 
-/// Where the model is, or is fetched to; `replay` gets the folder by its option.
+/// The model folder, also the target of a fetch; `replay` gets it by its option.
 fn models() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -118,7 +118,7 @@ fn a_turn_is_named_by_number_or_receipt_and_what_was_not_disclosed_is_said() {
     assert!(code == 1 && said.contains("does not verify"), "{said}");
 }
 
-/// The turn with a receipt that says something else; nothing looks at who signed it.
+/// The turn with an altered receipt under a new key; replay does not check the signer.
 fn with_receipt(mut turn: OpenTurn, change: impl FnOnce(&mut Receipt)) -> OpenTurn {
     let mut receipt = Receipt::clone(turn.receipt.as_ref().unwrap());
     change(&mut receipt);
@@ -156,7 +156,7 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
         other => panic!("{other:?}"),
     };
     let tokens = whole(DRAWN).await;
-    // In its words, in its end, and in how it was drawn.
+    // Changes of its words, its end, and its drawing.
     assert!(
         matches!(verdict(&answer, DRAWN).await, Verdict::Different { token: Some(at) } if at > 0 && at < tokens)
     );
@@ -164,12 +164,12 @@ async fn an_answer_that_the_model_does_not_give_is_different_where_it_departs() 
     assert_eq!(verdict(&longer, DRAWN).await, Verdict::Different { token: Some(tokens) });
     let seed = |turn: &mut OpenTurn| turn.sampling.as_mut().unwrap().seed += 1;
     assert!(matches!(verdict(&seed, DRAWN).await, Verdict::Different { token: Some(at) } if at < tokens));
-    // Other words before it, which the receipt of this turn is not bound to, but its link is.
+    // Other words in an earlier turn. The receipt of this turn does not commit to them, but its link does.
     let mut turns = turns();
     turns[0].record.messages[0].text.push_str(" Speak of fish.");
     let task = Task::new(&turns, DRAWN, &[], None).unwrap();
     assert!(matches!(replay(&engine, &task).await.unwrap(), Verdict::Different { .. }));
-    // The same words of other tokens.
+    // The same words from other tokens.
     let spelled = |turn: &mut OpenTurn| {
         *turn = with_receipt(turn.clone(), |receipt| receipt.audit_root.0[0] ^= 1);
     };

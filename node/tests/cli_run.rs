@@ -1,4 +1,4 @@
-//! `baton-node run` as a process: what it prints for programs, whom it answers, what it logs, how it ends.
+//! `baton-node run` as a process: its events, its answers, its log, its shutdown.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -53,7 +53,7 @@ fn embeddings_are_offered_where_the_operator_says_so() {
     assert!(listed.contains("all-minilm-l6-v2") && listed.contains("embeddings: "), "{listed}");
 }
 
-/// The words of a node whose store the test names.
+/// The arguments of a node whose store the test provides.
 fn without_publisher<'a>() -> impl Iterator<Item = &'a str> {
     let place = ECHO.iter().position(|word| *word == "--publisher").unwrap();
     ECHO.into_iter().take(place).chain(ECHO.into_iter().skip(place + 2))
@@ -244,7 +244,7 @@ async fn a_second_signal_ends_it_at_once() {
     let mut turn = client.ask("slow").await;
     assert!(turn.read_until(|reply| reply.accepted).await.accepted);
     node.signal(Signal::TERM);
-    // Two signals that come together may be taken as one.
+    // Two simultaneous signals may arrive as one.
     wait_until_draining(&node).await;
     node.signal(Signal::INT);
     let (code, log) = node.wait();
@@ -272,7 +272,7 @@ async fn pauses_at_the_step_that_it_is_told() {
     assert_eq!(node.event(), serde_json::json!({ "event": "paused", "step": "mid-token" }));
 }
 
-/// The node's files may grow to 640 KiB, and then every write fails, as on a full disk.
+/// Limits the node's files to 640 KiB. Then every write fails, as on a full disk.
 const FULL_DISK: &str = "trap '' XFSZ; ulimit -f 640; exec \"$0\" \"$@\"";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,7 +283,7 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     command.env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
     let mut node = Node::spawn(&mut command);
     let client = Client::of(&node.ready).await;
-    // One word for the echo engine, and tens of kilobytes for the journal.
+    // One word for the echo engine, tens of kilobytes for the journal.
     let text = "x".repeat(40_000);
     let mut committed = 0;
     let mut turn = client.ask(&text).await;
@@ -297,7 +297,7 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
         turn = client.ask(&text).await;
     };
     assert!(committed > 0 && lost.accepted && lost.code == Some(ErrorCode::Internal), "{lost:?}");
-    // What was signed for that turn is in the node's memory and not on its disk: nobody gets to see it.
+    // The signatures of that turn are in the node's memory but not on its disk, so they stay hidden.
     assert_eq!(client.status(&turn).await.unwrap_err(), ErrorCode::Internal);
     let again = client.ask_again(&mut turn).await;
     assert!(!again.committed && again.code == Some(ErrorCode::Internal), "{again:?}");
@@ -311,7 +311,7 @@ async fn on_a_full_disk_it_refuses_turns_says_why_and_loses_none() {
     assert!(log.contains("the journal failed") && log.contains("check the disk"), "{log}");
     assert!(!log.contains("panicked"), "{log}");
 
-    // With space again, it goes on, and what it signed is still there to be stored.
+    // With space again the node continues, and the signed turns are still there to be stored.
     let mut node = Node::start(home.path(), &[]);
     let client = Client::of(&node.ready).await;
     assert!(client.ask("and on").await.finish().await.committed);

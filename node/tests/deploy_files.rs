@@ -1,4 +1,4 @@
-//! The files for operators in `scripts/deploy`: what they name must exist.
+//! The operator files in `scripts/deploy`: everything they name must exist.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -16,7 +16,7 @@ fn file(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap()
 }
 
-/// Every name that `/metrics` may show a sample under.
+/// Every sample name in `/metrics`.
 fn samples() -> BTreeSet<String> {
     let text = Metrics::new(1, 1).render(&Snapshot::default(), Duration::ZERO);
     let mut names = BTreeSet::new();
@@ -34,7 +34,7 @@ fn samples() -> BTreeSet<String> {
     names
 }
 
-/// The metrics that a text names.
+/// The metrics named in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let words = text.split(|letter| !letters(letter));
@@ -101,7 +101,7 @@ fn services_and_containers_set_only_options_that_there_are() {
     }
 }
 
-/// Systemd's own check, where there is one; the program that the unit starts need not be installed.
+/// Runs systemd's own check, if systemd is there. The unit's program need not be installed.
 #[test]
 fn systemd_has_nothing_to_say_against_the_unit() {
     let home = tempfile::tempdir().unwrap();

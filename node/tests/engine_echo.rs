@@ -1,4 +1,4 @@
-//! The echo engine keeps the contract that every engine has.
+//! The echo engine fulfils the contract of every engine.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 

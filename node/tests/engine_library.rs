@@ -1,4 +1,4 @@
-//! Models that a general library computes, by the same door as all others.
+//! Models computed by a general library, through the same interface as all others.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
@@ -109,7 +109,7 @@ async fn schemas_stops_and_cancels_are_those_of_every_model() {
     assert_eq!(read(handle).await.unwrap().finish, Some(FinishReason::Cancelled));
     let most = engine.generate(job(&"so ".repeat(400), 9)).unwrap();
     assert!(matches!(read(most).await, Err(EngineError::ContextOverflow { limit: 1_024, .. })));
-    // What runs is counted after each step: the end is heard a moment before.
+    // The load is counted after each step, so the end arrives a moment earlier.
     let idle = || (engine.load().running, engine.load().waiting) == (0, 0);
     let counted = async {
         while !idle() {
@@ -138,7 +138,7 @@ fn what_the_library_would_pass_over_is_refused_and_its_memory_is_reckoned_with()
     // Embeddings as single-precision numbers.
     assert_eq!(shape.library_bytes, Some(72 * 64 * 4));
     assert_eq!(shape.footprint(1), shape.file_bytes + 72 * 64 * 4 + (1 << 20));
-    // And what has two bytes in the file takes four.
+    // Weights with two bytes in the file take four.
     let half = small::Small { dtype: DType::F16, ..small::Small::new("phi3") };
     let half = Shape::read(&config(&folder, &half.writer()).model_path).unwrap();
     assert_eq!(

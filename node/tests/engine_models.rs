@@ -1,4 +1,4 @@
-//! The catalogue: what it holds and what it refuses.
+//! The catalogue: its contents and its refusals.
 
 use baton_node::models::{BUILT_IN_CATALOGUE, Catalogue, DEFAULT_MODEL, ModelError};
 

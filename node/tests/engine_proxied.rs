@@ -1,4 +1,4 @@
-//! The proxied engine against a real HTTP server that speaks, or breaks, the chat-completions protocol.
+//! The proxied engine against a real HTTP server that follows, or breaks, the chat-completions protocol.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
@@ -40,7 +40,7 @@ struct Script {
 struct Server {
     address: SocketAddr,
     script: Script,
-    /// Feeds the answer's body; closed when the server has dropped the response.
+    /// Feeds the answer's body; closed once the server has dropped the response.
     feed: mpsc::Sender<Option<String>>,
     task: JoinHandle<()>,
 }
@@ -160,7 +160,7 @@ async fn streams_an_answer_with_the_counts_as_reported() {
     let mut handle = engine.generate(job()).unwrap();
     server.feed.send(Some(chunk("Hel"))).await.unwrap();
     assert!(matches!(handle.next().await, Some(EngineEvent::Started { .. })));
-    // Slow: the first piece arrives while the server has not even said the second.
+    // Slow: the first piece arrives before the server has sent the second.
     let first = EngineEvent::Token { index: 0, ids: vec![], text: "Hel".into(), logprobs: vec![] };
     assert_eq!(handle.next().await, Some(first));
     for piece in [chunk("lo"), FINISH.into(), USAGE.into(), DONE.into()] {
@@ -219,7 +219,7 @@ async fn calls_that_come_in_parts_become_text_that_reads_as_calls() {
             ],
             ("I look.", vec![weather.clone(), call("now", "{}")]),
         ),
-        // Whole calls, without saying which.
+        // Whole calls without an index.
         (
             vec![part(None, Some("now"), "{}"), part(None, Some("now"), r#"{"a":1}"#)],
             ("", vec![call("now", "{}"), call("now", r#"{"a": 1}"#)]),
@@ -233,7 +233,7 @@ async fn calls_that_come_in_parts_become_text_that_reads_as_calls() {
         let said = read_answer(&text, |_| false);
         assert_eq!((said.content.as_str(), said.calls), (content, calls), "{text}");
     }
-    // What a model wrote for arguments that is none is text, not lost.
+    // Invalid arguments from a model become text, and are not lost.
     let pieces = [&part(Some(0), Some("now"), "{\"a\": "), CALLED, DONE];
     let (text, _) = answered(StatusCode::OK, texts(&pieces)).await;
     assert!(text.contains("{\"a\": ") && read_answer(&text, |_| true).calls.is_empty());

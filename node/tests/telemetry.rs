@@ -1,5 +1,5 @@
-//! Traces of turns as a collector gets them from a running `baton-node`: which spans, what is in them, and that a
-//! collector in trouble disturbs nothing.
+//! Traces of turns at a collector of a running `baton-node`: the spans, their contents, and turns undisturbed
+//! by a failing collector.
 
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing where it must fails there")]
 
@@ -33,7 +33,7 @@ use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use turn::{Client, SHARDS};
 
-/// A collector in this process: it keeps what it is sent.
+/// A collector in this process, which stores its requests.
 struct Collector {
     url: String,
     bodies: watch::Receiver<Vec<Bytes>>,
@@ -76,7 +76,7 @@ fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     attributes.iter().map(|one| (one.key.clone(), text(one))).collect()
 }
 
-/// A node with a store that answers, and traces that go to `endpoint`.
+/// A node with a working store, and with traces to `endpoint`.
 async fn node(home: &Path, endpoint: &str, more: &[&str]) -> (Node, DropGuard) {
     let shards = ShardCount::new(SHARDS).unwrap();
     let config = EmbeddedConfig { shards, ..EmbeddedConfig::new(home.join("store")) };
@@ -169,7 +169,7 @@ async fn a_turn_that_fails_says_so_by_its_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_gone_or_silent_disturbs_no_turn_and_is_told_of_once() {
-    // Takes connections and never answers.
+    // Accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_url = format!("http://{}", silent.local_addr().unwrap());
     for (endpoint, complaints) in [("http://127.0.0.1:9", 1), (silent_url.as_str(), 0)] {
@@ -180,7 +180,7 @@ async fn a_collector_that_is_gone_or_silent_disturbs_no_turn_and_is_told_of_once
             assert!(client.ask(text).await.finish().await.committed, "{endpoint}");
         }
         if complaints > 0 {
-            // The first batch goes out two seconds after its first span; the end brings the second one.
+            // The first batch leaves two seconds after its first span; the shutdown sends the second.
             wait_for(&node, "baton_spans_total{result=\"failed\"} ", |count| count > 0).await;
             assert!(client.ask("four").await.finish().await.committed);
         }
@@ -195,7 +195,7 @@ async fn a_collector_that_is_gone_or_silent_disturbs_no_turn_and_is_told_of_once
     }
 }
 
-/// Waits until the metric with this beginning of a line has such a value.
+/// Waits until the metric with this line prefix has such a value.
 async fn wait_for(node: &Node, line: &str, enough: impl Fn(u64) -> bool) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let end = Instant::now() + Duration::from_secs(30);

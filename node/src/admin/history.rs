@@ -1,7 +1,7 @@
-//! The node's last ten minutes, in memory only: one sample a second, the oldest forgotten first.
+//! The node's last ten minutes, in memory only: one sample a second. The oldest sample goes first.
 //!
-//! The admin port takes the samples and gives them out; the status page plots them. Counts are totals since the
-//! start, so that whoever misses some samples still has the right differences.
+//! The admin port takes and serves the samples; the status page plots them. Counts are totals since the
+//! start, so a reader that misses samples still gets correct differences.
 
 use std::{
     collections::VecDeque,
@@ -21,48 +21,49 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::Source;
 use crate::metrics::SourceCounts;
 
-/// How often a sample is taken: short answers take a few seconds.
+/// Time between samples. Short answers take a few seconds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Samples kept: ten minutes, under 100 KiB.
+/// Maximum number of samples: ten minutes, under 100 KiB.
 const KEPT_SAMPLES: usize = 600;
 
-/// The node at one moment.
+/// The node's figures at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Milliseconds since the start of the node.
     pub uptime_ms: u64,
-    /// Tokens made since then, also of turns that are not committed.
+    /// Tokens generated since the start, also in turns without a commit.
     pub tokens: u64,
     /// First tokens of committed turns.
     pub first_tokens: u64,
-    /// Milliseconds from admission to those, all together.
+    /// Sum of the milliseconds from admission to these first tokens.
     pub first_token_ms: u64,
-    /// Turns committed.
+    /// Committed turns.
     pub committed: u64,
-    /// Turns admitted and failed.
+    /// Admitted turns that failed.
     pub failed: u64,
-    /// Requests refused.
+    /// Refused requests.
     pub refused: u64,
-    /// Turns running at this moment.
+    /// Running turns at this moment.
     pub running: u64,
-    /// Turns waiting at this moment.
+    /// Waiting turns at this moment.
     pub waiting: u64,
-    /// Peers connected at this moment.
+    /// Connected peers at this moment.
     pub peers: u64,
 }
 
 /// The answer of `/status/history`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HistoryAnswer {
-    /// When the samples' clock began, in milliseconds since the Unix epoch: another value is another run of the node.
+    /// Start of the samples' clock, in milliseconds since the Unix epoch. A different value means a different
+    /// run of the node.
     pub started_ms: u64,
     /// Milliseconds between two samples.
     pub every_ms: u64,
-    /// Most samples that are kept.
+    /// Maximum number of samples.
     pub kept: usize,
-    /// Where blobs of histories came from, since the start.
+    /// Sources of history blobs, counted since the start.
     pub sources: Vec<SourceCounts>,
-    /// Samples, the oldest first.
+    /// Samples, oldest first.
     pub samples: Vec<Sample>,
 }
 
@@ -74,7 +75,7 @@ pub struct History {
 }
 
 impl History {
-    /// No samples yet. `started` is when the node began.
+    /// An empty history. `started` is the node's start time.
     #[must_use]
     pub fn new(started: SystemTime) -> Self {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -90,14 +91,15 @@ impl History {
         samples.push_back(sample);
     }
 
-    /// The samples later than `after`; all of them where it is later than the newest, as after a restart.
+    /// The samples after `after`. Returns all samples if `after` is later than the newest, as after a
+    /// restart.
     fn since(&self, after: u64) -> Vec<Sample> {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let unknown = samples.back().is_some_and(|newest| newest.uptime_ms < after);
         samples.iter().filter(|sample| unknown || sample.uptime_ms > after).copied().collect()
     }
 
-    /// Takes further samples for as long as it is polled.
+    /// Takes samples for as long as it is polled.
     pub(super) async fn watch(&self, source: &Source) -> Infallible {
         let mut ticks = interval_at(Instant::now() + SAMPLE_EVERY, SAMPLE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -108,15 +110,15 @@ impl History {
     }
 }
 
-/// Which samples are wanted.
+/// Query of `/status/history`.
 #[derive(Debug, Deserialize)]
 struct Wanted {
-    /// Only those after this many milliseconds of uptime.
+    /// Only samples after this uptime in milliseconds.
     #[serde(default)]
     after: u64,
 }
 
-/// `/status/history`.
+/// The route `/status/history`.
 pub(super) fn routes(source: Source, history: Arc<History>) -> Router {
     Router::new().route("/status/history", get(answer)).with_state((source, history))
 }

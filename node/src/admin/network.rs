@@ -1,29 +1,29 @@
-//! The node's place in the network, as `/status` shows it.
+//! The network part of `/status`.
 
 use serde::{Deserialize, Serialize};
 
-/// Most peers shown one by one; the counts are of all.
+/// Maximum number of listed peers; the counts cover all peers.
 pub const MAX_PEERS_SHOWN: usize = 128;
 
-/// Whether others can open connections to this node.
+/// Whether peers can open connections to this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nat {
-    /// Nobody has found out yet.
+    /// Not known yet.
     #[default]
     Unknown,
-    /// Others reach it.
+    /// Peers can reach it.
     Public,
-    /// It stands behind an address translation that lets nobody in by itself.
+    /// It is behind a NAT that admits no connection from outside.
     Private,
 }
 
-/// What a relay grants to one connection through it.
+/// Limits of a relay on one relayed connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayLimits {
-    /// Bytes in each direction; `None` where it sets no limit.
+    /// Bytes in each direction; `None` means no limit.
     pub bytes: Option<u64>,
-    /// Seconds; `None` where it sets no limit.
+    /// Seconds; `None` means no limit.
     pub seconds: Option<u64>,
 }
 
@@ -32,17 +32,17 @@ pub struct RelayLimits {
 pub struct PeerStatus {
     /// Its Ed25519 key, hex.
     pub node: String,
-    /// What it calls itself, unverified.
+    /// Its agent name, unverified.
     pub agent: Option<String>,
-    /// Where it was last met.
+    /// Address of its last connection.
     pub address: Option<String>,
     /// Whether a connection is open now.
     pub connected: bool,
-    /// Whether it says that it serves turns.
+    /// Whether it claims to serve turns.
     pub serves_turns: bool,
 }
 
-/// Connections now, and what is carried for others.
+/// Current connections, and relayed traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {
@@ -52,30 +52,30 @@ pub struct Traffic {
     pub quic: u64,
     /// Connections through a relay.
     pub relayed: u64,
-    /// Peers that others reach through this node.
+    /// Peers with a reservation on this node.
     pub reservations: u64,
-    /// Circuits between others that it carries.
+    /// Circuits that this node relays.
     pub circuits: u64,
-    /// Direct connections that came about by hole punching, since the start.
+    /// Direct connections by hole punching, since the start.
     pub holes_punched: u64,
-    /// Attempts at one that failed, since the start.
+    /// Failed hole punching attempts, since the start.
     pub holes_failed: u64,
 }
 
-/// The node's place in the network.
+/// The node's view of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStatus {
-    /// Whether others can open connections to it.
+    /// Whether peers can open connections to it.
     pub nat: Nat,
-    /// Addresses under which it is known or said to be reachable from outside.
+    /// External addresses, observed or configured.
     pub external_addrs: Vec<String>,
-    /// Relays through which others reach it.
+    /// Relays with a reservation of this node.
     pub relayed_via: Vec<String>,
-    /// What the narrowest of these grants to one connection.
+    /// Limits of the strictest of these relays.
     pub relay_limits: Option<RelayLimits>,
-    /// Connections now, and what is carried for others.
+    /// Current connections, and relayed traffic.
     #[serde(default)]
     pub traffic: Traffic,
-    /// Known peers, those with a connection first; at most [`MAX_PEERS_SHOWN`].
+    /// Known peers, connected ones first; at most [`MAX_PEERS_SHOWN`].
     pub peers: Vec<PeerStatus>,
 }

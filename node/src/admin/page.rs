@@ -1,4 +1,4 @@
-//! The status page: three files that ask for nothing but the admin port's own answers.
+//! The status page: three files that request only the admin port's own answers.
 
 use axum::{
     Router,
@@ -10,7 +10,7 @@ use axum::{
 const PAGE: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/app.js");
 const STYLE: &str = include_str!("page/style.css");
-/// Nothing but its own files and this port; no page may frame it.
+/// Allows only its own files and this port; no page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,4 +1,4 @@
-//! Asking a running node over its admin port: its status, and, with the token of its data directory, a change.
+//! Client of a node's admin port: reads its status, and changes it with the token of the data directory.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -11,33 +11,33 @@ use crate::{
     config::{AdminSetting, Settings},
 };
 
-/// Time for the whole answer; it comes from this machine.
+/// Timeout of the whole answer, which comes from this machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer: a status has some lines for each model, address and peer.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// Nobody listens there, or does not answer in time.
+    /// No process listens there, or it does not answer in time.
     #[error(
         "no node answers at {address} ({reason}); start one with `baton-node run`, or name its --admin address"
     )]
     Silent {
-        /// Where.
+        /// The admin address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Somebody else listens there.
+    /// Another program listens there.
     #[error("something else than a baton-node of this version answers at {0}")]
     Stranger(SocketAddr),
-    /// The node does not do it.
+    /// The node refuses the request.
     #[error("the node at {address} refuses: {said}")]
     Refused {
-        /// Where.
+        /// The admin address.
         address: SocketAddr,
-        /// What it said.
+        /// The node's message.
         said: String,
     },
 }
@@ -48,7 +48,7 @@ impl From<AskError> for Failure {
     }
 }
 
-/// Where the node's admin port is, by the configuration.
+/// The configured address of the node's admin port.
 pub(super) fn admin_address(settings: &Settings) -> Result<SocketAddr, Failure> {
     match settings.admin {
         AdminSetting::At(address) => Ok(address),
@@ -61,7 +61,7 @@ pub(super) fn admin_address(settings: &Settings) -> Result<SocketAddr, Failure> 
 
 /// The admin port of one node.
 pub(super) struct Admin {
-    /// Where.
+    /// Its address.
     pub(super) address: SocketAddr,
     client: Client,
 }
@@ -72,7 +72,7 @@ impl Admin {
         Ok(Self { address, client: client.map_err(|error| Failure::new(Exit::Failure, error))? })
     }
 
-    /// How the node is.
+    /// Requests the status.
     pub(super) async fn status(&self) -> Result<Status, AskError> {
         let (status, body) = self.send(self.client.get(format!("http://{}/status", self.address))).await?;
         if !status.is_success() {
@@ -81,7 +81,7 @@ impl Admin {
         serde_json::from_slice(&body).map_err(|_| AskError::Stranger(self.address))
     }
 
-    /// Asks for a change, and returns how the node is then.
+    /// Requests a change, and returns the status after it.
     pub(super) async fn change(&self, path: &str, token: &str) -> Result<Status, AskError> {
         let request = self.client.post(format!("http://{}{path}", self.address)).bearer_auth(token);
         let (status, body) = self.send(request).await?;
@@ -114,7 +114,7 @@ impl Admin {
     }
 }
 
-/// The token of the node whose data directory this is.
+/// The admin token in a node's data directory.
 pub(super) fn token(data_dir: &Path) -> Result<Zeroizing<String>, Failure> {
     let token = control::read_token(data_dir).map_err(|error| Failure::new(Exit::Storage, error))?;
     token.ok_or_else(|| {
@@ -128,7 +128,7 @@ pub(super) fn token(data_dir: &Path) -> Result<Zeroizing<String>, Failure> {
     })
 }
 
-/// Runs a command that waits for others on a runtime of its own.
+/// Runs an asynchronous command on its own runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::new(Exit::Failure, error))?.block_on(work)

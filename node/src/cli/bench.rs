@@ -1,4 +1,4 @@
-//! `baton-node bench`: how fast the engine computes a model on this machine.
+//! `baton-node bench`: measures the engine's speed with a model on this machine.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -32,7 +32,7 @@ Examples:
   baton-node bench --model smollm2-135m-instruct --threads 1,2 --prompt 512,1800 --gen 128 --batch 1,4,8 --json
   baton-node bench --model ./llama-3.2-1b.Q4_K_M.gguf --prompt 128 --gen 32 --batch 1";
 
-/// The most memory for keys and values of a measurement: more than that would measure the disk's swap space.
+/// Maximum memory for keys and values in a measurement. More would measure the swap space on disk.
 const MAX_KV_BYTES: usize = 32 << 30;
 
 #[derive(Args, Clone, Debug)]
@@ -97,7 +97,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     };
     let mut held = None;
     let mut show = |progress: Progress<'_>| {
-        // While the model is there: it is gone when all is measured.
+        // Reads the memory while the model is loaded; it is gone after the measurement.
         if let Progress::Case(_) = progress {
             held = memory();
         }
@@ -114,7 +114,7 @@ pub(super) fn run(args: BenchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file of a model: a path, or a name of the catalogue or of the model folder.
+/// The file of a model: a path, or a name in the catalogue or the model folder.
 pub(super) fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> {
     if name.contains(['/', '\\']) || Path::new(name).is_file() {
         return Ok(PathBuf::from(name));
@@ -135,7 +135,7 @@ pub(super) fn model_file(name: &str, folder: &Path) -> Result<PathBuf, Failure> 
     Err(Failure::text(Exit::Model, format!("there is no {}: {next}", path.display())))
 }
 
-/// Opens a model's file, and says how many bytes of keys and values the plan needs.
+/// Opens a model's file, and returns the bytes of keys and values for the plan.
 fn open(path: &Path, plan: &Plan) -> Result<(GgufFile, usize), Failure> {
     let failed = |error: LoadError| bench_failure(error.into(), path);
     let file = GgufFile::open(path).map_err(|error| failed(error.into()))?;
@@ -166,7 +166,7 @@ fn bench_failure(error: BenchError, path: &Path) -> Failure {
     Failure::new(exit, error)
 }
 
-/// What is shown while it goes on: a bar on a terminal, and lines of a table unless JSON is wanted.
+/// The progress display: a bar on a terminal, and lines of a table unless JSON is requested.
 struct Screen {
     bar: ProgressBar,
     table: bool,
@@ -209,7 +209,7 @@ impl Screen {
 
 fn as_line(case: &Case) -> String {
     let rate = |rate: &Rate| match rate.own {
-        // Of several threads one waits for the others: its own time says nothing.
+        // With several threads, the main thread waits for the others, so its own time is meaningless.
         Some(own) if case.threads == 1 => format!("{:.0} ({own:.0})", rate.median),
         _ => format!("{:.0}", rate.median),
     };

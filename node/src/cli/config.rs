@@ -1,4 +1,4 @@
-//! `baton-node config`: what holds, where it comes from, and what is wrong with a file.
+//! `baton-node config`: shows the effective settings with their origins, and the problems of a file.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! `baton-node doctor`: looks at everything that a node needs, names what is wrong, and what to do about it.
+//! `baton-node doctor`: checks everything that a node needs, and reports problems with their fixes.
 //!
-//! It asks the running node what only that knows, and looks at the rest itself. It changes nothing, but for permissions
-//! with `--fix`. Each subject is a module; what can be wrong is in `codes`.
+//! Some facts come from the running node; `doctor` checks the rest itself. It changes nothing, except
+//! permissions with `--fix`. Each subject is a module; `codes` lists all problems.
 
 mod codes;
 mod keys;
@@ -54,14 +54,14 @@ pub(super) struct DoctorArgs {
     offline: bool,
 }
 
-/// What is looked at.
+/// The subject of the checks.
 struct Subject {
     settings: Settings,
-    /// What the running node says, where it is this one.
+    /// Status of the running node, if it is this one.
     running: Option<Status>,
-    /// Another process has the data directory.
+    /// Another process uses the data directory.
     in_use: bool,
-    /// Somebody else answers at the admin address.
+    /// Another program answers at the admin address.
     stranger: Option<String>,
     fix: bool,
     offline: bool,
@@ -82,7 +82,7 @@ pub(super) fn run(args: DoctorArgs, matches: &ArgMatches) -> Result<(), Failure>
             }
             let settings = Settings::load(flags);
             if settings.is_err() {
-                // With the environment and the flags there may be fewer, but the first one is one in any case.
+                // Environment and flags may override some problems, but the first one remains.
                 for problem in Settings::examine(&path, &text.unwrap_or_default()) {
                     config.found(codes::CONFIG_BROKEN, problem.to_string());
                 }

@@ -1,4 +1,4 @@
-//! `baton-node drain`: no new turns, while those that were admitted are finished.
+//! `baton-node drain`: stops new turns while admitted ones finish.
 
 use std::{
     io::{self, Write as _},
@@ -18,9 +18,9 @@ use crate::{
     config::Settings,
 };
 
-/// How often the node is asked how far it is.
+/// Interval between status requests.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Answers in a row without a turn before the node counts as drained: a turn may just have been let in.
+/// Consecutive answers without a turn before the node counts as drained: a turn may just have been admitted.
 const QUIET_ANSWERS: u32 = 2;
 
 /// The arguments.
@@ -47,7 +47,7 @@ pub(super) fn run(args: DrainArgs) -> Result<(), Failure> {
     let admin = Admin::at(admin_address(&settings)?)?;
     let path = if args.cancel { control::CANCEL_DRAIN } else { control::DRAIN };
     block_on(async {
-        // Whether there is a node is told before what is missing for it.
+        // A missing node is reported before a missing token.
         admin.status().await?;
         let mut status = admin.change(path, &token(&settings.data_dir)?).await?;
         if args.wait {

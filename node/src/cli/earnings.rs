@@ -1,4 +1,4 @@
-//! `baton-node earnings`: what clients acknowledged, from the receipts that the node keeps. Reads files only, so it may run
+//! `baton-node earnings`: sums up acknowledged receipts from the ledger. Only reads files, so it may run
 //! beside the node.
 
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! `baton-node grants`: the issuer's side of quota grants. Nothing here talks to a node; a grant is a line of text that the
-//! operator gives to its user.
+//! `baton-node grants`: issues quota grants. Nothing here talks to a node; a grant is a line of text that the
+//! operator gives to a user.
 
 use std::{
     path::Path,
@@ -23,7 +23,7 @@ use crate::config::default_data_dir;
 
 /// The issuer's key in the data directory.
 const ISSUER_KEY_FILE: &str = "issuer.key";
-/// What an issuer's key file calls itself.
+/// The kind in an issuer's key file.
 const ISSUER_KEY_KIND: &str = "issuer";
 const HOUR_MS: u64 = 3_600_000;
 
@@ -85,7 +85,7 @@ fn give(issuer: &SecretSigningKey, args: &IssueArgs, json: bool) -> Result<(), F
         depth: args.depth,
     };
     let grant = Signed::sign(grant, issuer);
-    // What no node would take is not given out.
+    // A grant that all nodes would refuse is not issued.
     Signed::<QuotaGrant>::verify(grant.bytes().clone()).map_err(|code| {
         let most = MAX_QUOTA_CHAIN - 1;
         let text =

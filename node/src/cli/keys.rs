@@ -1,4 +1,4 @@
-//! `baton-node keys`: the node's identity and its exchange keys. What is secret is never shown.
+//! `baton-node keys`: the node's identity and its exchange keys. Shows no secret, except a backup's words.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Longest words about where a copy is.
+/// Maximum characters of a note about a copy's location.
 const MAX_PLACE_CHARS: usize = 1000;
 
 /// The arguments.
@@ -128,7 +128,7 @@ struct RotateArgs {
     json: bool,
 }
 
-/// What a node key is brought back from.
+/// Source for restoring a node key.
 enum Copy {
     File(PathBuf, Option<Zeroizing<String>>),
     Words(Zeroizing<String>),
@@ -317,7 +317,7 @@ fn bring_back(args: RestoreArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The data directory, unless a node uses it.
+/// The data directory; `None` if a node uses it.
 fn lock(folder: &Path) -> Result<Option<DataDir>, Failure> {
     match DataDir::lock(folder) {
         Ok(lock) => Ok(Some(lock)),
@@ -391,7 +391,7 @@ fn rotate_identity(args: RotateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Goes on only after a `yes`.
+/// Continues only after a `yes`.
 fn confirm(text: &str) -> Result<(), Failure> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {

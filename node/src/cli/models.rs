@@ -24,8 +24,8 @@ use crate::{
 pub(super) use args::ModelsArgs;
 use args::ModelsCommand;
 
-/// The model of embeddings that a node can offer. The catalogue of language models does not have it: its files are the
-/// relayer's too.
+/// The embedding model. It is not in the catalogue of language models, because the relayer uses the same
+/// files.
 const EMBEDDINGS: EmbeddingModel = embeddings::ALL_MINILM_L6_V2;
 
 pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
@@ -42,16 +42,16 @@ pub(super) fn run(args: ModelsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A model file that the catalogue does not know.
+/// A model file outside the catalogue.
 struct Own {
     name: String,
     path: PathBuf,
     bytes: u64,
-    /// Where it came from; nobody noted it of one that was put into the folder by hand.
+    /// Its origin; `None` for a file that was copied into the folder by hand.
     origin: Option<Origin>,
 }
 
-/// The files of the folder that are models of the operator's own.
+/// The operator's own model files in the folder.
 fn own_models(folder: &Path) -> Vec<Own> {
     let catalogue = Catalogue::built_in();
     let mut found: Vec<Own> = fs::read_dir(folder)
@@ -92,7 +92,7 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
     }
     let removed = if is_own {
         match (remove_own(name, folder), own) {
-            // Put into the folder by hand, under a name that `models add` does not give.
+            // Copied into the folder by hand, under a name that `models add` refuses.
             (Err(ModelError::Name { .. }), Some(Own { path, .. })) => {
                 fs::remove_file(&path).map(|()| true).map_err(|source| ModelError::Io { path, source })
             }
@@ -114,9 +114,9 @@ fn remove(settings: &Settings, name: &str, force: bool, json: bool) -> Result<()
     Ok(())
 }
 
-/// Who uses a model, in words.
+/// The user of a model, in words.
 fn user_of(settings: &Settings, name: &str) -> Option<String> {
-    // A node that does not answer uses none.
+    // A node that does not answer uses no model.
     let serving = ask::admin_address(settings).and_then(ask::Admin::at).ok().and_then(|admin| {
         let status = ask::block_on(async { Ok(admin.status().await?) }).ok()?;
         let of_files = [EngineKind::Native, EngineKind::Library, EngineKind::Embedding].map(EngineKind::name);
@@ -129,14 +129,14 @@ fn user_of(settings: &Settings, name: &str) -> Option<String> {
     serving.or_else(|| configured.then(|| "the configured model, which a start would fetch again".to_owned()))
 }
 
-/// A file that was hashed.
+/// A hashed file.
 struct Hashed {
     name: String,
     path: PathBuf,
-    /// The hash that it should have; nobody knows it of a file put into the folder by hand.
+    /// The expected hash; `None` for a file that was copied into the folder by hand.
     expected: Option<WeightsHash>,
     actual: WeightsHash,
-    /// What to do where it has another.
+    /// The remedy for a wrong hash.
     remedy: String,
 }
 
@@ -211,7 +211,7 @@ fn hash_listed(catalogue: &Catalogue, folder: &Path, name: &str) -> Result<Hashe
     Ok(Hashed { name: name.to_owned(), path, expected, actual, remedy: pull_again(name) })
 }
 
-/// The files of the model of embeddings.
+/// Hashes the files of the embedding model.
 fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
     let mut progress = Progress::of(EMBEDDINGS.name, EMBEDDINGS.bytes());
     let verified = embeddings::verify(EMBEDDINGS.name, folder, &mut |step| progress.show(step));
@@ -234,7 +234,7 @@ fn hash_embeddings(folder: &Path) -> Result<Vec<Hashed>, Failure> {
     Ok(hashed.collect())
 }
 
-/// What is there of the model of embeddings, in words; and its files of which anything is.
+/// The state of the embedding model in words, and its complete or partial files.
 fn embedding_state(folder: &Path) -> (String, Vec<ModelStatus>) {
     let mut files = embeddings::status(EMBEDDINGS.name, folder).unwrap_or_default();
     files.retain(|file| file.present_bytes.is_some() || file.partial_bytes > 0);
@@ -267,7 +267,7 @@ fn hash_own(own: &Own) -> Result<Hashed, Failure> {
     })
 }
 
-/// What replaces a model of the catalogue.
+/// The command that replaces a model of the catalogue.
 fn pull_again(name: &str) -> String {
     format!("`baton-node models pull {name}` replaces it")
 }
@@ -318,7 +318,7 @@ fn list(settings: &Settings, json: bool) {
     let width = names.map(str::len).max().unwrap_or(0).max(4);
     say(style.strong(&format!("{:width$}  {:>9}  {:19}  {}", "NAME", "SIZE", "STATE", "DESCRIPTION")));
     for model in &models {
-        // Padded before it is coloured: escapes have no width.
+        // Padding comes before colouring: escapes have no width.
         let state = format!("{:19}", state(model));
         let state = if model.is_installed() { style.good(&state) } else { state };
         let mark = if chosen.contains(&model.entry.name.as_str()) { " (configured)" } else { "" };

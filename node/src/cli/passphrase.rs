@@ -1,4 +1,4 @@
-//! Asking for passphrases: from a file, or on the terminal.
+//! Reads passphrases from a file or from the terminal.
 
 use std::{
     fs::File,
@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 
 use super::{Exit, Failure};
 
-/// Longest passphrase, far above any that is typed.
+/// Longest passphrase, far above any typed one.
 const MAX_BYTES: usize = 4096;
 
-/// A passphrase for something new, typed twice where it is typed.
+/// A new passphrase. At the terminal it must be typed twice.
 pub(super) fn new(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     if let Some(file) = file {
         return from_file(file);
@@ -26,7 +26,7 @@ pub(super) fn new(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     Ok(first)
 }
 
-/// The passphrase of something that exists.
+/// The passphrase of an existing file.
 pub(super) fn existing(file: Option<&Path>) -> Result<Zeroizing<String>, Failure> {
     file.map_or_else(|| ask("Passphrase: "), from_file)
 }
@@ -50,7 +50,7 @@ fn ask(prompt: &str) -> Result<Zeroizing<String>, Failure> {
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let failed =
         |error: io::Error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display()));
-    // With room for the longest: a text that grew would leave copies behind.
+    // Reserves the maximum size: a growing string would leave copies in memory.
     let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES + 1));
     if path == Path::new("-") {
         io::stdin().lock().take(MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `baton-node replay`: a disclosed turn computed again, and compared token by token.
+//! `baton-node replay`: recomputes a disclosed turn, and compares it token by token.
 
 use std::{
     collections::BTreeMap,
@@ -38,13 +38,13 @@ Examples:
   baton-node replay 4 --export conversation.json --memory memory.json --json
   baton-node replay 9f86d081 --export conversation.json --model ./llama-3.2-1b.Q4_K_M.gguf";
 
-/// The largest export that is read: the largest that a client writes.
+/// Largest accepted export; clients write no larger ones.
 const MAX_EXPORT_BYTES: u64 = 256 << 20;
-/// The largest file of memory that is read: that of a thousand turns and more.
+/// Largest accepted memory file: that of a thousand turns and more.
 const MAX_MEMORY_FILE_BYTES: u64 = 256 << 20;
-/// Bytes for keys and values: the window of one turn.
+/// Bytes for the keys and values of one turn's window.
 const KV_BYTES: usize = 8 << 30;
-/// Fewest digits of a receipt's hash that name it.
+/// Minimum digits of a receipt hash on the command line.
 const MIN_DIGITS: usize = 6;
 
 #[derive(Args, Clone, Debug)]
@@ -200,7 +200,7 @@ impl Bench {
     }
 }
 
-/// The memory items of turns.
+/// The memory items, by turn.
 fn memory_of(path: &Path) -> Result<BTreeMap<u64, Vec<MemoryItem>>, Failure> {
     let all: Result<Vec<ExportMemory>, _> = serde_json::from_str(&read(path, MAX_MEMORY_FILE_BYTES)?);
     let all =
@@ -208,7 +208,7 @@ fn memory_of(path: &Path) -> Result<BTreeMap<u64, Vec<MemoryItem>>, Failure> {
     Ok(all.into_iter().map(|one| (one.seq, one.items)).collect())
 }
 
-/// The turn that is meant.
+/// The sequence number of the named turn.
 fn turn_of(turns: &[OpenTurn], named: &str) -> Result<u64, Failure> {
     if let Ok(seq) = named.parse::<u64>()
         && turns.iter().any(|turn| turn.link.seq == seq)
@@ -236,13 +236,13 @@ fn turn_of(turns: &[OpenTurn], named: &str) -> Result<u64, Failure> {
     }
 }
 
-/// A file of the conversation.
+/// Reads a file of the conversation.
 fn read(path: &Path, limit: u64) -> Result<Zeroizing<String>, Failure> {
     let failed =
         |error: io::Error| Failure::text(Exit::Usage, format!("cannot read {}: {error}", path.display()));
     let file = File::open(path).map_err(failed)?;
     let mut text = Zeroizing::new(String::new());
-    // No buffer of a former size is left behind.
+    // Reserves the whole size, so that no smaller buffer leaves a copy.
     let expected = file.metadata().map_or(0, |data| data.len()).min(limit);
     text.reserve_exact(usize::try_from(expected).unwrap_or(0) + 1);
     file.take(limit + 1).read_to_string(&mut text).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `baton-node status`: asks the admin port of a running node.
+//! `baton-node status`: reads the status from a node's admin port.
 
 use super::{
     Exit, Failure, StatusArgs,
@@ -115,7 +115,7 @@ pub(super) fn describe(status: &Status, style: Style) -> String {
     lines.join("\n")
 }
 
-/// Peers that are listed; `--json` has more.
+/// Maximum listed peers; `--json` has more.
 const MAX_PEERS_LISTED: usize = 8;
 
 fn describe_speed(status: &Status) -> String {
@@ -133,7 +133,7 @@ fn describe_speed(status: &Status) -> String {
     text
 }
 
-/// Connections in words; none where there are none and nothing is carried.
+/// Connections in words; `None` without any traffic.
 fn describe_traffic(traffic: &Traffic) -> Option<String> {
     let parts = [
         (traffic.tcp, "over TCP"),

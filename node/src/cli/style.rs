@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-/// Whether and how to colour.
+/// Whether to colour.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style(bool);
 

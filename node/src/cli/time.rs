@@ -16,7 +16,8 @@ pub(super) fn utc(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day since 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -29,7 +30,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// A length of time in the largest units that matter.
+/// A length of time in its largest relevant units.
 pub(super) fn span(seconds: u64) -> String {
     match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
         (0, 0, 0) => format!("{seconds} s"),
@@ -39,7 +40,7 @@ pub(super) fn span(seconds: u64) -> String {
     }
 }
 
-/// The same for milliseconds, to a tenth of a second below ten.
+/// A short time, in milliseconds or in tenths of a second.
 pub(super) fn short(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         format!("{} ms", time.as_millis())

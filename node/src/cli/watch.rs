@@ -1,4 +1,4 @@
-//! `baton-node status --watch`: the status again and again, in place on a terminal, a line at a time elsewhere.
+//! `baton-node status --watch`: repeats the status, in place on a terminal, else a line each time.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -21,18 +21,18 @@ use crate::admin::Status;
 
 /// Hides the cursor.
 const HIDE: &str = "\x1b[?25l";
-/// Shows it again.
+/// Shows the cursor again.
 const SHOW: &str = "\x1b[?25h";
 
-/// How the watch is written.
+/// Output format of the watch.
 enum Form {
     Json,
     Lines,
-    /// In place; so many lines stand there now.
+    /// In place, with this number of lines on screen.
     Screen(usize),
 }
 
-/// Shows the status until it is interrupted or nobody reads it any more.
+/// Shows the status until an interrupt, or until the reader closes its end.
 pub(super) async fn run(admin: &Admin, json: bool, every: u32) -> Result<(), Failure> {
     let failed = |error| Failure::new(Exit::Failure, error);
     let mut form = match (json, io::stdout().is_terminal()) {
@@ -58,7 +58,7 @@ pub(super) async fn run(admin: &Admin, json: bool, every: u32) -> Result<(), Fai
                 show(&mut form, &admin.status().await)
             } => shown,
         };
-        // A reader that has gone away is no failure.
+        // A closed reader is no failure.
         if shown.is_err() {
             break;
         }
@@ -95,8 +95,8 @@ fn show(form: &mut Form, answer: &Result<Status, AskError>) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a text over the one that stood there, and returns its number of lines. Each is cut to the terminal's width, since
-/// one that wrapped would stand on two.
+/// Writes a text over the previous one, and returns its number of lines. Cuts each line to the terminal's
+/// width, because a wrapped line would take two.
 fn redraw(out: &mut impl Write, text: &str, before: usize, width: usize) -> io::Result<usize> {
     if before > 0 {
         write!(out, "\x1b[{before}A\r")?;
@@ -115,7 +115,8 @@ fn width() -> usize {
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
 }
 
-/// The first `width` characters of a line. Colours have no width, and what is cut off does not leave one switched on.
+/// The first `width` characters of a line. Colour escapes have no width, and the cut leaves no colour
+/// switched on.
 fn cut(line: &str, width: usize) -> String {
     let (mut kept, mut shown, mut in_escape, mut coloured) = (String::new(), 0, false, false);
     for c in line.chars() {

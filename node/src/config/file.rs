@@ -1,4 +1,4 @@
-//! Reading the TOML file: every complaint names the file, the line, the key and what is allowed.
+//! Reads the TOML file. Every error names the file, the line, the key and the allowed values.
 
 use std::{
     fs::File,
@@ -17,10 +17,10 @@ use super::{
     options::{Kind, OPTIONS, OptionEntry, find},
 };
 
-/// Largest file that is read: the commented one is some six kilobytes.
+/// Largest accepted file; the commented one has some six kilobytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// Why a configuration cannot be used. Each text tells what to change.
+/// Why a configuration cannot be used. Each text says how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -38,7 +38,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         problem: String,
     },
     /// A key that is not an option.
@@ -50,10 +50,10 @@ pub enum ConfigError {
         line: usize,
         /// The key.
         key: String,
-        /// The nearest option, or all of them.
+        /// The nearest option, or all options.
         hint: String,
     },
-    /// A value that an option does not take.
+    /// A value that the option does not accept.
     #[error("{path}:{line}: `{key}` cannot be used: {problem}")]
     Value {
         /// The file.
@@ -62,7 +62,7 @@ pub enum ConfigError {
         line: usize,
         /// The key.
         key: String,
-        /// What is allowed.
+        /// The allowed values.
         problem: String,
     },
     /// Options that exclude each other.
@@ -70,23 +70,23 @@ pub enum ConfigError {
     Conflict(String),
 }
 
-/// A file as far as it can be understood.
+/// The readable part of a file, and its problems.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// What it says, without what is wrong.
+    /// The valid options of the file.
     pub flags: RunFlags,
-    /// Where each option stands: key and line, from 1, in the order of the file.
+    /// Key and line (from 1) of each option, in the order of the file.
     pub lines: Vec<(&'static str, usize)>,
-    /// Everything that is wrong, in the order of the file.
+    /// All problems, in the order of the file.
     pub problems: Vec<ConfigError>,
 }
 
-/// Reads a file; `None` when there is none and none is required.
+/// Reads a file; `None` if it is missing and not required.
 pub(super) fn read(path: &Path, required: bool) -> Result<Option<Examined>, ConfigError> {
     Ok(read_text(path, required)?.map(|text| examine(path, &text)))
 }
 
-/// The text of a file; `None` when there is none and none is required.
+/// The text of a file; `None` if it is missing and not required.
 ///
 /// # Errors
 /// [`ConfigError::Read`].
@@ -94,7 +94,7 @@ pub fn read_text(path: &Path, required: bool) -> Result<Option<String>, ConfigEr
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
-        // A data directory that is no folder is told of by whoever opens it.
+        // If the data directory is no folder, its opening reports that.
         Err(error) if !required && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
         }
@@ -115,7 +115,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<RunFlags, ConfigError> {
 }
 
 impl ConfigError {
-    /// The line that it is about, where it is about one.
+    /// The line of the problem, if it has one.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         match self {
@@ -126,7 +126,7 @@ impl ConfigError {
         }
     }
 
-    /// The key that it is about, where it is about one.
+    /// The key of the problem, if it has one.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
@@ -137,7 +137,7 @@ impl ConfigError {
 }
 
 impl Examined {
-    /// What the file says, or the first thing that is wrong.
+    /// The options of the file, or its first problem.
     pub(super) fn into_flags(self) -> Result<RunFlags, ConfigError> {
         match self.problems.into_iter().next() {
             Some(problem) => Err(problem),
@@ -146,7 +146,7 @@ impl Examined {
     }
 }
 
-/// Parses the text of a file, on behind whatever is wrong with it.
+/// Parses the text of a file, and continues after each problem.
 pub(super) fn examine(path: &Path, text: &str) -> Examined {
     let line_of =
         |span: Range<usize>| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
@@ -155,7 +155,7 @@ pub(super) fn examine(path: &Path, text: &str) -> Examined {
     let mut problems: Vec<(usize, ConfigError)> = Vec::new();
     for error in &broken {
         let (path, line) = (path.to_owned(), line_of(error.span().unwrap_or(0..0)));
-        // Behind one broken piece the parser stumbles over the rest of its line.
+        // After one broken piece, the parser reports errors for the rest of its line.
         if problems.last().is_none_or(|(last, _)| *last != line) {
             let problem = error.message().replace('\n', ", ");
             problems.push((line, ConfigError::Syntax { path, line, problem }));
@@ -165,7 +165,7 @@ pub(super) fn examine(path: &Path, text: &str) -> Examined {
     entries.sort_by_key(|(key, _)| key.span().start);
     for (key, value) in entries {
         let (name, line) = (key.get_ref().as_ref(), line_of(key.span()));
-        // What the parser made of a broken line is told of already.
+        // The broken line is already reported.
         if problems
             .iter()
             .any(|(broken, error)| *broken == line && matches!(error, ConfigError::Syntax { .. }))
@@ -221,7 +221,7 @@ fn texts(entry: &OptionEntry, value: &Spanned<DeValue<'_>>) -> Result<Vec<String
     }
 }
 
-/// What to write instead of an unknown key.
+/// A suggestion for an unknown key.
 fn hint(key: &str) -> String {
     let wanted = key.replace('-', "_").to_lowercase();
     let near = OPTIONS.iter().map(|entry| entry.key).find(|known| {

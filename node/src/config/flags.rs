@@ -306,7 +306,7 @@ macro_rules! first_given {
 }
 
 impl RunFlags {
-    /// Each option from `self`, or else from `other`. (A field that is forgotten here does not compile.)
+    /// Each option from `self`, or else from `other`. (A missing field here does not compile.)
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         first_given!(self, other:
@@ -320,7 +320,7 @@ impl RunFlags {
             clock_offset)
     }
 
-    /// Sets an option from the texts of its value in a file; lists have several.
+    /// Sets an option from the texts of its value in a file; a list has several.
     pub(super) fn set(&mut self, key: &str, values: &[String]) -> Result<(), String> {
         let one = || values.first().map(String::as_str).unwrap_or_default();
         let urls = || values.iter().map(|value| url(key, value)).collect::<Result<Vec<_>, _>>();

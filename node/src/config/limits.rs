@@ -1,4 +1,4 @@
-//! What the node may take of the machine, as the mesh, the service and the journal count it.
+//! Limits on the machine's resources, in the units of the mesh, the service and the journal.
 
 use baton_mesh::MeshLimits;
 
@@ -6,29 +6,30 @@ use crate::journal::JournalLimits;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Memory, connections and disk.
+/// Limits on memory, connections and disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimits {
-    /// Megabytes of the process above which new connections are refused; `None`: nine tenths of the machine's.
+    /// Process memory in megabytes above which new connections are refused; `None` means nine tenths of the
+    /// machine's memory.
     pub max_memory_mb: Option<u32>,
-    /// Connections that others opened.
+    /// Maximum inbound connections.
     pub max_connections: u32,
-    /// Connections that others open in a second.
+    /// Maximum new inbound connections a second.
     pub new_connections_per_second: u32,
-    /// Connections with one peer.
+    /// Maximum connections with one peer.
     pub max_connections_per_peer: u32,
-    /// Inbound requests open at once.
+    /// Maximum inbound requests open at once.
     pub max_streams: u32,
-    /// Inbound requests of one peer open at once.
+    /// Maximum inbound requests of one peer open at once.
     pub max_streams_per_peer: u32,
-    /// Megabytes of memory for blobs that were read lately.
+    /// Megabytes of memory for recently read blobs.
     pub cache_mb: u32,
     /// Megabytes on disk for blobs in the journal.
     pub journal_mb: u32,
 }
 
 impl ResourceLimits {
-    /// As the mesh counts them.
+    /// The limits for the mesh.
     #[must_use]
     pub fn mesh(&self) -> MeshLimits {
         MeshLimits {
@@ -42,13 +43,13 @@ impl ResourceLimits {
         }
     }
 
-    /// As the journal counts them.
+    /// The limits for the journal.
     #[must_use]
     pub fn journal(&self) -> JournalLimits {
         JournalLimits { max_blob_bytes: u64::from(self.journal_mb) << 20, ..JournalLimits::default() }
     }
 
-    /// Bytes of blobs kept in memory.
+    /// Bytes of cached blobs in memory.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
         (self.cache_mb as usize).saturating_mul(MEGABYTE)

@@ -1,4 +1,4 @@
-//! The one list of options: key, type, default, what is allowed; and the parsers of single values.
+//! The one list of options (key, type, default, allowed values) and the parsers of single values.
 
 use std::{net::SocketAddr, num::IntErrorKind};
 
@@ -12,46 +12,47 @@ use super::{AdminSetting, HeadsSetting};
 pub enum Kind {
     /// A string.
     Text,
-    /// A whole number between the two, both included.
+    /// A whole number in this range, both ends included.
     Number(u64, u64),
     /// `true` or `false`.
     Switch,
-    /// An array of strings, at most so many.
+    /// An array of strings, with this maximum length.
     List(usize),
-    /// A string, or an array of at least one and at most so many.
+    /// A string, or an array of one to this many strings.
     OneOrMore(usize),
 }
 
-/// One option. Its explanation is the flag's help text.
+/// One option. The flag's help text explains it.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionEntry {
-    /// Key in the file; the flag has dashes for underscores, the environment `BATON_NODE_` and capitals.
+    /// Key in the file. The flag has dashes for underscores; the environment variable has `BATON_NODE_` and
+    /// capitals.
     pub key: &'static str,
     /// Type in the file.
     pub kind: Kind,
-    /// Default as written in the file; empty where there is none.
+    /// Default as written in the file; empty without a default.
     pub default: &'static str,
-    /// Default in words, where it depends on something; else empty.
+    /// Default in words, if it depends on other things; else empty.
     pub default_words: &'static str,
-    /// What is allowed, for texts and lists.
+    /// The allowed values, for texts and lists.
     pub allowed: &'static str,
 }
 
-/// Most addresses in a list; a node record carries no more.
+/// Maximum addresses in a list; a node record carries no more.
 const MAX_ADDRESSES: usize = 16;
-/// Most bootstrap peers: more would make a start a flood, and the mesh refuses them.
+/// Maximum bootstrap peers: more would flood the network at start, and the mesh refuses them.
 const MAX_BOOTSTRAP: usize = 32;
-/// Most configured relays: a record has room for a few addresses on each.
+/// Maximum configured relays: a record has room for a few addresses on each.
 const MAX_RELAYS: usize = 4;
-/// Most publishers, and most aggregators: each is a place that a failing turn may wait for.
+/// Maximum publishers, and maximum aggregators: a failing turn may wait for each.
 const MAX_STORES: usize = 8;
-/// Most further models: with the main one and one of embeddings, half of what a node record carries.
+/// Maximum further models. With the main and the embedding model, they take half of a node record's capacity.
 const MAX_MODELS: usize = 14;
-/// Most issuers of grants: a node has one, or a few in common with others.
+/// Maximum issuers of grants: a node has one, or shares a few with other nodes.
 const MAX_ISSUERS: usize = 16;
-/// Most revoked grants; one that has run out need not be named.
+/// Maximum revoked grants; expired ones need no entry.
 const MAX_REVOKED: usize = 1024;
-/// Longest text of an option: above every path and URL in use.
+/// Longest text of an option: longer than all real paths and URLs.
 const MAX_TEXT_BYTES: usize = 4096;
 
 const fn entry(
@@ -67,8 +68,8 @@ const fn entry(
 const URL: &str = "a URL such as \"http://host:port\" or \"https://host\", without user name or password";
 const LISTEN: &str = "addresses such as \"/ip4/0.0.0.0/tcp/4001\" or \"/ip4/0.0.0.0/udp/4001/quic-v1\"";
 
-/// All options of `run` and of the file, in the order of the file. Ranges: a slot holds a KV cache, a waiting
-/// turn up to eight megabytes of request, so both are bounded well below what exhausts a machine.
+/// All options of `run` and of the file, in the order of the file. A slot holds a KV cache, and a waiting
+/// turn holds up to eight megabytes of request. So the ranges bound both well below a machine's memory.
 pub const OPTIONS: &[OptionEntry] = &[
     entry("data_dir", Kind::Text, "", "$XDG_DATA_HOME/baton-node or ~/.local/share/baton-node", "a folder"),
     entry(
@@ -168,12 +169,12 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("echo_delay_ms", Kind::Number(0, 60_000), "0", "", ""),
 ];
 
-/// Options for tests only: in no file and no help.
+/// Options for tests only; neither the file nor the help has them.
 #[cfg(test)]
 pub(super) const HIDDEN: &[&str] = &["pause_at", "clock_offset"];
 
 impl OptionEntry {
-    /// What is allowed, in words.
+    /// The allowed values, in words.
     #[must_use]
     pub fn allowed_words(&self) -> String {
         match self.kind {
@@ -192,7 +193,7 @@ pub fn find(key: &str) -> Option<&'static OptionEntry> {
     OPTIONS.iter().find(|entry| entry.key == key)
 }
 
-/// Adds the default of each option to its help, so that help and file cannot differ.
+/// Adds each default to its option's help, so that help and file cannot differ.
 #[must_use]
 pub fn describe_defaults(command: Command) -> Command {
     OPTIONS.iter().fold(command, |command, entry| {
@@ -228,7 +229,7 @@ pub(super) fn number<T: TryFrom<u64>>(key: &str, text: &str) -> Result<T, String
     T::try_from(parsed).or_else(|_| refused(key))
 }
 
-/// A text that is not empty.
+/// A non-empty text.
 pub(super) fn text(key: &str, text: &str) -> Result<String, String> {
     if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
         return refused(key);
@@ -236,7 +237,7 @@ pub(super) fn text(key: &str, text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// An HTTP URL. One with a name or password is refused, since URLs end up in logs.
+/// An HTTP URL. Refuses a user name or password, because URLs end up in logs.
 pub(super) fn url(key: &str, text: &str) -> Result<String, String> {
     match reqwest::Url::parse(text) {
         Ok(url)
@@ -260,7 +261,7 @@ pub(super) fn heads(text: &str) -> Result<HeadsSetting, String> {
 /// A loopback socket address or `none`.
 ///
 /// # Errors
-/// What is allowed, in words.
+/// The allowed values, in words.
 pub fn admin(text: &str) -> Result<AdminSetting, String> {
     if text == "none" {
         return Ok(AdminSetting::Off);

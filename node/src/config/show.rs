@@ -1,5 +1,5 @@
-//! The effective configuration for people: each option with its value, and where that comes from. What could be a secret
-//! is not shown.
+//! The effective configuration for people: each option with its value and origin. Possible secrets are
+//! redacted.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use toml::Value;
 
 use super::{AdminSetting, HeadsSetting, OPTIONS, Settings};
 
-/// What stands for a part that is not shown.
+/// Replaces a redacted part.
 const REDACTED: &str = "REDACTED";
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// The built-in default.
     Default,
     /// The configuration file.
     File {
@@ -44,7 +44,7 @@ impl Origin {
         }
     }
 
-    /// In words, for the option `key`.
+    /// The origin in words, for the option `key`.
     #[must_use]
     pub fn describe(&self, key: &str) -> String {
         match self {
@@ -56,12 +56,12 @@ impl Origin {
     }
 }
 
-/// Where values come from, by option; one that is missing has its default.
+/// Origins of values, by option; a missing option has its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins(BTreeMap<&'static str, Origin>);
 
 impl Origins {
-    /// What a command line and its environment gave.
+    /// The origins of options on a command line and in its environment.
     #[must_use]
     pub fn of_matches(matches: &ArgMatches) -> Self {
         let source = |key: &str| match matches.try_contains_id(key) {
@@ -81,12 +81,12 @@ impl Origins {
         self.0.extend(lines.iter().map(|(key, line)| (*key, origin(*line))));
     }
 
-    /// Takes over what comes before these.
+    /// Overrides these origins with `first`.
     pub(super) fn over(&mut self, first: Self) {
         self.0.extend(first.0);
     }
 
-    /// Says where one comes from.
+    /// Sets or removes the origin of one option.
     pub fn set(&mut self, key: &'static str, origin: Option<Origin>) {
         match origin {
             Some(origin) => self.0.insert(key, origin),
@@ -94,7 +94,7 @@ impl Origins {
         };
     }
 
-    /// Where the value of an option comes from.
+    /// The origin of an option's value.
     #[must_use]
     pub fn of(&self, key: &str) -> Origin {
         self.0.get(key).cloned().unwrap_or(Origin::Default)
@@ -106,7 +106,7 @@ impl Origins {
 pub struct Shown {
     /// The option.
     pub key: &'static str,
-    /// As it would stand in the file; `None` where there is none.
+    /// Its value as in the file; `None` if it is unset.
     pub value: Option<Value>,
 }
 
@@ -211,7 +211,7 @@ fn choice(value: &impl ValueEnum) -> Value {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned()).into()
 }
 
-/// A URL without what may be a key: some services take theirs in the query. (Names and passwords are refused.)
+/// A URL without its query, in which some services carry a key. (Options refuse names and passwords.)
 fn redacted(url: &str) -> String {
     match url.split_once('?') {
         Some((place, _)) => format!("{place}?{REDACTED}"),

@@ -1,4 +1,4 @@
-//! The commented file that `init` writes: every option with its explanation and default.
+//! The commented file of `init`: every option with its explanation and default.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -9,8 +9,8 @@ use super::{
     options::{Kind, OPTIONS},
 };
 
-/// A file in which every option stands as a comment with its default, but for the data directory where one is
-/// given: a file kept elsewhere must say where the data is.
+/// A file with every option as a comment with its default. Only a given data directory is set: a file
+/// elsewhere must name the data's location.
 #[must_use]
 pub fn commented_file(data_dir: Option<&Path>) -> String {
     let command = RunFlags::augment_args(Command::new("run"));
@@ -27,7 +27,7 @@ pub fn commented_file(data_dir: Option<&Path>) -> String {
             heading = section;
         }
         let help = arg.and_then(|arg| arg.get_help()).map(ToString::to_string).unwrap_or_default();
-        // What follows is about the flag.
+        // The rest concerns the flag only.
         let help = help.split("; repeat").next().unwrap_or_default();
         let _ = write!(text, "\n# {help}.\n# Allowed: {}.", entry.allowed_words());
         if !entry.default_words.is_empty() {
@@ -67,7 +67,7 @@ mod tests {
             .lines()
             .filter(|line| line.starts_with('#') && !line.starts_with("# ") && !line.ends_with("\"\""))
             .map(|line| format!("{}\n", line.trim_start_matches('#')))
-            // Numbers without a default have the least one as an example.
+            // Numbers without a default have the minimum as an example.
             .filter(|line| !line.starts_with("threads") && !line.starts_with("max_memory_mb"))
             .collect();
         let parsed = file::parse(Path::new("c"), &uncommented).unwrap();

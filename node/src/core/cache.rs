@@ -1,4 +1,4 @@
-//! Blobs that were fetched lately.
+//! Cache of recently fetched blobs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,8 +9,8 @@ use baton_proto::ids::FetchProof;
 
 use crate::lock::lock;
 
-/// Blobs lately fetched, least recently used out first, bounded by bytes. They are kept by the proof that their key
-/// is known, so that nobody finds out by a digest what was read here.
+/// Recently fetched blobs, bounded by bytes; the least recently used goes first. The key is the proof of
+/// knowing the blob's key. So a digest alone reveals nothing about reads on this node.
 #[derive(Debug)]
 pub(crate) struct BlobCache {
     limit: usize,

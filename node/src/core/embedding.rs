@@ -1,4 +1,4 @@
-//! The state of embeddings: their model, their slots, and the requests that were admitted.
+//! State of embeddings: the model, its slots, and the admitted requests.
 
 use std::{
     collections::HashMap,
@@ -16,19 +16,19 @@ use baton_proto::{
 
 use super::slots::Slots;
 
-/// Requests remembered until they expire: hundreds a second for their longest life.
+/// Maximum remembered requests: hundreds a second for their longest lifetime.
 const MAX_SEEN: usize = 65_536;
-/// Requests from which on those that expired are looked for.
+/// Number of requests above which expired ones are swept.
 const SWEEP_FROM: usize = 1024;
-/// The least time between two such searches.
+/// Minimum time between two sweeps.
 const SWEEP_EVERY_MS: u64 = 1000;
 
-/// A model that texts are embedded with here.
+/// An embedding model.
 #[derive(Clone)]
 pub struct EmbeddingModel {
-    /// As the node record offers it.
+    /// Its offer in the node record.
     pub offer: ModelOffer,
-    /// Embeds.
+    /// Computes embeddings.
     pub embedder: Arc<dyn Embedder>,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for EmbeddingModel {
     }
 }
 
-/// What the service has for embeddings.
+/// The service's state for embeddings.
 pub(crate) struct Embedding {
     pub(crate) model: EmbeddingModel,
     pub(crate) slots: Arc<Slots>,
@@ -46,25 +46,25 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// One batch at a time: the model uses all threads for each.
+    /// Runs one batch at a time, because the model uses all threads for each.
     pub(crate) fn new(model: EmbeddingModel, queue: usize, now_ms: u64) -> Self {
         Self { model, slots: Slots::new(1, queue), seen: Mutex::new(Seen::since(now_ms)) }
     }
 
-    /// Requests that run and that wait.
+    /// Running and waiting requests.
     pub(crate) fn load(&self) -> (usize, usize) {
         self.slots.load()
     }
 }
 
-/// Requests that were admitted, so that none is served twice.
+/// Admitted requests, so that none is served twice.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// Nothing is known of what was issued before.
+    /// Requests issued before this time are unknown.
     since_ms: u64,
     sweep_at: usize,
     swept_ms: u64,
-    /// Until when each is remembered, by its client and id.
+    /// Authorisation and end of remembrance, by client and request ID.
     requests: HashMap<(PublicKey, EmbedId), (AuthHash, u64)>,
 }
 
@@ -73,7 +73,7 @@ impl Seen {
         Self { since_ms, sweep_at: SWEEP_FROM, swept_ms: 0, requests: HashMap::new() }
     }
 
-    /// Whether it is new, as far as it can be told.
+    /// Checks that a request is new, as far as this set can tell.
     pub(crate) fn check(&self, auth: &EmbedAuth, hash: &AuthHash) -> Result<(), ErrorCode> {
         if auth.issued_ms < self.since_ms {
             return Err(ErrorCode::Replayed);
@@ -85,10 +85,10 @@ impl Seen {
         }
     }
 
-    /// Remembers one whose signature was verified.
+    /// Remembers a request whose signature was verified.
     pub(crate) fn note(&mut self, auth: &EmbedAuth, hash: AuthHash, now_ms: u64) -> Result<(), ErrorCode> {
         self.check(auth, &hash)?;
-        // A set that stays full is not looked through for each request.
+        // A set that stays full must not be swept for each request.
         if self.requests.len() >= self.sweep_at && now_ms.abs_diff(self.swept_ms) >= SWEEP_EVERY_MS {
             self.swept_ms = now_ms;
             self.requests.retain(|_, (_, until_ms)| *until_ms >= now_ms);
@@ -97,7 +97,7 @@ impl Seen {
         if self.requests.len() >= MAX_SEEN {
             return Err(ErrorCode::Busy);
         }
-        // Longer than it is valid by this clock, which may be set back.
+        // Remembers it beyond its expiry, because this clock may be set back.
         let until_ms = auth.expires_ms.saturating_add(MAX_CLOCK_SKEW_MS);
         self.requests.insert((auth.client_key, auth.request), (hash, until_ms));
         Ok(())

@@ -1,4 +1,4 @@
-//! Frames on a substream that was accepted: reading the first ones within limits, and answers of one frame.
+//! Frames of an accepted substream: reads the first ones within limits, and sends answers of one frame.
 
 use baton_mesh::{FrameError, FrameTooLarge, TurnReceiver, TurnStream};
 use baton_proto::{
@@ -17,10 +17,10 @@ use super::{
     refusal::Refusal,
 };
 
-/// Largest further frame of a client that waits: none is expected.
+/// Largest further frame of a waiting client; none is expected.
 const MAX_STRAY_FRAME_BYTES: usize = 64;
 
-/// Reads and decodes the first frame, or the second.
+/// Reads and decodes the first or the second frame.
 pub(crate) async fn next_frame<T: DeserializeOwned>(
     core: &Core,
     stream: &mut TurnStream,
@@ -34,7 +34,7 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
     if let Err(FrameError::TooLarge(FrameTooLarge { len, .. })) = received
         && len <= limit
     {
-        // Bytes and what is decoded from them.
+        // Twice the length: the bytes and the decoded value.
         _share = match core.frame_shares.take(2 * len, who.subnet, deadline).await {
             Ok(share) => Some(share),
             Err(code) => return Ok(Err(Refusal { code, retry_after_ms: BUSY_RETRY_MS })),
@@ -47,7 +47,7 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
         Ok(None) => return Err(FrameError::Truncated),
         Err(FrameError::TooLarge(_)) => return Ok(Err(ErrorCode::FrameTooLarge.into())),
         Err(error) => {
-            // Memory was kept for what did not come.
+            // The node reserved memory for bytes that never came.
             if large || matches!(error, FrameError::Timeout) {
                 core.note_offence(who, Offence::Stalled);
             }
@@ -57,12 +57,12 @@ pub(crate) async fn next_frame<T: DeserializeOwned>(
     Ok(codec::decode(&bytes, limit).map_err(Refusal::from))
 }
 
-/// Waits until a client that has nothing more to send gives its request up.
+/// Waits until a client that has sent everything gives up its request.
 pub(crate) async fn left(receiver: &mut TurnReceiver) -> FrameError {
     receiver.recv(MAX_STRAY_FRAME_BYTES).await.err().unwrap_or(FrameError::Interrupted)
 }
 
-/// Sends the one frame that refuses a request.
+/// Sends the single frame that refuses a request.
 pub(crate) async fn refuse(
     core: &Core,
     stream: TurnStream,
@@ -79,7 +79,7 @@ pub(crate) async fn refuse(
     }
 }
 
-/// Sends the only frame of an answer, and closes the stream.
+/// Sends the single frame of an answer, and closes the stream.
 pub(crate) async fn send_only(
     core: &Core,
     mut stream: TurnStream,

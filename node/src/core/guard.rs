@@ -1,10 +1,11 @@
-//! Who gets how much of this node: rates by peer and by subnet, scores of misbehaviour with their bans, the standing of
-//! peers that were served before, and quotas that an issuer granted. Pure: no clock, no I/O, nothing awaited.
+//! The node's defence: rates by peer and by subnet, misbehaviour scores with bans, the standing of peers
+//! served before, and granted quotas. Pure: no clock, no I/O, no await.
 //!
-//! Identities of peers are free, so whatever counts by peer alone stops only those who stay the same; what counts by
-//! subnet stops the others. A subnet is shared with people who did nothing, so it is never shut out: its score only
-//! makes each request of its strangers count for more of what they have together. Peers of it that were served before
-//! have a share apart from them, and so have holders of a grant. Called by the service for every stream and turn.
+//! Peer identities are free, so limits by peer alone only stop peers that keep their identity; limits by
+//! subnet stop the others. A subnet also has innocent users, so it is never banned. Its score only makes each
+//! request of its unknown peers cost more of their common share. Peers of the subnet that were served before
+//! have a separate share, and so have holders of a grant. The service calls the guard for every stream and
+//! turn.
 
 pub(crate) mod quotas;
 mod scores;
@@ -21,56 +22,59 @@ use super::limits::ServiceLimits;
 use scores::Scores;
 use standing::Standing;
 
-/// Points at which a peer is refused for a while: at least four of the gravest offences within minutes.
+/// Points at which a peer is banned: at least four of the gravest offences within minutes.
 const BAN_POINTS: u32 = 1000;
-/// Points of one offence, at most.
+/// Maximum points of one offence.
 const MAX_POINTS: u32 = BAN_POINTS / 4;
-/// Points that a peer has left after a ban: the next one is nearer.
+/// Points of a peer after a ban; the next ban comes sooner.
 const PROBATION_POINTS: u32 = BAN_POINTS / 2;
-/// Points that a turn which was served takes away: a relayer that passes on what some of its users make up is not shut out.
+/// Points that a served turn removes. A relayer thus escapes a ban when some of its users send invalid
+/// requests.
 const SERVED_POINTS: u32 = 50;
-/// Points of a subnet from which on its strangers are held shorter; twice as many hold them twice as short.
+/// Points of a subnet at which the share of its unknown peers is halved. Each doubling of the points halves
+/// it again.
 const TIGHT_POINTS: u32 = 500;
-/// Most halvings of what strangers of a subnet have: a sixteenth is never taken away.
+/// Maximum halvings of the share of a subnet's unknown peers: they always keep a sixteenth.
 const MAX_TIGHTNESS: u32 = 4;
-/// Most points of a subnet: from there it takes five half-lives until it is as others.
+/// Maximum points of a subnet: five half-lives later it counts as normal again.
 const MAX_SUBNET_POINTS: u32 = TIGHT_POINTS << MAX_TIGHTNESS;
-/// Streams of a banned peer that are answered; the next one costs it its connections.
+/// Answered streams of a banned peer; the next stream costs it its connections.
 const ANSWERED_IN_BAN: u32 = 2;
-/// How much too early whoever was told when to come again may come: two clocks, and the way.
+/// Tolerance for a peer that comes back before its retry time: two clocks, and the network delay.
 const EARLY_SLACK_MS: u64 = 50;
-/// Time until whoever was told something has heard it: what was on its way meanwhile is not held against it.
+/// Time until a refused peer has received its retry time. Requests already in transit do not count against
+/// it.
 const HEARD_AFTER_MS: u64 = 500;
-/// Frames of any kind that a subnet's strangers have for each turn that they have.
+/// Frames of any kind for each turn in the share of a subnet's unknown peers.
 const FRAMES_PER_TURN: u64 = 10;
-/// Bans a minute of which the log tells: a flood of fresh identities is banned hundreds of times a minute.
+/// Bans a minute in the log. A flood of fresh identities causes hundreds of bans a minute.
 const TOLD_BANS_PER_MINUTE: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
-/// What somebody did that a client that works does not do.
+/// A kind of misbehaviour that no correct client shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offence {
-    /// A signature that does not verify, or a session id of another key.
+    /// A signature that does not verify, or a session ID of another key.
     Forged,
-    /// A frame that is none, or that is larger than any.
+    /// An invalid or oversized frame.
     Garbage,
-    /// The same turn with other content, or an old one.
+    /// The same turn with other content, or an old turn.
     Replayed,
-    /// A request that is signed, and wrong.
+    /// A signed but invalid request.
     Rejected,
-    /// A stream on which nothing came in time.
+    /// A stream without data for too long.
     Stalled,
-    /// For another node, too old or too new, or of another version: a wrong clock is enough.
+    /// A request for another node, too old or too new, or of another version. A wrong clock is enough.
     Unfit,
-    /// More than its share; it was told when to come again.
+    /// More than its share; the refusal named a retry time.
     Hasty,
-    /// Before the time that it was told.
+    /// A request before the retry time.
     Early,
 }
 
 impl Offence {
-    /// What a refusal says of whoever caused it.
+    /// The offence behind a refusal, if there is one.
     pub(crate) fn of(code: ErrorCode) -> Option<Self> {
         use ErrorCode as E;
         Some(match code {
@@ -100,25 +104,25 @@ impl Offence {
     }
 }
 
-/// Who is at the other end of a stream.
+/// The peer at the other end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// Its identity.
     pub(crate) peer: NodeId,
-    /// What it is counted by; none where it is not counted.
+    /// Its subnet; `None` if it is not counted.
     pub(crate) subnet: Option<Subnet>,
 }
 
-/// A stream is not to be read.
+/// A stream that must not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turned {
-    /// When to come again.
+    /// The retry time in milliseconds.
     pub(crate) retry_after_ms: u32,
-    /// Its connections are not worth keeping for so long.
+    /// Close the peer's connections for this long.
     pub(crate) shut_out_ms: Option<u64>,
 }
 
-/// All that is counted. Every table is bounded.
+/// All counters. Every table is bounded.
 #[derive(Debug)]
 pub(crate) struct Guard {
     on: bool,
@@ -133,27 +137,27 @@ pub(crate) struct Guard {
     subnets: Scores<Subnet>,
     standing: Standing,
     told_bans: Rates<()>,
-    /// When strangers that had too many turns were told to come again.
+    /// Retry times of unknown peers that had too many turns.
     told: HashMap<NodeId, Told>,
 }
 
-/// What a peer was told.
+/// A retry time given to a peer.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     heard_ms: u64,
     again_ms: u64,
 }
 
-/// A turn is refused, since there were too many.
+/// A turn is refused because the limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany {
-    /// When to come again.
+    /// The retry time in milliseconds.
     pub(crate) retry_after_ms: u32,
-    /// It was told so before, and did not wait.
+    /// It came back before an earlier retry time.
     pub(crate) early: bool,
 }
 
-/// A subnet's strangers, or those of it who were served before: each have a share of their own.
+/// A subnet's unknown peers, or its peers that were served before: each group has its own share.
 type Pool = (Subnet, bool);
 
 fn hourly<K: Copy + Eq + std::hash::Hash>(tokens: u64) -> Option<Rates<K>> {
@@ -180,24 +184,24 @@ impl Guard {
         }
     }
 
-    /// Whether the log is to tell of one more ban.
+    /// Whether to log another ban.
     pub(crate) fn tells(&mut self, now_ms: u64) -> bool {
         self.told_bans.take((), now_ms).is_ok()
     }
 
-    /// Who a stream's peer is to this node.
+    /// The caller of a stream from this origin.
     pub(crate) fn caller(&self, peer: NodeId, origin: Origin) -> Caller {
         let subnet = origin.subnet().filter(|subnet| self.on && (self.count_private || !subnet.is_private()));
         Caller { peer, subnet }
     }
 
-    /// Whether a peer is neither counted apart nor was served before.
+    /// Whether a peer is counted by subnet and was not served before.
     pub(crate) fn is_stranger(&self, who: &Caller, now_ms: u64) -> bool {
         who.subnet.is_some() && !self.standing.has(&who.peer, now_ms)
     }
 
-    /// Whether a peer comes after others in the line: a stranger, or one that was none for a moment only. Identities are free,
-    /// so that each could be served once and be preferred with the next request.
+    /// Whether a peer queues after the others: it is unknown, or was first served only a moment ago.
+    /// Identities are free, so each could otherwise be served once and then enjoy priority.
     pub(crate) fn is_newcomer(&self, who: &Caller, now_ms: u64) -> bool {
         who.subnet.is_some() && !self.standing.has_settled(&who.peer, now_ms)
     }
@@ -206,7 +210,7 @@ impl Guard {
         who.subnet.map(|subnet| (subnet, self.standing.has(&who.peer, now_ms)))
     }
 
-    /// What one request of a pool counts for.
+    /// Cost of one request from a pool.
     fn cost(&self, pool: &Pool, now_ms: u64) -> u64 {
         let (subnet, served_before) = pool;
         if *served_before {
@@ -215,7 +219,7 @@ impl Guard {
         1 << tightness(self.subnets.points(subnet, now_ms))
     }
 
-    /// A stream was opened; nothing of it was read.
+    /// Admits a new stream before any read.
     pub(crate) fn arrive(&mut self, who: &Caller, now_ms: u64) -> Result<(), Turned> {
         let turned = |retry_after_ms| Turned { retry_after_ms, shut_out_ms: None };
         if who.subnet.is_some()
@@ -233,7 +237,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A turn is asked for; nothing of it was checked. One under a grant that is known does not count to the subnet.
+    /// Admits a turn request before any check. A turn under a known grant does not count for the subnet.
     pub(crate) fn turn(&mut self, who: &Caller, granted: bool, now_ms: u64) -> Result<(), TooMany> {
         let Err(retry_after_ms) = self.take_turn(who, granted, now_ms) else {
             self.told.remove(&who.peer);
@@ -256,7 +260,7 @@ impl Guard {
         }
     }
 
-    /// Whether a peer that is told when to come again was told so before, and did not wait. Remembers what it is told.
+    /// Whether a peer came back before an earlier retry time. Remembers the new retry time.
     fn is_early(&mut self, peer: NodeId, retry_after_ms: u32, now_ms: u64) -> bool {
         if let Some(told) = self.told.get(&peer).filter(|told| now_ms < told.again_ms) {
             return now_ms >= told.heard_ms && now_ms.saturating_add(EARLY_SLACK_MS) < told.again_ms;
@@ -271,7 +275,7 @@ impl Guard {
         false
     }
 
-    /// Takes the tokens that an answer may have, of whoever is counted and has no grant.
+    /// Reserves the tokens of an answer, for a counted caller without a grant.
     pub(crate) fn hold_tokens(
         &mut self,
         who: &Caller,
@@ -293,7 +297,7 @@ impl Guard {
         Ok(Some(pool))
     }
 
-    /// Gives back what an answer did not have.
+    /// Returns the unused tokens of an answer.
     pub(crate) fn return_tokens(&mut self, who: &Caller, pool: Option<Pool>, tokens: u64) {
         let Some(pool) = pool else { return };
         if let Some(peers) = &mut self.peer_tokens {
@@ -304,11 +308,11 @@ impl Guard {
         }
     }
 
-    /// Somebody did something wrong. Says for how long the peer is refused from now on, if this was too much.
+    /// Records an offence. Returns the length of the ban if the peer is banned now.
     pub(crate) fn offence(&mut self, who: &Caller, offence: Offence, now_ms: u64) -> Option<u64> {
         let subnet = who.subnet?;
         let points = offence.points();
-        // Where strangers are held short, whoever does not wait takes what others wait for.
+        // In a restricted subnet, early retries take capacity for which others wait.
         let tightness = tightness(self.subnets.points(&subnet, now_ms));
         self.subnets.add(subnet, points, MAX_SUBNET_POINTS, now_ms);
         let points = if offence == Offence::Early { (points << tightness).min(MAX_POINTS) } else { points };
@@ -325,7 +329,7 @@ impl Guard {
     }
 }
 
-/// How often what strangers of a subnet have is halved.
+/// Number of halvings of the share of a subnet's unknown peers.
 fn tightness(points: u32) -> u32 {
     match points.checked_div(TIGHT_POINTS) {
         None | Some(0) => 0,

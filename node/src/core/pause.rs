@@ -1,8 +1,8 @@
-//! Where a turn can be stopped for good, so that a test can kill the process at exactly that step.
+//! Pause points of a turn, so that a test can kill the process at exactly one step.
 
 use std::sync::Arc;
 
-/// Steps of a turn, in their order.
+/// Steps of a turn, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// The turn is admitted and in the journal; Accepted was sent.
@@ -24,7 +24,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All steps, in their order.
+    /// All steps, in order.
     pub const ALL: [Step; 8] = [
         Self::Accepted,
         Self::Fetched,
@@ -39,30 +39,30 @@ impl Step {
 
 type Reached = Arc<dyn Fn(Step) + Send + Sync>;
 
-/// What to do at a step; by default nothing, at the cost of one comparison.
+/// The action at a step. By default none, at the cost of one comparison.
 #[derive(Clone, Default)]
 pub struct PausePoints {
     at: Option<(Step, Reached)>,
 }
 
 impl PausePoints {
-    /// Calls `reached` when a turn comes to `step`, and never lets that turn go on.
+    /// Calls `reached` when a turn reaches `step`, and never resumes that turn.
     #[must_use]
     pub fn at(step: Step, reached: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self { at: Some((step, Arc::new(reached))) }
     }
 
-    /// Whether turns are stopped anywhere.
+    /// Whether any step pauses turns.
     pub(crate) fn is_set(&self) -> bool {
         self.at.is_some()
     }
 
-    /// Whether a turn stops at this step.
+    /// Whether turns pause at this step.
     pub(crate) fn stops_at(&self, step: Step) -> bool {
         self.at.as_ref().is_some_and(|(wanted, _)| *wanted == step)
     }
 
-    /// Returns at once, or never.
+    /// Returns at once, or never returns if turns pause at `step`.
     pub(crate) async fn pass(&self, step: Step) {
         if let Some((wanted, reached)) = &self.at
             && *wanted == step

@@ -1,16 +1,16 @@
-//! Refusals of requests, as they go out.
+//! Refusals of requests on the wire.
 
 use baton_proto::{ErrorCode, wire::NodeFrame};
 
 use super::limits::BUSY_RETRY_MS;
 use crate::journal::JournalError;
 
-/// Why a request is refused, and when it may come again.
+/// Why a request is refused, and its retry time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Why.
+    /// The error code.
     pub(crate) code: ErrorCode,
-    /// Wait at least so long before trying here again; 0 says nothing.
+    /// Minimum wait before a retry here; 0 says nothing.
     pub(crate) retry_after_ms: u32,
 }
 
@@ -22,13 +22,13 @@ impl From<ErrorCode> for Refusal {
 }
 
 impl Refusal {
-    /// The journal failed; the operator is told, the peer only that.
+    /// The journal failed. The operator gets the details, the peer only the code.
     pub(crate) fn of_journal(error: JournalError) -> Self {
         tracing::error!(%error, "the journal failed");
         ErrorCode::Internal.into()
     }
 
-    /// As it goes out.
+    /// The refusal as a frame.
     pub(crate) fn frame(self) -> NodeFrame {
         NodeFrame::Refused { code: self.code, retry_after_ms: self.retry_after_ms }
     }

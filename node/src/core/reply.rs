@@ -1,8 +1,8 @@
-//! The reply of one turn: a log of encoded frames that the turn appends to and any number of streams follow.
+//! The reply of one turn: a log of encoded frames. The turn appends frames, and any number of streams follow.
 //!
-//! The log makes attaching simple: a second connection reads it from the start, under the same nonce. The turn is
-//! paced by its fastest reader, so one dead stream cannot hold up a live one; with no reader at all it waits, and
-//! after a grace it ends.
+//! The log makes attaching simple: a second connection reads it from the start, under the same nonce. The
+//! fastest reader sets the pace of the turn, so a dead stream cannot delay a live one. Without any reader the
+//! turn waits, and ends after a grace period.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tokio::{sync::watch, time::Instant};
 use super::limits::{MAX_FRAMES_AHEAD, MAX_REPLY_BYTES};
 use crate::lock::lock;
 
-/// Largest further frame that a peer may send while it is answered: none is expected.
+/// Largest further frame of a peer during its answer; none is expected.
 const MAX_STRAY_FRAME_BYTES: usize = 64;
 
 /// The log would exceed [`MAX_REPLY_BYTES`].
@@ -39,7 +39,7 @@ struct State {
     next_reader: u64,
     /// Frames delivered, by reader.
     readers: BTreeMap<u64, usize>,
-    /// Since when nobody reads, if somebody did and nobody does.
+    /// Start of the time without readers. `None` with a reader, or before the first reader.
     unread_since: Option<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Nothing follows.
+    /// Ends the log.
     pub(crate) fn finish(&self) {
         lock(&self.state).finished = true;
         self.changed.send_replace(());
@@ -83,7 +83,7 @@ impl Reply {
         }
     }
 
-    /// Waits until some reader is near enough for another frame. Cancel safe.
+    /// Waits until some reader is close enough for another frame. Cancel safe.
     pub(crate) async fn paced(&self) {
         self.until(|state| {
             state.furthest().is_some_and(|furthest| state.frames.len() < furthest + MAX_FRAMES_AHEAD)
@@ -91,17 +91,17 @@ impl Reply {
         .await;
     }
 
-    /// Waits until some reader has everything so far. Cancel safe.
+    /// Waits until some reader has all frames so far. Cancel safe.
     pub(crate) async fn delivered(&self) {
         self.until(|state| state.furthest().is_some_and(|furthest| furthest >= state.frames.len())).await;
     }
 
-    /// Whether nobody reads now.
+    /// Whether there is no reader.
     pub(crate) fn is_orphaned(&self) -> bool {
         lock(&self.state).readers.is_empty()
     }
 
-    /// Returns once nobody has been reading for `grace`. Cancel safe.
+    /// Returns after `grace` without any reader. Cancel safe.
     pub(crate) async fn abandoned(&self, grace: Duration) {
         loop {
             self.until(|state| state.readers.is_empty()).await;
@@ -112,12 +112,12 @@ impl Reply {
         }
     }
 
-    /// For how long nobody has been reading, if somebody did before.
+    /// How long there has been no reader. `None` with a reader, or before the first reader.
     pub(crate) fn unread_for(&self) -> Option<Duration> {
         lock(&self.state).unread_since.map(|since| since.elapsed())
     }
 
-    /// A reader from the first frame on.
+    /// Adds a reader from the first frame on.
     pub(crate) fn attach(self: &Arc<Self>) -> Reader {
         let mut state = lock(&self.state);
         state.unread_since = None;
@@ -130,7 +130,7 @@ impl Reply {
     }
 }
 
-/// One stream's place in the log. Dropping it detaches.
+/// One stream's position in the log. Dropping it detaches the stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
     reply: Arc<Reply>,
@@ -139,7 +139,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The next frame, once there is one; `None` after the last. Cancel safe; the same again until
+    /// The next frame, once there is one; `None` after the last. Cancel safe. Returns the same frame until
     /// [`Reader::sent`].
     async fn next(&self) -> Option<Arc<[u8]>> {
         self.reply.until(|state| state.finished || state.frames.len() > self.next).await;
@@ -152,7 +152,8 @@ impl Reader {
         self.reply.changed.send_replace(());
     }
 
-    /// Sends the log over a stream to its end, or until the peer goes away or takes nothing for `stall`.
+    /// Sends the log over a stream to its end, until the peer leaves, or until the peer accepts nothing for
+    /// `stall`.
     pub(crate) async fn follow(mut self, stream: TurnStream, stall: Duration) -> Result<(), FrameError> {
         let (mut sender, mut receiver) = stream.split();
         let sending = async {
@@ -164,7 +165,7 @@ impl Reader {
         };
         let leaving = async {
             match receiver.recv(MAX_STRAY_FRAME_BYTES).await {
-                // The peer only says that it sends no more, as it may.
+                // The peer only closed its sending side, as it may.
                 Ok(None) => std::future::pending().await,
                 Ok(Some(_)) => FrameError::Interrupted,
                 Err(error) => error,

@@ -1,5 +1,5 @@
-//! The turns that run now, by their idempotency key, and the rule that a session has one at a time. This is the
-//! only place where a session is known, and only while its turn runs.
+//! The running turns, by idempotency key. A session runs one turn at a time. Only this module knows sessions,
+//! and only while their turns run.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -17,47 +17,47 @@ use super::reply::Reply;
 use crate::journal::TurnKey;
 use crate::lock::lock;
 
-/// A turn that runs.
+/// A running turn.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Its idempotency key.
     pub(crate) key: TurnKey,
-    /// The authorisation that it runs for.
+    /// Its authorisation.
     pub(crate) auth_hash: AuthHash,
-    /// What it says.
+    /// Its reply.
     pub(crate) reply: Arc<Reply>,
-    /// Ends it, unless it is sealed already.
+    /// Stops it, unless it is sealed already.
     pub(crate) stop: CancellationToken,
     aborted: AtomicBool,
 }
 
 impl Job {
-    /// Ends it because its client gave it up.
+    /// Stops it because its client aborted it.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         self.stop.cancel();
     }
 
-    /// Whether its client gave it up.
+    /// Whether its client aborted it.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }
 }
 
-/// What becomes of a request.
+/// Outcome of the registration of a request.
 pub(crate) enum Begin {
-    /// It is a new turn.
+    /// A new turn.
     New(JobGuard),
-    /// It is the same request as this running turn's.
+    /// The same request as this running turn's.
     Same(Arc<Job>),
-    /// A running turn has its key with another authorisation.
+    /// A running turn has the same key with another authorisation.
     Conflict,
-    /// Another turn of its session runs.
+    /// Another turn of the session runs.
     SessionBusy(Arc<Job>),
 }
 
-/// All running turns. Bounded by the slots, the queue and the engine's pace: a turn is in here without a place in line
-/// only while it asks for one, and from the end of its answer until it is journaled.
+/// All running turns, bounded by the slots, the queue and the engine's pace. A turn without a place in the
+/// queue is here in two phases only: while it requests one, and between answer and journal.
 #[derive(Debug)]
 pub(crate) struct Running {
     sessions: Mutex<HashMap<SessionId, Arc<Job>>>,
@@ -117,7 +117,7 @@ impl Running {
     }
 }
 
-/// Keeps a turn registered, and ends its reply when dropped.
+/// Keeps a turn registered, and ends its reply on drop.
 #[derive(Debug)]
 pub(crate) struct JobGuard {
     running: Arc<Running>,
@@ -126,11 +126,12 @@ pub(crate) struct JobGuard {
 }
 
 impl JobGuard {
-    /// Frees the session for its next turn while the reply stays open. From here on the journal answers for this one.
+    /// Frees the session for its next turn while the reply stays open. From now on the journal answers for
+    /// this turn.
     pub(crate) fn release(&self) {
         {
             let mut sessions = lock(&self.running.sessions);
-            // A successor may be registered by now.
+            // A successor may be registered already.
             if sessions.get(&self.job.key.session_id).is_some_and(|job| Arc::ptr_eq(job, &self.job)) {
                 sessions.remove(&self.job.key.session_id);
             }
@@ -141,7 +142,7 @@ impl JobGuard {
 
 impl Drop for JobGuard {
     fn drop(&mut self) {
-        // In this order: whoever reads the end of the reply finds the session free.
+        // The order matters: a reader of the reply's end must find the session free.
         self.release();
         self.job.reply.finish();
     }

@@ -1,5 +1,5 @@
-//! Memory for large frames: bounded for all together, and for one subnet to a part of it, so that a few streams which
-//! announce much and send nothing leave room for others.
+//! Memory for large frames, bounded in total and for each subnet. So streams that announce large frames and
+//! send nothing leave room for other streams.
 
 use std::{
     collections::HashMap,
@@ -15,14 +15,14 @@ use tokio::{
 
 use crate::lock::lock;
 
-/// Of all memory for large frames, one in so many parts is the most that one subnet has; the largest request always fits.
+/// Divisor of the total for one subnet's limit; the largest request always fits.
 const SUBNET_PART: usize = 4;
 /// A unit of memory, in bytes.
 const UNIT_BYTES: usize = 1024;
-/// Subnets in the table from which on those without a share are looked for and forgotten.
+/// Number of subnets in the table above which subnets without a share are removed.
 const SWEEP_FROM: usize = 64;
 
-/// The memory.
+/// The memory for large frames.
 #[derive(Debug)]
 pub(crate) struct FrameShares {
     all: Arc<Semaphore>,
@@ -30,11 +30,11 @@ pub(crate) struct FrameShares {
     subnets: Mutex<HashMap<Subnet, Weak<Semaphore>>>,
 }
 
-/// A part of it. Dropping gives it back.
+/// A share of the memory; dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct FrameShare {
     all: OwnedSemaphorePermit,
-    /// With the subnet's quota, which lives as long as any of its shares.
+    /// The subnet's quota lives as long as any of its shares.
     subnet: Option<(OwnedSemaphorePermit, Arc<Semaphore>)>,
 }
 
@@ -48,7 +48,7 @@ impl FrameShares {
         }
     }
 
-    /// A share of so many bytes, waited for until the deadline: first what the subnet has, then what there is.
+    /// Takes a share of `bytes` before the deadline: first from the subnet's quota, then from the total.
     pub(crate) async fn take(
         &self,
         bytes: usize,
@@ -84,7 +84,7 @@ impl FrameShares {
 }
 
 impl FrameShare {
-    /// Gives back what is beyond so many bytes.
+    /// Returns all but `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let units = bytes.div_ceil(UNIT_BYTES);
         let permits = [Some(&mut self.all), self.subnet.as_mut().map(|(permit, _)| permit)];
@@ -121,7 +121,7 @@ mod tests {
         }
         assert_eq!(take(&shares, 1, subnet(1)).await.unwrap_err(), ErrorCode::Busy);
         held.push(take(&shares, 16, subnet(2)).await.unwrap());
-        // Whoever is not counted by subnet has all that is left.
+        // A caller that is not counted by subnet may use all of the rest.
         held.push(take(&shares, 176, None).await.unwrap());
         assert_eq!(take(&shares, 1, subnet(3)).await.unwrap_err(), ErrorCode::Busy);
         held.clear();

@@ -1,5 +1,5 @@
-//! Slots for turns and the bounded queue before them, shared fairly: between groups (subnets, grants, or single peers
-//! where neither is counted) before peers, and between peers before turns.
+//! Slots for turns and their bounded, fair queue. The queue shares slots between groups first, then between
+//! peers, then between turns. A group is a subnet, a grant, or else a single peer.
 
 use std::{
     collections::HashMap,
@@ -12,19 +12,19 @@ use tokio::sync::watch;
 
 use crate::lock::lock;
 
-/// Slots that known ones are given before a stranger is given one, where both wait: however many subnets strangers come
-/// from, they share a third.
+/// Slots for known peers before each slot for an unknown peer, if both wait. Unknown peers share a third,
+/// from however many subnets they come.
 const KNOWN_BEFORE_STRANGER: u32 = 2;
 
-/// All slots are taken and the queue is full, or this peer has its share of the queue.
+/// All slots are taken and the queue is full, or this peer has used its share of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A waiting turn lost its place to one whose group had fewer.
+/// A waiting turn lost its place to a turn of a group with fewer waiting turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Displaced;
 
-/// Whose turns are counted together when slots are shared out.
+/// The group of a turn for the sharing of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Group {
     /// A subnet.
@@ -35,26 +35,33 @@ pub(crate) enum Group {
     Peer(NodeId),
 }
 
-/// Who wants a place.
+/// The requester of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Guest {
     /// The peer.
     pub(crate) peer: NodeId,
     /// Its group.
     pub(crate) group: Group,
-    /// Nobody whom the node served some time ago, and without a grant.
+    /// Whether it is unknown: without a grant, and without a served turn some time ago.
     pub(crate) stranger: bool,
 }
 
 /// The slots of a node.
 ///
-/// While somebody whom the node knows waits, a stranger is given a slot only after two of those. Otherwise a free slot
-/// goes to the waiting turn whose group runs the fewest, then whose group was given one longest ago, then
-/// likewise by peer, then to the one that came first. Strangers never hold the last of several slots. One peer may
-/// have as many places as there are slots and half of the queue (rounded up): alone it uses the whole node. When the
-/// queue is full, a turn takes the place of the latest of the group that waits most, if that has two more than its
-/// own; the place of a stranger always. A stranger takes that of a known one only while strangers have less than a
-/// third of the queue.
+/// While a known peer waits, each slot for an unknown peer comes after two slots for known peers. Otherwise a
+/// free slot goes to the waiting turn by these criteria, in order:
+/// 1. the group with the fewest running turns,
+/// 2. the group whose last slot is longest ago,
+/// 3. the peer, by the same two criteria,
+/// 4. the turn that came first.
+///
+/// Unknown peers never hold the last of several slots. One peer may have as many places as there are slots
+/// and half of the queue (rounded up): alone it uses the whole node.
+///
+/// When the queue is full, a new turn may displace the newest turn of the group with the most waiting turns.
+/// - That group must have two more waiting turns than the new turn's group.
+/// - A known peer may always displace an unknown one.
+/// - An unknown peer displaces a known one only while unknown peers have less than a third of the queue.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: usize,
@@ -68,7 +75,7 @@ struct Entry {
     number: u64,
     guest: Guest,
     runs: bool,
-    /// Waits for its model: a slot would be of no use to it.
+    /// Waits for its model, so a slot would be useless.
     aside: bool,
 }
 
@@ -77,14 +84,14 @@ struct Entry {
 struct Line {
     next: u64,
     entries: Vec<Entry>,
-    /// When groups and peers in line were last given a slot.
+    /// Time of the last slot of each queued group and peer.
     groups: HashMap<Group, u64>,
     peers: HashMap<NodeId, u64>,
-    /// Slots given to known ones since a stranger was given one.
+    /// Slots given to known peers since an unknown peer's last slot.
     since_stranger: u32,
 }
 
-/// What decides between waiting turns; the least is next.
+/// Order of waiting turns; the smallest is next.
 type Rank = (bool, usize, u64, usize, u64, u64);
 
 impl Line {
@@ -113,7 +120,7 @@ impl Line {
         )
     }
 
-    /// Gives free slots away.
+    /// Gives away the free slots.
     fn promote(&mut self, slots: usize) {
         while self.running() < slots {
             let strangers = self.count(|entry| entry.runs && entry.guest.stranger);
@@ -132,7 +139,7 @@ impl Line {
         }
     }
 
-    /// The waiting turn whose place a newcomer may have.
+    /// The waiting turn that a new turn may displace.
     fn displaced_by(&self, guest: &Guest, queue: usize) -> Option<u64> {
         let own = self.waiting_of(&guest.group);
         let strangers = self.count(|entry| !entry.runs && entry.guest.stranger);
@@ -150,21 +157,21 @@ impl Line {
 
     fn remove(&mut self, number: u64) {
         self.entries.retain(|entry| entry.number != number);
-        // Whoever left the line begins anew.
+        // A group or peer that leaves the queue loses its history.
         let Self { entries, groups, peers, .. } = self;
         groups.retain(|group, _| entries.iter().any(|entry| entry.guest.group == *group));
         peers.retain(|peer, _| entries.iter().any(|entry| entry.guest.peer == *peer));
     }
 }
 
-/// A place in line; dropping it frees it.
+/// A place in the queue; dropping it frees it.
 #[derive(Debug)]
 pub(crate) struct Place {
     slots: Arc<Slots>,
     number: u64,
 }
 
-/// A turn that needs no slot for a while. Dropping it takes part again.
+/// A turn that needs no slot for a while. On drop it takes part again.
 #[derive(Debug)]
 pub(crate) struct Aside<'a>(&'a Place);
 
@@ -180,7 +187,7 @@ impl Slots {
         Arc::new(Self { slots: slots.max(1), queue, line: Mutex::default(), changed })
     }
 
-    /// Joins the line.
+    /// Joins the queue.
     pub(crate) fn enter(self: &Arc<Self>, guest: Guest) -> Result<Place, Full> {
         let number = {
             let mut line = lock(&self.line);
@@ -197,12 +204,12 @@ impl Slots {
         Ok(Place { slots: self.clone(), number })
     }
 
-    /// Whether there would be a place; for a check that costs nothing before those that do.
+    /// Whether there is room: a free check before the expensive ones.
     pub(crate) fn has_room(&self, guest: &Guest) -> bool {
         self.room_for(&lock(&self.line), guest).is_ok()
     }
 
-    /// The place to take, where none is free.
+    /// The turn to displace, if no place is free.
     fn room_for(&self, line: &Line, guest: &Guest) -> Result<Option<u64>, Full> {
         let of_peer = line.count(|entry| entry.guest.peer == guest.peer);
         if of_peer >= self.slots + self.queue.div_ceil(2) {
@@ -214,7 +221,7 @@ impl Slots {
         line.displaced_by(guest, self.queue).map(Some).ok_or(Full)
     }
 
-    /// Turns that run and that wait.
+    /// Running and waiting turns.
     pub(crate) fn load(&self) -> (usize, usize) {
         let line = lock(&self.line);
         let running = line.running();
@@ -223,7 +230,7 @@ impl Slots {
 }
 
 impl Place {
-    /// Gives the slot to others, and stands by until the returned value is dropped.
+    /// Gives up the slot, and takes none until the returned value is dropped.
     pub(crate) fn step_aside(&self) -> Aside<'_> {
         self.stand(true);
         Aside(self)
@@ -241,7 +248,7 @@ impl Place {
         self.slots.changed.send_replace(());
     }
 
-    /// Turns to wait for, as things are; 0 with a slot.
+    /// The current number of turns ahead; 0 with a slot.
     ///
     /// # Errors
     /// [`Displaced`].
@@ -334,7 +341,7 @@ mod tests {
         assert_eq!((first.ahead(), second.ahead()), (Ok(1), Ok(0)));
         let (ahead, ()) = tokio::join!(first.moved(1), async { drop(second) });
         assert_eq!(ahead, Ok(0));
-        // While it stands by, a free slot stays free.
+        // While it steps aside, the free slot stays free.
         let aside = first.step_aside();
         assert_eq!(slots.load(), (0, 1));
         drop(aside);

@@ -1,4 +1,4 @@
-//! Storing sealed blobs: one PUT, never repeated blindly, tried for a minute, taken up again after a restart.
+//! Stores sealed blobs: one PUT, never repeated blindly, tried for a minute, resumed after a restart.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 
 /// Longest wait between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// Probes before a PUT is sent again whose answer was lost: a blob just written may be missing for seconds.
+/// Probes before a repeated PUT whose first answer was lost: a fresh blob may be missing for seconds.
 const PROBES: u32 = 3;
 
 /// A blob to store.
@@ -28,13 +28,13 @@ pub(crate) struct Task {
     pub(crate) key: TurnKey,
     /// The blob; its bytes are in the journal.
     pub(crate) digest: BlobDigest,
-    /// How to store it.
+    /// Storage options.
     pub(crate) plan: PutPlan,
     /// Whether an earlier PUT may have arrived.
     pub(crate) uncertain: bool,
 }
 
-/// Stores a blob in a task of its own; the receiver gets what became of it, and `phase` ends with it.
+/// Stores a blob in its own task. The receiver gets the resulting state, and `phase` ends with it.
 pub(crate) fn start(core: &Arc<Core>, task: Task, phase: Phase) -> oneshot::Receiver<StoreState> {
     let (sender, receiver) = oneshot::channel();
     let owner = core.clone();
@@ -50,13 +50,13 @@ pub(crate) fn start(core: &Arc<Core>, task: Task, phase: Phase) -> oneshot::Rece
             StoreState::Pending => phase.end_as("pending", false),
             StoreState::GivenUp => phase.end_as("given_up", true),
         }
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = sender.send(state);
     });
     receiver
 }
 
-/// Takes up what an earlier run left unstored.
+/// Resumes the unstored blobs of an earlier run.
 pub(crate) async fn store_again(core: &Arc<Core>) -> Result<(), JournalError> {
     let unstored = core.journal.unstored().await?;
     if !unstored.is_empty() {
@@ -106,7 +106,7 @@ async fn attempt(core: &Arc<Core>, task: &Task) -> Result<StoreState, StoreError
         .blob(task.digest)
         .await
         .map_err(|error| StoreError::Refused { reason: error.to_string() })?;
-    // An aborted turn's blob is gone from the journal: an orphan needs no storing.
+    // The journal dropped an aborted turn's blob. An orphan needs no storing.
     let Some(bytes) = bytes else { return Ok(StoreState::GivenUp) };
     if task.uncertain
         && let Some(stored) = probe(core, &bytes, task.plan.n_shards).await?
@@ -120,7 +120,7 @@ async fn attempt(core: &Arc<Core>, task: &Task) -> Result<StoreState, StoreError
     };
     let put = core.store.put(bytes, options);
     let outcome = if core.pause.stops_at(Step::PutSent) {
-        // The PUT goes on while its turn is parked, so that a kill comes between it and its answer.
+        // The PUT continues while its turn is paused, so that a kill falls between the PUT and its answer.
         tokio::join!(put, core.pause.pass(Step::PutSent)).0?
     } else {
         put.await?
@@ -129,7 +129,7 @@ async fn attempt(core: &Arc<Core>, task: &Task) -> Result<StoreState, StoreError
     Ok(StoreState::Stored { blob_id: outcome.blob_id, end_epoch: outcome.end_epoch })
 }
 
-/// Asks the store whether it has the blob already.
+/// Queries the store for the blob.
 async fn probe(core: &Core, bytes: &[u8], n_shards: u16) -> Result<Option<StoreState>, StoreError> {
     let bytes = bytes.to_vec();
     let refused = |reason: String| StoreError::Refused { reason };

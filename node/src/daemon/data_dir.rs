@@ -1,4 +1,4 @@
-//! The data directory: made once, private, and used by one process at a time.
+//! The data directory: created once, private, and used by one process at a time.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -14,23 +14,23 @@ use crate::{
     identity::{NODE_KEY_FILE, create_node_key},
 };
 
-/// Held, and locked, by the process that uses the directory.
+/// Lock file of the process that uses the directory.
 const LOCK_FILE: &str = "node.lock";
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// The file system said no.
+    /// A file operation failed.
     #[error("cannot {action} {path}: {source}{}", hint(.source))]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// With what.
+        /// Its path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// Something else has the name.
+    /// The path is not a folder.
     #[error("{path} is not a folder; name another with --data-dir")]
     NotAFolder {
         /// The path.
@@ -41,7 +41,7 @@ pub enum DataDirError {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// Its process, where it says so.
+        /// Its process ID, if known.
         owner: String,
     },
     /// The node key.
@@ -69,7 +69,7 @@ impl DataDirError {
     }
 }
 
-/// What [`prepare`] made, and what was there.
+/// The result of [`prepare`]: `true` for created parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
     /// The folder.
@@ -78,11 +78,11 @@ pub struct Prepared {
     pub key: bool,
     /// The configuration file.
     pub config: bool,
-    /// The folder's permission bits, where others may look into it.
+    /// The folder's permission bits, if other users can read it.
     pub open_mode: Option<u32>,
 }
 
-/// Makes what is missing of folder, node key and configuration file. Overwrites nothing.
+/// Creates the missing parts of folder, node key and configuration file. Overwrites nothing.
 ///
 /// # Errors
 /// [`DataDirError`], by cause.
@@ -103,7 +103,7 @@ pub fn prepare(folder: &Path, config: Option<&Path>) -> Result<Prepared, DataDir
     }
     made.key = create_node_key(folder)?;
     if let Some(config) = config {
-        // A file elsewhere must say where the data is; the one in the folder is found through it.
+        // A file elsewhere must name the data's location; the folder's own file needs no such entry.
         let elsewhere = (config != folder.join(CONFIG_FILE)).then_some(folder);
         match files::write_private(config, commented_file(elsewhere).as_bytes()) {
             Ok(()) => made.config = true,
@@ -134,7 +134,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Opens the directory of these settings; where there is none, does what `init` would, and says so.
+    /// Opens the directory of these settings. If it is missing, does the work of `init` and logs it.
     ///
     /// # Errors
     /// [`DataDirError`], by cause.
@@ -153,10 +153,10 @@ impl DataDir {
         Self::lock(path)
     }
 
-    /// Takes an existing directory for this process.
+    /// Locks an existing directory for this process.
     ///
     /// # Errors
-    /// [`DataDirError::InUse`] where another process has it, or [`DataDirError::Io`].
+    /// [`DataDirError::InUse`] if another process holds it, or [`DataDirError::Io`].
     pub fn lock(path: &Path) -> Result<Self, DataDirError> {
         let file = path.join(LOCK_FILE);
         let failed = |source| DataDirError::Io { action: "write", path: file.clone(), source };
@@ -167,7 +167,7 @@ impl DataDir {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                // Who it is only helps the message.
+                // The owner only improves the message.
                 let _ = (&lock).take(32).read_to_string(&mut owner);
                 let owner =
                     owner.trim().parse::<u32>().map(|id| format!(" (process {id})")).unwrap_or_default();
@@ -183,8 +183,8 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Whether another process has the directory. Makes and changes no file: whoever asks may be another user than the
-    /// node's, which could not use what that one made.
+    /// Whether another process uses the directory. Creates and changes no file: the caller may be another
+    /// user, and the node could not use that user's files.
     #[must_use]
     pub fn is_in_use(path: &Path) -> bool {
         let file = File::open(path.join(LOCK_FILE));

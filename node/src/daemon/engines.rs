@@ -1,4 +1,4 @@
-//! Which engine answers, and getting its model first.
+//! Selects the engine, and fetches its model first.
 
 use std::{
     env, fs,
@@ -27,19 +27,20 @@ use crate::{
     service::EmbeddingModel,
 };
 
-/// What the libraries behind embeddings, and behind models that the engine does not compute, take their number of threads
-/// from, and nothing else.
+/// The only thread setting of two libraries: the embedding library, and the library for models that the
+/// native engine does not compute.
 const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
-/// Longest file with a bearer token.
+/// Maximum size of a bearer token file.
 const MAX_KEY_BYTES: u64 = 4096;
-/// Tokens of a text that the hashing embedder is said to look at: all of the longest one, whose words have a letter and a
-/// space at the least.
+/// Context length reported for the hashing embedder: enough for the longest text, at two bytes a word or
+/// more.
 const HASHING_TOKENS: u32 = 4096;
-/// Longest silence of a server behind a proxied engine.
+/// Longest silence of a proxied engine's server.
 const PROXIED_SILENCE: Duration = Duration::from_secs(120);
 
-/// Makes the process compute by libraries on so many threads: the libraries read an environment variable at their first use, and
-/// changing the environment of a process with threads is not sound, so the program starts itself once more with it.
+/// Limits the threads of the compute libraries. They read an environment variable at their first use.
+/// Changing the environment of a process with threads is unsound, so the program executes itself again with
+/// the variable.
 ///
 /// # Errors
 /// When it cannot be started again.
@@ -57,8 +58,8 @@ pub(super) fn limit_threads(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot start again with --threads")))
 }
 
-/// Loads the engines of these settings, the main one first, fetching models that are missing before. Dropping the future
-/// leaves a download running until the process ends.
+/// Loads the engines of these settings, the main one first, and fetches missing models before. Dropping the
+/// future leaves a download running until the process ends.
 pub(super) async fn load(
     settings: &Settings,
     metrics: Arc<Metrics>,
@@ -73,7 +74,7 @@ pub(super) async fn load(
     loading.await.map_err(|error| Failure::new(Exit::Failure, error))?
 }
 
-/// Loads what texts are embedded with, if anything, fetching it first where it is missing.
+/// Loads the embedding model, if configured, and fetches it first if it is missing.
 pub(super) async fn load_embeddings(settings: &Settings) -> Result<Option<EmbeddingModel>, Failure> {
     let Some(name) = settings.embedding_model.clone() else { return Ok(None) };
     let folder = settings.model_dir.clone();
@@ -103,7 +104,7 @@ fn embeddings(name: &str, folder: &Path) -> Result<EmbeddingModel, Failure> {
     Ok(EmbeddingModel { offer, embedder })
 }
 
-/// The transformer, and the most tokens of a text that it takes.
+/// The transformer, and its maximum tokens of a text.
 #[cfg(feature = "models")]
 fn transformer(folder: &Path) -> Result<(Arc<dyn Embedder>, usize), Failure> {
     use baton_embed::MiniLm;
@@ -117,7 +118,7 @@ fn transformer(_: &Path) -> Result<(Arc<dyn Embedder>, usize), Failure> {
     Err(Failure::text(Exit::Model, text.to_owned()))
 }
 
-/// The model's weights and tokenizer, fetched where they are missing.
+/// The model's weights and tokenizer, fetched if they are missing.
 fn embedding_files(name: &str, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let model = embedding_models::model(name).map_err(model_failure)?;
     if model.is_installed(folder) {
@@ -130,7 +131,7 @@ fn embedding_files(name: &str, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     pulled.map_err(model_failure)
 }
 
-/// What the files are, by their hashes; refused where they are not those of the catalogue.
+/// The manifest of the files. Refuses files whose hashes are not in the catalogue.
 fn embedding_manifest(name: &str, files: &[PathBuf]) -> Result<ModelManifest, Failure> {
     let folder = files.first().and_then(|file| file.parent()).unwrap_or(Path::new(""));
     let verified = embedding_models::verify(name, folder, &mut |_| {}).map_err(model_failure)?;
@@ -160,7 +161,7 @@ fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     let config = EchoConfig {
         context_tokens: settings.context_tokens,
         token_delay: Duration::from_millis(settings.echo_delay_ms.into()),
-        // Two for each slot, since a job that was stopped ends only after its current token while its slot is given to
+        // Two for each slot: a stopped job ends only after its current token, while its slot already serves
         // the next turn.
         queue_limit: 2 * settings.slots as usize,
     };
@@ -169,7 +170,7 @@ fn echo(settings: &Settings) -> Result<Arc<dyn Engine>, Failure> {
     Ok(Arc::new(engine))
 }
 
-/// A model that cannot be had, as a failure: what the disk refuses is told apart from what the network does.
+/// Converts a model error into a failure. Disk errors get another exit code than network errors.
 pub(crate) fn model_failure(error: ModelError) -> Failure {
     let exit = match &error {
         ModelError::Io { .. } => Exit::Storage,

@@ -1,4 +1,4 @@
-//! What `--json` prints on standard output for the program that started the node: one object a line.
+//! Events of `--json` on standard output, for the program that started the node: one object a line.
 
 use std::{
     io::{self, Write as _},
@@ -14,7 +14,7 @@ use crate::{
     service::{PausePoints, Step},
 };
 
-/// One line. Programs read it: fields are added, never changed.
+/// One line. Programs read it: fields may be added, never changed.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event<'a> {
@@ -31,7 +31,7 @@ enum Event<'a> {
     Stopped,
 }
 
-/// Prints events, or nothing.
+/// Prints events, if enabled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Events {
     enabled: bool,
@@ -46,7 +46,7 @@ impl Events {
         if self.enabled {
             let line = serde_json::to_string(event).expect("an event has nothing that JSON cannot hold");
             let mut out = io::stdout().lock();
-            // Whoever read them may be gone; the node serves on.
+            // The reader may be gone; the node continues to serve.
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
     }
@@ -62,12 +62,12 @@ impl Events {
         });
     }
 
-    /// The node ended as it was told to.
+    /// The node stopped on request.
     pub(super) fn stopped(self) {
         self.emit(&Event::Stopped);
     }
 
-    /// Pauses turns at a step, and says so.
+    /// Pauses turns at a step, and prints that.
     pub(super) fn pause_at(self, step: Step) -> PausePoints {
         PausePoints::at(step, move |step| self.emit(&Event::Paused { step: step_name(step) }))
     }
@@ -86,7 +86,7 @@ fn step_name(step: Step) -> &'static str {
     }
 }
 
-/// The step of this name; dashes, underscores and capitals do not matter.
+/// The step with this name; dashes, underscores and capitals do not matter.
 pub(super) fn parse_step(text: &str) -> Result<Step, Failure> {
     let plain = |name: &str| name.replace(['-', '_'], "").to_lowercase();
     Step::ALL.into_iter().find(|step| plain(step_name(*step)) == plain(text)).ok_or_else(|| {

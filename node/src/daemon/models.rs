@@ -1,4 +1,4 @@
-//! The native engine's models: got and measured, then opened by themselves or as a set.
+//! The native engine's models: found and measured, then opened singly or as a set.
 
 use std::{
     path::PathBuf,
@@ -20,17 +20,17 @@ use crate::{
     progress::Progress,
 };
 
-/// A model whose file is here.
+/// A model with its local file.
 struct Found {
     name: String,
     path: PathBuf,
-    /// The hash that it must have, where somebody knows it.
+    /// The expected hash, if known.
     sha256: Option<WeightsHash>,
-    /// Bytes that serving it takes.
+    /// Memory for serving it, in bytes.
     bytes: u64,
 }
 
-/// Opens all models of these settings. One model that need never leave is opened as it is.
+/// Opens all models of these settings. A single model that never unloads is opened without a set.
 pub(super) fn open(settings: &Settings, metrics: Arc<Metrics>) -> Result<Vec<Arc<dyn Engine>>, Failure> {
     let found = settings.models().into_iter().map(|name| find(settings, name));
     let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -101,7 +101,7 @@ fn load(settings: &Settings, model: &Found) -> Result<Arc<dyn Engine>, Failure> 
     Ok(Arc::new(engine))
 }
 
-/// Gets a model's file and measures it by its header, which must be sound before anything else looks at the file.
+/// Finds a model's file and measures it by its header. Only a valid header lets other code read the file.
 fn find(settings: &Settings, name: &str) -> Result<Found, Failure> {
     let (path, sha256) = model_file(settings, name)?;
     let shape = Shape::read(&path).map_err(|error| {
@@ -116,8 +116,8 @@ fn find(settings: &Settings, name: &str) -> Result<Found, Failure> {
     Ok(Found { name: name.to_owned(), path, sha256, bytes })
 }
 
-/// The model's file and the hash that it must have. A name that is not in the catalogue may be a file of the operator's own
-/// in the model folder: `NAME.gguf`.
+/// The model's file and its expected hash. A name outside the catalogue may be the operator's own file in the
+/// model folder: `NAME.gguf`.
 fn model_file(settings: &Settings, name: &str) -> Result<(PathBuf, Option<WeightsHash>), Failure> {
     let catalogue = Catalogue::built_in();
     let Ok(entry) = catalogue.entry(name) else {

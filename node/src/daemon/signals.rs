@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that mean "stop".
+/// The stop signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -12,12 +12,12 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on these signals no longer end the process by themselves.
+    /// From now on these signals do not end the process by themselves.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The next one. Cancel safe.
+    /// The next signal. Cancel safe.
     pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,5 +1,4 @@
-//! What a running node does beside turns: keeping its keys and record fresh, telling others that it is there, and looking
-//! whether the store answers.
+//! Background tasks of a running node: refresh keys and record, announce the node, and probe the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,15 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::view::{Running, STORE_FRESH};
 use crate::{identity::Identity, metrics::WatchedStore};
 
-/// How often addresses, keys and record are looked at: an address change is known to others within this.
+/// Interval for refreshing addresses, keys and record: peers learn a new address within this time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
-/// How often a node tells the network that it is there. Who heard nothing for 30 s takes it off its list, so two may be
-/// lost.
+/// Interval of announcements. A peer drops a node after 30 s of silence, so two may be lost.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How often a store that nobody uses is asked. Several may fail before the store counts as silent.
+/// Interval of probes of an unused store. Several may fail before the store counts as unreachable.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Starts them; they end with `stop`.
+/// Starts the tasks; they end with `stop`.
 pub(super) fn spawn(
     running: &Arc<Running>,
     external: Vec<Multiaddr>,
@@ -39,7 +37,7 @@ pub(super) fn spawn(
     tasks
 }
 
-/// Refreshes the record, at once where the node can be reached in another way, and tells others of it.
+/// Refreshes the record, at once after a change of reachability, and announces it.
 async fn keep_record(running: &Running, external: Vec<Multiaddr>) {
     let mut refreshes = interval(REFRESH_INTERVAL);
     refreshes.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -61,8 +59,8 @@ async fn keep_record(running: &Running, external: Vec<Multiaddr>) {
     }
 }
 
-/// Where others reach this node, the surest first: configured addresses, those confirmed from outside or through relays, and
-/// those listened on.
+/// The node's addresses, most certain first: configured ones, those confirmed from outside or through relays,
+/// and listen addresses.
 pub(super) fn addresses(configured: &[Multiaddr], mesh: &MeshHandle) -> Vec<Multiaddr> {
     let found = mesh.network().external.into_iter().chain(mesh.listen_addrs());
     let mut addresses = configured.to_vec();
@@ -74,7 +72,7 @@ pub(super) fn addresses(configured: &[Multiaddr], mesh: &MeshHandle) -> Vec<Mult
     addresses
 }
 
-/// Refreshes the record with these addresses, off the reactor since it may write a file.
+/// Refreshes the record with these addresses. Runs off the reactor, because it may write a file.
 pub(super) async fn refresh(identity: Arc<Identity>, addresses: Vec<Multiaddr>) {
     match spawn_blocking(move || identity.refresh(&addresses)).await {
         Ok(Ok(true)) => tracing::debug!("signed a new node record"),
@@ -88,7 +86,7 @@ pub(super) async fn refresh(identity: Arc<Identity>, addresses: Vec<Multiaddr>) 
 async fn watch_store(store: &WatchedStore) {
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Assumed at the start, so that only a silent store is told of.
+    // Assumed at the start, so that only an unreachable store is logged.
     let mut answered = true;
     loop {
         ticks.tick().await;

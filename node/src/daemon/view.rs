@@ -1,4 +1,4 @@
-//! The node as the admin port sees it: from the first moment, also before there is an engine.
+//! The admin port's view of the node, available from the start, even before the engine is loaded.
 
 use std::{
     sync::{
@@ -26,10 +26,10 @@ use crate::{
     service::NodeService,
 };
 
-/// A store that answered within this counts as reachable: a few probes may be lost.
+/// A store with an answer in this time counts as reachable; a few probes may be lost.
 pub(super) const STORE_FRESH: Duration = Duration::from_secs(100);
 
-/// The parts of a node that serves.
+/// The parts of a serving node.
 pub(super) struct Running {
     pub(super) mesh: MeshHandle,
     pub(super) identity: Arc<Identity>,
@@ -82,7 +82,7 @@ fn traffic(stats: &MeshStats) -> Traffic {
     }
 }
 
-/// What the admin port shows.
+/// The data behind the admin port.
 pub(super) struct View {
     node: NodeId,
     publishers: Vec<String>,
@@ -94,7 +94,7 @@ pub(super) struct View {
     metrics: Arc<Metrics>,
     running: OnceLock<Arc<Running>>,
     draining: AtomicBool,
-    /// Since when the operator wants no new turns.
+    /// Start of the operator's drain.
     held: Mutex<Option<Instant>>,
 }
 
@@ -115,26 +115,26 @@ impl View {
         }
     }
 
-    /// The node serves from now on.
+    /// Sets the serving node.
     pub(super) fn running(&self, running: Arc<Running>) {
-        // An operator may have said so while the model was still being loaded.
+        // The operator may have started a drain during the model load.
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         running.service.hold_turns(held.is_some());
-        // There is one node in a process, started once.
+        // A process has one node, started once.
         let _ = self.running.set(running);
     }
 
-    /// The node takes no new turns from now on.
+    /// The node refuses new turns from now on.
     pub(super) fn draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Turns that run now.
+    /// The number of running turns.
     pub(super) fn turns_running(&self) -> u64 {
         self.metrics.turn_counts().running
     }
 
-    /// What is missing before turns can be served and kept.
+    /// Reasons why the node cannot serve and store turns yet.
     fn not_ready(&self) -> Vec<String> {
         let Some(running) = self.running.get() else {
             return vec!["the model is being fetched or loaded".to_owned()];
@@ -170,7 +170,7 @@ impl View {
         Some(DrainStatus { seconds: since.elapsed().as_secs(), turns: work.turns, storing: work.storing })
     }
 
-    /// The node's place in the network.
+    /// The node's view of the network.
     fn network(&self) -> Option<NetworkStatus> {
         let running = self.running.get()?;
         let mut peers = running.mesh.peers();
@@ -301,7 +301,7 @@ impl Control for View {
             }
             _ => {}
         }
-        // Under the lock, so that the last of two requests holds.
+        // Under the lock, so that the later of two requests wins.
         if let Some(running) = self.running.get() {
             running.service.hold_turns(on);
         }

@@ -1,7 +1,7 @@
-//! The echo engine: deterministic, without a model, for tests of everything around an engine.
+//! The echo engine: deterministic and without a model, for tests of everything around an engine.
 //!
-//! It answers `echo:` and the words of the last user message (with memory, if any), one token a word.
-//! Counts are words and exact. Never offered to clients as a model.
+//! It answers `echo:` and the words of the last user message (with memory, if any), one token a word. It
+//! counts words, exactly. It is never offered to clients as a model.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::prompt::{Prompt, Role};
 
-/// How the echo engine behaves.
+/// Settings of the echo engine.
 #[derive(Debug, Clone)]
 pub struct EchoConfig {
-    /// Words that prompt and answer may have together.
+    /// Maximum words of prompt and answer together.
     pub context_tokens: u32,
     /// Wait before each token.
     pub token_delay: Duration,
@@ -58,7 +58,7 @@ impl EchoEngine {
     }
 }
 
-/// The id of a word: 32 bits of its BLAKE3, stable over processes.
+/// The ID of a word: 32 bits of its BLAKE3, stable across processes.
 #[must_use]
 pub fn word_id(word: &str) -> u32 {
     let hash = blake3::hash(word.as_bytes());
@@ -71,7 +71,7 @@ fn count_words(prompt: &Prompt) -> u32 {
     u32::try_from(words).unwrap_or(u32::MAX)
 }
 
-/// The answer's tokens with their text: the first without, the others with a space before.
+/// The answer's tokens with their text. Each except the first starts with a space.
 fn answer(prompt: &Prompt) -> Vec<(u32, String)> {
     let asked = prompt.rendered().filter(|(message, _)| message.role == Role::User).last();
     let asked = asked.map(|(_, text)| text).unwrap_or_default();

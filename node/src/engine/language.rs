@@ -1,4 +1,5 @@
-//! Between the node and the engine's language layer: prompts as conversations, errors, and what goes out on the wire.
+//! Conversions between the node and the engine's language layer: prompts, errors, and log probabilities on
+//! the wire.
 
 use baton_engine::language::{
     Call, Conversation, Grammar, Json, LanguageError, Logprob, Message, Role as Speaker, grammar, sampler,
@@ -14,7 +15,7 @@ use zeroize::{Zeroize, Zeroizing};
 use super::{EngineError, Sampling, native::LoadError};
 use crate::prompt::{Prompt, Role, Spoken};
 
-// The engine crate knows nothing of the protocol; what both say must be the same.
+// The engine crate does not know the protocol; these constants of both must be equal.
 const _: () = assert!(MAX_SCHEMA_BYTES == grammar::MAX_SCHEMA_BYTES);
 const _: () = assert!(same(SAMPLER_RANDOMNESS.as_str(), sampler::RANDOMNESS_CONTEXT));
 const _: () = assert!(same(TOKENIZER.as_str(), baton_engine::language::tokenizer::TOKENIZER_CONTEXT));
@@ -38,7 +39,7 @@ impl From<LanguageError> for EngineError {
             LanguageError::NoPrefix => Self::InvalidResume,
             LanguageError::Numerics => Self::Numerics,
             LanguageError::Library => Self::Panicked,
-            // Of files, which are read before there is an engine.
+            // Errors of files, which are read before an engine exists.
             _ => Self::Tokenizer,
         }
     }
@@ -56,7 +57,7 @@ impl From<LanguageError> for LoadError {
     }
 }
 
-/// A prompt as the engine's templates see it.
+/// A prompt for the engine's templates.
 pub(super) fn conversation(prompt: &Prompt) -> Conversation {
     let tools = prompt.tools().map_or(Vec::new(), |tools| tools.tools().iter().map(json).collect());
     Conversation { messages: prompt.spoken().into_iter().map(message).collect(), tools }
@@ -99,7 +100,7 @@ fn json(value: &ProtoJson) -> Json {
     }
 }
 
-/// The part of a job's settings that chooses tokens.
+/// The settings of a job that choose tokens.
 pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
     baton_engine::language::Sampling {
         temperature: job.temperature,
@@ -110,7 +111,7 @@ pub(super) fn sampling(job: &Sampling) -> baton_engine::language::Sampling {
     }
 }
 
-/// What an answer must satisfy, ready for a job. For one job of the engine that made it.
+/// A constraint on an answer. Valid for one job of the engine that made it.
 #[derive(Clone)]
 pub struct Constraint(pub(super) Kind);
 
@@ -118,7 +119,7 @@ pub struct Constraint(pub(super) Kind);
 pub(super) enum Kind {
     /// For an engine that chooses tokens itself.
     Grammar(Box<Grammar>),
-    /// For a server that is asked for it: the schema as it was sent, within its limits.
+    /// For a proxied server: the client's schema as sent, within its limits.
     Passed(Zeroizing<String>),
 }
 
@@ -128,12 +129,13 @@ impl std::fmt::Debug for Constraint {
     }
 }
 
-/// What is reported of one token: itself, then the likeliest of all, each with its bytes. Part of a conversation.
+/// The report on one token: the token itself, then the most likely tokens, each with its bytes. It is
+/// conversation text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// The token itself, then as many of the likeliest as were asked for, the likeliest first.
+    /// The token itself, then the requested number of most likely tokens, most likely first.
     pub tokens: Vec<TokenLogprob>,
-    /// The bytes of each.
+    /// The bytes of each token.
     pub spelled: Vec<TokenBytes>,
 }
 

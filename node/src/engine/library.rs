@@ -1,7 +1,8 @@
-//! Models that the engine does not compute, by a general library ([`baton_candle`]), where this build has it.
+//! Models that the native engine does not compute. A general library ([`baton_candle`]) runs them, if this
+//! build includes it.
 //!
-//! Answers of such models are of [`EngineKind::Library`](super::EngineKind::Library), which no other node can check. The
-//! native engine asks this module once its own reader has refused a file.
+//! Their answers have the kind [`EngineKind::Library`](super::EngineKind::Library), and no other node can
+//! check them. The native engine calls this module after its own reader refused a file.
 
 #[cfg(feature = "library")]
 mod present {
@@ -11,12 +12,12 @@ mod present {
         gguf::{Gguf, GgufFile},
     };
 
-    /// Whether the library computes models of this architecture.
+    /// Whether the library supports this architecture.
     pub fn knows(header: &Gguf) -> bool {
         Family::of(header).is_some()
     }
 
-    /// Bytes that the library takes beside those of the file.
+    /// Memory of the library beyond the file's size, in bytes.
     pub fn extra_bytes(header: &Gguf) -> Option<u64> {
         Shape::read(header).ok().map(|shape| shape.extra_bytes)
     }

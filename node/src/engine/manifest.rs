@@ -1,15 +1,15 @@
-//! The manifest of a loaded model. What identifies a model is [`ModelManifest`], which is the protocol's: this
-//! module never hashes one itself.
+//! The manifest of a loaded model. The protocol's [`ModelManifest`] identifies a model; this module never
+//! hashes one itself.
 
 pub use baton_fetch::WeightsHash;
 use baton_proto::{limits::VERSION, node_record::ModelManifest};
 
-/// A model's manifest, with its weights' hash in the type that catalogues compare it with.
+/// A model's manifest, with its weights' hash in the catalogue's type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedManifest {
-    /// Hash of the weights file, as `protocol` has it.
+    /// Hash of the weights file, as in `protocol`.
     pub weights: WeightsHash,
-    /// What the model id is the hash of.
+    /// The manifest behind the model ID.
     pub protocol: ModelManifest,
 }
 
@@ -19,7 +19,7 @@ impl From<ModelManifest> for LoadedManifest {
     }
 }
 
-/// The manifest of a model of which only a name is known: all hashes are zero.
+/// The manifest of a model that is known only by name: all hashes are zero.
 pub(crate) fn unseen(architecture: String) -> ModelManifest {
     ModelManifest {
         version: VERSION,

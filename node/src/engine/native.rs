@@ -1,10 +1,12 @@
 //! The native engine: a GGUF model on this machine's CPU.
 //!
-//! Loading maps the file, hashes it, and refuses what it cannot run right. What our own engine does not compute goes to
-//! a general library if that does (`library.rs`): its answers are of [`EngineKind::Library`], which nobody can check.
-//! Jobs are rendered and tokenised on a thread of their own (`native/desk.rs`) and then share the model, step by step,
-//! on another (`baton_engine::batch`); each has its own text, grammar and sampler (`native/answer.rs`). Conversation
-//! text leaves this module only as events.
+//! Loading maps the file, hashes it, and refuses models that it cannot compute correctly. A general library
+//! takes over other models if it supports them (`library.rs`). Its answers have the kind
+//! [`EngineKind::Library`], and other nodes cannot check them.
+//!
+//! One thread renders and tokenises jobs (`native/desk.rs`). Another thread runs the model for all jobs, step
+//! by step (`baton_engine::batch`). Each job has its own text, grammar and sampler (`native/answer.rs`).
+//! Conversation text leaves this module only as events.
 
 mod answer;
 mod desk;
@@ -38,44 +40,45 @@ use super::{
 };
 use crate::prompt::Prompt;
 
-/// Largest model file: the weights take as much memory. The largest that a machine without a graphics card is used for.
+/// Largest model file: the weights take as much memory. Machines without a graphics card are not used for
+/// larger ones.
 const MAX_MODEL_BYTES: u64 = 256 << 30;
 
-/// Context that an engine offers unless configured otherwise.
+/// Default context of an engine, in tokens.
 pub const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
-/// Jobs that run at once unless configured otherwise: with more, a step takes as much longer as it has more rows.
+/// Default number of concurrent jobs. With more, a step takes longer in proportion to its rows.
 pub const DEFAULT_SLOTS: usize = 8;
 
-/// Jobs that wait in the queue unless configured otherwise. Each holds a window of text in memory, and the
-/// last one waits for all the others: better to refuse, so that the client asks another node.
+/// Default number of waiting jobs. Each holds a window of text in memory, and the last waits for all others.
+/// Refusal is better: the client then tries another node.
 pub const DEFAULT_QUEUE_LIMIT: usize = 8;
 
-/// Bytes for keys and values unless configured otherwise: of SmolLM2-135M (23 KB a token), eight windows of 4,096 tokens
-/// and some that are kept.
+/// Default bytes for keys and values. For SmolLM2-135M (23 KB a token): eight windows of 4,096 tokens and
+/// some cached ones.
 pub const DEFAULT_KV_BYTES: usize = 1 << 30;
 
-/// How long a job waits for its reader. The service has shorter limits of its own; this one is for those who have none.
+/// How long a job waits for its reader. The service has shorter limits; this one protects other callers.
 const READER_STALL: Duration = Duration::from_secs(600);
 
-/// What to load and how much it may take.
+/// The model to load, and its limits.
 #[derive(Debug, Clone)]
 pub struct NativeConfig {
-    /// The name for configuration, logs and the threads.
+    /// Name for configuration, logs and threads.
     pub name: String,
     /// The GGUF file.
     pub model_path: PathBuf,
-    /// Upper limit of prompt and answer together; the model's own limit and `kv_bytes` hold as well.
+    /// Maximum tokens of prompt and answer together; the model's own limit and `kv_bytes` apply too.
     pub max_context_tokens: u32,
-    /// Jobs that run at once.
+    /// Maximum running jobs.
     pub slots: usize,
-    /// Jobs that may wait besides those that run.
+    /// Maximum waiting jobs.
     pub queue_limit: usize,
-    /// Threads that compute; `None`: one for each core. A general library has its own.
+    /// Compute threads; `None` means one for each core. A general library has its own threads.
     pub threads: Option<usize>,
-    /// Bytes for the keys and values of all jobs, and of those that are kept for a session's next turn.
+    /// Bytes for the keys and values of all jobs, including those cached for a session's next turn.
     pub kv_bytes: usize,
-    /// The date that the chat template may show.
+    /// The date for the chat template.
     pub template_date: TemplateDate,
 }
 
@@ -103,11 +106,11 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The file is larger than this engine takes.
+    /// The file exceeds this engine's limit.
     #[error("the model file has {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size.
@@ -115,7 +118,7 @@ pub enum LoadError {
         /// The limit.
         limit: u64,
     },
-    /// The file is not a sound GGUF file.
+    /// The file is not a valid GGUF file.
     #[error("the model file is not a sound GGUF file: {reason}")]
     Format {
         /// The reader's message.
@@ -124,38 +127,38 @@ pub enum LoadError {
     /// A metadata field is missing or of the wrong type.
     #[error("the model's metadata field {key} is missing or unusable")]
     Metadata {
-        /// Which.
+        /// The field.
         key: String,
     },
-    /// The model needs something that this engine does not have; a proxied backend may run it.
+    /// The model needs a feature that this engine lacks; a proxied backend may run it.
     #[error("this engine does not support {what}; run the model behind a proxied backend")]
     Unsupported {
-        /// What.
+        /// The feature.
         what: String,
     },
     /// Tokenizer or chat template cannot be used.
     #[error("the model's language cannot be used")]
     Language(#[source] LanguageError),
-    /// The keys and values of a single block of tokens are more than there may be.
+    /// A single block of tokens needs more bytes for keys and values than the limit.
     #[error("{bytes} bytes for keys and values are not enough for this model: a block of tokens has {block}")]
     KvBudget {
-        /// What was configured.
+        /// The configured bytes.
         bytes: usize,
-        /// What a block takes.
+        /// The bytes of a block.
         block: usize,
     },
-    /// Neither this engine nor the library that it falls back to computes the model.
+    /// Neither this engine nor the fallback library computes the model.
     #[error(
         "this engine does not support {what}, and the library for such models cannot take it over: {reason}; run the model \
              behind a proxied backend"
     )]
     Refused {
-        /// What the engine lacks.
+        /// The feature that the engine lacks.
         what: String,
-        /// What the library says.
+        /// The library's message.
         reason: String,
     },
-    /// The system gives no memory for the weights.
+    /// The system has no memory for the weights.
     #[error("there is no memory for the model")]
     Memory(#[source] io::Error),
     /// The engine's threads cannot be started.
@@ -191,9 +194,9 @@ impl LoadError {
     }
 }
 
-/// Who computes.
+/// The computing backend.
 enum Computed {
-    /// The engine: the same bits everywhere.
+    /// This engine: the same bits everywhere.
     Exact(Box<Model>),
     /// A general library.
     Library(Box<dyn Solo>),
@@ -238,7 +241,8 @@ impl Computed {
         }
     }
 
-    /// Tokens of prompt and answer: what configuration, model and the budget for keys and values allow.
+    /// Maximum tokens of prompt and answer, limited by configuration, model and the budget for keys and
+    /// values.
     fn context_tokens(&self, config: &NativeConfig) -> Result<u32, LoadError> {
         let (most, block) = match self {
             Self::Exact(model) => (model.config().context, model.kv().shape().block_bytes()),
@@ -251,7 +255,7 @@ impl Computed {
         Ok(small(room.min(most)).min(config.max_context_tokens))
     }
 
-    /// Jobs that run at once.
+    /// Maximum running jobs.
     fn slots(&self, config: &NativeConfig) -> usize {
         match self {
             Self::Exact(_) => config.slots.max(1),
@@ -292,7 +296,7 @@ impl NativeEngine {
     /// Loads a model. Blocks for up to a few seconds: call it off the reactor.
     ///
     /// # Errors
-    /// [`LoadError`] names what is wrong with the file or what this engine cannot do.
+    /// [`LoadError`] names the file's defect or the missing feature.
     pub fn load(config: &NativeConfig) -> Result<Self, LoadError> {
         let path = &config.model_path;
         let file = open(path)?;
@@ -321,13 +325,14 @@ impl NativeEngine {
             context_tokens: model.context_tokens(config)?,
             manifest: manifest.into(),
         };
-        // Now, since the first turn with a schema would wait for it. A model without an end token has none.
+        // Prepared now, because otherwise the first turn with a schema would wait for it. A model without an
+        // end token has none.
         let _ = language.grammars();
         let language = Arc::new(language);
         let slots = model.slots(config);
         let options = BatchOptions {
             slots,
-            // The desk refuses what is too much, before it is rendered.
+            // The preparation thread's limits refuse excess jobs before rendering.
             queue: slots + config.queue_limit,
             stall: READER_STALL,
             model_id: *info.model_id.as_bytes(),
@@ -341,7 +346,7 @@ impl NativeEngine {
         Ok(Self { info, language, batcher, desk: desk.map_err(LoadError::Thread)? })
     }
 
-    /// The ids of a prompt as this engine renders it, for tools and tests.
+    /// The token IDs of a prompt as this engine renders it, for tools and tests.
     ///
     /// # Errors
     /// [`EngineError::Template`] and [`EngineError::Tokenizer`] when it cannot be rendered.
@@ -349,14 +354,14 @@ impl NativeEngine {
         encode(&self.language, prompt)
     }
 
-    /// The ids of plain text, in which nothing is a special token.
+    /// The token IDs of plain text without special tokens.
     #[must_use]
     pub fn encode_text(&self, text: &str) -> Zeroizing<Vec<u32>> {
         let text = baton_engine::language::Segment::Content(Zeroizing::new(text.to_owned()));
         self.language.tokenizer().encode(&[text])
     }
 
-    /// The bytes that tokens stand for; control tokens stand for none.
+    /// The bytes of these tokens; control tokens have none.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> Zeroizing<Vec<u8>> {
         self.language.tokenizer().decode(ids)
@@ -416,7 +421,7 @@ impl Drop for NativeEngine {
     }
 }
 
-/// A count of tokens, all of which are bounded by the context, as u32.
+/// A count of tokens as u32; the context bounds it.
 fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,8 @@
 //! The proxied engine: an OpenAI-compatible server (Ollama, vLLM, llama.cpp) behind this node.
 //!
-//! Counts are the server's word, the window is estimated, token ids are unknown, so an answer cannot be
-//! resumed or replayed; [`EngineKind::Proxied`] says so in the receipt. The server is trusted with the text
-//! but not with the node: every length and time is bounded.
+//! The server reports its own counts, the window is estimated, and token IDs are unknown. So an answer cannot
+//! be resumed or replayed; [`EngineKind::Proxied`] says so in the receipt. The server is trusted with the
+//! text but not with the node: every length and time is bounded.
 
 mod calls;
 mod request;
@@ -37,33 +37,33 @@ use super::{
 };
 use crate::prompt::Prompt;
 
-/// Time to connect.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of one answer's stream: many times what the longest answer needs, with the JSON around it.
+/// Maximum bytes of one answer's stream: many times the longest answer with its JSON.
 const MAX_STREAM_BYTES: usize = 64 << 20;
 
-/// Bytes that a token stands for in an estimate. Low, so that the estimate is rather too high: a window
-/// that is cut too short is better than one that the server cuts or refuses.
+/// Estimated bytes of a token. The low value makes estimates too high: a window cut too short is better than
+/// a window that the server cuts or refuses.
 const ESTIMATED_BYTES_PER_TOKEN: usize = 3;
 
-/// Tokens that a template puts around a message, in an estimate.
+/// Estimated tokens of a template around a message.
 const ESTIMATED_MESSAGE_TOKENS: usize = 8;
 
-/// Where the server is and what it may take.
+/// The server and its limits.
 #[derive(Clone)]
 pub struct ProxiedConfig {
-    /// The name for configuration and logs.
+    /// Name for configuration and logs.
     pub name: String,
-    /// Base URL, `http` or `https`; `/v1/chat/completions` is put behind it.
+    /// Base URL, `http` or `https`; the engine appends `/v1/chat/completions`.
     pub base_url: String,
     /// The model's name at the server.
     pub model: String,
-    /// Bearer token, if the server wants one.
+    /// Bearer token, if the server requires one.
     pub bearer: Option<Zeroizing<String>>,
-    /// Context that the server was configured with, in tokens.
+    /// The server's configured context, in tokens.
     pub context_tokens: u32,
-    /// Requests at once; more are refused as busy, since the server has its own queue.
+    /// Maximum concurrent requests. Further ones are refused as busy, since the server has its own queue.
     pub max_concurrent: usize,
     /// Longest silence of the server, also before its first byte.
     pub idle_timeout: Duration,
@@ -83,13 +83,13 @@ impl std::fmt::Debug for ProxiedConfig {
 /// Why a proxied engine cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxiedError {
-    /// The base URL is none.
+    /// The base URL is invalid.
     #[error("{url} is not an http or https base URL")]
     BaseUrl {
-        /// As configured.
+        /// The configured URL.
         url: String,
     },
-    /// The bearer token cannot stand in a header.
+    /// The bearer token is not a valid header value.
     #[error("the bearer token holds characters that a header cannot have")]
     Bearer,
     /// The HTTP client cannot be built.
@@ -116,7 +116,7 @@ struct Backend {
 }
 
 impl ProxiedEngine {
-    /// Sets up the engine; connects only when a job comes. Jobs run on `runtime`.
+    /// Sets up the engine. It connects only for a job. Jobs run on `runtime`.
     ///
     /// # Errors
     /// [`ProxiedError`] on a configuration that cannot work.
@@ -137,7 +137,7 @@ impl ProxiedEngine {
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.idle_timeout)
-            // A redirect would carry the conversation to a host that nobody configured.
+            // A redirect would send the conversation to a host outside the configuration.
             .redirect(reqwest::redirect::Policy::none())
             .default_headers(headers)
             .build()
@@ -168,7 +168,7 @@ impl ProxiedEngine {
     }
 }
 
-/// Rather too high, see [`ESTIMATED_BYTES_PER_TOKEN`].
+/// Estimates high, see [`ESTIMATED_BYTES_PER_TOKEN`].
 fn estimate_tokens(prompt: &Prompt) -> u32 {
     let message = |text: &str| text.len().div_ceil(ESTIMATED_BYTES_PER_TOKEN) + ESTIMATED_MESSAGE_TOKENS;
     let tools = prompt.tools().map_or(0, |tools| message(&tools.message().text));
@@ -181,7 +181,7 @@ impl Engine for ProxiedEngine {
         &self.info
     }
 
-    /// The server says whether its model does.
+    /// The server reports whether its model takes tools.
     fn takes_tools(&self) -> bool {
         true
     }
@@ -200,7 +200,7 @@ impl Engine for ProxiedEngine {
         if !job.resume_tokens.is_empty() {
             return Err(EngineError::ResumeUnsupported);
         }
-        // Servers report texts of tokens, and the wire has ids.
+        // Servers report the text of tokens, but the wire has token IDs.
         refuse_logprobs(&job)?;
         if matches!(job.constraint, Some(Constraint(Kind::Grammar(_)))) {
             return Err(EngineError::Unsupported { what: "a constraint of another engine" });
@@ -232,7 +232,7 @@ impl Engine for ProxiedEngine {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         self.stop.cancel();
         while tasks.try_join_next().is_some() {}
-        // Those still running end by `stop`; the set aborts what is left when the engine is dropped.
+        // Running tasks end by `stop`; dropping the engine aborts the rest.
     }
 }
 
@@ -249,16 +249,16 @@ struct Run {
     events: mpsc::Sender<EngineEvent>,
     begun: Instant,
     stats: GenerateStats,
-    /// Texts that were handed on.
+    /// Texts sent to the reader.
     chunks: u32,
-    /// Texts and parts of calls that came.
+    /// Texts and parts of calls received.
     parts: u32,
-    /// The answer, where a schema was passed on: a server that ignored it is found out.
+    /// The whole answer, if the request had a schema: it reveals a server that ignored the schema.
     whole: Option<Zeroizing<String>>,
 }
 
 impl Run {
-    /// Dropping the request's future closes its connection, so cancelling is leaving.
+    /// Dropping the request's future closes its connection, which cancels it.
     async fn finish(
         mut self,
         job: GenerateJob,
@@ -286,7 +286,7 @@ impl Run {
         });
     }
 
-    /// A server that does not know `response_format` answers in prose.
+    /// Checks the JSON: a server that does not know `response_format` answers in prose.
     fn check_json(&self, finish: FinishReason) -> Result<FinishReason, EngineError> {
         let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         match &self.whole {
@@ -323,7 +323,7 @@ impl Run {
         let mut calls = Calls::default();
         let (mut events, mut finish, mut received) = (Vec::new(), None, 0);
         while let Some(bytes) = stream.next().await {
-            // A stream that breaks after the answer's end was said is complete all the same.
+            // A stream that breaks after the end of the answer still counts as complete.
             let Ok(bytes) = bytes else { break };
             received += bytes.len();
             if received > MAX_STREAM_BYTES {
@@ -341,7 +341,7 @@ impl Run {
                 }
                 self.take(chunk, &mut calls).await?;
                 if self.parts >= job.sampling.max_tokens && finish.is_none() {
-                    // Every chunk is a token or more, so a server that goes on ignores the limit.
+                    // Every chunk has at least one token, so a server that continues ignores the limit.
                     self.emit(calls.finish()).await;
                     return Ok(FinishReason::Length);
                 }
@@ -383,9 +383,9 @@ impl Run {
         self.send(EngineEvent::Token { index, ids: Vec::new(), text, logprobs: Vec::new() }).await;
     }
 
-    /// Waits for a slow reader; the connection's flow control then slows the server.
+    /// Sends an event, and waits for a slow reader; the connection's flow control then slows the server.
     async fn send(&self, event: EngineEvent) {
-        // A reader that has gone ends the job in `finish`.
+        // A closed reader ends the job in `finish`.
         let _ = self.events.send(event).await;
     }
 }

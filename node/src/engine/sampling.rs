@@ -1,4 +1,4 @@
-//! How an engine is to choose tokens.
+//! Sampling settings: how an engine chooses tokens.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use baton_proto::limits::{MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOP_STRINGS};
 
 use super::EngineError;
 
-/// How tokens are chosen.
+/// Sampling settings.
 #[derive(Clone, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy; otherwise logits are divided by it. Range 0 to 5.
     pub temperature: f32,
     /// Nucleus: the smallest set of likeliest tokens with at least this probability. Range (0, 1]; 1 is off.
     pub top_p: f32,
-    /// Only the so many likeliest tokens; 0 is off.
+    /// Samples only from this many most likely tokens; 0 is off.
     pub top_k: u32,
     /// Divides positive and multiplies negative logits of recent tokens. Range (0, 10]; 1 is off.
     pub repetition_penalty: f32,
-    /// Seed of the randomness, which is a pure function of it and the token's position in the answer.
+    /// Seed of the randomness, a pure function of the seed and the token's position in the answer.
     pub seed: u64,
-    /// Texts that end the answer; they are never emitted, not even in part.
+    /// Texts that end the answer; no part of them is ever emitted.
     pub stop: Vec<String>,
-    /// Length of the whole answer in tokens, a resumed prefix included. At least 1.
+    /// Maximum tokens of the whole answer, including a resumed prefix. At least 1.
     pub max_tokens: u32,
-    /// With each token, its own probability and those of so many of the likeliest; 0 reports none. At most
+    /// Number of most likely tokens to report with each token's own probability; 0 reports none. At most
     /// [`MAX_LOGPROBS`].
     pub logprobs: u8,
 }
 
 impl Default for Sampling {
-    /// Greedy, 512 tokens at the most.
+    /// Greedy, at most 512 tokens.
     fn default() -> Self {
         Self {
             temperature: 0.0,
@@ -60,7 +60,7 @@ impl fmt::Debug for Sampling {
 }
 
 impl Sampling {
-    /// What a turn asks for, in so many tokens at the most.
+    /// The settings of a turn, with this maximum of tokens.
     #[must_use]
     pub fn asked(asked: &baton_proto::turn::Sampling, max_tokens: u32) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Sampling {
         }
     }
 
-    /// Checks every field against its range, which is that of [`baton_proto::turn::Sampling::check`].
+    /// Checks every field against its range, as [`baton_proto::turn::Sampling::check`] does.
     ///
     /// # Errors
     /// [`EngineError::InvalidSampling`] names the first field out of range.
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What the engine and the protocol say of the same settings.
+    /// The engine's and the protocol's verdict on the same settings.
     fn verdicts(change: impl FnOnce(&mut Asked)) -> [bool; 2] {
         let mut asked = Asked::default();
         change(&mut asked);

@@ -1,9 +1,10 @@
-//! Several models at once under a memory budget: loaded when a turn needs one, unloaded when idle or when another needs the
-//! room.
+//! Several models under one memory budget. A model is loaded when a turn needs it, and unloaded when it is
+//! idle or another needs the room.
 //!
-//! `policy` decides, this module does: loads and unloads on threads of their own, so that neither the reactor nor the
-//! turns of other models wait for them. A turn holds its model ([`Engine::hold`]) from before it is asked anything until it
-//! ends. Whoever gives up waiting leaves nothing behind; a load that was begun goes on, and its model is idle then.
+//! `policy` decides, and this module acts. It loads and unloads on separate threads, so that neither the
+//! reactor nor turns of other models wait. A turn holds its model ([`Engine::hold`]) from before its first
+//! call until its end. A turn that gives up waiting leaves nothing behind. A load in progress continues, and
+//! its model is then idle.
 
 mod member;
 mod open;
@@ -24,67 +25,68 @@ use super::{Engine, EngineError};
 pub use open::{SetError, open};
 use policy::{Answer, Place, Policy, Step, Ticket};
 
-/// How long a turn waits for its model before another node is the better choice: reading some gigabytes from a disk.
+/// How long a turn waits for its model before another node is the better choice: the time to read some
+/// gigabytes from a disk.
 pub const MODEL_WAIT: Duration = Duration::from_secs(60);
 
-/// Longest sleep of the thread that looks for idle models; it is woken by whatever happens.
+/// Longest sleep of the thread that unloads idle models; every event wakes it.
 const MAX_IDLE_SLEEP: Duration = Duration::from_secs(3600);
 
 /// Loads a model, blocking.
 pub type Loader = Box<dyn Fn() -> Result<Arc<dyn Engine>, EngineError> + Send + Sync>;
 
-/// Milliseconds of a clock that does not go back.
+/// Milliseconds of a monotonic clock.
 pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// A model that can be loaded.
+/// A model of the set.
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// Bytes that it takes in memory, the cache of its turns included.
+    /// Its memory in bytes, including the cache of its turns.
     pub bytes: u64,
     /// Loads it.
     pub load: Loader,
 }
 
-/// What a set may take.
+/// Limits of a set.
 pub struct SetLimits {
-    /// Bytes of all models in memory; `None` is no bound.
+    /// Bytes of all loaded models; `None` means no limit.
     pub budget_bytes: Option<u64>,
-    /// How long a model may be idle; `None` is for ever.
+    /// How long a model may be idle; `None` means for ever.
     pub idle: Option<Duration>,
     /// How long a turn waits for its model.
     pub wait: Duration,
 }
 
-/// Hears of what happens to models.
+/// Receives events about models.
 pub trait SetObserver: Send + Sync {
-    /// So many models are in memory now, and all take so many bytes. Must not wait for anything.
+    /// The number and the bytes of models in memory changed. Must not block.
     fn taken(&self, _models: usize, _bytes: u64) {}
-    /// A load ended, well or not.
+    /// A load ended, with or without success.
     fn load_ended(&self, _well: bool) {}
     /// A model was unloaded.
     fn unloaded(&self) {}
 }
 
-/// What of a set changes.
+/// The mutable state of a set.
 struct State {
     policy: Policy,
     engines: Vec<Option<Arc<dyn Engine>>>,
-    /// Why the last load of each model failed.
+    /// The last load error of each model.
     failures: HashMap<usize, EngineError>,
-    /// Loads and unloads that run.
+    /// Running loads and unloads.
     working: usize,
     closed: bool,
 }
 
 struct Shared {
     members: Vec<Member>,
-    /// Each model's identity, which its file must still have when it is loaded again.
+    /// Each model's ID, which its file must still match at each reload.
     identities: Vec<baton_proto::ids::ModelId>,
     state: Mutex<State>,
-    /// Wakes whoever waits for a model.
+    /// Wakes the turns that wait for a model.
     changed: watch::Sender<()>,
-    /// Wakes the threads that wait: for the next idle model, and for the end.
+    /// Wakes the threads that wait for the next idle model, or for shutdown.
     woken: Condvar,
     limits: SetLimits,
     clock: ClockMs,
@@ -92,12 +94,12 @@ struct Shared {
     idler: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Keeps a model in memory while it lives. Clones keep it too.
+/// Keeps a model in memory while it or a clone lives.
 #[derive(Clone)]
 pub struct Hold(#[expect(dead_code, reason = "what counts is that it is dropped")] Option<Arc<Held>>);
 
 impl Hold {
-    /// Of a model that is always there.
+    /// A hold on a model that is always in memory.
     #[must_use]
     pub fn none() -> Self {
         Self(None)
@@ -131,7 +133,7 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The hold, once it is granted: what is granted has an owner from the same moment on.
+    /// The hold, once granted. A granted hold has an owner at once.
     fn poll(&mut self) -> Option<Result<Hold, EngineError>> {
         let now_ms = (self.shared.clock)();
         let mut state = self.shared.lock();
@@ -155,7 +157,7 @@ impl Claim<'_> {
         }
     }
 
-    /// What it waited for in vain.
+    /// The error after the wait.
     fn waited(&self) -> EngineError {
         let seconds = self.shared.limits.wait.as_secs();
         match self.shared.lock().policy.place(self.model) {
@@ -170,18 +172,18 @@ impl Drop for Claim<'_> {
         if let Some(ticket) = self.ticket {
             self.shared.lock().policy.withdraw(ticket);
         }
-        // Granted or withdrawn: others may be next.
+        // Granted or withdrawn: other claims may be next.
         self.shared.drive();
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every critical section leaves the state whole.
+        // Every critical section leaves the state valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is to be done now, and wakes whoever waits.
+    /// Starts all due steps, and wakes the waiting turns.
     fn drive(self: &Arc<Self>) {
         loop {
             let now_ms = (self.clock)();
@@ -209,7 +211,7 @@ impl Shared {
 
     fn tell(&self) {
         {
-            // Told under the lock, so that nobody hears of an older state after a newer one.
+            // Reported under the lock, so that an observer never sees an older state after a newer one.
             let state = self.lock();
             let (models, bytes) = state.policy.taken();
             self.observer.taken(models, bytes);
@@ -218,7 +220,7 @@ impl Shared {
         self.woken.notify_all();
     }
 
-    /// Loads or unloads, on a thread of its own.
+    /// Loads or unloads a model on its own thread.
     fn work(self: Arc<Self>, step: Step, leaving: Option<Arc<dyn Engine>>) {
         let name = match step {
             Step::Load(model) | Step::Unload(model) => &self.members[model].name,
@@ -257,7 +259,7 @@ impl Shared {
         Ok(engine)
     }
 
-    /// A step is done.
+    /// Records the end of a step.
     fn ended(&self, step: Step, result: Result<Option<Arc<dyn Engine>>, EngineError>) {
         let now_ms = (self.clock)();
         let mut late = None;
@@ -270,7 +272,7 @@ impl Shared {
                     state.failures.remove(&model);
                     state.policy.loaded(model, now_ms);
                 }
-                // Nobody wants it any more.
+                // The set is closed.
                 (Step::Load(model), Ok(engine)) => {
                     late = engine;
                     state.policy.failed(model);
@@ -309,7 +311,7 @@ impl Shared {
         granted.unwrap_or_else(|_| Err(claim.waited()))
     }
 
-    /// The engine of a model that is in memory, held meanwhile.
+    /// The engine of a loaded model, with a hold on it.
     fn pinned(self: &Arc<Self>, model: usize) -> Result<(Arc<dyn Engine>, Hold), EngineError> {
         let now_ms = (self.clock)();
         let mut state = self.lock();
@@ -324,7 +326,7 @@ impl Shared {
         Ok((engine, Hold(Some(Arc::new(Held { shared: self.clone(), model })))))
     }
 
-    /// Unloads idle models as their time comes.
+    /// Unloads models when they have been idle for too long.
     fn idle(self: Arc<Self>) {
         loop {
             self.drive_idle();
@@ -342,7 +344,8 @@ impl Shared {
         }
     }
 
-    /// As [`Self::drive`], but says nothing where nothing is to be done: the thread that asks would wake itself for ever.
+    /// As [`Self::drive`], but without a wake-up if nothing is due: otherwise the calling thread would wake
+    /// itself for ever.
     fn drive_idle(self: &Arc<Self>) {
         let due = self.lock().policy.next_idle_ms().is_some_and(|at_ms| at_ms <= (self.clock)());
         if due {

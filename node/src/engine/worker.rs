@@ -1,8 +1,7 @@
-//! The thread of an in-process engine: a bounded queue in front, one job at a time behind, every job
-//! answered exactly once whatever happens in it.
+//! The thread of an in-process engine: a bounded queue, one job at a time, exactly one answer for every job.
 //!
-//! Used by the echo engine. It must never hang: a job ends on cancel, on a dropped
-//! receiver, on shutdown and on a panic, also while it waits for a slow reader.
+//! The echo engine uses it. It must never hang: cancel, a dropped receiver, shutdown or a panic ends a job,
+//! even during its wait for a slow reader.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,24 +22,24 @@ use super::{
     Reported,
 };
 
-/// How often [`EventSink::wait`] looks whether the job was stopped.
+/// How often [`EventSink::wait`] checks whether the job was stopped.
 const WAIT_SLICE: Duration = Duration::from_millis(2);
 
-/// What runs a job on the engine's thread.
+/// Runs jobs on the engine's thread.
 pub(crate) trait Backend: Send + 'static {
-    /// Runs `job` to its end and returns why it ended; tokens go to `sink`.
+    /// Runs `job` to its end and returns the reason of the end. Tokens go to `sink`.
     fn run(&mut self, job: &GenerateJob, sink: &mut EventSink) -> Result<FinishReason, EngineError>;
 }
 
 struct Queued {
     job: GenerateJob,
     events: mpsc::Sender<EngineEvent>,
-    /// A reserved place for the last event, so that it can always be delivered without waiting.
+    /// A reserved place for the last event, so that its delivery never waits.
     last: mpsc::OwnedPermit<EngineEvent>,
     queued_at: Instant,
 }
 
-/// A named thread that owns a [`Backend`], and the queue before it.
+/// A named thread that owns a [`Backend`], and its queue.
 pub(crate) struct Worker {
     queue: Mutex<Option<SyncSender<Queued>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -49,7 +48,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `queue_limit` jobs may wait besides the one that runs.
+    /// Starts the thread. `queue_limit` jobs may wait besides the running one.
     pub(crate) fn spawn(name: &str, queue_limit: usize, backend: impl Backend) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(queue_limit.max(1));
         let stop = CancellationToken::new();
@@ -113,7 +112,7 @@ fn run_jobs(mut backend: impl Backend, jobs: &Receiver<Queued>, stop: &Cancellat
         };
         let outcome = match sink.interruption() {
             Some(interruption) => interruption,
-            // A job leaves nothing behind in a backend that a later job reads, so going on is sound.
+            // A job leaves no state that a later job reads, so continuing is sound.
             None => catch_unwind(AssertUnwindSafe(|| backend.run(&job, &mut sink))).unwrap_or_else(|_| {
                 tracing::error!("an engine job panicked");
                 Err(EngineError::Panicked)
@@ -127,7 +126,7 @@ fn run_jobs(mut backend: impl Backend, jobs: &Receiver<Queued>, stop: &Cancellat
     }
 }
 
-/// A job's way out: events to the reader, the question whether to stop, and the clock.
+/// A job's output: events to the reader, the stop signal, and the clock.
 pub(crate) struct EventSink {
     events: mpsc::Sender<EngineEvent>,
     cancel: CancellationToken,
@@ -141,7 +140,7 @@ pub(crate) struct EventSink {
 }
 
 impl EventSink {
-    /// How the job must end now, if it must: cancelled, its reader gone, or the engine shutting down.
+    /// How the job must end now, if it must: cancelled, without a reader, or by engine shutdown.
     pub(crate) fn interruption(&self) -> Option<Result<FinishReason, EngineError>> {
         if self.stop.is_cancelled() {
             Some(Err(EngineError::ShutDown))
@@ -186,8 +185,8 @@ impl EventSink {
         self.send(EngineEvent::Token { index, ids, text, logprobs });
     }
 
-    /// Sends an event, waiting for a slow reader until the job is stopped. What becomes of the job is
-    /// asked by [`Self::interruption`] at the next token.
+    /// Sends an event, and waits for a slow reader until the job is stopped. [`Self::interruption`] ends the
+    /// job at the next token.
     fn send(&self, event: EngineEvent) {
         let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) else { return };
         block_on(async {
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(running.next().await, Some(EngineEvent::Started { input_tokens: 1 }));
         let waiting = worker.submit(job(0, 1)).unwrap();
         assert_eq!(worker.submit(job(0, 1)).unwrap_err(), EngineError::Busy { limit: 1 });
-        // Nobody reads `running`, so its thread is or will be blocked on a full channel.
+        // `running` has no reader, so its thread blocks or soon blocks on a full channel.
         let (worker, ()) = tokio::task::spawn_blocking(move || {
             worker.shutdown();
             (worker, ())

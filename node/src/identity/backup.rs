@@ -1,4 +1,4 @@
-//! A copy of the node key elsewhere, and the note that there is one.
+//! Backups of the node key, and the note of a backup.
 
 use std::{
     fs, io,
@@ -17,26 +17,27 @@ use zeroize::Zeroizing;
 
 use super::{NODE_KEY_FILE, NODE_KEY_KIND, load_node_key};
 
-/// The note in the data directory.
+/// Name of the note in the data directory.
 const NOTE_FILE: &str = "node.key.backup";
-/// Bytes of a note: a path and some words.
+/// Maximum bytes of a note: a path and some words.
 const MAX_NOTE_BYTES: u64 = 16 * 1024;
 
-/// That the node key has a copy.
+/// A note that the node key has a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupNote {
-    /// Whose key it is, hex: the note of an earlier identity says nothing of this one.
+    /// ID of the node, hex: a note of an earlier identity does not apply to this one.
     pub node: String,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of the copy, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Where to, as the operator said.
+    /// The copy's location, in the operator's words.
     pub place: String,
 }
 
-/// Writes a copy of the node key to a new file, under a passphrase where one is given, and reads it back.
+/// Writes a copy of the node key to a new file, under a passphrase if given, and reads it back.
 ///
 /// # Errors
-/// [`KeyFileError`]: the key cannot be read, or the copy not be written; an existing file is never overwritten.
+/// [`KeyFileError`]: the key cannot be read, or the copy not be written; an existing file is never
+/// overwritten.
 pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<NodeId, KeyFileError> {
     let secret = files::load(&data_dir.join(NODE_KEY_FILE), NODE_KEY_KIND, None)?;
     files::create(out, NODE_KEY_KIND, &secret, passphrase)?;
@@ -48,8 +49,8 @@ pub fn back_up(data_dir: &Path, out: &Path, passphrase: Option<&str>) -> Result<
     }
 }
 
-/// The node key as 24 words (BIP-39), for paper: the whole identity, since it is one seed and exchange keys are made anew. They
-/// are the words that a session's root of the same bytes would have.
+/// The node key as 24 words (BIP-39), for paper. They hold the whole identity: the key is one seed, and
+/// exchange keys are replaced anyway. A session root with the same bytes has the same words.
 ///
 /// # Errors
 /// [`KeyFileError`]: the key cannot be read.
@@ -58,10 +59,10 @@ pub fn back_up_words(data_dir: &Path) -> Result<Zeroizing<String>, KeyFileError>
     Ok(SessionRoot::from_bytes(*secret.expose()).to_words())
 }
 
-/// Makes the node key of a data directory that has none from its 24 words.
+/// Creates the node key from its 24 words, in a data directory without one.
 ///
 /// # Errors
-/// [`RestoreWordsError`]: the words are none of a key, or there is a node key already.
+/// [`RestoreWordsError`]: the words encode no key, or there is a node key already.
 pub fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWordsError> {
     let root = SessionRoot::from_words(words)?;
     let secret = FileSecret::from_bytes(*root.expose());
@@ -69,13 +70,13 @@ pub fn restore_words(data_dir: &Path, words: &str) -> Result<NodeId, RestoreWord
     Ok(load_node_key(data_dir)?.node_id())
 }
 
-/// Why 24 words brought no node back.
+/// Why 24 words could not restore a node.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreWordsError {
     /// They are not a backup.
     #[error(transparent)]
     Words(#[from] WordsError),
-    /// The key file.
+    /// The key file's error.
     #[error(transparent)]
     Key(#[from] KeyFileError),
 }
@@ -84,7 +85,7 @@ fn node_of(secret: &FileSecret) -> NodeId {
     SecretSigningKey::from_seed(secret.expose()).node_id()
 }
 
-/// Puts a copy into a data directory that has no node key.
+/// Puts a copy into a data directory without a node key.
 ///
 /// # Errors
 /// [`KeyFileError`]: the copy cannot be opened, or there is a node key already.
@@ -94,7 +95,7 @@ pub fn restore(data_dir: &Path, copy: &Path, passphrase: Option<&str>) -> Result
     Ok(load_node_key(data_dir)?.node_id())
 }
 
-/// Notes that there is a copy.
+/// Writes the note of a copy.
 ///
 /// # Errors
 /// The file system's.
@@ -104,7 +105,7 @@ pub fn note_backup(data_dir: &Path, node: NodeId, at_ms: u64, place: &str) -> io
     files::replace_private(&note_path(data_dir), text.as_bytes())
 }
 
-/// The note of this node's copy, if there is one.
+/// The note of a copy of this node's key, if there is one.
 #[must_use]
 pub fn noted_backup(data_dir: &Path, node: NodeId) -> Option<BackupNote> {
     use io::Read as _;

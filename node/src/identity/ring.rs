@@ -1,5 +1,5 @@
-//! The node's X25519 exchange keys over time: which is current, which comes next, when each is erased. Pure but
-//! for the randomness of new keys; [`Identity`](super::Identity) keeps it on disk and gives it the time.
+//! The node's X25519 exchange keys over time: the current key, the next key, and the erasure of old ones.
+//! Pure except for the randomness of new keys. [`Identity`](super::Identity) stores it and provides the time.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use baton_proto::{
 };
 use zeroize::Zeroizing;
 
-/// A key takes over so long after the one before. Half of a key's life, so that a client with a record from just
-/// before the change still holds a key that is good for the other half.
+/// Time from one key's start to the next key's. It is half of a key's life. So a client with a record from
+/// just before the change still has a key for the other half.
 pub const ROTATE_AFTER_MS: u64 = MAX_EXCHANGE_KEY_LIFETIME_MS / 2;
-/// Most keys kept: two current, one ahead, one in its grace, and room for a clock that was set back.
+/// Maximum number of keys: two current, one ahead, one in its grace, and room for a clock that was set back.
 const MAX_KEYS: usize = 8;
 const HEADER: &str = "baton-exchange-keys-v1";
 
@@ -41,11 +41,11 @@ impl RingKey {
 pub struct KeyRing(Vec<RingKey>);
 
 impl KeyRing {
-    /// Erases what is over, makes a new current key where there is none that is young enough, and the next one
-    /// ahead of its time. Returns whether anything changed.
+    /// Erases expired keys, creates a new current key if no key is young enough, and creates the next key
+    /// ahead of time. Returns whether anything changed.
     pub fn advance(&mut self, now_ms: u64) -> bool {
         let before: Vec<_> = self.0.iter().map(|key| key.window).collect();
-        // A key from beyond the next rotations was made under a clock that has since been set back.
+        // A key from beyond the next rotations dates from before the clock was set back.
         let latest = now_ms.saturating_add(MAX_EXCHANGE_KEY_LIFETIME_MS);
         self.0.retain(|key| {
             let erased_ms = key.window.until_ms.saturating_add(EXCHANGE_KEY_GRACE_MS);
@@ -69,7 +69,7 @@ impl KeyRing {
         before != self.0.iter().map(|key| key.window).collect::<Vec<_>>()
     }
 
-    /// Erases every key, also those that turns on their way were sealed to, and makes a current and a next one.
+    /// Erases every key, even those behind turns in transit, and creates a current and a next one.
     pub fn replace(&mut self, now_ms: u64) {
         self.0.clear();
         self.advance(now_ms);
@@ -81,8 +81,8 @@ impl KeyRing {
         self.0.iter().map(|key| key.window).collect()
     }
 
-    /// What the node record says: the current key first, then the ones ahead. Older keys that still hold are
-    /// served, not advertised.
+    /// The keys for the node record: the current key first, then the keys ahead. Older valid keys still work,
+    /// but are not advertised.
     #[must_use]
     pub fn published(&self, now_ms: u64) -> Vec<KeyWindow> {
         let current = self.0.iter().rfind(|key| key.holds(now_ms));
@@ -90,7 +90,7 @@ impl KeyRing {
         current.into_iter().chain(ahead).map(|key| key.window).collect()
     }
 
-    /// The secret of a published key, until an hour after its expiry, for turns already under way.
+    /// The secret of a published key, until an hour after its expiry, for turns in transit.
     #[must_use]
     pub fn secret(&self, key: &ExchangeKey, now_ms: u64) -> Option<&ExchangeSecret> {
         self.0
@@ -100,10 +100,11 @@ impl KeyRing {
             .map(|entry| &entry.secret)
     }
 
-    /// The text of the ring's file: a header, then `from until secret` a line (milliseconds, hex).
+    /// The contents of the ring's file: a header, then a line `from until secret` for each key (milliseconds,
+    /// hex).
     #[must_use]
     pub fn render(&self) -> Zeroizing<String> {
-        // Room for every line at once: a text that grew would leave copies of secrets behind.
+        // Reserves room for every line: a growing string would leave copies of secrets behind.
         let mut text = Zeroizing::new(String::with_capacity(64 + self.0.len() * 128));
         let _ = writeln!(text, "{HEADER}");
         for RingKey { secret, window } in &self.0 {
@@ -113,7 +114,7 @@ impl KeyRing {
         text
     }
 
-    /// Reads [`KeyRing::render`]'s text; `None` when it is anything else.
+    /// Parses [`KeyRing::render`]'s text; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();

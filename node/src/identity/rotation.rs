@@ -1,4 +1,4 @@
-//! New keys before their time: exchange keys at once, or a whole new identity.
+//! Early key rotation: new exchange keys at once, or a whole new identity.
 
 use std::{
     fs, io,
@@ -13,28 +13,29 @@ use super::{
     load_ring, sign_record,
 };
 
-/// What a node key that was set aside is called: this and the beginning of the node's name.
+/// Prefix of a retired node key's file name; the first digits of the node's ID follow.
 const RETIRED_PREFIX: &str = "node.key.retired-";
-/// Hex digits of the node's name in it.
+/// Number of these hex digits.
 const RETIRED_DIGITS: usize = 16;
 
 /// A new identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotated {
-    /// The node until now.
+    /// The old node ID.
     pub old: NodeId,
-    /// The node from now on.
+    /// The new node ID.
     pub new: NodeId,
-    /// Where the old key is.
+    /// Path of the old key.
     pub set_aside: PathBuf,
 }
 
 impl Identity {
-    /// Erases the exchange keys, makes new ones and signs a record with them. Turns that run go on; one that comes sealed
-    /// to an old key is refused, and its client asks for the new record. Blocking: it writes a file.
+    /// Erases the exchange keys, creates new ones and signs a record with them. Running turns continue. A
+    /// later turn sealed to an old key is refused, and its client requests the new record. Blocking: it
+    /// writes a file.
     ///
     /// # Errors
-    /// [`IdentityError::Ring`] when the keys could not be written; nothing has changed then.
+    /// [`IdentityError::Ring`] when the keys could not be written; then nothing has changed.
     pub fn rotate_exchange(&self) -> Result<(), IdentityError> {
         let last = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now_ms = (self.clock)();
@@ -65,7 +66,7 @@ pub fn exchange_keys(data_dir: &Path) -> Result<Vec<KeyWindow>, IdentityError> {
     Ok(load_ring(&data_dir.join(EXCHANGE_KEYS_FILE))?.windows())
 }
 
-/// The same as [`Identity::rotate_exchange`] for a node that does not run. A damaged file is replaced as well.
+/// The same as [`Identity::rotate_exchange`] for a stopped node. Replaces a damaged file as well.
 ///
 /// # Errors
 /// [`IdentityError::Ring`] when the keys cannot be written.
@@ -75,11 +76,10 @@ pub fn rotate_exchange_keys(data_dir: &Path, now_ms: u64) -> Result<(), Identity
     replace_ring(&data_dir.join(EXCHANGE_KEYS_FILE), &ring)
 }
 
-/// Makes a new node key, and new exchange keys with it; the old node key is set aside beside it. For a node that does not
-/// run.
+/// Creates a new node key with new exchange keys, and renames the old node key. For a stopped node.
 ///
 /// # Errors
-/// [`IdentityError`], by cause. A key that was set aside is back in its place then, if the file system lets one.
+/// [`IdentityError`], by cause. The old key then has its name back, if the file system permits.
 pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<Rotated, IdentityError> {
     let path = data_dir.join(NODE_KEY_FILE);
     let old = load_node_key(data_dir)?.node_id();
@@ -91,7 +91,7 @@ pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<Rotated, Identity
     };
     fs::rename(&path, &set_aside).map_err(failed("set aside", &path))?;
     if let Err(error) = create_node_key(data_dir) {
-        // The first error is the one told.
+        // The first error is the reported one.
         let _ = fs::rename(&set_aside, &path);
         return Err(error.into());
     }
@@ -100,7 +100,7 @@ pub fn rotate_node_key(data_dir: &Path, now_ms: u64) -> Result<Rotated, Identity
     Ok(Rotated { old, new: load_node_key(data_dir)?.node_id(), set_aside })
 }
 
-/// Node keys that were set aside.
+/// Files of retired node keys.
 ///
 /// # Errors
 /// The file system's.
@@ -135,7 +135,7 @@ mod tests {
         rotate_exchange_keys(folder.path(), NOW).unwrap();
         let path = folder.path().join(EXCHANGE_KEYS_FILE);
         let old = fs::read_to_string(&path).unwrap();
-        // A second name for the old bytes, to see what becomes of them.
+        // A second name for the old bytes, to check that they are wiped.
         fs::hard_link(&path, folder.path().join("watched")).unwrap();
         rotate_exchange_keys(folder.path(), NOW + 1).unwrap();
         assert!(fs::read(folder.path().join("watched")).unwrap().iter().all(|byte| *byte == 0));

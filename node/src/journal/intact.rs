@@ -1,9 +1,9 @@
-//! Whether the journal's files are as the last process left them, and where damaged ones are kept.
+//! Checks whether the journal's files are as the last process left them, and copies damaged ones.
 //!
-//! sled cuts its log at the first place that it cannot read, and goes on without a word: what came after it is gone. So
-//! a process that ends in order leaves the checksums of all files, which are compared before sled sees them. A process
-//! that was killed leaves none; then the mark tells whether changes are missing. In both cases the files are copied
-//! before sled may write over them, and a copy that nobody needs is removed again.
+//! sled cuts its log at the first unreadable place, and silently drops the rest. So an orderly shutdown
+//! writes checksums of all files, and the next start compares them before sled opens the files. A killed
+//! process leaves no checksums; then the mark reveals missing changes. In both cases the files are copied
+//! before sled may overwrite them. If there is no damage, the copy is removed again.
 //!
 //! Only [`super::trees`] calls this. Blocking throughout.
 
@@ -22,38 +22,38 @@ use baton_keys::files::{create_private_folder, replace_private};
 const SUMS_FILE: &str = "sums";
 /// File of the mark, in the journal's folder.
 pub(super) const MARK_FILE: &str = "mark";
-/// sled's settings: the same for every journal, so a new one is as good.
+/// sled's settings. They are the same for every journal, so a new file is equally good.
 const CONF_FILE: &str = "conf";
 /// sled's log.
 pub(super) const DB_FILE: &str = "db";
 /// First line of the checksums.
 const SUMS_HEADER: &str = "baton-journal-sums-1";
-/// Largest file of checksums that is read: sled has a handful of files, and one for each value above its limit.
+/// Maximum size of the checksum file: sled has a handful of files, and one for each value above its limit.
 const MAX_SUMS_BYTES: u64 = 4 * 1024 * 1024;
-/// Copies of damaged files with the same time in their name; then the name is refused.
+/// Maximum copies of damaged files with the same time in their name; then copying fails.
 const MAX_SAME_NAMES: u32 = 100;
-/// How long sled's last writes may take after it was closed.
+/// Maximum time of sled's last writes after closing.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
-/// What was found wrong with a journal when it was opened, and what follows.
+/// Damage found in a journal at opening, and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalDamage {
-    /// Files that are damaged, or gone.
+    /// Damaged or missing files.
     pub files: Vec<PathBuf>,
-    /// Changes that were on the disk and are not there any more; none where that cannot be told.
+    /// Changes that were on the disk and are now missing; `None` if unknown.
     pub lost_changes: Option<u64>,
-    /// Entries and blobs whose checksum does not match, and which are taken out.
+    /// Entries and blobs with a wrong checksum, which are removed.
     pub damaged_entries: u64,
-    /// Entries that are kept.
+    /// Number of intact entries.
     pub kept_entries: u64,
-    /// Blobs that the store had not taken when the journal was last written.
+    /// Blobs without confirmation of the store at the journal's last write.
     pub untaken_blobs: u64,
-    /// Where the files are as they were found; none where they could not be copied.
+    /// Copy of the files as found; `None` if they could not be copied.
     pub set_aside: Option<PathBuf>,
 }
 
 impl JournalDamage {
-    /// Whether anything of the journal is missing, or may be.
+    /// Whether parts of the journal are missing, or may be.
     #[must_use]
     pub fn may_miss_entries(&self) -> bool {
         self.lost_changes != Some(0) || self.damaged_entries > 0
@@ -90,11 +90,11 @@ impl std::fmt::Display for JournalDamage {
     }
 }
 
-/// What is known of the files before sled opens them.
+/// Facts about the files before sled opens them.
 pub(super) struct Inspection {
     folder: PathBuf,
     now_ms: u64,
-    /// Files that differ from their checksums.
+    /// Files that do not match their checksums.
     pub(super) damaged: Vec<PathBuf>,
     /// Whether there are files without checksums: the last process did not end in order.
     suspect: bool,
@@ -102,7 +102,7 @@ pub(super) struct Inspection {
 }
 
 impl Inspection {
-    /// Compares the files of a journal with their checksums, which count once.
+    /// Compares a journal's files with their checksums, which are valid once.
     pub(super) fn begin(folder: &Path, now_ms: u64) -> io::Result<Self> {
         let path = folder.join(SUMS_FILE);
         let mut found = Self {
@@ -115,7 +115,7 @@ impl Inspection {
         let mut text = String::new();
         match File::open(&path) {
             Ok(file) => {
-                // What is no text is damaged like any other text.
+                // Invalid text counts as damaged text.
                 if let Err(error) = file.take(MAX_SUMS_BYTES).read_to_string(&mut text)
                     && error.kind() != io::ErrorKind::InvalidData
                 {
@@ -142,14 +142,14 @@ impl Inspection {
         Ok(found)
     }
 
-    /// Copies the files, if there is reason to, before anything may write over them.
+    /// Copies doubtful files before they may be overwritten.
     pub(super) fn copy_if_doubtful(&mut self) {
         if self.suspect || !self.damaged.is_empty() {
             self.set_aside();
         }
     }
 
-    /// Copies the files as they are, once. A copy that fails is no reason not to start.
+    /// Copies the files as they are, once. A failed copy does not prevent the start.
     pub(super) fn set_aside(&mut self) {
         if self.copy.is_some() || !self.folder.exists() {
             return;
@@ -163,7 +163,7 @@ impl Inspection {
         }
     }
 
-    /// Takes sled's settings away, so that it writes them anew; false where there are none.
+    /// Removes sled's settings, so that sled writes them again; `false` if there are none.
     pub(super) fn renew_settings(&mut self) -> io::Result<bool> {
         let path = self.folder.join(CONF_FILE);
         if !path.exists() {
@@ -175,12 +175,12 @@ impl Inspection {
         Ok(true)
     }
 
-    /// Whether sled's settings were found damaged.
+    /// Whether sled's settings are damaged.
     pub(super) fn are_settings_damaged(&self) -> bool {
         self.damaged.contains(&self.folder.join(CONF_FILE))
     }
 
-    /// Takes all files away that sled cannot read.
+    /// Removes all files, because sled cannot read them.
     pub(super) fn start_anew(&mut self) -> io::Result<()> {
         self.set_aside();
         if self.copy.is_none() {
@@ -193,14 +193,14 @@ impl Inspection {
         create_private_folder(&self.folder)
     }
 
-    /// A file turned out to be damaged.
+    /// Records a damaged file.
     pub(super) fn note(&mut self, file: PathBuf) {
         if !self.damaged.contains(&file) {
             self.damaged.push(file);
         }
     }
 
-    /// Keeps bytes that do not match their checksum beside the copies.
+    /// Stores bytes with a wrong checksum beside the copies.
     pub(super) fn keep_entry(&mut self, name: &str, bytes: &[u8]) {
         self.set_aside();
         self.note(self.folder.join(DB_FILE));
@@ -211,7 +211,7 @@ impl Inspection {
         }
     }
 
-    /// Where the copy is, if something was wrong.
+    /// Path of the copy, if there was damage.
     pub(super) fn end(mut self) -> Option<PathBuf> {
         if self.damaged.is_empty() { None } else { self.copy.take() }
     }
@@ -228,8 +228,8 @@ impl Drop for Inspection {
     }
 }
 
-/// Writes the checksums of a journal that nobody has open any more. Without them the next start takes it that this process
-/// did not end in order.
+/// Writes the checksums of a closed journal. Without them, the next start assumes that this process did not
+/// end in order.
 pub(super) fn close(folder: &Path) {
     let written = wait_until_closed(&folder.join(DB_FILE))
         .and_then(|()| sums_of(folder))
@@ -239,7 +239,7 @@ pub(super) fn close(folder: &Path) {
     }
 }
 
-/// sled's file is locked until its last write.
+/// Waits for sled's lock on its file, which sled holds until its last write.
 fn wait_until_closed(db: &Path) -> io::Result<()> {
     let until = Instant::now() + MAX_CLOSING;
     let file = File::open(db)?;
@@ -255,7 +255,7 @@ fn wait_until_closed(db: &Path) -> io::Result<()> {
     }
 }
 
-/// Names of the files of a folder and of those in it, but for the mark and the checksums.
+/// Names of all files in a folder and its subfolders, except the mark and the checksums.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let mut below = vec![(folder.to_owned(), String::new())];
@@ -292,7 +292,7 @@ fn sums_of(folder: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Names with their checksums; none where the text is not whole.
+/// Names with their checksums; `None` if the text is incomplete.
 fn parse_sums(text: &str) -> Option<Vec<(&str, String)>> {
     let lines = text.strip_suffix("  end\n")?;
     let (listed, end) = lines.split_at_checked(lines.rfind('\n')? + 1)?;
@@ -306,7 +306,7 @@ fn parse_sums(text: &str) -> Option<Vec<(&str, String)>> {
     lines.map(|line| line.split_once("  ").map(|(sum, name)| (name, sum.to_owned()))).collect()
 }
 
-/// Copies a folder beside itself, under a name that says when.
+/// Copies a folder beside itself, with the time in the new name.
 fn copy_aside(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = folder.with_file_name(format!("{name}.damaged-{now_ms}"));
@@ -319,7 +319,7 @@ fn copy_aside(folder: &Path, now_ms: u64) -> io::Result<PathBuf> {
     create_private_folder(&target)?;
     let copied = copy_files(folder, &target);
     if copied.is_err() {
-        // Half a copy takes the space that the node needs.
+        // Half a copy takes space that the node needs.
         let _ = fs::remove_dir_all(&target);
     }
     copied.map(|()| target)

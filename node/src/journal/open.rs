@@ -1,6 +1,6 @@
-//! Opens the journal's database, and reads and checks all that it holds before anybody relies on it.
+//! Opens the journal's database, and verifies all its contents before use.
 //!
-//! Called by [`super::trees`] at a start. Blocking throughout.
+//! [`super::trees`] calls this at start. Blocking throughout.
 
 use std::{path::Path, thread};
 
@@ -13,24 +13,25 @@ use super::{
     trees::{CHANGES_KEY, decode},
 };
 
-/// Name of the thread that opens the journal, whose database may panic over damaged files.
+/// Name of the thread that opens the journal. The database may panic on damaged files.
 pub(crate) const JOURNAL_OPENING: &str = "journal-opening";
 
-/// What a journal holds, as far as it can be read.
+/// The readable contents of a journal.
 pub(super) struct Contents {
     /// Keys of the entries.
     pub(super) known: Vec<IVec>,
     pub(super) blob_bytes: u64,
     pub(super) untaken: u64,
-    /// When the journal began, in milliseconds since the Unix epoch.
+    /// Start of the journal, in milliseconds since the Unix epoch.
     pub(super) begins_ms: u64,
-    /// Number of the last change that is there.
+    /// Number of the last change found.
     pub(super) changes: u64,
-    /// Entries and blobs that were taken out.
+    /// Number of removed entries and blobs.
     pub(super) damaged: u64,
 }
 
-/// Opens sled and reads all of it. Settings that it refuses are written anew: they are the same for every journal.
+/// Opens sled and reads everything. Replaces settings that sled refuses, since they are the same for every
+/// journal.
 pub(super) fn open_and_read(
     folder: &Path,
     inspection: &mut Inspection,
@@ -51,7 +52,7 @@ fn open_sled(folder: &Path, limits: JournalLimits) -> Result<sled::Db, JournalEr
     unpanicked(|| Ok(config.open()?))
 }
 
-/// Does the work on a thread whose panics do not end the process: sled's own assertions find some damages.
+/// Runs the work on a thread whose panics do not end the process: some damage triggers sled's own assertions.
 fn unpanicked<T: Send>(work: impl FnOnce() -> Result<T, JournalError> + Send) -> Result<T, JournalError> {
     thread::scope(|scope| {
         let opening = thread::Builder::new().name(JOURNAL_OPENING.to_owned()).spawn_scoped(scope, work);
@@ -60,7 +61,7 @@ fn unpanicked<T: Send>(work: impl FnOnce() -> Result<T, JournalError> + Send) ->
     })
 }
 
-/// Whether an error says that the files are not what sled wrote, and not that they cannot be had.
+/// Whether an error means damaged files, as opposed to files that cannot be read.
 pub(super) fn is_damage(error: &JournalError) -> bool {
     use std::io::ErrorKind;
     match error {
@@ -76,7 +77,7 @@ pub(super) fn is_damage(error: &JournalError) -> bool {
     }
 }
 
-/// When the journal began; an empty one begins now.
+/// Start of the journal; an empty one starts now.
 fn begins_ms(db: &sled::Db, now_ms: u64) -> Result<u64, JournalError> {
     match (db.get("version")?, db.get("begins_ms")?) {
         (None, None) => {
@@ -93,9 +94,9 @@ fn begins_ms(db: &sled::Db, now_ms: u64) -> Result<u64, JournalError> {
     }
 }
 
-/// Reads and checks every entry and blob. What does not match its checksum is kept in a file, and taken out.
+/// Reads and verifies every entry and blob. Entries with a wrong checksum are copied to a file, and removed.
 fn read_all(db: &sled::Db, inspection: &mut Inspection, now_ms: u64) -> Result<Contents, JournalError> {
-    // First, since a folder of another version is refused as a whole, and not entry by entry.
+    // First, because another version makes the whole folder refused, not each entry.
     let begins_ms = begins_ms(db, now_ms)?;
     let (turns, blobs, by_digest) =
         (db.open_tree("turns")?, db.open_tree("blobs")?, db.open_tree("by_digest")?);

@@ -1,4 +1,4 @@
-//! The journal on the disk: its trees, and what goes when they grow too large. Blocking throughout.
+//! The journal on disk: its trees, and their pruning. Blocking throughout.
 
 use std::{
     collections::HashSet,
@@ -29,13 +29,14 @@ use crate::{
     mark::{LastMark, Mark},
 };
 
-/// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred bytes.
+/// Largest encoded entry: a link, a receipt and an acknowledgement, each a signed object of some hundred
+/// bytes.
 const MAX_ENTRY_BYTES: usize = 64 * 1024;
-/// Bytes of an entry's checksum, which covers its key too.
+/// Bytes of an entry's checksum, which also covers its key.
 const CHECKSUM_BYTES: usize = 8;
-/// Where the number of the last change is, beside the digests, which are longer.
+/// Key of the last change's number in `by_digest`; the digests there are longer.
 pub(super) const CHANGES_KEY: &[u8] = b"changes";
-/// Entries or blobs looked at in one round of pruning, so that no single turn pays for a long one (about ten
+/// Entries or blobs examined in one round of pruning, so that no single turn pays for a long round (about ten
 /// milliseconds).
 const PRUNE_BATCH: usize = 1024;
 
@@ -48,34 +49,34 @@ pub(super) struct Trees {
     by_digest: Tree,
     /// `u64be(created) ‖ turn key`, for pruning entries from the oldest.
     by_age: Tree,
-    /// `u64be(created) ‖ turn key` of the entries whose blob is here to its digest, for pruning blobs from the oldest.
+    /// `u64be(created) ‖ turn key` to blob digest, for entries with a local blob; for pruning blobs from the
+    /// oldest.
     blob_age: Tree,
     limits: JournalLimits,
     begins_ms: u64,
     blob_bytes: AtomicU64,
     entries: AtomicU64,
-    /// Entries whose blob is here and not known to be stored.
+    /// Entries with a local blob that is not confirmed in the store.
     untaken: AtomicU64,
-    /// Changes so far that somebody heard of once they were on the disk.
+    /// Number of changes that are flushed before any peer learns of them.
     changes: AtomicU64,
-    /// How many of them are on the disk, in a place of its own and here.
+    /// The mark, and the number of changes it counts as flushed.
     mark: Mutex<(Mark, u64)>,
-    /// Hashes of the keys of all entries: whoever is not among them is not on the disk.
+    /// Hashes of the keys of all entries. A key outside this set has no entry on the disk.
     known: Mutex<HashSet<u64>>,
     hasher: RandomState,
-    /// Set by the first failure of the disk. What is in memory is not on the disk from then on, and sled refuses
-    /// every later write, so it stays set.
+    /// Set by the first disk failure. From then on memory and disk differ, and sled refuses every later
+    /// write, so it stays set.
     failed: AtomicBool,
-    /// Sealed in memory, and perhaps not on the disk.
+    /// Sealed in memory, perhaps not flushed.
     unflushed: Mutex<HashSet<TurnKey>>,
-    /// Where acknowledged receipts go.
+    /// The ledger for acknowledged receipts.
     ledger: OnceLock<Ledger>,
-    /// Held over every read-modify-write; only ever on a blocking thread.
+    /// Locked during every read-modify-write; only ever on a blocking thread.
     writing: Mutex<()>,
 }
 
-/// The trees within one change that is whole on the disk or not there at all: turns, blobs, by digest, by age, blobs
-/// by age.
+/// The trees in one atomic change: turns, blobs, by digest, by age, blobs by age.
 type Change<'a> = (
     &'a TransactionalTree,
     &'a TransactionalTree,
@@ -85,7 +86,7 @@ type Change<'a> = (
 );
 
 impl Trees {
-    /// Opens the journal of a folder: what can be read of it, and what is wrong with the rest.
+    /// Opens the journal of a folder. Returns its readable part, and the damage of the rest.
     pub(super) fn open(
         folder: &Path,
         limits: JournalLimits,
@@ -100,7 +101,8 @@ impl Trees {
         let last = Mark::read(&mark_path).map_err(JournalError::Files)?;
         let (db, read) = match open_and_read(folder, &mut inspection, (limits, now_ms)) {
             Err(error) if is_damage(&error) => {
-                // Nothing tells sled's good pages from the others. A new journal refuses what was sent before it.
+                // Nothing separates sled's intact pages from the others. A new journal refuses earlier
+                // authorisations.
                 inspection.start_anew().map_err(JournalError::Files)?;
                 open_and_read(folder, &mut inspection, (limits, now_ms))?
             }
@@ -130,12 +132,12 @@ impl Trees {
         damage.set_aside = inspection.end();
         let damage = (!damage.files.is_empty()).then_some(damage);
         if damage.as_ref().is_some_and(JournalDamage::may_miss_entries) {
-            // What is missing may have been served, and must not be signed a second time.
+            // Missing entries may have been served, and must not be signed twice.
             begins_ms = begins_ms.max(now_ms);
             db.insert("begins_ms", &begins_ms.to_be_bytes())?;
             db.flush()?;
         }
-        // From now on the mark counts from where the journal is.
+        // From now on the mark counts from the journal's own number.
         let changes = read.changes.max(match last {
             LastMark::Counts([changes, _]) => changes,
             LastMark::Missing | LastMark::Damaged => 0,
@@ -170,19 +172,19 @@ impl Trees {
         Ok((trees, damage))
     }
 
-    /// The number of a change that must be on the disk before somebody hears of it. The caller holds the write lock.
+    /// Number of a change that must be flushed before any peer learns of it. The caller holds the write lock.
     fn next_change(&self) -> u64 {
         self.changes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Flushes, and marks that the change with this number is on the disk.
+    /// Flushes, and marks the change with this number as flushed.
     pub(super) fn flush_change(&self, change: u64) -> Result<(), JournalError> {
         self.flush()?;
         let counts = [change, self.untaken.load(Ordering::Relaxed)];
         let mut mark = lock(&self.mark);
         let (mark, marked) = &mut *mark;
         if change > *marked {
-            // A mark that is behind notices less, and is no reason to refuse what is on the disk.
+            // An outdated mark only detects less, so it does not fail a flushed change.
             match mark.set(counts) {
                 Ok(()) => *marked = change,
                 Err(error) => tracing::warn!(%error, "the journal's mark was not written"),
@@ -191,7 +193,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Marks, as the last change before the journal is closed, how many blobs the store has not taken.
+    /// Marks the number of unconfirmed blobs, as the last change before the journal closes.
     pub(super) fn mark_end(&self) {
         let mut mark = lock(&self.mark);
         let (mark, marked) = &mut *mark;
@@ -205,7 +207,7 @@ impl Trees {
     }
 
     pub(super) fn keep_receipts(&self, ledger: Ledger) {
-        // A second one is not expected, and the first holds.
+        // A second call is not expected; the first wins.
         let _ = self.ledger.set(ledger);
     }
 
@@ -218,7 +220,7 @@ impl Trees {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Does some work, unless the disk failed before; notes it if it fails now.
+    /// Runs the work, unless the disk failed earlier. Records a new disk failure.
     pub(super) fn guarded<T>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, JournalError>,
@@ -233,11 +235,11 @@ impl Trees {
         done
     }
 
-    /// Nothing is read or written from now on.
+    /// Stops all reads and writes.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
-            // Dropping a tree flushes it, and after some failures sled waits for that for ever: the process could
-            // not end. What could be flushed is on the disk already, so the trees are left as they are.
+            // Dropping a tree flushes it. After some failures sled waits for that flush for ever, and the
+            // process could not end. All flushable data is on the disk already, so the trees are leaked.
             for tree in [&self.turns, &self.blobs, &self.by_digest, &self.by_age, &self.blob_age] {
                 std::mem::forget(tree.clone());
             }
@@ -245,7 +247,7 @@ impl Trees {
         }
     }
 
-    /// Whether there may be an entry of this key; where there is none, hardly ever. Looks at memory only.
+    /// Whether an entry with this key may exist. False positives are rare. Reads memory only.
     pub(super) fn may_have(&self, key: &TurnKey) -> bool {
         lock(&self.known).contains(&self.hash(key))
     }
@@ -266,9 +268,9 @@ impl Trees {
         self.turns.get(key.to_bytes())?.map(|bytes| decode(&key.to_bytes(), &bytes)).transpose()
     }
 
-    /// The entry as the disk has it: nobody hears of a seal that could still be lost.
+    /// The entry as on the disk: a seal that could still be lost stays hidden.
     pub(super) fn flushed_entry(&self, key: &TurnKey) -> Result<Option<TurnEntry>, JournalError> {
-        // In this order: a key that is not in the set any more was flushed before.
+        // The order matters: a key that has left the set was flushed before.
         let entry = self.entry(key)?;
         let unflushed = lock(&self.unflushed).contains(key);
         Ok(match entry {
@@ -280,24 +282,24 @@ impl Trees {
         })
     }
 
-    /// Notes, before its entry is written, that an attempt is being sealed.
+    /// Notes that an attempt is being sealed, before its entry is written.
     pub(super) fn unflushed(&self, key: TurnKey) -> TurnKey {
         lock(&self.unflushed).insert(key);
         key
     }
 
-    /// The disk has it.
+    /// Notes that the seal is on the disk.
     pub(super) fn is_flushed(&self, key: TurnKey) {
         lock(&self.unflushed).remove(&key);
     }
 
-    /// Changes an entry that is there.
+    /// Updates an existing entry.
     pub(super) fn write(&self, key: &TurnKey, entry: &TurnEntry) -> Result<(), JournalError> {
         self.turns.insert(key.to_bytes(), encode(key, entry))?;
         Ok(())
     }
 
-    /// Changes an entry that is there, in a change that is to be flushed; its number.
+    /// Updates an existing entry in a change to flush; returns the change's number.
     pub(super) fn write_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
         let (change, encoded) = (self.next_change(), encode(key, entry));
         self.change(|(turns, _, by_digest, _, _)| {
@@ -308,7 +310,7 @@ impl Trees {
         Ok(change)
     }
 
-    /// Notes what became of storing the blob of an entry that is there.
+    /// Records the storage state of an existing entry's blob.
     pub(super) fn write_store(
         &self,
         key: &TurnKey,
@@ -326,7 +328,7 @@ impl Trees {
     fn count_untaken(&self, before: bool, after: bool) {
         match (before, after) {
             (false, true) => drop(self.untaken.fetch_add(1, Ordering::Relaxed)),
-            // Never below zero: it only helps a message.
+            // Never below zero: the number only serves a message.
             (true, false) => {
                 let less = |count: u64| Some(count.saturating_sub(1));
                 let _ = self.untaken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -340,7 +342,7 @@ impl Trees {
         self.insert_as(key, entry, None)
     }
 
-    /// Adds an entry in a change that is to be flushed; its number.
+    /// Adds an entry in a change to flush; returns the change's number.
     pub(super) fn insert_counted(&self, key: &TurnKey, entry: &TurnEntry) -> Result<u64, JournalError> {
         let change = self.next_change();
         self.insert_as(key, entry, Some(change))?;
@@ -349,7 +351,7 @@ impl Trees {
 
     fn insert_as(&self, key: &TurnKey, entry: &TurnEntry, change: Option<u64>) -> Result<(), JournalError> {
         let (age, encoded) = (age_key(key, entry.created_ms), encode(key, entry));
-        // Before it is there, so that nobody misses it.
+        // Before the insert, so that no reader misses it.
         lock(&self.known).insert(self.hash(key));
         self.change(|(turns, _, by_digest, by_age, _)| {
             if let Some(change) = change {
@@ -363,7 +365,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Changes an entry to a sealed one, with its blob; the number of the change, which is to be flushed.
+    /// Turns an entry into a sealed one, with its blob, in a change to flush; returns the change's number.
     pub(super) fn insert_sealed(
         &self,
         key: &TurnKey,
@@ -389,7 +391,8 @@ impl Trees {
         Ok(change)
     }
 
-    /// Changes an entry to one that was given up, and removes its blob; the number of the change, which is to be flushed.
+    /// Turns an entry into an aborted one, and removes its blob, in a change to flush; returns the change's
+    /// number.
     pub(super) fn abort(&self, key: &TurnKey, mut entry: TurnEntry) -> Result<u64, JournalError> {
         let (change, before) = (self.next_change(), entry.is_untaken());
         let digest = match &entry.state {
@@ -433,11 +436,11 @@ impl Trees {
 
     pub(super) fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, JournalError> {
         let found = self.blobs.get(digest.0)?;
-        // Bytes that are not what they were are nobody's.
+        // Altered bytes are useless.
         Ok(found.filter(|bytes| blob_digest(bytes) == *digest).map(|bytes| bytes.to_vec()))
     }
 
-    /// The turn that a blob is of.
+    /// The turn of a blob.
     pub(super) fn author_of(&self, digest: &BlobDigest) -> Result<Option<TurnKey>, JournalError> {
         Ok(self.by_digest.get(digest.0)?.and_then(|key| TurnKey::from_bytes(&key)))
     }
@@ -457,9 +460,9 @@ impl Trees {
         Ok(found)
     }
 
-    /// Removes blobs beyond the bytes allowed, and entries past their time or beyond their number.
+    /// Removes blobs beyond the limit of bytes, and entries beyond their time or number.
     pub(super) fn prune(&self, now_ms: u64) -> Result<(), JournalError> {
-        // A blob that the store did not take may be the only copy, so it goes after those that it has.
+        // An unconfirmed blob may be the only copy, so it goes after the stored ones.
         self.prune_blobs(|store| matches!(store, StoreState::Stored { .. }))?;
         self.prune_blobs(|store| *store != StoreState::Pending)?;
         self.prune_entries(now_ms)

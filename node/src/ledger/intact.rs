@@ -1,5 +1,5 @@
-//! The files of the receipts as they are written and opened: every line has a checksum, and a mark beside each file says how
-//! many lines it had, so that a file without its end is noticed. Damaged files are set aside, and their good lines kept.
+//! The ledger's files. Every line has a checksum. A mark beside each file has the number of lines, so that a
+//! truncated file is detected. Damaged files are renamed, and their valid lines kept.
 //!
 //! Blocking throughout.
 
@@ -15,19 +15,19 @@ use crate::mark::{LastMark, Mark};
 
 /// Extension of marks.
 const MARK_EXTENSION: &str = "mark";
-/// Damaged files of one month that are kept; then opening the folder fails.
+/// Maximum number of damaged files of one month; then opening the folder fails.
 const MAX_SET_ASIDE: u32 = 100;
 
-/// A file of receipts that is damaged, and what follows.
+/// Damage of a receipt file, and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiptsDamage {
     /// The file.
     pub file: PathBuf,
-    /// Receipts that were in it and are missing; none where that cannot be told.
+    /// Number of missing receipts; `None` if unknown.
     pub lost: Option<u64>,
-    /// Receipts that are kept.
+    /// Number of intact receipts.
     pub kept: u64,
-    /// Where the file is as it was found; none where it is gone.
+    /// New path of the damaged file; `None` if the file is gone.
     pub set_aside: Option<PathBuf>,
 }
 
@@ -46,12 +46,12 @@ impl std::fmt::Display for ReceiptsDamage {
     }
 }
 
-/// Where the mark of a month's file is.
+/// Path of a month's mark.
 pub(super) fn mark_path(path: &Path) -> PathBuf {
     path.with_extension(MARK_EXTENSION)
 }
 
-/// The files of a folder, and those of which only the mark is left; oldest first.
+/// The month files of a folder, including those with only a mark left; oldest first.
 pub(super) fn marked_months(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = months(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -74,24 +74,24 @@ pub(super) struct Month {
     bytes: u64,
 }
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Default)]
 struct Contents {
     lines: u64,
     bytes: u64,
     damaged: u64,
-    /// Whether the last line has no end.
+    /// Whether the last line is cut.
     torn: bool,
 }
 
 impl Month {
-    /// Starts a month. The mark comes first, so that no file is without one.
+    /// Starts a month. The mark comes first, so that every file has one.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mark = Mark::create(&mark_path(path), [0, 0])?;
         Ok(Self { path: path.to_owned(), mark, lines: 0, bytes: 0 })
     }
 
-    /// Checks a month's file, and sets it aside if it is damaged.
+    /// Checks a month's file, and renames it if it is damaged.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Option<ReceiptsDamage>)> {
         let last = Mark::read(&mark_path(path))?;
         let contents = read(path, &mut io::sink())?;
@@ -103,7 +103,7 @@ impl Month {
         let set_aside = if whole && !contents.torn { None } else { rewrite(path, whole)? };
         let damage = (!whole).then(|| ReceiptsDamage {
             file: path.to_owned(),
-            // A damaged line may be one that the mark does not count yet.
+            // A damaged line may be newer than the mark.
             lost: lost.map(|lost| lost.max(contents.damaged)),
             kept: contents.lines,
             set_aside,
@@ -117,12 +117,12 @@ impl Month {
         self.bytes
     }
 
-    /// Appends a line, on the disk when this returns.
+    /// Appends a line, flushed on return.
     pub(super) fn append(&mut self, line: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
         let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_data());
         if written.is_err() {
-            // Half a line would spoil the next one. What cannot be cut off now is found at the next start.
+            // Half a line would spoil the next one. If this cut fails, the next start finds the half line.
             let _ = file.set_len(self.bytes);
         }
         written?;
@@ -135,7 +135,7 @@ impl Month {
     }
 }
 
-/// Reads a file, and hands on its good lines. One that is not there is empty.
+/// Reads a file, and copies its valid lines to `good`. A missing file is empty.
 fn read(path: &Path, good: &mut impl io::Write) -> io::Result<Contents> {
     let mut contents = Contents::default();
     let file = match File::open(path) {
@@ -155,7 +155,8 @@ fn read(path: &Path, good: &mut impl io::Write) -> io::Result<Contents> {
             contents.lines += 1;
             contents.bytes += bytes.len() as u64;
         } else if line.is_none() && (bytes.len() as u64) < MAX_LINE_BYTES {
-            // Only the last line can be without an end. A crash in the middle of a write tears it, and nobody was told of it.
+            // Only the last line can be cut: a crash during a write tore it, before it was reported to any
+            // caller.
             contents.torn = true;
         } else {
             contents.damaged += 1;
@@ -163,7 +164,7 @@ fn read(path: &Path, good: &mut impl io::Write) -> io::Result<Contents> {
     }
 }
 
-/// Puts the good lines of a file in its place, and the file itself aside unless it was only torn.
+/// Replaces a file by its valid lines. Renames the old file, unless it was only torn.
 fn rewrite(path: &Path, torn: bool) -> io::Result<Option<PathBuf>> {
     if !path.exists() {
         return Ok(None);
@@ -182,7 +183,7 @@ fn rewrite(path: &Path, torn: bool) -> io::Result<Option<PathBuf>> {
     Ok(aside)
 }
 
-/// A name that no file has.
+/// An unused name for the damaged file.
 fn aside_path(path: &Path) -> io::Result<PathBuf> {
     let mut names = (1..=MAX_SET_ASIDE).map(|number| path.with_extension(format!("damaged-{number}")));
     let free = names.find(|name| !name.exists());
@@ -244,7 +245,7 @@ mod tests {
             let good = fs::read_to_string(&path).unwrap();
             assert_eq!(good.lines().count() as u64, kept, "{name}");
             assert!(good.lines().all(|line| checked(line).is_some()), "{name}");
-            // It was told once, and what follows is appended to good lines.
+            // The damage was reported once, and new lines follow valid ones.
             assert_eq!(Ledger::open(folder.path()).unwrap().damage(), [], "{name}: told twice");
         }
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The mesh's own counts, copied into series when somebody asks: who connects and by which way, what gossip and the DHT took
-//! and refused, what is carried for others.
+//! The mesh's own counts, copied into series on request: connections and dials, accepted and refused gossip
+//! and DHT messages, and relayed traffic.
 
 use baton_mesh::MeshStats;
 use prometheus_client::{
@@ -74,7 +74,7 @@ impl MeshSeries {
         }
     }
 
-    /// Takes the mesh's counts over as they are now.
+    /// Copies the mesh's current counts.
     pub(super) fn set(&self, now: &MeshStats) {
         let over = &now.transports;
         set_levels(
@@ -167,7 +167,7 @@ impl MeshSeries {
     }
 }
 
-/// A count, where a series can show it.
+/// A count as a gauge value; large counts are capped.
 pub(super) fn level(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -246,7 +246,7 @@ mod tests {
             shut_out: 38,
         };
         let metrics = Metrics::new(1, 1);
-        // What is shown are the mesh's counts, not their sum over the askings.
+        // The series show the mesh's counts, not their sum over several requests.
         for _ in 0..2 {
             drop(metrics.render(&Snapshot { mesh: stats, ..Snapshot::default() }, Duration::ZERO));
         }

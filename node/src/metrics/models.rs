@@ -1,4 +1,4 @@
-//! Models in memory, where a node has several or unloads them.
+//! Metrics of models in memory, if a node has several or unloads them.
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -8,7 +8,7 @@ use prometheus_client::{
 use super::{Count, Labels, Level, Metrics, mesh::level};
 use crate::engine::set::SetObserver;
 
-/// What is counted of models.
+/// Series of models.
 #[derive(Debug, Default)]
 pub(super) struct ModelSeries {
     loaded: Level,

@@ -1,4 +1,4 @@
-//! What the turn service reports, as it happens.
+//! Counts the turn service's reports.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How fast turns were answered within the last minute, for people who look at the status.
+//! Speed of the last minute's answers, for people who read the status.
 
 use std::{
     collections::VecDeque,
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::observer::TurnSummary;
 
-/// What is looked back on.
+/// The period of the figures.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Turns that are looked back on: with more in a minute, the newest of them say as much.
+/// Maximum number of turns. With more in a minute, the newest are representative.
 const MAX_TURNS: usize = 1024;
 
-/// The last minute.
+/// Figures of the last minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speed {
-    /// Turns that were committed in it.
+    /// Committed turns.
     pub turns: u64,
-    /// Tokens that were made for them.
+    /// Tokens generated for them.
     pub output_tokens: u64,
-    /// Milliseconds from first to last token, of all of them together.
+    /// Sum of the milliseconds from first to last token.
     pub generating_ms: u64,
-    /// Milliseconds from admission to the first token, the median of all.
+    /// Median of the milliseconds from admission to first token.
     pub first_token_ms: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Speed {
         self.output_tokens as f64 / WINDOW.as_secs_f64()
     }
 
-    /// Tokens a second as one reader sees them; `None` where nothing took time.
+    /// Tokens a second for one reader; `None` if no time passed.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub fn tokens_per_second_each(&self) -> Option<f64> {
@@ -52,7 +52,7 @@ struct Turn {
     first_token_ms: u32,
 }
 
-/// Turns that ended lately.
+/// Recently ended turns.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<VecDeque<Turn>>);
 

@@ -1,11 +1,12 @@
-//! Figures since the start, as the status page plots them: differences of two readings are what happened between.
+//! Totals since the start, for the status page's plot: the difference of two readings covers the time between
+//! them.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, source_name};
 use crate::observer::BlobSource;
 
-/// Every source, in the order in which they are asked.
+/// Every source, in the order of the search.
 pub(super) const SOURCES: [BlobSource; 6] = [
     BlobSource::Inline,
     BlobSource::Journal,
@@ -14,32 +15,32 @@ pub(super) const SOURCES: [BlobSource; 6] = [
     BlobSource::Author,
     BlobSource::Peer,
 ];
-/// What a source may have had.
+/// Possible results of a source.
 pub(super) const CONTENTS: [&str; 4] = ["right", "wrong", "missing", "failed"];
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Tokens made, also of turns that are not committed (yet).
+    /// Tokens generated, also in turns without a commit so far.
     pub tokens: u64,
     /// First tokens of committed turns.
     pub first_tokens: u64,
-    /// Milliseconds from admission to those, all together.
+    /// Sum of the milliseconds from admission to these first tokens.
     pub first_token_ms: u64,
 }
 
-/// What one source of blobs had, since the start.
+/// Results of one source of blobs, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceCounts {
     /// `inline`, `journal`, `cache`, `store`, `author` or `peer`.
     pub source: String,
     /// Blobs with the right bytes.
     pub right: u64,
-    /// Blobs with others.
+    /// Blobs with wrong bytes.
     pub wrong: u64,
-    /// Times that it had none.
+    /// Requests for a blob that it did not have.
     pub missing: u64,
-    /// Times that it could not be read or gave no answer.
+    /// Failed reads, and requests without an answer.
     pub failed: u64,
 }
 
@@ -54,7 +55,7 @@ impl Metrics {
         }
     }
 
-    /// What each source of blobs had, in the order in which they are asked.
+    /// Results of each source of blobs, in the order of the search.
     #[must_use]
     pub fn sources(&self) -> Vec<SourceCounts> {
         let row = |source| {

@@ -1,5 +1,5 @@
-//! A store that counts: every call passes through unchanged, with its result and bytes noted, and the time of the
-//! last answer, from which readiness is told.
+//! A store wrapper that counts: every call passes unchanged, and its result and bytes are counted. The time
+//! of the last answer determines readiness.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout};
 
 use super::Metrics;
 
-/// How long a probe may take: longer than a store on another continent needs for a HEAD.
+/// Timeout of a probe: longer than a HEAD to a store on another continent.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store with counts around it.
+/// A store with metrics.
 pub struct WatchedStore {
     inner: Arc<dyn BlobStore>,
     metrics: Arc<Metrics>,
@@ -25,19 +25,19 @@ pub struct WatchedStore {
 }
 
 impl WatchedStore {
-    /// Watches a store.
+    /// Wraps a store.
     #[must_use]
     pub fn new(inner: Arc<dyn BlobStore>, metrics: Arc<Metrics>) -> Self {
         Self { inner, metrics, last_answer: Mutex::new(None) }
     }
 
-    /// How long ago the store last answered, if it ever did.
+    /// Time since the store's last answer, if there was one.
     #[must_use]
     pub fn answered_ago(&self) -> Option<Duration> {
         self.last_answer.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed())
     }
 
-    /// Asks the store for a blob that nobody has; any answer shows that it is there.
+    /// Requests a blob that does not exist; any answer shows that the store is up.
     pub async fn probe(&self) -> bool {
         timeout(PROBE_TIMEOUT, self.exists(BlobId([0; 32]))).await.is_ok_and(|answer| answered(&answer))
     }
@@ -50,7 +50,7 @@ impl WatchedStore {
     }
 }
 
-/// Whether the store itself said something, be it a refusal.
+/// Whether the answer, even a refusal, comes from the store itself.
 fn answered<T>(result: &Result<T, StoreError>) -> bool {
     !matches!(result, Err(StoreError::Unavailable { .. } | StoreError::OutcomeUnknown { .. }))
 }
@@ -107,7 +107,7 @@ impl BlobStore for WatchedStore {
 mod tests {
     use super::{super::Snapshot, *};
 
-    /// Answers everything with the same error, or with success.
+    /// Answers every call with the same error, or with success.
     struct Fixed(Option<StoreError>);
 
     impl Fixed {

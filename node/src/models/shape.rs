@@ -1,5 +1,4 @@
-//! What a GGUF file's header says before anything of the model is loaded: whether it is sound, and the memory that serving
-//! it takes.
+//! Reads a GGUF file's header before the model is loaded: its validity, and the memory for serving it.
 
 use std::path::Path;
 
@@ -10,22 +9,22 @@ use baton_engine::{
 
 use crate::engine::library;
 
-/// What serving a model takes.
+/// Memory for serving a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of the file; its weights are held in about as many.
+    /// Bytes of the file; its weights take about as many in memory.
     pub file_bytes: u64,
-    /// Bytes that a general library takes beside them; none if the node's own engine computes the model.
+    /// Extra bytes of the general library; `None` if the native engine computes the model.
     pub library_bytes: Option<u64>,
 }
 
-/// Why a file is no model that can be served.
+/// Why a file cannot be served as a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ShapeError {
-    /// Its header is not sound.
+    /// Its header is invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Nothing here computes such a model.
+    /// Neither the engine nor the library computes this architecture.
     #[error(
         "models of the architecture {0:?} are computed neither by the engine nor by the library that it falls back to; serve \
          it through --engine proxied"
@@ -34,15 +33,14 @@ pub enum ShapeError {
 }
 
 impl Shape {
-    /// Reads a file's header.
+    /// Reads a file's header. Allocates nothing for contents that the file cannot hold.
     ///
     /// # Errors
-    /// [`ShapeError`] for whatever is not sound in it, and for an architecture that is not known; nothing is allocated for
-    /// what the file cannot hold.
+    /// [`ShapeError`] for an invalid header, and for an unknown architecture.
     pub fn read(path: &Path) -> Result<Self, ShapeError> {
         let file = GgufFile::open(path)?;
         let shape = Self::of(file.header(), file.bytes().len() as u64)?;
-        // A file of metadata alone is sound, and is no model.
+        // A file with only metadata is valid, but is no model.
         if file.header().tensors().is_empty() {
             return Err(GgufError::Missing("tensors".to_owned()).into());
         }
@@ -57,13 +55,13 @@ impl Shape {
             Err(ConfigError::Family(name)) if !library::knows(header) => {
                 return Err(ShapeError::Architecture(name));
             }
-            // What else is wrong is said when the model is loaded.
+            // Other errors are reported when the model is loaded.
             Err(_) => library::extra_bytes(header),
         };
         Ok(Self { file_bytes, library_bytes: library })
     }
 
-    /// Bytes that the model takes with so many megabytes of keys and values.
+    /// Memory of the model in bytes, with `kv_mb` megabytes of keys and values.
     #[must_use]
     pub fn footprint(&self, kv_mb: u32) -> u64 {
         self.file_bytes.saturating_add(self.library_bytes.unwrap_or(0)).saturating_add(u64::from(kv_mb) << 20)
@@ -76,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// A header with these entries, each a name and a number, and one tensor of 32 numbers.
+    /// A header with these entries (name and number), and one tensor of 32 numbers.
     fn header(family: &str, numbers: &[(&str, u32)]) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         let text = |bytes: &mut Vec<u8>, text: &str| {

@@ -1,33 +1,34 @@
-//! Calls of tools in a prompt: read out of the answers' texts, and tied to the results that follow them. Pure.
+//! Tool calls in a prompt: parsed from the answers' texts, and matched with the results that follow them.
+//! Pure.
 
 use baton_proto::tools::{Call, call_id_of, call_place, read_answer};
 use zeroize::Zeroizing;
 
 use super::{ChatMessage, Prompt, Role};
 
-/// A message as somebody is to see it who knows of tools.
+/// A message for a reader that supports tools.
 pub struct Spoken<'a> {
-    /// The message; its text and its name may be other than here.
+    /// The message; its text and its name may differ from the fields here.
     pub message: &'a ChatMessage,
     /// Its text, without calls.
     pub content: Zeroizing<String>,
-    /// Its text as it stands, with calls in the model's syntax.
+    /// Its original text, with calls in the model's syntax.
     pub text: Zeroizing<String>,
     /// Its calls.
     pub calls: Vec<SpokenCall>,
-    /// The call that it answers, if that is in the prompt: its id, and the tool's name.
+    /// The call that it answers, if the prompt has it: the call's ID, and the tool's name.
     pub answers: Option<(String, String)>,
 }
 
-/// A call, with the id by which its result names it.
+/// A call with an ID, to which its result refers.
 pub struct SpokenCall {
-    /// Nine letters and digits, made here: templates and servers see no id that somebody else made up.
+    /// Nine letters and digits, generated here: templates and servers never see a peer's ID.
     pub id: String,
     /// The call.
     pub call: Call,
 }
 
-/// A call that waits for its result.
+/// A call without a result so far.
 struct Open {
     id: String,
     name: String,
@@ -35,8 +36,8 @@ struct Open {
 }
 
 impl Prompt {
-    /// The messages as [`Prompt::rendered`], with their calls. A call that no marker begins counts only if its tool is
-    /// defined.
+    /// The messages of [`Prompt::rendered`], with their calls. A call without a marker counts only if its
+    /// tool is defined.
     #[must_use]
     pub fn spoken(&self) -> Vec<Spoken<'_>> {
         let known = |name: &str| self.tools().is_some_and(|tools| tools.has(name));
@@ -69,7 +70,7 @@ impl Prompt {
     }
 }
 
-/// The call that a result answers: the one whose place its id names, else the first that waits.
+/// The call that a result answers: the call at its ID's position, else the first open one.
 fn answered(open: &mut [Open], call_id: Option<&str>) -> Option<(String, String)> {
     let named =
         call_id.and_then(call_place).filter(|&place| open.get(place).is_some_and(|call| !call.answered));
@@ -91,7 +92,7 @@ mod tests {
         message
     }
 
-    /// The names of the calls that results with these ids answer.
+    /// The names of the calls that the results with these IDs answer.
     fn answers(ids: [Option<String>; 3]) -> Vec<Option<String>> {
         let calls = ["a", "b"].map(|name| write_call(name, "{}").to_string()).concat();
         let mut messages = vec![ChatMessage::new(Role::User, "u"), ChatMessage::new(Role::Assistant, calls)];

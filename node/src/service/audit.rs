@@ -1,5 +1,6 @@
-//! An audit, from its frame to the signed report: a turn that its client opens is computed again here, in a slot of turns and
-//! under the rates of turns. Off unless the operator offers it. Nothing of the disclosed conversation is written anywhere.
+//! An audit, from its frame to the signed report. The node recomputes a turn that its client disclosed, in a
+//! slot for turns and under the rates of turns. Off unless the operator offers it. The disclosed conversation
+//! is never written anywhere.
 
 use std::sync::Arc;
 
@@ -35,18 +36,18 @@ use crate::{
     },
 };
 
-/// What a disclosure takes in memory while it is looked at, over its length on the wire: the text, what is parsed from it, and
-/// the opened turns.
+/// Memory of a disclosure relative to its length on the wire: the text, the parsed export, and the opened
+/// turns.
 const MEMORY_FACTOR: usize = 3;
 
-/// An audit that may run. Dropping it gives up its place.
+/// An admitted audit. Dropping it frees its place.
 struct Admitted {
     engine: Arc<dyn Engine>,
     request: AuditRequest,
     hash: AuthHash,
     charge: Charge,
     place: Place,
-    /// Of the memory for disclosures.
+    /// Share of the memory for disclosures.
     share: FrameShare,
 }
 
@@ -58,11 +59,11 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
         Err(refusal) => return frames::refuse(core, stream, who, refusal).await,
     };
     core.observer.requested(RequestKind::Audit);
-    // Apart from the memory of other requests, since it is kept while the audit waits and runs; and not waited for, since
-    // what was read is held by nothing meanwhile.
+    // This memory is separate from that of other requests, because the audit keeps it while it waits and
+    // runs. The call does not wait, because the request's bytes are unaccounted until then.
     let share = core.audit_shares.take(MEMORY_FACTOR * request.len(), who.subnet, Instant::now()).await;
     let admitted = admit(core, who, &request, quota.as_ref(), share);
-    // What was decoded from it is in the admitted request.
+    // The admitted request has the decoded contents.
     drop(request);
     let admitted = match admitted {
         Ok(admitted) => admitted,
@@ -92,7 +93,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     sender.close().await
 }
 
-/// Checks a request, cheapest first. Nothing of the disclosure is looked at.
+/// Checks a request, cheapest checks first. Never reads the disclosure.
 fn admit(
     core: &Arc<Core>,
     who: Caller,
@@ -128,13 +129,13 @@ fn admit(
     Ok(Admitted { engine, request, hash, charge, place, share })
 }
 
-/// Waits for the slot, verifies what was disclosed and computes the turn. Cancel safe in that a dropped call stops the work
-/// soon.
+/// Waits for the slot, verifies the disclosure and recomputes the turn. Cancel safe: a dropped call stops the
+/// work soon.
 async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, ErrorCode> {
     let Admitted { engine, request, hash, charge, place, share: _share } = admitted;
     place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
     let _hold = model::hold(&engine, &place).await?;
-    // Where the model had to be waited for, the slot was somebody else's meanwhile.
+    // During a wait for the model, another turn may have taken the slot.
     place.granted().await.map_err(|Displaced| ErrorCode::Busy)?;
     let AuditRequest { receipt, model, tokens, .. } = request;
     let judged = async {
@@ -158,7 +159,7 @@ async fn answer(core: &Core, admitted: Admitted) -> Result<Signed<AuditReport>, 
     Ok(Signed::sign(report, core.identity.signing_key()))
 }
 
-/// Verifies a disclosure, and puts together what is computed. Takes as long as its signatures.
+/// Verifies a disclosure, and prepares the computation. Takes as long as its signatures.
 fn prepare(request: AuditRequest) -> Result<Result<Task, NotReplayable>, ErrorCode> {
     let AuditRequest { receipt, model, tokens, disclosure, .. } = request;
     let export: Export = serde_json::from_str(&disclosure.export).map_err(|_| ErrorCode::PayloadRejected)?;

@@ -1,4 +1,4 @@
-//! One accepted substream: its first frame decides what it is.
+//! One accepted substream: its first frame selects the handler.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,7 +44,7 @@ pub(crate) async fn serve(core: Arc<Core>, stream: TurnStream) {
     }
 }
 
-/// Refuses a stream unread: reading it costs more than whoever opened it is owed.
+/// Refuses a stream without reading it: a read would cost more than this peer's allowance.
 async fn turn_away(core: &Core, stream: TurnStream, who: Caller, turned: Turned) -> Result<(), FrameError> {
     if let (Some(span_ms), Some(mesh)) = (turned.shut_out_ms, &core.peers) {
         mesh.shut_out(who.peer, Duration::from_millis(span_ms));
@@ -98,7 +98,7 @@ async fn send_blob(
 ) -> Result<(), FrameError> {
     core.observer.requested(RequestKind::FetchBlob);
     let deadline = Instant::now() + core.limits.request_timeout;
-    // Held until the blob is handed over: its bytes, and their encoding.
+    // Held until the blob is sent: its bytes, and their encoding.
     let mut share = match core.frame_shares.take(2 * MAX_BLOB_BYTES, who.subnet, deadline).await {
         Ok(share) => share,
         Err(code) => return refuse(core, stream, who, code.into()).await,

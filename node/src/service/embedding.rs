@@ -1,6 +1,6 @@
-//! A request for embeddings, from its frame to its answer. It has its own slots, shared out by the same rules as those of
-//! turns: a batch takes a moment, and must not wait behind an answer that takes minutes. It must never write a text or a vector
-//! anywhere but into the sealed reply.
+//! An embedding request, from its frame to its answer. Embeddings have separate slots with the same rules: a
+//! batch takes a moment, and must not wait behind an answer of minutes. Texts and vectors may leave only in
+//! the sealed reply.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ use crate::{
     turn::charge::{self, Charge},
 };
 
-/// Tokens of texts that count as one token of an answer: reading is cheaper than writing.
+/// Tokens of texts that count as one answer token: reading is cheaper than writing.
 const TOKENS_PER_CHARGED: usize = 16;
 
-/// A request that may run. Dropping it gives up its place.
+/// An admitted request. Dropping it frees its place.
 struct Admitted<'a> {
     embedding: &'a Embedding,
     auth: Signed<EmbedAuth>,
@@ -79,7 +79,7 @@ pub(crate) async fn serve(core: &Arc<Core>, mut stream: TurnStream, who: Caller)
     sender.close().await
 }
 
-/// Checks a request, cheapest first. Nothing is opened, and nothing computed but hashes and signatures.
+/// Checks a request, cheapest checks first. Opens nothing, and computes only hashes and signatures.
 fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitted<'_>, Refusal> {
     let now_ms = core.now_ms();
     let EmbedRequest { auth, texts, quota } = request;
@@ -118,19 +118,19 @@ fn admit(core: &Arc<Core>, who: Caller, request: EmbedRequest) -> Result<Admitte
     }
     let auth = Signed::<EmbedAuth>::verify(auth)?;
     lock(&embedding.seen).note(&auth, hash, now_ms)?;
-    // No token is of less than a byte, but for two that mark the ends of a text.
+    // Each token has at least a byte, except the two that mark the ends of a text.
     let longest = MAX_EMBED_TEXTS * offer.context_tokens as usize;
     let charge = Charge::take(core, who, charged(texts.0.len().min(longest)), chain.as_ref())?;
     let place = embedding.slots.enter(guest).map_err(|_| ErrorCode::Busy)?;
     Ok(Admitted { embedding, auth, texts, exchange, charge, place })
 }
 
-/// What some tokens of texts are counted as.
+/// The charge for tokens of texts, in answer tokens.
 fn charged(tokens: usize) -> u32 {
     u32::try_from(tokens.div_ceil(TOKENS_PER_CHARGED)).unwrap_or(u32::MAX)
 }
 
-/// Waits for the slot, opens the texts and embeds them. Cancel safe in that a dropped call stops the work soon.
+/// Waits for the slot, opens the texts and embeds them. Cancel safe: a dropped call stops the work soon.
 async fn answer(core: &Core, admitted: Admitted<'_>) -> Result<EmbedAnswer, ErrorCode> {
     let Admitted { embedding, auth, texts, exchange, charge, place } = admitted;
     let waited = timeout(core.limits.embed_wait, place.granted()).await;
@@ -147,7 +147,7 @@ async fn answer(core: &Core, admitted: Admitted<'_>) -> Result<EmbedAnswer, Erro
     let tokens: Vec<u32> =
         embedded.iter().map(|text| u32::try_from(text.tokens).unwrap_or(u32::MAX)).collect();
     let dimensions = embedding.model.embedder.dimensions();
-    // At once, so that no shorter buffer is left behind unwiped.
+    // Allocated at full size, so that no smaller buffer stays unwiped.
     let mut components = Vec::with_capacity(embedded.iter().map(|text| text.vector.len()).sum());
     for mut text in embedded {
         components.extend_from_slice(&text.vector);

@@ -1,4 +1,4 @@
-//! What is asked and said about turns, apart from serving them: status, acknowledgement, abort, blobs.
+//! Requests about turns, apart from serving them: status, acknowledgement, abort, blobs.
 
 use baton_proto::{
     ErrorCode, Signed, SignedBytes,
@@ -15,7 +15,7 @@ use crate::{
 
 type Answer = Result<NodeFrame, Refusal>;
 
-/// What became of an attempt.
+/// The status of an attempt.
 pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
     let asked = Signed::<StatusRequest>::verify(bytes)?;
     if asked.node != core.node {
@@ -23,7 +23,7 @@ pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
     }
     check_recent(asked.time_ms, core.now_ms())?;
     let key = TurnKey { session_id: asked.session_id, turn_id: asked.turn_id, attempt: asked.attempt };
-    // Looked at first: a turn that ends in between is in the journal by then.
+    // First, because a turn that ends after this read is in the journal by then.
     let runs = core.running.find(&key).is_some();
     let entry = core.journal.look_up(key).await.map_err(Refusal::of_journal)?;
     let status = match entry.map(|entry| entry.state) {
@@ -32,7 +32,7 @@ pub(crate) async fn status(core: &Core, bytes: SignedBytes) -> Answer {
         }
         Some(EntryState::Aborted) => TurnStatus::Aborted,
         Some(EntryState::Accepted) if runs => TurnStatus::Accepted,
-        // It ended before it was sealed and nobody works on it: another attempt is due.
+        // It ended before its seal and is not running: another attempt is due.
         Some(EntryState::Accepted) | None => return Err(ErrorCode::StatusUnknown.into()),
     };
     Ok(NodeFrame::Status(status))
@@ -48,7 +48,7 @@ fn check_recent(time_ms: u64, now_ms: u64) -> Result<(), ErrorCode> {
     }
 }
 
-/// The client accepted a turn. It may come late and more than once.
+/// Stores the client's acknowledgement of a turn. It may come late and more than once.
 pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
     let ack = Signed::<TurnAck>::verify(bytes)?;
     let named = (ack.link_hash, ack.receipt_hash);
@@ -57,8 +57,8 @@ pub(crate) async fn acknowledge(core: &Core, bytes: SignedBytes) -> Answer {
     Ok(NodeFrame::Done)
 }
 
-/// The client gives an attempt up. One that is not known here yet is refused when it comes, and counts as the turn that it
-/// would have been: the journal keeps it.
+/// Aborts an attempt for its client. An unknown attempt will be refused if it arrives later. It costs as much
+/// as a turn, because the journal stores it.
 pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> Answer {
     let abort = Signed::<Abort>::verify(bytes)?;
     let now_ms = core.now_ms();
@@ -76,8 +76,8 @@ pub(crate) async fn abort(core: &Core, who: &Caller, bytes: SignedBytes) -> Answ
     Ok(NodeFrame::Done)
 }
 
-/// A stored blob, from the journal or the cache, for whoever proves to hold its key. Others are told the same as if
-/// it were not here.
+/// A stored blob, from the journal or the cache, for a caller with proof of its key. Others get the same
+/// answer as for a missing blob.
 pub(crate) async fn blob(core: &Core, digest: BlobDigest, proof: FetchProof) -> Result<Vec<u8>, Refusal> {
     if let Some(bytes) = core.journal.fetch(digest, proof).await.map_err(Refusal::of_journal)? {
         return Ok(bytes);

@@ -1,4 +1,4 @@
-//! Sending spans to the collector: in batches, by one task, which ends within a bounded time.
+//! Sends spans to the collector: in batches, by one task, which ends within a bounded time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,34 +18,34 @@ use tokio_util::sync::CancellationToken;
 use super::{Sink, Telemetry};
 use crate::metrics::Metrics;
 
-/// Spans that may wait: a few hundred turns', under two megabytes. Further ones are dropped, and counted.
+/// Maximum waiting spans: a few hundred turns, under two megabytes. Further ones are dropped and counted.
 const QUEUE_SPANS: usize = 4096;
-/// Spans of one request: some hundred KiB.
+/// Maximum spans of one request: some hundred KiB.
 const BATCH_SPANS: usize = 512;
 /// How long a batch may fill.
 const BATCH_WAIT: Duration = Duration::from_secs(2);
-/// How long a request and its retries may take: a collector is near, and the next batch is waiting.
+/// Timeout of a request with its retries: a collector is near, and the next batch is waiting.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the end of the process waits for the last spans: less than an operator's patience.
+/// How long the end of the process waits for the last spans: less than an operator's patience.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
-/// Where collectors take traces, below their base URL.
+/// Path for traces below a collector's base URL.
 const TRACES_PATH: &str = "/v1/traces";
 
 /// Why traces cannot be sent at all.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The client for the collector cannot be made.
+    /// The client for the collector cannot be created.
     #[error("the exporter of traces cannot be started: {0}")]
     Exporter(#[from] ExporterBuildError),
-    /// Nor its HTTP client.
+    /// The collector's HTTP client cannot be created.
     #[error("the exporter of traces has no HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }
 
-/// What every span says of the process.
+/// Attributes of the process in every span.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// The node's Ed25519 key, hex, which everybody may know.
+    /// The node's Ed25519 public key, hex.
     pub node: String,
     /// Name of the model served.
     pub model: String,
@@ -67,7 +67,7 @@ impl About {
     }
 }
 
-/// The task that sends.
+/// The task that sends spans.
 pub struct Exporter {
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -76,7 +76,7 @@ pub struct Exporter {
 /// Starts sending to the collector at this base URL, or at its path for traces.
 ///
 /// # Errors
-/// [`TelemetryError`]; a collector that does not answer is none.
+/// [`TelemetryError`]; a collector that does not answer causes none.
 pub fn start(
     endpoint: &str,
     about: About,
@@ -108,13 +108,13 @@ fn traces_url(endpoint: &str) -> String {
 }
 
 impl Exporter {
-    /// Sends what waits, for a few seconds at the most, and ends.
+    /// Sends the waiting spans, for a few seconds at most, and ends.
     pub async fn close(mut self) {
         self.stop.cancel();
         if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
             tracing::warn!("the last traces were not delivered: their collector does not take them in time");
             self.task.abort();
-            // Only that it was aborted.
+            // The result only says that it was aborted.
             let _ = self.task.await;
         }
     }
@@ -123,7 +123,7 @@ impl Exporter {
 struct Sender {
     exporter: SpanExporter,
     metrics: Arc<Metrics>,
-    /// Whether the collector took the last batch; assumed at the start, so that only trouble is told of.
+    /// Whether the collector accepted the last batch; assumed at the start, so that only failures are logged.
     delivers: bool,
 }
 
@@ -139,7 +139,7 @@ impl Sender {
             let full = tokio::time::Instant::now() + BATCH_WAIT;
             while batch.len() < BATCH_SPANS {
                 let room = BATCH_SPANS - batch.len();
-                // Both are cancel safe: what was taken is in the batch.
+                // Both are cancel safe: received spans are in the batch.
                 let more = stop.run_until_cancelled(timeout_at(full, spans.recv_many(&mut batch, room)));
                 if !matches!(more.await, Some(Ok(taken)) if taken > 0) {
                     break;

@@ -1,5 +1,5 @@
-//! Whether a turn may run at all: the checks before anything costs more than a hash or a signature, cheapest
-//! first, in the order of the protocol.
+//! Admission of turns: checks that cost at most a hash or a signature, cheapest first, in the protocol's
+//! order.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ use crate::{
     lock::lock,
 };
 
-/// What becomes of a request.
+/// Outcome of an admission.
 pub(crate) enum Admitted {
-    /// It runs already.
+    /// The turn runs already.
     Attach(Arc<Job>),
-    /// It was sealed before.
+    /// The turn was sealed before.
     Sealed(Box<Again>),
-    /// It is to run, with its place in line.
+    /// The turn may run; it has a place in the queue.
     New(Box<Ticket>, Place),
 }
 
@@ -46,37 +46,41 @@ pub(crate) struct Again {
     pub(crate) sealed: Box<SealedEntry>,
 }
 
-/// A turn that may run. Dropping it gives up its session.
+/// An admitted turn. Dropping it releases its session.
 pub(crate) struct Ticket {
     /// The verified authorisation.
     pub(crate) auth: Signed<TurnAuth>,
-    /// The payload, not opened yet.
+    /// The sealed payload.
     pub(crate) payload: SealedPayload,
-    /// Blobs that came along.
+    /// Blobs in the request.
     pub(crate) inline: Vec<InlineBlob>,
-    /// The memory envelope, not checked yet.
+    /// The memory envelope, unverified.
     pub(crate) memory: Option<SignedBytes>,
-    /// Opens the payload.
+    /// The secret that opens the payload.
     pub(crate) exchange: ExchangeSecret,
-    /// Answers.
+    /// The engine that answers.
     pub(crate) engine: Arc<dyn Engine>,
     /// When it was admitted.
     pub(crate) began: Instant,
-    /// What it was charged.
+    /// Its charge.
     pub(crate) charge: Charge,
-    /// Its place among the running turns.
+    /// Its registration among the running turns.
     pub(crate) guard: JobGuard,
 }
 
-/// What the seen-set says.
+/// Result of a look-up in the seen-set.
 enum Seen {
     New,
     Running(Arc<Job>),
     Sealed(Box<SealedEntry>),
 }
 
-/// Checks a request. The order is that of the costs: sizes, rates and what the claim itself says; then the seen-set;
-/// then whether it could be served at all; then the signatures; and only then whatever the session has left.
+/// Checks a request, in order of cost:
+/// 1. sizes, rates and the unverified claim itself,
+/// 2. the seen-set,
+/// 3. whether the turn could be served at all,
+/// 4. signatures,
+/// 5. the session's remaining rate.
 pub(crate) async fn admit(
     core: &Arc<Core>,
     who: Caller,
@@ -142,8 +146,9 @@ fn key_of(auth: &TurnAuth) -> TurnKey {
     TurnKey { session_id: auth.session_id, turn_id: auth.turn_id, attempt: auth.attempt }
 }
 
-/// The seen-set: the turns that run, and the journal. The authorisation is not verified yet, so nothing is
-/// written here; one that equals a known one was verified then, since the hash covers its signature.
+/// Looks up the seen-set: the running turns, and the journal. The authorisation is still unverified, so
+/// nothing is written here. An authorisation equal to a known one was verified earlier, because the hash
+/// covers its signature.
 async fn look_up(
     core: &Core,
     auth: &TurnAuth,
@@ -167,14 +172,14 @@ async fn look_up(
         return Err(ErrorCode::IdempotencyConflict.into());
     }
     match entry.state {
-        // It ended before it was sealed, with the process or by a failure: it may run again.
+        // It ended before its seal, by a crash or a failure: it may run again.
         EntryState::Accepted => Ok(Seen::New),
         EntryState::Sealed(sealed) => Ok(Seen::Sealed(sealed)),
         EntryState::Aborted => Err(ErrorCode::Aborted.into()),
     }
 }
 
-/// Whether such a turn is served here now, whoever signed it.
+/// Whether the node can serve such a turn now, regardless of its signer.
 fn check_servable(core: &Core, claimed: &TurnAuth) -> Result<Arc<dyn Engine>, Refusal> {
     if claimed.max_output_tokens > core.limits.max_output_tokens {
         return Err(ErrorCode::QuotaExceeded.into());
@@ -186,7 +191,7 @@ fn check_servable(core: &Core, claimed: &TurnAuth) -> Result<Arc<dyn Engine>, Re
     Ok(engine)
 }
 
-/// Takes the session. An attempt that its client left is ended for a new one.
+/// Takes the session. A new attempt ends an attempt that its client has left.
 async fn begin(core: &Arc<Core>, auth: &Signed<TurnAuth>) -> Result<Result<JobGuard, Arc<Job>>, Refusal> {
     let (key, hash) = (key_of(auth), auth.auth_hash());
     let busy = match core.running.begin(key, hash) {

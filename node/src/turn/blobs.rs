@@ -1,7 +1,7 @@
-//! Getting the bytes of one blob, from whatever source has the right ones.
+//! Fetches one blob from the first source with the right bytes.
 //!
-//! The sources in order: the request itself, this node's journal and cache, the store, and other nodes. Bytes that
-//! are not those signed for mean the next source; nothing fails before all have.
+//! The sources in order: the request itself, this node's journal and cache, the store, and other nodes. On
+//! wrong bytes the search continues with the next source. It fails only after the last.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{
     observer::BlobSource,
 };
 
-/// Looks for one blob.
+/// The search for one blob.
 pub(crate) struct Search<'a> {
     core: &'a Core,
     need: Need,
@@ -41,8 +41,8 @@ impl<'a> Search<'a> {
     /// The right bytes, from the first source that has them.
     ///
     /// # Errors
-    /// [`ErrorCode::BlobHashMismatch`] when sources had other bytes and none the right ones,
-    /// [`ErrorCode::BlobUnavailable`] when none had any.
+    /// [`ErrorCode::BlobHashMismatch`] when sources had only wrong bytes, [`ErrorCode::BlobUnavailable`] when
+    /// no source had any.
     pub(crate) async fn run(mut self, inline: &[InlineBlob]) -> Result<Arc<[u8]>, ErrorCode> {
         if let Some(bytes) = self.near(inline).await {
             return Ok(bytes);
@@ -67,11 +67,12 @@ impl<'a> Search<'a> {
     }
 
     async fn near(&mut self, inline: &[InlineBlob]) -> Option<Arc<[u8]>> {
-        // An inlined blob is found by its digest; one that matches no need is no wrong source, only useless.
+        // An inline blob is found by its digest. A blob that matches no need is useless, but not a wrong
+        // source.
         if let Some(found) = inline.iter().find(|inline| self.need.blob.check(&inline.0).is_ok()) {
             self.core.observer.blob_used(BlobSource::Inline);
             let bytes: Arc<[u8]> = found.0.as_slice().into();
-            // The last blob of a segment is needed for many turns to come.
+            // Many turns to come need the last blob of a segment.
             self.core.cache.put(self.need.proof, bytes.clone());
             return Some(bytes);
         }
@@ -93,7 +94,7 @@ impl<'a> Search<'a> {
         self.check(BlobSource::Cache, &cached).then_some(cached)
     }
 
-    /// Store, then peers, then the store again for a while: a blob just written may be missing for seconds.
+    /// Store, then peers, then the store again for a while: a fresh blob may be missing for seconds.
     async fn far(&mut self) -> Option<Arc<[u8]>> {
         let (found, mut again) = self.ask_store().await;
         if found.is_some() {
@@ -116,7 +117,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The store's bytes if they are right, and whether asking again may help.
+    /// The store's bytes if they are right, and whether a retry may help.
     async fn ask_store(&mut self) -> (Option<Arc<[u8]>>, bool) {
         let blob = self.need.blob;
         match self.core.store.get_checked(blob.blob_id, blob.length as usize, blob.digest).await {
@@ -143,7 +144,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks the author, if the client named it, and some connected nodes at once, and takes the first right answer.
+    /// Asks the author, if the client named it, and some connected nodes at once. Takes the first right
+    /// answer.
     async fn ask_peers(&mut self) -> Option<Arc<[u8]>> {
         let mesh = self.core.peers.as_ref()?;
         let ours = self.core.node;
@@ -169,7 +171,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What another node has: `None` where it gives no answer, `Some(None)` where it says that it has nothing.
+/// Another node's answer: `None` without one, `Some(None)` if the node does not have the blob.
 async fn ask_peer(mesh: &MeshHandle, peer: NodeId, need: Need) -> Option<Option<Vec<u8>>> {
     let deadline = Instant::now() + PEER_FETCH_TIMEOUT;
     let mut stream = mesh.open(peer, &[], deadline).await.ok()?;

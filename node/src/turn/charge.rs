@@ -1,4 +1,5 @@
-//! What a turn, or a request for embeddings, was charged: to its grants, or else to its peer and subnet. Dropping it gives back what was not used.
+//! The charge for a turn or an embedding request, to its grants, or else to its peer and subnet. Dropping it
+//! returns the unused part.
 
 use std::sync::{
     Arc,
@@ -26,22 +27,22 @@ use crate::{
 pub(crate) struct Charge {
     core: Arc<Core>,
     who: Caller,
-    /// Tokens that were taken.
+    /// Reserved tokens.
     held: u32,
-    /// Tokens that the answer had.
+    /// Tokens of the answer.
     used: AtomicU32,
     served: AtomicBool,
     from: From,
 }
 
-/// Where it was taken from.
+/// The charged account.
 enum From {
     Strangers(Option<(Subnet, bool)>),
     Grants(Vec<QuotaHash>),
 }
 
 impl Charge {
-    /// Takes so many tokens, the most that an answer may have, and a turn of each grant.
+    /// Reserves `held` tokens, the maximum of the answer, and one turn of each grant.
     pub(crate) fn take(
         core: &Arc<Core>,
         who: Caller,
@@ -64,12 +65,12 @@ impl Charge {
         Ok(Self { core: core.clone(), who, held, used, served, from })
     }
 
-    /// Who is charged.
+    /// The charged caller.
     pub(crate) fn who(&self) -> Caller {
         self.who
     }
 
-    /// The turn was served, with so many tokens.
+    /// Records that the turn was served, with this number of tokens.
     pub(crate) fn served(&self, tokens: u32) {
         self.used.store(tokens, Relaxed);
         self.served.store(true, Relaxed);
@@ -92,7 +93,7 @@ impl Drop for Charge {
     }
 }
 
-/// Checks the grant that a turn comes under; none where it needs none and has none.
+/// Checks a turn's grant; `None` without a grant, if the node requires none.
 pub(crate) fn check_quota(
     core: &Core,
     used: Option<&QuotaUse>,
@@ -107,10 +108,10 @@ pub(crate) fn check_quota(
     }
 }
 
-/// Whose turn it is when slots are shared out.
+/// The requester of a slot, with its group.
 pub(crate) fn guest(core: &Core, who: &Caller, chain: Option<&QuotaChain>) -> Guest {
     let group = match (chain.and_then(|chain| chain.links().first()), who.subnet) {
-        // The issuer's grant: whoever narrowed it shares its slots with those it was narrowed for.
+        // The issuer's grant: all grants narrowed from it share its slots.
         (Some(grant), _) => Group::Grant(grant.quota_hash()),
         (None, Some(subnet)) => Group::Subnet(subnet),
         (None, None) => Group::Peer(who.peer),

@@ -1,7 +1,7 @@
-//! The end of a turn: seal, journal, then sign off to the client, then store.
+//! The end of a turn: seal, journal, send the signatures to the client, then store.
 //!
-//! The order is the promise: what was journaled is never sealed again, and nothing signed leaves before it is on
-//! the disk.
+//! The order is the promise: a journaled turn is never sealed again, and nothing signed leaves before it is
+//! on the disk.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,29 +34,29 @@ use crate::{
     telemetry::TurnTrace,
 };
 
-/// An answer, and where it goes in the chain.
+/// An answer, and its position in the chain.
 pub(crate) struct Answered {
-    /// The segment that it is appended to.
+    /// The segment to append to.
     pub(crate) base: Segment,
-    /// The blob of the turn before.
+    /// The blob of the previous turn.
     pub(crate) prev_blob: Option<BlobRef>,
-    /// What was asked.
+    /// The prompt and its figures.
     pub(crate) asked: Asked,
-    /// What was answered.
+    /// The answer.
     pub(crate) answer: Answer,
     /// From admission to the start of generation.
     pub(crate) queue: Duration,
 }
 
-/// Whole milliseconds, as receipts count them.
+/// Whole milliseconds, as in receipts.
 fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Seals, journals, says Committed, stores, and says what the store said.
+/// Seals, journals, sends Committed, stores, and sends the store's answer.
 ///
 /// # Errors
-/// Before Committed: whatever prevented it; nothing signed has left then.
+/// Before Committed: the failure; nothing signed has left then.
 pub(crate) async fn commit(
     core: &Arc<Core>,
     ticket: &Ticket,
@@ -95,7 +95,7 @@ pub(crate) async fn commit(
     phase.end_as("journaled", false);
     core.pause.pass(Step::Journaled).await;
 
-    // The turn is done, whatever becomes of its reader.
+    // The turn is done, even if its reader is gone.
     core.observer.finished(&summary);
     trace.count("baton.input_tokens", summary.input_tokens.into());
     trace.count("baton.output_tokens", summary.output_tokens.into());
@@ -109,7 +109,7 @@ pub(crate) async fn commit(
         "a turn was committed"
     );
     let said = events.send(ReplyEvent::Committed(committed));
-    // The client may go on with its next turn, whatever the store does.
+    // The client may continue with its next turn, however the storing ends.
     ticket.guard.release();
     said?;
     if core.pause.stops_at(Step::ReceiptSent) {
@@ -120,7 +120,7 @@ pub(crate) async fn commit(
     let stored = storing::start(core, storing, trace.phase("store").asking());
     let state = match timeout(core.limits.store_wait, stored).await {
         Ok(Ok(state)) => state,
-        // It takes longer, or the service ends and the next start goes on.
+        // Storing takes longer, or the service ends and the next start continues.
         Ok(Err(_)) | Err(_) => StoreState::Pending,
     };
     events.send_last(ReplyEvent::Store(state))
@@ -141,7 +141,7 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
     let record_key = payload.grant.record_key.record_key();
     let used = opened.memory.get(..asked.memory_used).unwrap_or_default();
     let resumed = auth.resume.map_or(0, |prefix| prefix.token_count);
-    // A proxied engine's counts are its server's; they may not exceed what the client allowed.
+    // A proxied engine's counts are its server's; they must not exceed the client's limit.
     let output = answer.output_tokens.max(resumed).min(auth.max_output_tokens.max(resumed));
     let input = if answer.stats.input_tokens > 0 { answer.stats.input_tokens } else { asked.input_tokens };
     let price = price_of(core.limits.price(&auth.model), input, output - resumed).min(auth.max_price);
@@ -178,7 +178,7 @@ fn receipt(core: &Core, ticket: &Ticket, opened: &Opened, answered: &Answered) -
     }
 }
 
-/// Seals record and blob and signs link and receipt, off the reactor: a blob may be two megabytes.
+/// Seals record and blob and signs link and receipt, off the reactor: a blob may have two megabytes.
 async fn seal(
     core: &Arc<Core>,
     ticket: &Ticket,

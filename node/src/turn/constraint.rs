@@ -1,5 +1,5 @@
-//! What a turn asks of its answer beyond words, settled before the turn is accepted: a schema that cannot be used, or an
-//! engine that cannot, costs no slot.
+//! Constraints on a turn's answer, checked before the turn is accepted. So an unusable schema or an
+//! unsuitable engine costs no slot.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,22 +16,23 @@ use crate::{
     engine::Constraint,
 };
 
-/// Schemas are compiled one at a time: whatever a hostile one costs, it has one core of this machine.
+/// Schemas are compiled one at a time: a hostile schema takes at most one core of this machine.
 static COMPILING: Semaphore = Semaphore::const_new(1);
-/// For a schema's turn to be compiled and for that itself. Nearly all take some milliseconds.
+/// Timeout of a schema's wait and compilation. Nearly all take some milliseconds.
 const COMPILE_TIME: Duration = Duration::from_secs(2);
 
-/// Bytes that a token and its report take in a reply, as events are padded.
+/// Bytes of a token and its report in a reply, including the padding of events.
 const TOKEN_BYTES: usize = 256;
-/// Bytes that each alternative adds: its number, its probability, and rather long bytes of its own.
+/// Additional bytes of each alternative: its number, its probability, and rather long bytes of its own.
 const ALTERNATIVE_BYTES: usize = 64;
 
-/// Prepares what the answer must satisfy, off the reactor.
+/// Prepares the constraint on the answer, off the reactor.
 ///
 /// # Errors
-/// [`ErrorCode::PayloadRejected`] for an engine that cannot do what is asked, and for a schema that cannot be used or takes
-/// too long; [`ErrorCode::QuotaExceeded`] for more reports than a reply has room for; [`ErrorCode::Busy`] while others are
-/// compiled.
+/// - [`ErrorCode::PayloadRejected`]: the engine lacks a requested feature, or the schema is unusable or takes
+///   too long.
+/// - [`ErrorCode::QuotaExceeded`]: more reports than a reply can hold.
+/// - [`ErrorCode::Busy`]: other schemas are being compiled.
 pub(super) async fn prepare(
     ticket: &Ticket,
     place: &Arc<Place>,
@@ -44,7 +45,7 @@ pub(super) async fn prepare(
         return Err(ErrorCode::QuotaExceeded);
     }
     let Some(schema) = payload.json_schema.clone().map(Zeroizing::new) else { return Ok(None) };
-    // A schema is compiled for the model's words.
+    // A schema is compiled for the model's vocabulary.
     let hold = model::hold(&ticket.engine, place).await?;
     let deadline = Instant::now() + COMPILE_TIME;
     let turn = timeout_at(deadline, COMPILING.acquire()).await.map_err(|_| ErrorCode::Busy)?;
@@ -52,7 +53,7 @@ pub(super) async fn prepare(
     let engine = ticket.engine.clone();
     let compiling = tokio::task::spawn_blocking(move || {
         let constraint = engine.constrain(&schema);
-        // What is not waited for any longer still keeps others from compiling.
+        // An abandoned compilation still keeps others from compiling.
         drop((turn, hold));
         constraint
     });
@@ -63,7 +64,7 @@ pub(super) async fn prepare(
     }
 }
 
-/// Whether the reports of so many tokens, with so many alternatives each, fit into a reply.
+/// Whether the reports of `tokens` tokens, each with this number of alternatives, fit into a reply.
 fn reports_fit(tokens: u32, alternatives: u8) -> bool {
     let each = TOKEN_BYTES + ALTERNATIVE_BYTES * usize::from(alternatives);
     alternatives == 0 || (tokens as usize).saturating_mul(each) <= MAX_REPLY_BYTES

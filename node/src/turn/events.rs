@@ -1,4 +1,4 @@
-//! The sealed reply: every event becomes one chunk of a stream whose order and end cannot be forged.
+//! The sealed reply: each event becomes a chunk of a stream whose order and end cannot be forged.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl From<ReplyFull> for ErrorCode {
 }
 
 impl Events {
-    /// Says Accepted, with a nonce that no other run has.
+    /// Sends Accepted, with a nonce that is unique to this run.
     pub(crate) fn accept(
         reply: Arc<Reply>,
         secret: &TurnSecret,
@@ -64,7 +64,7 @@ impl Events {
         self.seal(event, false)
     }
 
-    /// Waits until a reader is near enough for another event: the way by which a slow reader slows the engine.
+    /// Waits until a reader is close enough for another event. This is how a slow reader slows the engine.
     pub(crate) async fn paced(&self) {
         self.reply.paced().await;
     }
@@ -74,12 +74,12 @@ impl Events {
         self.seal(event, true)
     }
 
-    /// Ends the reply of a turn for which nothing was signed.
+    /// Ends the reply of a turn without a signature.
     pub(crate) fn fail(&mut self, code: ErrorCode) -> Result<(), ErrorCode> {
         self.seal(ReplyEvent::Failed { code }, true)
     }
 
-    /// Waits until a reader has everything.
+    /// Waits until a reader has all events.
     pub(crate) async fn delivered(&self) {
         self.reply.delivered().await;
     }

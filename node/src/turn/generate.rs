@@ -1,5 +1,5 @@
-//! Generation: the engine's events become sealed reply events, one at a time, and the answer's text, counts and
-//! audit tree build up beside.
+//! Generation: turns the engine's events into sealed reply events, one at a time, and collects the answer's
+//! text, counts and audit tree.
 
 use baton_proto::{
     ErrorCode, Signed, codec,
@@ -28,21 +28,21 @@ use crate::{
 
 /// A finished answer.
 pub(crate) struct Answer {
-    /// Its text, that of a resume prefix included.
+    /// Its text, including that of a resumed prefix.
     pub(crate) text: Zeroizing<String>,
-    /// Why it ended.
+    /// The finish reason.
     pub(crate) finish: FinishReason,
-    /// Tokens, those of a resume prefix included.
+    /// Tokens, including those of a resumed prefix.
     pub(crate) output_tokens: u32,
     /// Leaves of the audit tree.
     pub(crate) leaves: Vec<AuditLeaf>,
     /// The engine's own figures.
     pub(crate) stats: GenerateStats,
-    /// When the first token came.
+    /// Time of the first token.
     pub(crate) first_token_at: Option<Instant>,
 }
 
-/// Stops an engine's job when the turn ends for whatever reason.
+/// Stops an engine's job when the turn ends for any reason.
 struct StopOnDrop(CancellationToken);
 
 impl Drop for StopOnDrop {
@@ -51,10 +51,11 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Generates the answer. Cancel safe in that a dropped call stops the engine within a token.
+/// Generates the answer. Cancel safe: a dropped call stops the engine within a token.
 ///
 /// # Errors
-/// As the engine's, in wire codes; [`ErrorCode::FrameTooLarge`] when the messages leave no room in a record.
+/// The engine's errors as wire codes; [`ErrorCode::FrameTooLarge`] when the messages leave no room in a
+/// record.
 pub(crate) async fn generate(
     core: &Core,
     ticket: &Ticket,
@@ -82,7 +83,7 @@ pub(crate) async fn generate(
     Ok(answer)
 }
 
-/// An answer that ends by itself and calls tools ends for that.
+/// The finish reason: an answer that ends by itself and calls tools ends with `ToolCall`.
 pub(crate) fn with_calls(finish: FinishReason, text: &str, prompt: &Prompt) -> FinishReason {
     let calls = |tools: &Definitions| !read_answer(text, |name| tools.has(name)).calls.is_empty();
     if finish == FinishReason::Stop && prompt.tools().is_some_and(calls) {
@@ -103,7 +104,7 @@ fn without_text(finish: FinishReason) -> Answer {
     }
 }
 
-/// Bytes that the answer may have so that message and record keep their limits.
+/// Maximum bytes of the answer within the limits of message and record.
 fn answer_room(opened: &Opened) -> Result<usize, ErrorCode> {
     let payload = &opened.payload;
     let finish = FinishReason::Length;
@@ -233,11 +234,11 @@ impl Listener<'_> {
             engine::FinishReason::Stop => FinishReason::Stop,
             engine::FinishReason::StopString => FinishReason::StopString,
             engine::FinishReason::Length => FinishReason::Length,
-            // Only a turn that was stopped cancels its job, and then nobody reads this.
+            // Only a stopped turn cancels its job, and then this result has no reader.
             engine::FinishReason::Cancelled => return Err(ErrorCode::Busy),
         };
         let (count, leaves) = self.tally.finish();
-        // A proxied engine reports a count and no ids.
+        // A proxied engine reports a count and no token IDs.
         let output_tokens = if count > 0 { count } else { stats.output_tokens };
         Ok(Answer {
             text: self.text,

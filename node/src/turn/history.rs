@@ -1,4 +1,4 @@
-//! The verified history of a turn: which blobs it needs, their bytes, and the chain in them.
+//! The verified history of a turn: the necessary blobs, their bytes, and their chain.
 
 use baton_keys::session::head_index_key;
 use baton_proto::{
@@ -17,8 +17,8 @@ use crate::core::{Core, limits::STORE_RETRIES};
 /// Fetches all blobs of a grant in parallel and verifies the window.
 ///
 /// # Errors
-/// [`ErrorCode::BlobUnavailable`], [`ErrorCode::BlobHashMismatch`], [`ErrorCode::HeadMismatch`], and every code of
-/// the chain's verification.
+/// [`ErrorCode::BlobUnavailable`], [`ErrorCode::BlobHashMismatch`], [`ErrorCode::HeadMismatch`], and every
+/// code of the chain's verification.
 pub(crate) async fn load(
     core: &Core,
     auth: &Signed<TurnAuth>,
@@ -31,7 +31,7 @@ pub(crate) async fn load(
     };
     let needs = reader.needs();
     let found = try_join_all(needs.iter().map(|need| Search::new(core, *need).run(inline))).await?;
-    // Opening and verifying nine blobs takes some ten milliseconds: not on the reactor.
+    // Opening and verifying nine blobs takes some ten milliseconds: off the reactor.
     let links = core.verified_links.clone();
     let verified = tokio::task::spawn_blocking(move || {
         for (need, bytes) in needs.iter().zip(&found) {
@@ -42,8 +42,8 @@ pub(crate) async fn load(
     verified.await.map_err(|_| ErrorCode::Internal)?
 }
 
-/// Finds the head of a request without a locator. The index may lag behind the client, so that an older head is
-/// asked for again a few times; what it says is a hint in any case, and the signed head decides.
+/// Finds the head of a request without a locator. The index may lag behind the client, so an older head is
+/// retried a few times. The index only gives a hint; the signed head decides.
 async fn locate(core: &Core, auth: &Signed<TurnAuth>, grant: &Grant) -> Result<WindowReader, ErrorCode> {
     let mut retries = STORE_RETRIES.iter();
     loop {
@@ -63,7 +63,7 @@ async fn resolve(core: &Core, auth: &TurnAuth) -> Result<HeadOuter, ErrorCode> {
     let heads = core.heads.as_ref().ok_or(ErrorCode::BlobUnavailable)?;
     let found = heads.resolve(head_index_key(&auth.head_key)).await;
     let encoded = found.ok().flatten().ok_or(ErrorCode::BlobUnavailable)?;
-    // Whatever is not this session's record is as good as none.
+    // A record of another session counts as no record.
     let record = Signed::<HeadRecord>::verify_encoded(&encoded).map_err(|_| ErrorCode::BlobUnavailable)?;
     if record.head_key != auth.head_key {
         return Err(ErrorCode::BlobUnavailable);

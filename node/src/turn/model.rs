@@ -1,4 +1,4 @@
-//! A turn's model: brought into memory where it is not, and kept there.
+//! Holds a turn's model in memory, and loads it if necessary.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::{
     engine::{Engine, Hold},
 };
 
-/// Holds the turn's model. Where it has to be waited for, the turn steps aside meanwhile: its slot is for turns whose model is
-/// there. It may have no slot afterwards. Cancel safe.
+/// Holds the turn's model. During a wait for the model the turn gives up its slot to turns with loaded
+/// models. It may have no slot afterwards. Cancel safe.
 ///
 /// # Errors
-/// [`ErrorCode::Busy`] for a model that there is no room or time for, [`ErrorCode::ModelUnavailable`] for one that cannot be
-/// loaded any more.
+/// [`ErrorCode::Busy`] if the model gets no room or time, [`ErrorCode::ModelUnavailable`] if it can no longer
+/// be loaded.
 pub(crate) async fn hold(engine: &Arc<dyn Engine>, place: &Place) -> Result<Hold, ErrorCode> {
     let mut holding = engine.hold();
     let held = match (&mut holding).now_or_never() {

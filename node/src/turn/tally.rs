@@ -1,4 +1,4 @@
-//! Counts and hashes an answer's tokens as they come: what progress notes and the receipt's audit root are made of.
+//! Counts and hashes an answer's tokens, for progress notes and the receipt's audit root.
 
 use baton_keys::session::RecordKey;
 use baton_proto::{
@@ -7,7 +7,7 @@ use baton_proto::{
     receipt::{AuditLeaf, running_hash_start, running_hash_step},
 };
 
-/// Counts and hashes tokens as they come.
+/// Counts and hashes tokens as they arrive.
 pub(crate) struct Tally {
     auth_hash: AuthHash,
     hash: RunningHash,
@@ -17,7 +17,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Of an answer without tokens as yet.
+    /// A tally without tokens.
     pub(crate) fn new(record_key: &RecordKey, auth_hash: AuthHash) -> Self {
         Self {
             auth_hash,
@@ -28,7 +28,7 @@ impl Tally {
         }
     }
 
-    /// The authorisation that the answer belongs to.
+    /// The answer's authorisation.
     pub(crate) const fn auth_hash(&self) -> AuthHash {
         self.auth_hash
     }
@@ -38,13 +38,13 @@ impl Tally {
         self.count
     }
 
-    /// How many tokens there were, and the leaves of the audit tree.
+    /// The number of tokens, and the leaves of the audit tree.
     pub(crate) fn finish(mut self) -> (u32, Vec<AuditLeaf>) {
         self.close_leaf();
         (self.count, self.leaves)
     }
 
-    /// Takes one token; gives the hash to note where a leaf is full.
+    /// Adds one token. Returns count and hash for a progress note when a leaf is full.
     pub(crate) fn step(&mut self, token: u32) -> Option<(u32, RunningHash)> {
         self.hash = running_hash_step(&self.hash, token);
         self.count += 1;

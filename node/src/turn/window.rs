@@ -1,4 +1,4 @@
-//! What the model is asked: verified history, memory and new messages, cut to the model's context and the
+//! Builds a turn's prompt: verified history, memory and new messages, cut to the model's context and the
 //! client's price.
 
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::{
     prompt::{self, FittedWindow, MemoryBlock, Prompt, TurnText, WindowError, fit_window},
 };
 
-/// A prompt, and what the receipt says of it.
+/// A prompt, and its figures for the receipt.
 pub(crate) struct Asked {
     /// The prompt.
     pub(crate) prompt: Prompt,
-    /// First seq of the history in it; the turn's own if there is none.
+    /// First sequence number of its history; the turn's own without history.
     pub(crate) window_from: u64,
     /// Tokens of the prompt; an estimate for a proxied engine.
     pub(crate) input_tokens: u32,
-    /// Those of memory among them.
+    /// The part of `input_tokens` for memory.
     pub(crate) memory_tokens: u32,
-    /// Memory items used, the best ones.
+    /// Number of memory items used, taken best first.
     pub(crate) memory_used: usize,
-    /// Tokens that the answer may have, by cap and price.
+    /// Maximum tokens of the answer, by cap and price.
     pub(crate) max_tokens: u32,
 }
 
-/// Builds the prompt, off the reactor: counting tokens is work.
+/// Builds the prompt, off the reactor: counting tokens takes CPU time.
 ///
 /// # Errors
-/// [`ErrorCode::ContextOverflow`], [`ErrorCode::QuotaExceeded`] when the price cap does not even cover the prompt,
-/// [`ErrorCode::PayloadRejected`] when the model's template refuses the messages.
+/// [`ErrorCode::ContextOverflow`], [`ErrorCode::QuotaExceeded`] when the price cap does not even cover the
+/// prompt, [`ErrorCode::PayloadRejected`] when the model's template refuses the messages.
 pub(crate) async fn ask(
     core: &Core,
     ticket: &Ticket,
@@ -48,7 +48,7 @@ pub(crate) async fn ask(
     let (engine, opened) = (ticket.engine.clone(), opened.clone());
     let auth = TurnAuth::clone(&ticket.auth);
     let price = core.limits.price(&auth.model);
-    // Counting cannot be stopped: a turn that ends meanwhile keeps its slot and its model until it is over.
+    // Counting cannot be stopped: a turn that ends before keeps its slot and its model until then.
     let kept = (place.clone(), hold.clone());
     let fitted = tokio::task::spawn_blocking(move || {
         let asked = fit(engine.as_ref(), &auth, &opened, &turns)?;
@@ -78,7 +78,7 @@ fn fit(
     let with_answer = context.saturating_sub(auth.max_output_tokens.min(context / 2));
     let resumed = u32::try_from(payload.resume_tokens.len()).unwrap_or(u32::MAX);
     let bare = context.saturating_sub(resumed.saturating_add(1));
-    // Room for the whole answer if that can be; a long message may take all but one token.
+    // Room for the whole answer if possible; a long message may take all but one token.
     let fitted = match fit_into(with_answer.min(bare)) {
         Err(ErrorCode::ContextOverflow) => fit_into(bare)?,
         fitted => fitted?,
@@ -101,7 +101,7 @@ fn overflow(error: WindowError<EngineError>) -> ErrorCode {
     }
 }
 
-/// What an engine's error is called on the wire.
+/// The wire code of an engine's error.
 pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
     match error {
         EngineError::Busy { .. }
@@ -116,7 +116,7 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
         | EngineError::Unsupported { .. }
         | EngineError::Schema { .. }
         | EngineError::Template { .. } => ErrorCode::PayloadRejected,
-        // Another node may have a model that does.
+        // Another node may have a suitable model.
         EngineError::ToolsUnsupported
         | EngineError::LoadFailed { .. }
         | EngineError::BackendUnreachable
@@ -130,8 +130,8 @@ pub(crate) fn engine_code(error: &EngineError) -> ErrorCode {
     }
 }
 
-/// The history that counts: without what later turns supersede, this one included if it is an edit. A summary
-/// still reads what it will stand for.
+/// The effective history, without superseded turns; if this turn is an edit, it supersedes turns as well. A
+/// summary still reads the turns that it will replace.
 pub(crate) fn texts(turns: &[HistoryTurn], kind: RecordKind, supersedes_from: Option<u64>) -> Vec<TurnText> {
     let end = match (kind, supersedes_from) {
         (RecordKind::Edit, Some(from)) => from,
@@ -163,7 +163,7 @@ fn memory_block(opened: &Opened) -> Option<MemoryBlock> {
     })
 }
 
-/// Tokens that memory takes of a prompt: what it has more than the same prompt without.
+/// Tokens of the memory: the difference between the prompt with and without it.
 fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, ErrorCode> {
     if fitted.memory_items_used == 0 {
         return Ok(0);
@@ -172,7 +172,7 @@ fn count_memory(engine: &dyn Engine, fitted: &FittedWindow) -> Result<u32, Error
     Ok(fitted.tokens.saturating_sub(without))
 }
 
-/// Tokens that the answer may have for what the client pays at the most.
+/// Tokens of the answer that the client's maximum price covers.
 fn affordable(auth: &TurnAuth, price: Price, input_tokens: u32) -> Result<u32, ErrorCode> {
     let thousandths = u128::from(auth.max_price) * 1000;
     let input = u128::from(input_tokens) * u128::from(price.input);
@@ -184,7 +184,7 @@ fn affordable(auth: &TurnAuth, price: Price, input_tokens: u32) -> Result<u32, E
     }
 }
 
-/// What a turn costs, in millionths of the node's unit, rounded down.
+/// Price of a turn, in millionths of the node's unit, rounded down.
 pub(crate) fn price_of(price: Price, input_tokens: u32, output_tokens: u32) -> u64 {
     let thousandths = u128::from(input_tokens) * u128::from(price.input)
         + u128::from(output_tokens) * u128::from(price.output);

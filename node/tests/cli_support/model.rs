@@ -1,4 +1,4 @@
-//! A model file that is sound and holds nothing: a header of a small Llama's shape, and one tensor of 32 numbers.
+//! A valid but useless model file: a header of a small Llama's shape, and one tensor of 32 numbers.
 
 /// Its bytes.
 pub fn model() -> Vec<u8> {

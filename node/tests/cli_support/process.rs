@@ -1,4 +1,4 @@
-//! `baton-node` as a process of its own, in folders of its own, without this machine's environment.
+//! `baton-node` as a separate process, with its own folders and without this machine's environment.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -12,10 +12,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Far above what a start takes on a busy machine; only a fault waits so long.
+/// Far above any start on a busy machine; only a failure takes so long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, with a home of its own.
+/// The program, with its own home.
 pub fn baton_node(home: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton-node"));
     command.args(words).env_clear().env("HOME", home).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
@@ -31,14 +31,14 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs a command that must fail, and returns its exit code and what it said.
+/// Runs a command that must fail, and returns its exit code and its error output.
 pub fn failure(command: &mut Command) -> (i32, String) {
     let output = command.output().unwrap();
     assert!(!output.status.success(), "it was to fail: {}", text(&output.stdout));
     (output.status.code().unwrap(), text(&output.stderr))
 }
 
-/// A node that runs.
+/// A running node.
 pub struct Node {
     child: Child,
     events: Receiver<Value>,
@@ -46,7 +46,7 @@ pub struct Node {
     pub ready: Value,
 }
 
-/// Words of a node without a model, on ports that the system chooses, with a store that nobody serves.
+/// Arguments of a node without a model, on ports chosen by the system, with an unreachable store.
 pub const ECHO: [&str; 12] = [
     "run",
     "--engine",

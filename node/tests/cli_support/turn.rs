@@ -1,4 +1,4 @@
-//! A first turn of a fresh session, asked of a running `baton-node` over its own port.
+//! A first turn of a fresh session, sent to a running `baton-node` over its own port.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ pub struct Client {
     address: Multiaddr,
 }
 
-/// A turn under way.
+/// A turn in progress.
 pub struct Turn {
     stream: TurnStream,
     secret: TurnSecret,
@@ -45,24 +45,24 @@ pub struct Turn {
     opener: Option<StreamOpener>,
 }
 
-/// What the node said, up to the end or the break of the stream.
+/// The node's reply, up to the end or the break of the stream.
 #[derive(Debug, Default)]
 pub struct Reply {
     pub accepted: bool,
     pub text: String,
     pub committed: bool,
     pub complete: bool,
-    /// Why it was refused or failed.
+    /// The code of a refusal or failure.
     pub code: Option<ErrorCode>,
-    /// How long a refusal asks to wait.
+    /// The retry time of a refusal.
     pub retry_after_ms: u32,
 }
 
 impl Client {
-    /// From a node's ready event.
+    /// Connects to the node of this ready event.
     pub async fn of(ready: &Value) -> Self {
         let seed = Zeroizing::new(random_bytes());
-        // The addresses given are this machine's own.
+        // The addresses are local.
         let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
         let (mesh, _) = Mesh::spawn(seed, config).await.unwrap();
         let address = ready["listen"][0].as_str().unwrap().parse().unwrap();
@@ -93,7 +93,7 @@ impl Client {
         self.ask_with(&record, text).await
     }
 
-    /// The same, by a record that may be old.
+    /// The same with a record that may be outdated.
     pub async fn ask_with(&self, record: &NodeRecord, text: &str) -> Turn {
         let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
         let node_key = record.current_key(now).unwrap();
@@ -117,7 +117,7 @@ impl Client {
         turn.finish().await
     }
 
-    /// What the node says became of a turn.
+    /// The node's status of a turn.
     pub async fn status(&self, turn: &Turn) -> Result<TurnStatus, ErrorCode> {
         let request = StatusRequest {
             version: 1,
@@ -217,7 +217,7 @@ fn first_auth(
 }
 
 impl Turn {
-    /// What must not be told of the turn: ids and keys.
+    /// Session and turn secrets that must never leak: IDs and keys.
     #[allow(dead_code, reason = "only the test of traces asks")]
     pub fn secrets(&self) -> Vec<[u8; 32]> {
         let auth = &self.auth;

@@ -1,4 +1,4 @@
-//! Answers under a schema, and how likely their tokens were.
+//! Answers under a schema, and the probabilities of their tokens.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn warm(seed: u64) -> Sampling {
     Sampling { temperature: 1.0, seed, ..greedy(80) }
 }
 
-/// What is asked, under which schema, and whether an answer satisfies it, by hand.
+/// A question, its schema, and a manual check of the answer.
 type Case = (&'static str, Value, fn(&Value) -> bool);
 
 fn cases() -> Vec<Case> {
@@ -84,7 +84,7 @@ async fn an_answer_satisfies_its_schema_whatever_the_temperature() {
         let mut texts = Vec::new();
         for sampling in [greedy(80), warm(1), warm(2), Sampling { temperature: 3.0, ..warm(3) }] {
             let answer = ask_for(question, &sampling, &schema, &[]).await;
-            // What a limit cuts off is the beginning of one.
+            // A cut answer is only the beginning of a value.
             if answer.finish == FinishReason::Stop {
                 let value: Value = serde_json::from_str(&answer.text).unwrap();
                 assert!(fits(&value), "{}", answer.text);
@@ -109,7 +109,7 @@ async fn a_constrained_answer_resumes_anywhere_to_the_same_text() {
             assert_eq!(rest.text, whole.text[bytes..]);
         }
     }
-    // A beginning of something else is none of this answer's.
+    // The beginning of another text cannot be part of this answer.
     let other = engine().encode_text("Paris").to_vec();
     let handle = engine().generate(constrained(question, &greedy(80), &schema, &other)).unwrap();
     assert_eq!(read(handle, other.len()).await.unwrap_err(), EngineError::InvalidResume);
@@ -122,7 +122,7 @@ async fn limits_and_stop_strings_still_end_a_constrained_answer() {
     let short = ask_for(question, &greedy(3), &schema, &[]).await;
     assert_eq!((short.ids.len(), short.finish), (3, FinishReason::Length));
     assert!(whole.text.starts_with(&short.text));
-    // The room is used up exactly by the last token of the value.
+    // The last token of the value uses up the room exactly.
     let room = u32::try_from(whole.ids.len()).unwrap();
     let exact = ask_for(question, &greedy(room), &schema, &[]).await;
     assert_eq!((exact.text, exact.finish), (whole.text.clone(), FinishReason::Stop));
@@ -160,7 +160,7 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
             assert_eq!(bytes.0, *engine().decode(&[token.token]));
         }
     }
-    // Neither temperature nor penalty nor grammar changes what the model itself thinks in one place.
+    // Temperature, penalty and grammar do not change the model's own probabilities at a position.
     let resume = &answer.ids[..3];
     let hot = Sampling { temperature: 4.0, seed: 5, repetition_penalty: 3.0, logprobs: 5, ..greedy(4) };
     let other = ask(question, &hot, resume).await.unwrap();
@@ -175,14 +175,14 @@ async fn probabilities_are_the_models_own_whatever_chooses_among_them() {
 
 #[tokio::test]
 async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
-    // The model's word against its own dice: independent of how either is computed.
+    // Compares the model's probabilities with drawn tokens, independently of either computation.
     let told = Sampling { logprobs: 1, temperature: 1.0, ..greedy(1) };
     let mut drawn = 0.0;
     let mut expected = None;
     let draws = 60;
     for seed in 0..draws {
         let answer = ask("Say yes or no.", &Sampling { seed, ..told.clone() }, &[]).await.unwrap();
-        // The end at once is a draw too, and has no report.
+        // An immediate end is a draw too, but has no report.
         let Some((tokens, _)) = answer.reports.first() else { continue };
         let likeliest = tokens[1];
         let probability = (f64::from(likeliest.millinats) / 1000.0).exp();
@@ -194,12 +194,12 @@ async fn a_chosen_tokens_probability_is_how_often_it_is_drawn() {
     assert!((expected - drawn).abs() < 0.33, "{expected} and {drawn}");
 }
 
-/// Nested as deep as asked.
+/// A schema with this nesting depth.
 fn nested(depth: usize) -> Value {
     (0..depth).fold(json!({ "type": "null" }), |inner, _| json!({ "type": "array", "items": inner }))
 }
 
-/// Definitions that each refer to the next, inside a keyword that is resolved in depth.
+/// Definitions that each refer to the next, inside a keyword with deep resolution.
 fn chain(length: usize) -> Value {
     let mut definitions = serde_json::Map::new();
     for index in 0..length {
@@ -231,7 +231,7 @@ fn hostile_schemas_end_soon_and_with_an_error() {
         ("contradiction", json!({ "type": "integer", "minimum": 3, "maximum": 2 })),
         ("not a schema", json!({ "type": 7 })),
     ];
-    // Loads the model, so that what follows is the schemas' own time.
+    // Loads the model, so that the times below are those of the schemas.
     engine();
     for (name, schema) in cases {
         let began = Instant::now();
@@ -259,11 +259,12 @@ async fn schemas_at_the_limits_do_not_harm_the_process() {
         ("items", json!({ "type": "array", "minItems": 1_000_000, "items": { "type": "null" } })),
         ("words", json!({ "enum": (0..4000).map(|n| format!("word {n}")).collect::<Vec<_>>() })),
     ];
-    // Loads the model, so that what follows is the schemas' own time.
+    // Loads the model, so that the times below are those of the schemas.
     engine();
     for (name, schema) in cases {
         let began = Instant::now();
-        // Whether it is taken is the crate's affair; so is whether a step of it is too much. Each is bounded.
+        // The crate decides whether it accepts the schema, and whether a step costs too much. Both are
+        // bounded.
         let constraint = match engine().constrain(&schema.to_string()) {
             Ok(constraint) => constraint,
             Err(error) => {

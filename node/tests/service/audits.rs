@@ -1,5 +1,5 @@
-//! Audits over real sockets: a recorded turn is computed again and the report signed, what cannot be computed is said, and
-//! whatever is wrong with a request is refused by name before anything is computed.
+//! Audits over real sockets: the node recomputes a recorded turn and signs the report. It reports turns that
+//! it cannot compute. It refuses each invalid request by code, before any computation.
 
 use std::{
     fs,
@@ -43,7 +43,7 @@ use crate::support::{
     store::MemoryStore,
 };
 
-/// The conversation that `baton-node replay` is tested with.
+/// The conversation from the tests of `baton-node replay`.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/export.json");
 const MEMORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/memory.json");
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/replay/schema.json");
@@ -60,7 +60,7 @@ fn model_file() -> PathBuf {
     folder.join(&catalogue.entry(DEFAULT_MODEL).unwrap().file)
 }
 
-/// The node's own engine; one that computes something else if it is told to draw otherwise.
+/// The native engine. With `draws_otherwise` it computes a different answer.
 struct Auditor {
     inner: NativeEngine,
     draws_otherwise: bool,
@@ -129,7 +129,7 @@ impl Recorded {
         self.turns.iter().find(|turn| turn.link.seq == seq).unwrap().receipt.as_ref().unwrap()
     }
 
-    /// All that is needed for a turn.
+    /// A complete request for a turn.
     fn request(&self, node: &TestNode, seq: u64) -> AuditRequest {
         let receipt = self.receipt(seq);
         let wants_schema = self.turns[usize::try_from(seq).unwrap()].sampling.as_ref().unwrap();
@@ -200,7 +200,7 @@ async fn a_disclosed_turn_is_computed_again_and_what_came_of_it_is_signed() {
         assert_eq!(verdict(&client, &node, &request).await, same, "turn {}", turn.link.seq);
     }
     assert_eq!(engine.jobs.load(SeqCst), recorded.turns.len());
-    // What the turn was computed from is missing, or is something else.
+    // An input of the turn is missing or different.
     let mut bare = recorded.request(&node, REMEMBERED);
     bare.disclosure.memory.clear();
     let gap = |gap| AuditVerdict::NotReplayable(gap);
@@ -220,7 +220,7 @@ async fn a_disclosed_turn_is_computed_again_and_what_came_of_it_is_signed() {
     undisclosed.disclosure.export = silent.to_string();
     assert_eq!(verdict(&client, &node, &undisclosed).await, gap(AuditGap::Undisclosed));
     assert_eq!(engine.jobs.load(SeqCst), recorded.turns.len(), "nothing was computed for those");
-    // Turns are served beside it.
+    // Turns are served as well.
     client.turn(&node, &mut Session::new(), "hello").await;
     node.stop().await;
 }
@@ -246,7 +246,7 @@ async fn whatever_is_wrong_with_a_request_is_refused_by_name_and_nothing_is_comp
     let cases: Vec<(Change, ErrorCode)> = vec![
         (Box::new(|request| request.audience = NodeId([9; 32])), ErrorCode::WrongAudience),
         (Box::new(|request| request.model = ModelId([9; 32])), ErrorCode::ModelUnavailable),
-        // A model that is here, of an engine whose answers nobody can compute again.
+        // A local model whose engine gives answers that cannot be recomputed.
         (Box::new(move |request| request.model = echo), ErrorCode::ModelUnavailable),
         (Box::new(|request| request.receipt = ReceiptHash([9; 32])), ErrorCode::PayloadRejected),
         (Box::new(|request| request.tokens += 1), ErrorCode::PayloadRejected),
@@ -331,7 +331,7 @@ async fn a_client_that_leaves_ends_its_audit() {
     }
     stream.close().await.unwrap();
     drop(stream);
-    // Its slot is free again: others are served, and the node ends at once.
+    // Its slot is free again: other turns are served, and the node stops at once.
     client.turn(&node, &mut Session::new(), "hello").await;
     node.stop().await;
 }

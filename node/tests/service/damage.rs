@@ -1,4 +1,4 @@
-//! A journal whose files were damaged says so, keeps what can be read, and signs nothing a second time.
+//! A journal with damaged files reports it, keeps the readable entries, and signs nothing twice.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ const TURNS: u32 = 60;
 const UNTAKEN: u64 = 3;
 const LATER_MS: u64 = 50_000;
 
-/// What happens to a file's bytes.
+/// Damage to a file's bytes.
 type Harm = Box<dyn Fn(&mut Vec<u8>)>;
 
 struct Journaled {
@@ -22,7 +22,7 @@ struct Journaled {
     folder: PathBuf,
 }
 
-/// A journal of sixty turns, of which the store has taken all but three.
+/// A journal of sixty turns; the store has all but three of their blobs.
 async fn journaled() -> Journaled {
     let parent = tempdir().unwrap();
     let folder = parent.path().join("journal");
@@ -51,7 +51,7 @@ impl Journaled {
         fs::write(&path, bytes).unwrap();
     }
 
-    /// As after a kill: nothing vouches for the files.
+    /// As after a kill: the files have no checksums.
     fn forget_sums(&self) {
         fs::remove_file(self.folder.join("sums")).unwrap();
     }
@@ -64,7 +64,7 @@ impl Journaled {
     }
 }
 
-/// The end of the bytes that are not zero: sled makes its file longer than it needs.
+/// The end of the non-zero bytes: sled makes its file longer than necessary.
 fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1
 }
@@ -96,7 +96,7 @@ fn harms() -> Vec<(String, Harm)> {
     harms
 }
 
-/// What must hold of every damaged journal that was opened.
+/// Checks the rules for every damaged journal after opening.
 async fn check(name: &str, journaled: &Journaled, harmed: &Path) -> JournalDamage {
     let before = fs::read(harmed).ok();
     let journal = journaled.open();
@@ -116,7 +116,7 @@ async fn check(name: &str, journaled: &Journaled, harmed: &Path) -> JournalDamag
         assert_eq!(journal.begins_ms(), LATER_MS, "{name}: what is missing could be signed again");
         assert!(damage.to_string().contains("store had not taken"), "{name}");
     }
-    // It goes on, and the next start has nothing to say.
+    // It continues, and the next start reports nothing.
     seal(&journal, TURNS, vec![9; 100], STORED, LATER_MS).await;
     drop(journal);
     assert_eq!(journaled.open().damage(), None, "{name}: told twice");
@@ -176,7 +176,7 @@ async fn damaged_settings_are_written_anew_and_nothing_is_lost() {
             }
             assert_eq!(journal.begins_ms(), 1000, "{name}");
             let told = journal.damage().map(ToString::to_string).unwrap_or_default();
-            // After a kill, settings that sled can read are as good as others.
+            // After a kill, any settings that sled can read are accepted.
             assert!(killed || told.contains(&*conf.to_string_lossy()), "{name}: {told}");
             assert!(!told.contains("backtrace"), "{name}: {told}");
             if !killed {

@@ -1,5 +1,5 @@
-//! Embeddings over real sockets: what is served, what is refused before any work, who is counted and cut off, and what becomes
-//! of a request whose client goes away.
+//! Embeddings over real sockets: served requests, refusals before any work, rates and bans, and requests
+//! whose client leaves.
 
 use std::{
     sync::{
@@ -39,7 +39,7 @@ use crate::support::{
 
 const MODEL: ModelId = ModelId([0x42; 32]);
 
-/// Embeds when it is let, and counts what it began and what was dropped on the way.
+/// Embeds with permission, and counts started and dropped work.
 #[derive(Debug)]
 struct Gated {
     permits: Semaphore,
@@ -61,7 +61,7 @@ impl Gated {
     }
 }
 
-/// Waits until something is so that nobody tells of.
+/// Waits for a condition that has no event.
 async fn until(condition: impl Fn() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(20), async {
         while !condition() {
@@ -127,7 +127,7 @@ async fn embedding_node() -> (TestNode, TempDir) {
     node(Setup { embeddings: offering(Arc::new(Hashing)), ..Setup::default() }).await
 }
 
-/// A request with what opens its answer.
+/// A request, with the secret for its answer.
 struct Order {
     request: EmbedRequest,
     auth: Signed<EmbedAuth>,
@@ -140,7 +140,7 @@ fn order(node: &TestNode, texts: &[&str]) -> Order {
     changed(node, texts, |_| {})
 }
 
-/// An order that says something else than it should.
+/// A request with changes.
 fn changed(node: &TestNode, texts: &[&str], change: impl FnOnce(&mut EmbedAuth)) -> Order {
     let key = SecretSigningKey::generate();
     let issued_ms = now_ms();
@@ -231,12 +231,12 @@ async fn texts_are_embedded_and_only_their_client_can_open_the_signed_vectors() 
         ErrorCode::PayloadRejected,
         "nobody else opens it"
     );
-    // The largest request there may be.
+    // The largest possible request.
     let long = "word ".repeat(1638);
     let many = order(&node, &[long.as_str(); MAX_EMBED_TEXTS]);
     let answer = ask(&client, &node, &many).await;
     assert_eq!(self::reply(&answer, &many).vectors().len(), MAX_EMBED_TEXTS);
-    // Turns are served beside it.
+    // Turns are served as well.
     client.turn(&node, &mut Session::new(), "hello").await;
     node.stop().await;
 }
@@ -273,9 +273,9 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
             }),
             ErrorCode::NotYetValid,
         ),
-        // Before this node remembers anything.
+        // From before this node's memory.
         (Box::new(|auth| auth.issued_ms -= 30_000), ErrorCode::Replayed),
-        // Sealed for another request: the seal does not hold.
+        // Sealed for another request: the seal is invalid.
         (Box::new(|auth| auth.request = EmbedId([9; 16])), ErrorCode::PayloadRejected),
     ];
     for (change, expected) in cases {
@@ -291,7 +291,7 @@ async fn whatever_is_wrong_with_an_order_is_refused_by_name_and_nothing_is_compu
     assert_eq!(refused(&client, &node, &flipped).await, ErrorCode::PayloadRejected);
     let mut garbage = send_raw(&client, &node, &[0xff; 9]).await;
     assert_eq!(code(next(&mut garbage).await), ErrorCode::NonCanonical);
-    // Refused by its length, before any of it is there.
+    // Refused by its length, before any of its bytes arrive.
     let (near, mut far) = tokio::io::duplex(1 << 16);
     node.service.serve(TurnStream::from_io(NodeId([8; 32]), EMBED_PROTOCOL.as_ref(), near.compat()));
     let length = u32::try_from(MAX_EMBED_FRAME_BYTES + 1).unwrap().to_le_bytes();
@@ -313,7 +313,7 @@ async fn more_texts_than_allowed_are_refused_once_they_are_opened() {
         (vec![String::new(); MAX_EMBED_TEXTS + 1], ErrorCode::FrameTooLarge),
         (vec!["x".repeat(8193)], ErrorCode::FrameTooLarge),
     ] {
-        // A client that does not check what it seals.
+        // A client that does not check its texts.
         let mut order = order(&node, &["a"]);
         let ephemeral = ExchangeSecret::generate();
         let mut auth = EmbedAuth::clone(&order.auth);
@@ -336,7 +336,7 @@ async fn a_request_is_served_once() {
     reply(&ask(&client, &node, &first).await, &first);
     assert_eq!(refused(&client, &node, &first).await, ErrorCode::Replayed);
     assert_eq!(refused(&thief, &node, &first).await, ErrorCode::Replayed, "whoever brings it");
-    // The same id and key with other content.
+    // The same ID and key with other content.
     let mut again = order(&node, &["b"]);
     let mut auth = EmbedAuth::clone(&first.auth);
     auth.issued_ms += 1;
@@ -361,7 +361,7 @@ async fn forged_requests_count_to_the_same_scores_as_forged_turns() {
         forged.request.auth = Signed::sign(EmbedAuth::clone(&forged.auth), &other).bytes().clone();
         assert_eq!(refused(&forger, &node, &forged).await, ErrorCode::BadSignature);
     }
-    // Neither protocol is read from it any more.
+    // Neither protocol is read from this peer any more.
     assert_eq!(refused(&forger, &node, &order(&node, &["a"])).await, ErrorCode::RateLimited);
     let session = Session::new();
     let turn = session.prepare(&node, "hello", Changes::default());
@@ -383,11 +383,11 @@ async fn requests_wait_in_a_bounded_line_unopened_and_one_that_is_given_up_frees
     gated.until_began(1).await;
     let second = send(&clients[1], &node, &orders[1]).await;
     let mut third = send(&clients[2], &node, &orders[2]).await;
-    // The line is full once both wait; whoever comes then is told so at once.
+    // With two waiting the queue is full; further requests are refused at once.
     until(|| node.service.embeddings_load() == (1, 2)).await;
     assert_eq!(refused(&clients[0], &node, &orders[3]).await, ErrorCode::Busy);
     assert_eq!(gated.began.load(SeqCst), 1, "those that wait cost nothing");
-    // The second client goes away: its place is free, and the third is next.
+    // The second client leaves: its place is free, and the third is next.
     drop(second);
     until(|| node.service.embeddings_load() == (1, 1)).await;
     gated.permits.add_permits(2);
@@ -453,7 +453,7 @@ async fn strangers_have_so_many_tokens_and_holders_of_a_grant_their_own() {
     let (node, _folder) = node(setup).await;
     let client = Client::start().await;
     for _ in 0..3 {
-        // What is not used is given back: a word counts for one token.
+        // Unused tokens come back: a word costs one token.
         let good = order(&node, &["word"]);
         reply(&ask(&client, &node, &good).await, &good);
     }

@@ -1,4 +1,4 @@
-//! Who is served while others ask too much or lie: bans, slots before work, grants, and the receipts that are kept.
+//! Fair service beside greedy or dishonest peers: bans, slots before work, grants, and stored receipts.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -59,13 +59,13 @@ async fn a_peer_that_forges_is_refused_unread_and_then_cut_off_while_its_neighbo
     assert_eq!(code, ErrorCode::RateLimited);
     assert!((100_000..=120_000).contains(&retry_after_ms), "{retry_after_ms}");
     honest.turn(&node, &mut other, "hello from next door").await;
-    // Whoever goes on loses its connection, and gets no other.
+    // A peer that continues loses its connection, and gets no other.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     let cut_off = async {
         loop {
             let opened = forger.mesh.open(node.node, &node.mesh.listen_addrs(), deadline).await;
             let Ok(mut stream) = opened else { break };
-            // What a closing connection does to its streams is not the point.
+            // The effects of a closing connection on its streams are irrelevant.
             let _ = stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await;
             let _ = stream.recv_by(1 << 20, deadline).await;
         }
@@ -199,7 +199,8 @@ async fn a_node_that_requires_grants_serves_their_holders_and_nobody_else() {
     assert_eq!(code, ErrorCode::QuotaExceeded, "two turns an hour");
     assert!(retry_after_ms > 1_000_000, "{retry_after_ms}");
 
-    // The use of one turn is worth nothing for another, nor in another's hands, nor is a grant for another node.
+    // The proof of use for one turn is invalid for another turn and for another holder. A grant for another
+    // node is invalid here.
     let other = granted(10, Vec::new());
     let prepared = session.prepare(&node, "hello", Changes::default());
     let replayed = run_under(&client, &node, &prepared, other.used(&third.auth)).await;

@@ -1,4 +1,4 @@
-//! What the service does when stores, peers, readers and processes fail.
+//! The service when stores, peers, readers and processes fail.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -72,7 +72,7 @@ async fn a_lost_answer_to_a_put_is_probed_and_not_sent_again() {
     node.stop().await;
 }
 
-/// Two nodes that know each other; the first has served one turn.
+/// Two connected nodes; the first has served one turn.
 async fn pair(store: &Arc<MemoryStore>) -> ([tempfile::TempDir; 2], TestNode, TestNode, Client, Session) {
     let folders = [tempdir().unwrap(), tempdir().unwrap()];
     let first = TestNode::start(folders[0].path(), store, Setup::default()).await;
@@ -141,14 +141,14 @@ async fn a_slow_reader_slows_the_engine() {
     let node = TestNode::start(folder.path(), &store, Setup::default()).await;
     let session = Session::new();
     let prepared = session.prepare(&node, &"word ".repeat(400), Changes::default());
-    // A pipe of 512 bytes each way: nothing else buffers between the turn and its reader.
+    // A pipe of 512 bytes each way: there is no other buffer between the turn and its reader.
     let (near, far) = tokio::io::duplex(512);
     let reader = NodeId([8; 32]);
     node.service.serve(TurnStream::from_io(reader, "/baton/turn/1", near.compat()));
     let mut stream = TurnStream::from_io(node.node, "/baton/turn/1", far.compat());
     stream.send(&codec::encode(&ClientFrame::Turn(prepared.request.clone()))).await.unwrap();
     node.until(|counts| counts.started == 1).await;
-    // Unread, 400 tokens that cost no time to make would be done long before this.
+    // Without pacing, 400 tokens at no cost would be done long before this.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(node.counts().finished, 0, "the engine waits for its reader");
     let reply = read_reply(stream, &prepared).await;

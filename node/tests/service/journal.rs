@@ -1,4 +1,4 @@
-//! The journal: the seen-set across restarts, and what is kept how long.
+//! The journal: the seen-set across restarts, and the retention of entries.
 
 use std::{path::Path, time::Duration};
 
@@ -214,7 +214,7 @@ async fn forgets_entries_after_their_time_unless_they_could_be_replayed() {
     let limits = JournalLimits { retention: Duration::from_secs(1), ..JournalLimits::default() };
     let journal = open(folder.path(), limits);
     seal(&journal, 0, vec![1; 10], STORED, 2000).await;
-    // Expires far later than the retention says.
+    // Expires far later than the retention.
     journal.accept(key(1), hash(1), 200_000, 2000).await.unwrap().unwrap();
     journal.accept(key(2), hash(1), 100_000, 90_000).await.unwrap().unwrap();
     assert_eq!(journal.look_up(key(0)).await.unwrap(), None);

@@ -1,5 +1,6 @@
-//! What the service itself costs a turn: the echo engine answers at once, the store is in memory, and the stream is
-//! a pipe in this process. Run with `cargo test -p baton-node --release --test service_turns -- --ignored --nocapture`.
+//! The service's own cost of a turn. The echo engine answers at once, the store is in memory, and the stream
+//! is a pipe in this process. Run with `cargo test -p baton-node --release --test service_turns -- --ignored
+//! --nocapture`.
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What the service refuses, and with which code.
+//! The service's refusals and their codes.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -112,7 +112,7 @@ async fn refuses_what_is_wrong_with_an_authorisation() {
         (payload(|payload| payload.sampling.top_p = 0.0), ErrorCode::PayloadRejected),
         (payload(|payload| payload.sampling.logprobs = 1), ErrorCode::PayloadRejected),
         (payload(|payload| payload.sampling.json_schema = Some([1; 32])), ErrorCode::PayloadRejected),
-        // The test engine has no grammar, whatever the schema says.
+        // The test engine has no grammar, for any schema.
         (
             payload(|payload| {
                 payload.json_schema = Some("{}".to_owned());
@@ -235,7 +235,7 @@ async fn aborts_of_what_nobody_knows_count_as_turns_and_have_to_be_recent() {
         }
     }
     assert_eq!(unknown, 2, "what the turn left of the minute's share");
-    // What was asked for here is given up for nothing.
+    // Aborting a known request is free.
     assert_eq!(world.client.ask(&world.node, &abort(&known)).await, NodeFrame::Done);
     for (age, code) in [(-400_000, ErrorCode::Expired), (400_000, ErrorCode::NotYetValid)] {
         let prepared = world.session.prepare(&world.node, "never sent", Changes::default());
@@ -289,7 +289,7 @@ async fn refuses_a_window_that_does_not_end_at_the_signed_head() {
     world.check(other_head, ErrorCode::HeadMismatch).await;
     let skipped = auth(|auth| auth.seq += 1);
     let prepared = world.session.prepare(&world.node, "hello", skipped);
-    // The payload was sealed for another seq, so it does not even open.
+    // The payload was sealed for another seq, so it does not open.
     world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
     world.node.stop().await;
 }
@@ -324,7 +324,7 @@ async fn refuses_a_turn_that_its_price_cap_does_not_cover() {
     probe.node.stop().await;
     let mut world = world(setup).await;
     world.check(auth(|auth| auth.max_price = 1000), ErrorCode::QuotaExceeded).await;
-    // Two words of system text, five of the message, and two of an answer that is cut there.
+    // Two words of system text, five of the message, and two of the answer, which is cut there.
     let changes = auth(|auth| auth.max_price = 9000);
     let prepared = world.session.prepare(&world.node, "a b c d e", changes);
     let reply = world.client.run(&world.node, &prepared).await;
@@ -350,7 +350,7 @@ async fn limits_the_rates_of_peers_and_sessions() {
     let mut setup = Setup::default();
     setup.limits.session_turns_per_minute = 1;
     let second = world(setup).await;
-    // What nobody signed, or what is not served here, does not count to the session.
+    // Unsigned requests and requests for other models do not count for the session.
     second.check(auth(|auth| auth.model = ModelId([9; 32])), ErrorCode::ModelUnavailable).await;
     second.check(auth(|auth| auth.grant_hash.0[0] ^= 1), ErrorCode::PayloadRejected).await;
     second.check(Changes::default(), ErrorCode::QuotaExceeded).await;
@@ -368,13 +368,13 @@ async fn a_session_has_one_turn_at_a_time() {
     }
     world.check(Changes::default(), ErrorCode::Busy).await;
 
-    // Once its reader is gone, a new attempt does not have to wait for the grace.
+    // Once its reader is gone, a new attempt need not wait for the grace period.
     drop(stream);
     let other = Changes { attempt: 1, turn_id: Some(long.auth.turn_id), ..Changes::default() };
     let mut retry = world.session.prepare(&world.node, "hi", other);
     let mut reply = world.client.run(&world.node, &retry).await;
     while reply.code() == Some(ErrorCode::Busy) {
-        // The node has not noticed yet that the stream is gone.
+        // The node has not noticed the closed stream yet.
         let again = Changes {
             attempt: retry.auth.attempt + 1,
             turn_id: Some(long.auth.turn_id),
@@ -398,7 +398,7 @@ async fn a_session_goes_on_after_committed_while_its_blob_waits_for_the_store() 
     let stream = world.client.open(&world.node, &ClientFrame::Turn(first.request.clone())).await;
     world.node.until(|counts| counts.finished == 1).await;
     let committed = loop {
-        // The journal has it before it is said, so a status may come too early and nothing else.
+        // The journal has it before the node sends it, so a status can only be early.
         match world.client.status(&world.node, &world.session, &first).await.unwrap() {
             TurnStatus::Sealed { committed, store } => {
                 assert_eq!(store, StoreState::Pending);
@@ -446,7 +446,7 @@ async fn requests_that_are_cut_off_oversized_or_never_end_are_dropped_and_leave_
         world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
         far
     };
-    // Silence after half of it, and after nothing: the node hangs up.
+    // Silence after half of it, and after nothing: the node closes the stream.
     for sent in [&half[..], &[]] {
         let mut far = pipe();
         far.write_all(sent).await.unwrap();
@@ -489,7 +489,7 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
         world.node.service.serve(TurnStream::from_io(NodeId([8; 32]), "/baton/turn/1", near.compat()));
         far
     };
-    // A reader that takes the first byte of a blob and no more holds what the blob takes.
+    // A reader that takes only the first byte of a blob holds the blob's memory.
     let mut reader = pipe(64);
     let request = codec::encode(&frame);
     reader.write_all(&u32::try_from(request.len()).unwrap().to_le_bytes()).await.unwrap();
@@ -500,14 +500,14 @@ async fn large_frames_share_a_bounded_memory_and_small_ones_do_not_wait_for_it()
     let mut large = TurnStream::from_io(world.node.node, "/baton/turn/1", large.compat());
     let answer = next_frame(&mut large).await.unwrap();
     assert!(matches!(answer, NodeFrame::Refused { code: ErrorCode::Busy, .. }), "{answer:?}");
-    // What the blob does not take is free.
+    // The rest of the memory is free.
     let mut fits = TurnStream::from_io(world.node.node, "/baton/turn/1", pipe(1 << 20).compat());
     fits.send(&vec![0xff; 1 << 20]).await.unwrap();
     let answer = next_frame(&mut fits).await.unwrap();
     assert_eq!(answer, NodeFrame::Refused { code: ErrorCode::NonCanonical, retry_after_ms: 0 });
     world.client.turn(&world.node, &mut world.session, "small").await;
 
-    // It reads on, and the memory is free again.
+    // The reader continues, and the memory is free again.
     let mut rest = Vec::new();
     reader.read_to_end(&mut rest).await.unwrap();
     assert!(rest.len() > accepted.blob.len());
@@ -529,7 +529,7 @@ async fn refuses_keys_of_small_order() {
     prepared.request.auth = Signed::sign(auth, &world.session.root.signing_key()).bytes().clone();
     world.check_prepared(&prepared, ErrorCode::PayloadRejected).await;
 
-    // The identity point, for which some verifiers take a signature by anybody.
+    // The identity point; some verifiers accept any signature for it.
     let mut identity = [0; 32];
     identity[0] = 1;
     let mut prepared = world.session.prepare(&world.node, "hello", Changes::default());
@@ -550,7 +550,7 @@ async fn messages_may_be_empty_and_as_long_as_the_limit_and_no_longer() {
     let mut world = world(Setup::default()).await;
     let (reply, _) = world.client.turn(&world.node, &mut world.session, "").await;
     assert!(reply.complete, "{reply:?}");
-    // The answer repeats the message, and both have to fit into one record.
+    // The answer repeats the message, and both must fit into one record.
     let longest = "x".repeat(MAX_MESSAGE_BYTES);
     let (reply, _) = world.client.turn(&world.node, &mut world.session, &longest).await;
     assert!(reply.complete && reply.committed().is_some());
@@ -598,7 +598,7 @@ async fn refuses_memory_that_was_not_allowed_or_not_for_this_turn() {
         prepared.request.memory = Some(envelope);
         world.check_prepared(&prepared, expected).await;
     }
-    // None of that used the attempt up.
+    // None of these requests used up the attempt.
     let mut prepared = first;
     prepared.request.memory = Some(good.bytes().clone());
     assert!(world.client.run(&world.node, &prepared).await.committed().is_some());

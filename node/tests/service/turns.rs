@@ -1,4 +1,4 @@
-//! What the service does when nothing is wrong.
+//! The service without faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ async fn serves_a_session_over_alternating_nodes_across_segments() {
         assert!(matches!(reply.store(), Some(StoreState::Stored { .. })), "{:?}", reply.store());
         assert_eq!(accepted.link.segment, seq / 16);
         assert_eq!(accepted.receipt.window_from, 0, "everything fits");
-        // Two words of system text; four of a message and five of its answer in each turn before.
+        // Two words of system text; four of a message and five of its answer in each earlier turn.
         assert_eq!(u64::from(accepted.receipt.tokens.input), 2 + 4 + seq * 9);
         assert_eq!(accepted.receipt.tokens.output, 5);
     }
@@ -100,7 +100,7 @@ async fn a_second_connection_attaches_to_the_running_turn_and_sees_all_of_it() {
     let (client, session) = (Client::start().await, Session::new());
     let prepared = session.prepare(&node, "a b c d e f g h", Changes::default());
     let mut first = client.open(&node, &ClientFrame::Turn(prepared.request.clone())).await;
-    // Accepted and the first tokens, then this connection is lost.
+    // The connection breaks after Accepted and the first tokens.
     let accepted = next_frame(&mut first).await.unwrap();
     next_frame(&mut first).await.unwrap();
     drop(first);
@@ -169,7 +169,7 @@ async fn another_node_continues_an_answer_without_a_seam() {
         author: first.node,
         attempt: 0,
         token_count: 3,
-        // The harness fills it in.
+        // The test client fills it in.
         tokens_hash: [0; 32],
     };
     let changes = Changes {

@@ -1,4 +1,4 @@
-//! A client: one session, its keys, its requests, and the check of every turn.
+//! A client: one session, its keys, its requests, and the verification of every turn.
 
 use baton_keys::{
     exchange::{ExchangeSecret, TurnSecret},
@@ -38,7 +38,7 @@ pub struct Client {
     pub mesh: MeshHandle,
 }
 
-/// A session as its client knows it.
+/// A session, on the client's side.
 pub struct Session {
     pub root: SessionRoot,
     pub seq: u64,
@@ -50,7 +50,7 @@ pub struct Session {
     pub head_sequence: u64,
 }
 
-/// A request and everything to check its reply with.
+/// A request, with everything to verify its reply.
 pub struct Prepared {
     pub request: TurnRequest,
     pub auth: Signed<TurnAuth>,
@@ -64,7 +64,7 @@ pub struct Reply {
     pub nonce: Option<[u8; 32]>,
     pub events: Vec<ReplyEvent>,
     pub refused: Option<(ErrorCode, u32)>,
-    /// Whether the stream's last chunk came.
+    /// Whether the stream's last chunk arrived.
     pub complete: bool,
 }
 
@@ -99,7 +99,7 @@ impl Reply {
         }
     }
 
-    /// Progress notes, their signatures checked.
+    /// Progress notes with verified signatures.
     pub fn notes(&self) -> Vec<Signed<ProgressNote>> {
         let note = |event: &ReplyEvent| match event {
             ReplyEvent::Progress(bytes) => Some(Signed::verify(bytes.clone()).unwrap()),
@@ -127,7 +127,7 @@ pub struct Changes<'a> {
     pub auth: Change<'a, TurnAuth>,
     pub turn_id: Option<TurnId>,
     pub attempt: u32,
-    /// Leave the places of blobs out.
+    /// Omits the blobs' locations.
     pub no_locator: bool,
 }
 
@@ -256,7 +256,7 @@ impl Session {
         Prepared { request, auth, payload, secret }
     }
 
-    /// Rebuilds a turn and takes it as the new head.
+    /// Rebuilds a turn and makes it the new head.
     pub fn accept(
         &mut self,
         prepared: &Prepared,
@@ -357,7 +357,7 @@ impl Session {
 impl Client {
     pub async fn start() -> Self {
         let seed = Zeroizing::new(random_bytes());
-        // The addresses given are this machine's own.
+        // The addresses are local.
         let config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer("baton/test (client)") };
         let (mesh, _) = Mesh::spawn(seed, config).await.unwrap();
         Self { mesh }
@@ -379,7 +379,8 @@ impl Client {
         next_frame(&mut stream).await.expect("an answer")
     }
 
-    /// As [`Client::ask`] with a frame after which nothing comes.
+    /// As [`Client::ask`], but sends a node record request behind the frame; the node may close without an
+    /// answer.
     pub async fn ask_after(&self, node: &TestNode, frame: &ClientFrame) -> Option<NodeFrame> {
         let mut stream = self.open(node, frame).await;
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -406,7 +407,7 @@ impl Client {
         read_reply(stream, prepared).await
     }
 
-    /// A whole turn: sent, checked, accepted.
+    /// A whole turn: sent, verified, accepted.
     pub async fn turn(&self, node: &TestNode, session: &mut Session, text: &str) -> (Reply, AcceptedTurn) {
         let prepared = session.prepare(node, text, Changes::default());
         let reply = self.run(node, &prepared).await;

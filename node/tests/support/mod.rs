@@ -1,5 +1,5 @@
-//! A small network in one process for the tests of the turn service: nodes with real meshes on 127.0.0.1, a store
-//! in memory with faults, and a client built on `baton-proto` alone.
+//! A small network in one process for the tests of the turn service. Nodes have real meshes on 127.0.0.1, the
+//! store is in memory with faults, and the client uses `baton-proto` alone.
 
 pub mod client;
 pub mod node;

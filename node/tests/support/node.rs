@@ -71,7 +71,7 @@ impl NodeIdentity for TestIdentity {
     }
 }
 
-/// Counts jobs, and keeps the last prompt as it was rendered.
+/// Counts jobs, and stores the last rendered prompt.
 pub struct WatchedEngine {
     inner: EchoEngine,
     pub jobs: AtomicUsize,
@@ -99,7 +99,7 @@ impl Engine for WatchedEngine {
     }
 }
 
-/// What the service told its observer. Each change can be waited for.
+/// Counts of the service's reports. Tests can wait for each change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     pub started: usize,
@@ -151,20 +151,20 @@ impl ServiceObserver for Watcher {
     }
 }
 
-/// How a node differs from the usual one.
+/// Deviations from the default node.
 pub struct Setup {
     pub seed: u8,
     pub limits: ServiceLimits,
     pub echo: EchoConfig,
     pub pause: PausePoints,
-    /// How long after its start its journal says that it begins.
+    /// Milliseconds from its start to the journal's reported beginning.
     pub journal_begins_later_ms: u64,
     pub bootstrap: Vec<baton_mesh::Multiaddr>,
-    /// Where acknowledged receipts are kept, if they are.
+    /// Folder for acknowledged receipts, if any.
     pub ledger: Option<std::path::PathBuf>,
-    /// An engine beside the echo engine.
+    /// An additional engine.
     pub beside: Option<Arc<dyn Engine>>,
-    /// What texts are embedded with, if they are.
+    /// The embedding model, if any.
     pub embeddings: Option<EmbeddingModel>,
 }
 
@@ -255,12 +255,12 @@ impl TestNode {
         Self { node, exchange, model, mesh, engine, counts, service, shutdown, task }
     }
 
-    /// Tells it to stop, without waiting.
+    /// Starts its shutdown, without waiting.
     pub fn drain(&self) {
         self.shutdown.cancel();
     }
 
-    /// Drains it and waits until every task has ended and its journal is free.
+    /// Drains it, and waits until every task has ended and its journal is free.
     pub async fn stop(self) {
         self.shutdown.cancel();
         drop(self.service);

@@ -1,4 +1,4 @@
-//! A blob store and head index in memory, with faults to order.
+//! A blob store and head index in memory, with configurable faults.
 
 use std::{
     collections::HashMap,
@@ -25,9 +25,9 @@ pub struct MemoryStore {
     pub heads: Mutex<HashMap<HeadIndexKey, Vec<u8>>>,
     /// PUTs and GETs fail as unavailable.
     pub down: AtomicBool,
-    /// PUTs are stored, and their answer is lost.
+    /// PUTs are stored, but their answers are lost.
     pub lose_answers: AtomicBool,
-    /// So many GETs of anything are answered NotFound.
+    /// The number of next GETs that return NotFound.
     pub late: AtomicUsize,
     pub puts: AtomicUsize,
     pub gets: AtomicUsize,

@@ -1,12 +1,12 @@
-//! Every problem that `doctor` can find: its code, what it is, and how to mend it. Codes are stable: they are added, never
-//! given to something else. docs/OPERATING.md has them all.
+//! All problems that `doctor` can find: code, title and fix. Codes are stable: a code never gets a new
+//! meaning. docs/OPERATING.md lists them.
 
-/// How bad it is.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     /// The node works, but not as well or as safely as it could.
     Warning,
-    /// Turns are not served, or not kept, or will not be after the next start.
+    /// Turns are not served or not stored, or will not be after the next start.
     Problem,
 }
 
@@ -15,11 +15,11 @@ pub(super) enum Severity {
 pub(super) struct Code {
     /// The code.
     pub(super) id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub(super) severity: Severity,
-    /// What it is, in one line.
+    /// Its title, in one line.
     pub(super) title: &'static str,
-    /// The one thing to do.
+    /// The fix.
     pub(super) fix: &'static str,
 }
 
@@ -34,7 +34,7 @@ const fn problem(id: &'static str, title: &'static str, fix: &'static str) -> Co
 macro_rules! codes {
     ($($name:ident = $make:ident($id:literal, $title:literal, $fix:literal);)*) => {
         $(pub(super) const $name: Code = $make($id, $title, $fix);)*
-        /// All of them.
+        /// All codes.
         #[cfg(test)]
         pub(super) const ALL: &[Code] = &[$($name),*];
     };

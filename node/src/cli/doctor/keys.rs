@@ -1,4 +1,4 @@
-//! The node's keys and the folder that they are in.
+//! Checks the node's keys and their folder.
 
 use std::{fs, io::ErrorKind, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -84,7 +84,7 @@ fn check_node_key(check: &mut Check, subject: &Subject) {
             check.found(codes::KEY_MISSING, format!("there is no {}", folder.join(NODE_KEY_FILE).display()));
             return;
         }
-        // Told already.
+        // Already reported.
         Err(KeyFileError::Permissions { .. }) => return,
         Err(error) => {
             check.found(codes::KEY_BROKEN, error.to_string());

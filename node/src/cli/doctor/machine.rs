@@ -1,4 +1,4 @@
-//! Disk, files and clock.
+//! Checks disk, files and clock.
 
 use std::{
     fs, io,
@@ -11,19 +11,20 @@ use rustix::process::{Resource, getrlimit};
 use super::{Subject, codes, peers::PeerRecord, report::Check, store::StoreDate};
 use crate::{cli::time::utc, models::Catalogue};
 
-/// Below this the journal soon fails: a burst of turns takes a few megabytes each, and sled rewrites its log.
+/// Free space below which the journal soon fails: each turn of a burst takes a few megabytes, and sled
+/// rewrites its log.
 const FULL_BYTES: u64 = 256 << 20;
-/// Below this somebody should look.
+/// Free space below which `doctor` warns.
 const LOW_BYTES: u64 = 2 << 30;
-/// What the journal may take beside its blobs: entries, and what sled has not collected yet.
+/// Bytes of the journal besides its blobs: entries, and sled's uncollected garbage.
 const JOURNAL_EXCESS_BYTES: u64 = 512 << 20;
-/// Files beside connections: journal, model, log, the store's connections.
+/// Open files besides peer connections: journal, model, log, the store's connections.
 const OTHER_FILES: u64 = 256;
-/// Folders within the journal that are looked into; sled has two levels.
+/// Maximum folder depth in the journal; sled has two levels.
 const MAX_DEPTH: u32 = 4;
-/// This program was written after it: 2025-01-01.
+/// Earliest plausible time, before this program existed: 2025-01-01.
 const EARLIEST_MS: u64 = 1_735_689_600_000;
-/// And not much later than this: 2100-01-01.
+/// Latest plausible time: 2100-01-01.
 const LATEST_MS: u64 = 4_102_444_800_000;
 
 pub(super) fn check_disk(subject: &Subject) -> Check {
@@ -37,7 +38,7 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
     }
     let fetched = Catalogue::built_in().list(&settings.model_dir);
     let missing = fetched.iter().find(|model| model.entry.name == settings.model && !model.is_installed());
-    // A wheel and the file that is unpacked from it lie beside each other for a while.
+    // A wheel and its unpacked file exist side by side for a while.
     let needed = missing.map_or(0, |model| 2 * model.entry.size);
     let (data, models) = (Space::at(folder), Space::at(&settings.model_dir));
     let same_disk = data.as_ref().zip(models.as_ref()).is_some_and(|(data, models)| data.disk == models.disk);
@@ -55,7 +56,7 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
             format!("{} MB, with journal_mb = {}", journal / 1_000_000, settings.resources.journal_mb);
         check.found(codes::JOURNAL_LARGE, detail);
     }
-    // The node's own limit may differ, but it is started from here as a rule.
+    // The node's own limit may differ, but the node usually starts from here.
     let wanted = u64::from(settings.resources.max_connections) + OTHER_FILES;
     if let Some(files) = getrlimit(Resource::Nofile).current
         && files < wanted
@@ -71,7 +72,7 @@ pub(super) fn check_disk(subject: &Subject) -> Check {
 fn try_to_write(folder: &Path) -> io::Result<()> {
     let path = folder.join(format!(".doctor-{}", std::process::id()));
     let written = fs::write(&path, b"a test by baton-node doctor\n");
-    // What could not be written need not be removed.
+    // A failed write leaves no file.
     let removed = fs::remove_file(&path);
     written.and(removed)
 }
@@ -92,18 +93,18 @@ fn check_space(check: &mut Check, space: Option<Space>, needed: u64) {
     }
 }
 
-/// Space on a disk.
+/// Free space on a disk.
 struct Space {
-    /// A folder on it that exists.
+    /// An existing folder on it.
     folder: PathBuf,
-    /// Which disk.
+    /// The disk's ID.
     disk: u64,
-    /// Bytes for others than root.
+    /// Free bytes for users other than root.
     free: u64,
 }
 
 impl Space {
-    /// At a folder, or at the first above it that exists.
+    /// The space at a folder, or at its nearest existing ancestor.
     fn at(place: &Path) -> Option<Self> {
         let folder = place.ancestors().find(|folder| folder.is_dir())?;
         let stat = rustix::fs::statvfs(folder).ok()?;
@@ -147,7 +148,7 @@ pub(super) fn check_clock(subject: &Subject, dates: &[StoreDate], records: &[Pee
         }
     }
     for record in records {
-        // A record is made now and then, so only one from the future, or one that ended, says something.
+        // Records are old by design. Only a record from the future, or an expired one, shows a wrong clock.
         let future = record.issued_ms.saturating_sub(record.asked_ms);
         let past = record.asked_ms.saturating_sub(record.expires_ms);
         if future > MAX_CLOCK_SKEW_MS {

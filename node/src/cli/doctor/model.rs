@@ -1,4 +1,4 @@
-//! The engine and its model.
+//! Checks the engine and its model.
 
 use std::{
     fs, io,
@@ -17,11 +17,11 @@ use crate::{
     progress::Progress,
 };
 
-/// Time for the server behind a proxied engine to list its models.
+/// Timeout of the model list from a proxied engine's server.
 const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest such list.
+/// Maximum size of that list.
 const MAX_LIST_BYTES: usize = 4 << 20;
-/// What a process takes beside model and cache: code, journal, connections.
+/// Memory besides model and cache: code, journal, connections.
 const OTHER_BYTES: u64 = 256 << 20;
 
 pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
@@ -39,7 +39,7 @@ pub(super) async fn check(subject: &Subject) -> Result<Check, Failure> {
     Ok(check)
 }
 
-/// What texts are embedded with, where that is offered.
+/// Checks the embedding model, if the node offers embeddings.
 fn check_embeddings(check: &mut Check, name: &str, folder: &Path) {
     let files = baton_embed::models::status(name, folder).unwrap_or_default();
     match files.iter().find(|file| !file.is_installed()) {
@@ -90,18 +90,18 @@ fn check_native(check: &mut Check, subject: &Subject) {
     if missing > 0 || !shapes.is_empty() {
         let taken = sizes.clone().fold(missing, |sum, (_, bytes)| sum.saturating_add(bytes));
         let largest = sizes.map(|(_, bytes)| bytes).max().unwrap_or(0);
-        // Under a budget the largest alone is what there must be memory for.
+        // With a memory budget, only the largest model must fit.
         check_memory(check, subject, if budget > 0 { largest } else { taken });
     }
 }
 
-/// What is there of a configured model.
+/// State of a configured model's file.
 enum Found {
-    /// Its file.
+    /// The path of its file.
     Here(PathBuf),
-    /// Nothing; it would be so many bytes.
+    /// It is missing; its size in bytes.
     Missing(u64),
-    /// Nothing that can be used, which was told.
+    /// It is unusable, which is already reported.
     Wrong,
 }
 
@@ -163,7 +163,7 @@ fn check_memory(check: &mut Check, subject: &Subject, models: u64) {
     if needed > available { check.found(codes::MODEL_LARGE, detail) } else { check.saw(detail) }
 }
 
-/// Memory that a new process can have: of the machine, or of the group that it is in.
+/// Memory available to a new process, on the machine or in its cgroup.
 fn available_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -215,7 +215,7 @@ async fn check_proxy(check: &mut Check, settings: &Settings) {
             return;
         }
     }
-    // Not every such server lists its models.
+    // Some servers do not list their models.
     let Ok(list) = serde_json::from_slice::<Value>(&body) else { return };
     let Some(models) = list["data"].as_array() else { return };
     let model = model.unwrap_or_default();

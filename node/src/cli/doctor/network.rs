@@ -1,4 +1,5 @@
-//! Whether others can reach the node: what the running node knows, or else a guess, which is told as one.
+//! Checks whether peers can reach the node. Uses the running node's knowledge, or else a guess, which is
+//! labelled as such.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
@@ -8,9 +9,9 @@ use crate::{
     cli::status::describe_network,
 };
 
-/// Bytes that a long turn takes through a relay: the largest reply that a node keeps.
+/// Bytes of a long turn through a relay: the largest reply that a node stores.
 const TURN_BYTES: u64 = 8 << 20;
-/// Seconds that a long turn takes: as long as a node lets one hold its slot.
+/// Seconds of a long turn: the maximum time in a slot.
 const TURN_SECONDS: u64 = 15 * 60;
 
 pub(super) fn check(subject: &Subject) -> Check {
@@ -66,7 +67,7 @@ fn is_narrow(limits: RelayLimits) -> bool {
         || limits.seconds.is_some_and(|seconds| seconds < TURN_SECONDS)
 }
 
-/// From this machine's own addresses: one behind a router has none that is public.
+/// Guesses from this machine's own addresses. A machine behind a router has no public address.
 fn guess(check: &mut Check, subject: &Subject) {
     let own: Vec<IpAddr> = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")]
         .into_iter()
@@ -91,15 +92,15 @@ fn guess(check: &mut Check, subject: &Subject) {
     }
 }
 
-/// The address that this machine would send from; nothing is sent.
+/// The source address of this machine for a destination. Sends nothing.
 fn outgoing(here: &str, there: &str) -> Option<IpAddr> {
     let socket = UdpSocket::bind(here).ok()?;
     socket.connect(there).ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
-/// Whether an address is one of the internet, and not of a private, shared, documentation or other special range
-/// (IANA's special-purpose registries).
+/// Whether an address is on the public internet, outside private, shared, documentation and other special
+/// ranges (IANA's special-purpose registries).
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {

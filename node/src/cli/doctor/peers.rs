@@ -1,4 +1,4 @@
-//! Bootstrap peers: each is dialled as the node would, under an identity of this command's own, and asked for its record.
+//! Checks bootstrap peers: dials each as the node would, under a temporary identity, and requests its record.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use zeroize::Zeroizing;
 use super::{Subject, codes, report::Check};
 use crate::cli::time::{now_ms, short};
 
-/// Time for one peer.
+/// Timeout of one peer.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
-/// What this command calls itself to peers.
+/// The software name of this command towards peers.
 const SOFTWARE: &str = concat!("baton-node/", env!("CARGO_PKG_VERSION"), " (doctor)");
 
-/// What a peer's record says of its clock.
+/// Clock information from a peer's record.
 #[derive(Clone, Debug)]
 pub(super) struct PeerRecord {
     pub(super) peer: String,
     pub(super) issued_ms: u64,
     pub(super) expires_ms: u64,
-    /// Our time then.
+    /// This machine's time of the request.
     pub(super) asked_ms: u64,
 }
 
-/// What became of one dial.
+/// Outcome of one dial.
 #[derive(Debug)]
 enum Dialled {
     Answered { took: Duration, record: Option<PeerRecord> },
@@ -86,7 +86,7 @@ pub(super) async fn check(subject: &Subject) -> (Check, Vec<PeerRecord>) {
     (check, records)
 }
 
-/// The address without its last part, and the peer that it names.
+/// The address without its last part, and the peer in that part.
 fn named_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
     let text = address.to_string();
     let (place, peer) = text.rsplit_once("/p2p/")?;
@@ -95,7 +95,7 @@ fn named_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
 
 async fn dial(address: &Multiaddr) -> Dialled {
     let named = named_peer(address);
-    // The operator named the address, so it may be as near as it is.
+    // The operator named the address, so any range is allowed, even loopback.
     let mut config = MeshConfig { reach: Some(Reach::Loopback), ..MeshConfig::dialer(SOFTWARE) };
     if named.is_none() {
         config.bootstrap = vec![address.clone()];
@@ -113,7 +113,7 @@ async fn dial(address: &Multiaddr) -> Dialled {
                     let took = begin.elapsed();
                     Dialled::Answered { took, record: ask(stream, deadline).await }
                 }
-                // It is there, and serves no turns: a relay, or a bootstrap peer and nothing else.
+                // The peer answers but serves no turns: a relay, or only a bootstrap peer.
                 Err(OpenError::ProtocolUnsupported) => {
                     Dialled::Answered { took: begin.elapsed(), record: None }
                 }
@@ -135,7 +135,7 @@ async fn wait_for_anyone(mesh: &MeshHandle, begin: Instant, deadline: Instant) -
     }
 }
 
-/// The peer's record; `None` where it gives none that is good.
+/// The peer's record; `None` without a valid one.
 async fn ask(mut stream: baton_mesh::TurnStream, deadline: Instant) -> Option<PeerRecord> {
     let asked_ms = now_ms();
     stream.send_by(&codec::encode(&ClientFrame::NodeRecord), deadline).await.ok()?;

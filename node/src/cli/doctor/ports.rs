@@ -1,4 +1,4 @@
-//! Addresses that the node listens on: free, or taken by the running node itself.
+//! Checks that the listen addresses are free, or taken by the running node itself.
 
 use std::{
     io::{self, ErrorKind},
@@ -17,7 +17,7 @@ pub(super) enum Socket {
     Udp,
 }
 
-/// The socket of an address of ours, such as `/ip4/0.0.0.0/tcp/4001`; `None` for names and circuits.
+/// The socket of a listen address, such as `/ip4/0.0.0.0/tcp/4001`; `None` for names and circuits.
 pub(super) fn socket_of(address: &Multiaddr) -> Option<(Socket, SocketAddr)> {
     let text = address.to_string();
     let mut words = text.split('/').skip(1);
@@ -52,7 +52,8 @@ pub(super) fn check(subject: &Subject) -> Check {
                 .filter_map(|address| socket_of(&address))
                 .collect();
             for address in &settings.listen {
-                // A port of 0 became another one, and an address of all interfaces became several.
+                // The node may have replaced port 0 by a real port, and one address of all interfaces by
+                // several.
                 let is_open = socket_of(address).is_none_or(|(socket, wanted)| {
                     open.iter().any(|(kind, found)| {
                         *kind == socket && (wanted.port() == 0 || found.port() == wanted.port())
@@ -67,7 +68,7 @@ pub(super) fn check(subject: &Subject) -> Check {
                 }
             }
         }
-        // Whatever has them is most likely the node that does not answer, which is told apart.
+        // The ports probably belong to the node that does not answer; another check reports it.
         None if subject.in_use => {
             return Check::skipped("ports", "a node that cannot be asked uses the data directory");
         }

@@ -1,24 +1,24 @@
-//! What `doctor` found, for people and for programs.
+//! The findings of `doctor`, for people and for programs.
 
 use serde::Serialize;
 
 use super::codes::{Code, Severity};
 use crate::cli::style::Style;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     /// Its stable code.
     code: &'static str,
     /// `problem` or `warning`.
     severity: &'static str,
-    /// What it is.
+    /// Its title.
     title: &'static str,
-    /// Where and how.
+    /// Place and details.
     detail: String,
-    /// The one thing to do.
+    /// The fix.
     fix: String,
-    /// Whether it was mended just now.
+    /// Whether it was fixed just now.
     fixed: bool,
 }
 
@@ -28,13 +28,13 @@ impl Finding {
     }
 }
 
-/// One subject that was looked at.
+/// The check of one subject.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
     name: &'static str,
     /// `ok`, `warning`, `problem` or `skipped`.
     state: &'static str,
-    /// What was seen.
+    /// Observations.
     seen: Vec<String>,
     findings: Vec<Finding>,
 }
@@ -44,22 +44,22 @@ impl Check {
         Self { name, state: "ok", seen: Vec::new(), findings: Vec::new() }
     }
 
-    /// Nothing could be looked at, for this reason.
+    /// A check that was skipped, for this reason.
     pub(super) fn skipped(name: &'static str, why: impl Into<String>) -> Self {
         Self { state: "skipped", seen: vec![why.into()], ..Self::new(name) }
     }
 
-    /// Something worth telling that is right.
+    /// Adds an observation without a problem.
     pub(super) fn saw(&mut self, text: impl Into<String>) {
         self.seen.push(text.into());
     }
 
-    /// Something that is wrong, with the usual fix.
+    /// Adds a problem with its usual fix.
     pub(super) fn found(&mut self, code: Code, detail: impl Into<String>) {
         self.found_with(code, detail, code.fix.to_owned(), false);
     }
 
-    /// Something that is wrong, with the fix in words of its own, and whether it is mended already.
+    /// Adds a problem with a specific fix, and whether it is fixed already.
     pub(super) fn found_with(&mut self, code: Code, detail: impl Into<String>, fix: String, fixed: bool) {
         let severity = match code.severity {
             Severity::Problem => "problem",

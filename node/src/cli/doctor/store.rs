@@ -1,5 +1,5 @@
-//! Every publisher, aggregator and the head index: asked once, with the time that it took. Their clocks are compared with
-//! ours on the way.
+//! Checks every publisher, aggregator and the head index with one request each, and measures its time.
+//! Compares their clocks with this machine's.
 
 use std::time::{Duration, Instant};
 
@@ -21,21 +21,21 @@ use crate::{
     daemon::http_store,
 };
 
-/// Time for an answer.
+/// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What is slow for an answer without content: every turn waits for some.
+/// Threshold for a slow answer without content: every turn waits for some of them.
 const SLOW: Duration = Duration::from_secs(2);
-/// A date says the second, not where in it.
+/// A date has a resolution of one second.
 const DATE_MARGIN_MS: u64 = 1000;
 
-/// What a store's clock says of ours.
+/// A store's clock compared with this machine's.
 #[derive(Clone, Debug)]
 pub(super) struct StoreDate {
-    /// Which store.
+    /// The store's URL.
     pub(super) url: String,
-    /// How far ours is ahead.
+    /// How far this machine is ahead, in milliseconds.
     pub(super) ahead_ms: i64,
-    /// How exact that is.
+    /// Uncertainty of that, in milliseconds.
     pub(super) margin_ms: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn check(subject: &Subject) -> Result<(Check, Vec<StoreDate>), 
     let (mut check, mut dates) = (Check::new("store"), Vec::new());
     let client = Client::builder().timeout(TIMEOUT).build();
     let client = client.map_err(|error| Failure::new(Exit::Failure, error))?;
-    // Any answer shows that it is there; nobody has this blob.
+    // Any answer shows that the server is up; no store has this blob.
     let blob = format!("v1/blobs/{}", BlobId([0; 32]));
     for url in &settings.aggregators {
         ask(
@@ -134,7 +134,7 @@ async fn ask(
     }
 }
 
-/// Its second lay somewhere between question and answer.
+/// The server's second lies between request and answer.
 fn compare(url: &str, seconds: u64, asked_ms: u64, took: Duration) -> StoreDate {
     let half_ms = u64::try_from(took.as_millis() / 2).unwrap_or(u64::MAX);
     let here = i64::try_from(asked_ms.saturating_add(half_ms)).unwrap_or(i64::MAX);

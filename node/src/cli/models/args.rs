@@ -1,4 +1,4 @@
-//! The words of `baton-node models`.
+//! The arguments of `baton-node models`.
 
 use std::path::PathBuf;
 

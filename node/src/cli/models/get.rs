@@ -1,4 +1,4 @@
-//! `models pull` and `models add`: models come into the folder.
+//! `models pull` and `models add`: bring models into the folder.
 
 use std::{
     io::{self, BufRead, IsTerminal as _, Read, Write},
@@ -15,7 +15,7 @@ use crate::{
     progress::Progress,
 };
 
-/// Longest answer to the question whether terms are accepted.
+/// Maximum length of the answer to the licence question.
 const MAX_ANSWER_BYTES: u64 = 64;
 
 pub(super) fn pull(folder: &Path, args: &PullArgs, json: bool) -> Result<(), Failure> {
@@ -83,7 +83,7 @@ pub(super) fn add(folder: &Path, path: &Path, name: Option<String>, json: bool) 
     Ok(())
 }
 
-/// A name that cannot be used is the operator's to change, whatever else is wrong is not.
+/// A bad name is a usage error; other errors are not.
 fn name_is_usage(error: ModelError) -> Failure {
     match error {
         ModelError::Name { .. } => Failure::new(Exit::Usage, error),
@@ -102,8 +102,7 @@ fn tell_added(name: &str, Added { path, sha256, linked }: &Added, json: bool) {
     }
 }
 
-/// Shows the terms of a model that are not accepted yet, and has them accepted: by the flag, or by whoever is at the
-/// terminal.
+/// Shows a model's terms if they are not accepted yet. Acceptance comes from the flag or from the terminal.
 fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) -> Result<(), Failure> {
     let usage = |error: ModelError| Failure::new(Exit::Usage, error);
     let Some(terms) = catalogue.unaccepted(name, folder).map_err(usage)? else { return Ok(()) };
@@ -121,11 +120,11 @@ fn settle_terms(catalogue: &Catalogue, folder: &Path, name: &str, accept: bool) 
 
 fn show_terms(output: &mut impl Write, name: &str, licence: &str, terms: &Terms) {
     let (notice, url) = (terms.notice.trim(), &terms.url);
-    // Where standard error is closed, nobody can be asked either.
+    // If standard error is closed, no answer can come either.
     let _ = writeln!(output, "{name} comes under the {licence}:\n\n{notice}\n\nFull text: {url}\n");
 }
 
-/// Whether whoever is at the terminal accepts: by the whole word, so that no habit does.
+/// Requests acceptance at the terminal. Requires the whole word, against habitual answers.
 fn asked(input: &mut impl BufRead, output: &mut impl Write) -> bool {
     let _ = write!(output, "Type yes to accept them: ");
     let _ = output.flush();

@@ -1,4 +1,4 @@
-//! Quotas that an issuer granted: which chains are believed here, and what each grant has left. Pure.
+//! Quotas from grant issuers: verifies grant chains, and counts the remaining quota of each grant. Pure.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,19 @@ use baton_proto::{
 
 use super::HOUR_MS;
 
-/// Chains whose signatures were checked before. A few kilobytes each.
+/// Chains with verified signatures. A few kilobytes each.
 const MAX_CHAINS: usize = 256;
-/// Grants that are counted. Those used longest ago make room; their parents, used by others, stay.
+/// Maximum number of counted grants. The least recently used ones go first. Parents of used grants stay.
 const MAX_GRANTS: usize = 4096;
 
-/// What an operator says of grants.
+/// The operator's policy on grants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// Keys whose grants are taken.
+    /// Trusted issuers.
     pub issuers: Vec<PublicKey>,
-    /// Whether a turn without one is refused.
+    /// Whether turns without a grant are refused.
     pub required: bool,
-    /// Grants that are not taken any more, and all that descend from them.
+    /// Revoked grants; their descendants are revoked with them.
     pub revoked: Vec<QuotaSerial>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Quotas {
     accounts: HashMap<QuotaHash, Account>,
 }
 
-/// A refusal, and when there is more.
+/// An error code, and the retry time in milliseconds.
 type Refused = (ErrorCode, u32);
 
 impl Quotas {
@@ -52,17 +52,18 @@ impl Quotas {
         Self { policy, node, chains: HashMap::new(), accounts: HashMap::new() }
     }
 
-    /// Whether a turn without a grant is refused.
+    /// Whether turns without a grant are refused.
     pub(crate) fn required(&self) -> bool {
         self.policy.required
     }
 
-    /// Whether a chain's signatures were found good before.
+    /// Whether a chain's signatures were verified before.
     pub(crate) fn knows(&self, used: &QuotaUse) -> bool {
         self.chains.contains_key(&name(used))
     }
 
-    /// Checks a chain and the proof for a turn: what is cheap first, and signatures of a chain once.
+    /// Checks a chain and the proof for a turn. Cheap checks come first; a chain's signatures are verified
+    /// once.
     pub(crate) fn check(
         &mut self,
         used: &QuotaUse,
@@ -80,7 +81,7 @@ impl Quotas {
             None => QuotaChain::verify(&used.chain, &place)?,
         };
         chain.check_proof(used.proof.clone(), auth_hash)?;
-        // Remembered only for who proved to hold it.
+        // Remembers a chain only for a proven holder.
         if self.chains.len() >= MAX_CHAINS && !self.chains.contains_key(&name) {
             self.chains.clear();
         }
@@ -115,7 +116,8 @@ impl Quotas {
         Ok(taken)
     }
 
-    /// A turn ended: its place, and the tokens that it did not have; the turn too, where it was not served.
+    /// Returns the running place and the unused tokens of an ended turn. Returns the turn as well if it was
+    /// unserved.
     pub(crate) fn give_back(&mut self, taken: &[QuotaHash], tokens: u64, unserved: bool) {
         for hash in taken {
             if let Some(account) = self.accounts.get_mut(hash) {

@@ -1,16 +1,16 @@
-//! Points that fade, and bans that grow. Pure.
+//! Decaying points, and bans of growing length. Pure.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// Points halve in this time: a bad minute is nearly forgotten within half an hour.
+/// Half-life of points: a bad minute is nearly forgotten within half an hour.
 pub(super) const HALF_LIFE_MS: u64 = 3 * 60_000;
-/// The first ban.
+/// Length of the first ban.
 pub(super) const FIRST_BAN_MS: u64 = 2 * 60_000;
-/// The longest ban.
+/// Maximum length of a ban.
 pub(super) const LONGEST_BAN_MS: u64 = 3_600_000;
-/// A time without a ban after which the next one is as short as the one before was.
+/// A time without a ban after which the next ban grows one step less.
 pub(super) const BAN_MEMORY_MS: u64 = 3_600_000;
-/// Keys that have points at once; some sixty bytes each. Those with the fewest points make room.
+/// Maximum number of keys with points; some sixty bytes each. Keys with the fewest points go first.
 pub(super) const MAX_SCORES: usize = 4096;
 
 /// Points by key.
@@ -31,11 +31,11 @@ struct Score {
     at_ms: u64,
     bans: u32,
     banned_until_ms: u64,
-    /// Times that it came while banned.
+    /// Number of visits during the ban.
     came: u32,
 }
 
-/// What is left of points after a time: half after each half-life, and in a straight line between.
+/// Decayed points: halved after each half-life, linear in between.
 pub(super) fn faded(points: u32, elapsed_ms: u64) -> u32 {
     let halvings = u32::try_from(elapsed_ms / HALF_LIFE_MS).unwrap_or(u32::MAX);
     let points = points.checked_shr(halvings).unwrap_or(0);
@@ -59,7 +59,7 @@ impl<K: Copy + Eq + Hash> Scores<K> {
         self.entries.get(key).map_or(0, |score| score.points(now_ms))
     }
 
-    /// Adds points, up to a most; gives what it has now.
+    /// Adds points up to the maximum `most`. Returns the current points.
     pub(super) fn add(&mut self, key: K, points: u32, most: u32, now_ms: u64) -> u32 {
         self.make_room(&key, now_ms);
         let score = self.entries.entry(key).or_default();
@@ -68,14 +68,14 @@ impl<K: Copy + Eq + Hash> Scores<K> {
         total
     }
 
-    /// Takes points away.
+    /// Removes points.
     pub(super) fn forgive(&mut self, key: &K, points: u32, now_ms: u64) {
         if let Some(score) = self.entries.get_mut(key) {
             score.set(score.points(now_ms).saturating_sub(points), now_ms);
         }
     }
 
-    /// Bans a key that has points; gives for how long.
+    /// Bans a key that has points. Returns the length of the ban.
     pub(super) fn ban(&mut self, key: &K, probation: u32, now_ms: u64) -> u64 {
         let Some(score) = self.entries.get_mut(key) else { return 0 };
         let quiet = now_ms.saturating_sub(score.banned_until_ms) / BAN_MEMORY_MS;
@@ -88,13 +88,13 @@ impl<K: Copy + Eq + Hash> Scores<K> {
         span
     }
 
-    /// How much longer a key is banned.
+    /// The remaining time of a ban.
     pub(super) fn banned_for(&self, key: &K, now_ms: u64) -> Option<u64> {
         let score = self.entries.get(key)?;
         score.banned_until_ms.checked_sub(now_ms).filter(|left| *left > 0)
     }
 
-    /// It came while it is banned; gives how often it did.
+    /// Counts a visit during a ban. Returns the number of visits.
     pub(super) fn came_in_ban(&mut self, key: &K) -> u32 {
         self.entries.get_mut(key).map_or(0, |score| {
             score.came = score.came.saturating_add(1);
@@ -113,7 +113,7 @@ impl<K: Copy + Eq + Hash> Scores<K> {
         }
         let worth = |score: &Score| (score.banned_until_ms > now_ms, score.points(now_ms));
         let mut all: Vec<_> = self.entries.values().map(worth).collect();
-        // An eighth at once, so that a flood of fresh keys does not look through all of them for each.
+        // Removes an eighth at once, so that a flood of fresh keys does not scan the table for each key.
         let mut left = MAX_SCORES / 8;
         let (_, least, _) = all.select_nth_unstable(left);
         let least = *least;

@@ -7,13 +7,13 @@ use baton_proto::ids::NodeId;
 
 /// How long a served turn gives its peer standing.
 const STANDING_MS: u64 = 3_600_000;
-/// How long after its first served turn a peer is no newcomer in the line: longer than an identity lasts that is thrown
-/// away after some requests.
+/// How long a peer counts as a newcomer in the queue after its first served turn. This exceeds the life of
+/// throwaway identities.
 pub(super) const NEWCOMER_MS: u64 = 30_000;
-/// Peers of one subnet with standing. Whoever has it keeps it while it comes back: a flood of newcomers that are served
-/// takes it from nobody.
+/// Maximum peers of one subnet with standing. An active peer keeps its standing, so a flood of served
+/// newcomers takes it from no peer.
 pub(super) const MAX_OF_SUBNET: usize = 16;
-/// Peers with standing.
+/// Maximum peers with standing.
 pub(super) const MAX_STANDING: usize = 4096;
 
 /// See the module.
@@ -40,7 +40,7 @@ impl Standing {
         self.peers.get(peer).is_some_and(|known| known.holds(now_ms))
     }
 
-    /// Whether a peer has had it for a while.
+    /// Whether a peer has had standing for a while.
     pub(super) fn has_settled(&self, peer: &NodeId, now_ms: u64) -> bool {
         let settled = |known: &Known| now_ms.saturating_sub(known.first_ms) >= NEWCOMER_MS;
         self.peers.get(peer).is_some_and(|known| known.holds(now_ms) && settled(known))
@@ -50,7 +50,7 @@ impl Standing {
     pub(super) fn note(&mut self, peer: NodeId, subnet: Subnet, now_ms: u64) {
         let before = self.peers.get(&peer).filter(|known| known.holds(now_ms)).map(|known| known.first_ms);
         if before.is_none() {
-            // Looked through only for a newcomer whose turn was served, which took far longer.
+            // This scan runs only for a newcomer's served turn, which took far longer.
             self.peers.retain(|_, known| known.holds(now_ms));
             let of_subnet = self.peers.values().filter(|other| other.subnet == subnet).count();
             if self.peers.len() >= MAX_STANDING || of_subnet >= MAX_OF_SUBNET {

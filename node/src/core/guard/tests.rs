@@ -82,10 +82,11 @@ fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
     assert!(!guard.turn(&who, false, 499).unwrap_err().early, "it may not have heard");
     assert!(guard.turn(&who, false, 500).unwrap_err().early);
     assert!(guard.turn(&who, false, 5000).unwrap_err().early);
-    // At its time it is served, and what it is told next is new.
+    // At its retry time it is served; the next retry time is new.
     assert!(guard.turn(&who, false, 6000).is_ok());
     assert!(!guard.turn(&who, false, 6001).unwrap_err().early);
-    // Whoever was served before, and whoever comes when it was told and is refused for others' sake, is not.
+    // Two kinds of peers are not early: peers served before, and punctual peers that are refused because of
+    // others.
     let known = caller(&guard, 2, HERE);
     guard.served(&known, 6001);
     (0..10).for_each(|_| guard.turn(&known, false, 6001).unwrap());
@@ -98,7 +99,7 @@ fn strangers_that_do_not_wait_as_they_are_told_are_noticed() {
         let told = guard.turn(&late, false, now).unwrap_err();
         assert!(!told.early);
         now += u64::from(told.retry_after_ms);
-        // Another is faster.
+        // Another peer is faster.
         guard.turn(&caller(&guard, 50, HERE), false, now).unwrap();
     }
 }
@@ -110,7 +111,7 @@ fn coming_too_early_counts_more_where_strangers_are_held_short() {
         (1..).find(|_| guard.offence(&who, Offence::Early, 0).is_some()).unwrap_or(0)
     };
     let quiet = caller(&guard, 1, THERE);
-    // Its own twenty make its subnet a tight one: the second half counts double.
+    // Its own twenty offences restrict its subnet: the second half counts double.
     assert_eq!(banned_after(&mut guard, quiet), 15);
     for number in 100..300 {
         guard.offence(&caller(&guard, number, HERE), Offence::Forged, 0);
@@ -158,7 +159,7 @@ fn bans_grow_while_they_repeat_and_shrink_with_quiet_hours() {
 #[test]
 fn a_subnet_is_held_shorter_and_never_shut_out_and_others_do_not_notice() {
     let mut guard = Guard::new(&limits());
-    // Fresh identities forge; none of them does it often enough to be banned.
+    // Fresh identities forge, but none often enough for a ban.
     for number in 0..500 {
         let forger = caller(&guard, number, HERE);
         assert_eq!(guard.offence(&forger, Offence::Forged, 0), None);
@@ -200,7 +201,7 @@ fn whoever_was_served_before_or_has_a_grant_is_not_crowded_out_by_its_neighbours
         assert!(guard.turn(&honest, false, 0).is_ok());
     }
     assert!(guard.turn(&honest, false, 0).is_err(), "its own share");
-    // Nor can they take its standing by being served.
+    // Served floods cannot take its standing either.
     for number in 100..400 {
         let flooder = caller(&guard, number, HERE);
         guard.served(&flooder, 0);
@@ -217,7 +218,7 @@ fn tokens_are_held_and_what_was_not_used_comes_back() {
     assert!(guard.hold_tokens(&who, 800, 0).is_err());
     guard.return_tokens(&who, pool, 790);
     assert!(guard.hold_tokens(&who, 800, 0).is_ok());
-    // Many identities have no more than their subnet.
+    // Many identities share their subnet's quota.
     let held = (10..100).filter(|number| {
         let fresh = caller(&guard, *number, HERE);
         guard.hold_tokens(&fresh, 1000, 0).is_ok()
@@ -266,7 +267,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// Points never rise with time, halve in a half-life, and end.
+    /// Points never rise with time, halve in a half-life, and reach zero.
     #[test]
     fn points_fade(points in any::<u32>(), first in 0u64..10_000_000, more in 0u64..10_000_000) {
         prop_assert!(faded(points, first) <= points);
@@ -275,8 +276,8 @@ proptest! {
         prop_assert_eq!(faded(points, 40 * HALF_LIFE_MS), 0);
     }
 
-    /// Whatever others of the same subnet do, a peer that does nothing wrong is never banned; whoever is banned is for
-    /// at most the longest time; and one of another subnet always has its own share.
+    /// A correct peer is never banned for others of its subnet. No ban exceeds the maximum. A peer of another
+    /// subnet always has its own share.
     #[test]
     fn nobody_is_banned_for_others_and_no_ban_is_for_ever(steps in steps()) {
         let mut guard = Guard::new(&limits());
@@ -316,12 +317,12 @@ proptest! {
             prop_assert!(guard.peers.banned_for(&honest.peer, now).is_none());
         }
         prop_assert!(guard.turn(&away, false, now).is_ok());
-        // After some quiet the subnet is as others: the honest peer is served.
+        // After an hour of quiet the subnet is normal again: the honest peer is served.
         now += HOUR_MS;
         prop_assert!(guard.arrive(&honest, now).is_ok() && guard.turn(&honest, false, now).is_ok());
     }
 
-    /// Never more turns of a subnet's strangers than its share, whatever identities they take.
+    /// A subnet's unknown peers never exceed its share of turns, whatever identities they take.
     #[test]
     fn fresh_identities_get_no_more_than_their_subnets_share(
         arrivals in proptest::collection::vec((any::<u32>(), 0u64..3000), 0..300),
@@ -341,7 +342,7 @@ proptest! {
 fn every_table_is_bounded() {
     let mut guard = Guard::new(&limits());
     let bytes = |number: u32| number.to_be_bytes();
-    // Five thousand a second, each of a peer and a subnet of its own.
+    // Five thousand a second, each with its own peer ID and subnet.
     for number in 0..100_000 {
         let [_, a, b, c] = bytes(number);
         let (who, now) = (caller(&guard, number, [100 + a, b, c, 1]), u64::from(number) / 5);

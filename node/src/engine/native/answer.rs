@@ -1,6 +1,6 @@
-//! One job on its way through the batch: chooses its tokens, makes them text, and sends its events.
+//! One job in the batch: chooses its tokens, converts them to text, and sends its events.
 //!
-//! The batch asks for a token and says how it ended; both come to the same [`Answer`].
+//! The batch requests each token and reports the end. Both calls reach the same [`Answer`].
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -20,17 +20,17 @@ use crate::engine::{
     EngineError, EngineEvent, FinishReason, GenerateStats, language::Reported, worker::millis,
 };
 
-/// Events that the end of an answer may still need room for: text that was held back.
+/// Room for events at the end of an answer: text that was held back.
 const KEPT_ROOM: usize = 1;
 
-/// A job's way out: events to the reader, the question whether to stop, and the clock.
+/// A job's output: events to the reader, the stop signal, and the clock.
 pub(super) struct Outlet {
     pub events: mpsc::Sender<EngineEvent>,
-    /// A reserved place for the last event, so that it can always be delivered without waiting.
+    /// A reserved place for the last event, so that its delivery never waits.
     pub last: Option<mpsc::OwnedPermit<EngineEvent>>,
     pub cancel: CancellationToken,
     pub queued_at: Instant,
-    /// Counted against the engine's limit as long as the job is there.
+    /// The job's place within the engine's limit.
     pub place: Place,
 }
 
@@ -39,13 +39,13 @@ impl Outlet {
         self.cancel.is_cancelled() || self.events.is_closed()
     }
 
-    /// Sends an event for which there is room.
+    /// Sends an event. The caller has checked the room.
     pub fn send(&self, event: EngineEvent) {
-        // Closed: nobody is left to be told. Full: does not happen, since the batch asks for room first.
+        // Closed: there is no reader. Full: impossible, because the batch checks the room first.
         let _ = self.events.try_send(event);
     }
 
-    /// The end; only the first one counts.
+    /// Ends the job; only the first call has an effect.
     pub fn end(&mut self, outcome: Result<FinishReason, EngineError>, stats: GenerateStats) {
         if let Some(last) = self.last.take() {
             last.send(match outcome {
@@ -56,28 +56,28 @@ impl Outlet {
     }
 }
 
-/// An answer in the making.
+/// An answer in progress.
 pub(super) struct Answer {
     pub outlet: Outlet,
     pub language: Arc<Language>,
     pub sampler: Sampler,
     pub text: StreamText,
-    /// What it may go on with, where a schema says.
+    /// Allowed continuations, if there is a schema.
     pub grammar: Option<Grammar>,
     /// Tokens of the prompt, without a resumed prefix.
     pub input: usize,
-    /// Position in the answer of the first token that is not emitted yet.
+    /// Position in the answer of the first unsent token.
     pub next_index: u32,
-    /// So many of the likeliest are reported with each token.
+    /// Number of most likely tokens to report with each token.
     pub logprobs: u8,
-    /// Of tokens that are not emitted yet.
+    /// Reports on unsent tokens.
     pub reported: Zeroizing<Vec<Reported>>,
-    /// Logits that grammar and penalties have changed.
+    /// Logits after grammar and penalties.
     pub scratch: Zeroizing<Vec<f32>>,
     pub submitted_at: Instant,
     pub first_text_at: Option<Instant>,
     pub output_tokens: u32,
-    /// How it ended, if it ended itself.
+    /// The outcome, if the job ended by itself.
     pub ended: Option<Result<FinishReason, EngineError>>,
 }
 
@@ -102,7 +102,7 @@ impl Answer {
         }
         self.output_tokens += 1;
         if self.logprobs > 0 {
-            // Grammar and penalties change the logits; what is reported is the model's own word.
+            // Grammar and penalties change the logits; the report shows the model's own probabilities.
             let report = language.report(&Softmax::of(logits), id, usize::from(self.logprobs));
             self.reported.push(Reported::from(report));
         }
@@ -117,7 +117,7 @@ impl Answer {
         }
         if let Some(grammar) = &mut self.grammar {
             grammar.push(id)?;
-            // A whole value is whole also where it fills all the room.
+            // A complete value is complete even if it fills all the room.
             if grammar.is_complete() {
                 self.ended = Some(Ok(FinishReason::Stop));
                 return Ok(Choice::Last(id));
@@ -174,7 +174,7 @@ impl Answer {
     }
 }
 
-/// An answer as the batch holds it: once as what chooses, once as what is told.
+/// An answer as the batch holds it: as its chooser, and as its sink.
 #[derive(Clone)]
 pub(super) struct Shared(pub Arc<Mutex<Answer>>);
 
@@ -202,7 +202,7 @@ impl Sink for Shared {
     }
 
     fn token(&mut self, _token: u32, _logits: &[f32]) {
-        // Its text was sent when it was chosen.
+        // Its text was sent when the token was chosen.
     }
 
     fn finished(self: Box<Self>, finish: Finish, stats: Stats) {

@@ -1,5 +1,5 @@
-//! Where jobs come in: a bounded number of them, rendered and tokenised one after the other on a thread of its own, so
-//! that neither the caller nor the batch waits for it.
+//! Admission of jobs: bounds their number, then renders and tokenises them one by one on its own thread. So
+//! neither the caller nor the batch waits.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -29,18 +29,18 @@ use crate::engine::{
     language::{Constraint, Kind, sampling},
 };
 
-/// How many jobs there may be, and how long.
+/// Limits on the number and length of jobs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Jobs, those that run among them.
+    /// All jobs, including running ones.
     pub present: usize,
-    /// Those that may wait; what a refusal says.
+    /// Waiting jobs; refusals name this limit.
     pub queue: usize,
-    /// Tokens of prompt and answer.
+    /// Tokens of prompt and answer together.
     pub context: usize,
 }
 
-/// A job's place among those that there may be.
+/// A job's place within the limit.
 pub(super) struct Place {
     present: Arc<AtomicUsize>,
     limits: Limits,
@@ -53,7 +53,7 @@ impl Place {
         Some(Self { present: Arc::clone(present), limits })
     }
 
-    /// What a job is told that the batch refused or failed.
+    /// The engine error for a job that the batch refused or failed.
     pub fn error(&self, error: &BatchError) -> EngineError {
         match error {
             BatchError::Busy { .. } | BatchError::Waited | BatchError::Deadline | BatchError::Stalled => {
@@ -85,9 +85,9 @@ struct Queued {
     outlet: Outlet,
 }
 
-/// The thread that prepares jobs, and the queue before it.
+/// The thread that prepares jobs, and its queue.
 pub(super) struct Desk {
-    /// Bounded by the places.
+    /// Bounded by the number of places.
     queue: Mutex<Option<Sender<Queued>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
@@ -130,7 +130,7 @@ impl Desk {
         Ok(GenerateHandle { events: receiver })
     }
 
-    /// Fails the jobs that were not handed on, and joins the thread. Idempotent.
+    /// Fails the jobs that have not reached the batch, and joins the thread. Idempotent.
     pub fn shutdown(&self) {
         self.stop.cancel();
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -143,7 +143,7 @@ impl Desk {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Clerk {
     language: Arc<Language>,
     batcher: Arc<Batcher>,
@@ -166,7 +166,7 @@ impl Clerk {
     }
 
     fn serve(&self, job: &GenerateJob, mut outlet: Outlet) {
-        // A job leaves nothing behind that a later job reads, so going on is sound.
+        // A job leaves no state that a later job reads, so continuing is sound.
         let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare(job, &outlet)));
         let prepared = prepared.unwrap_or_else(|_| {
             tracing::error!("an engine job panicked");
@@ -182,7 +182,7 @@ impl Clerk {
         }
     }
 
-    /// Everything up to the first token that is computed.
+    /// Prepares a job up to its first computed token.
     fn prepare(&self, job: &GenerateJob, outlet: &Outlet) -> Result<Prepared, EngineError> {
         let tokenizer = self.language.tokenizer();
         let mut ids = encode(&self.language, &job.prompt)?;
@@ -254,7 +254,7 @@ impl Clerk {
             max_tokens,
             start_by: None,
             end_by: None,
-            // The sink says when nobody wants the answer any more.
+            // The sink reports when the answer has no reader.
             cancel: Cancel::default(),
             chooser: Box::new(shared.clone()),
             sink: Box::new(shared.clone()),
@@ -267,15 +267,15 @@ impl Clerk {
     }
 }
 
-/// What became of a job before anything was computed.
+/// Outcome of a job's preparation.
 enum Prepared {
-    /// It is over already: the resumed prefix says all.
+    /// The job is already over: the resumed prefix is the whole answer.
     Over { input: usize, finish: FinishReason },
-    /// It goes on.
+    /// The job continues.
     Goes(Box<Begun>),
 }
 
-/// A job whose prompt is rendered.
+/// A job with a rendered prompt.
 struct Begun {
     /// Prompt and resumed prefix.
     ids: Zeroizing<Vec<u32>>,

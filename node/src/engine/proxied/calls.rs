@@ -1,4 +1,4 @@
-//! Calls of tools that a server hands out in parts, put together and written as an answer's text. Pure.
+//! Tool calls from a server: joins their parts and writes them as an answer's text. Pure.
 
 use baton_proto::{
     limits::MAX_MESSAGE_BYTES,
@@ -9,14 +9,14 @@ use zeroize::Zeroizing;
 use super::sse::CallPart;
 use crate::engine::EngineError;
 
-/// The calls of one answer.
+/// The tool calls of one answer.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// The one whose parts come.
+    /// The call whose parts are arriving.
     open: Option<Open>,
-    /// Those that began.
+    /// Number of calls begun.
     begun: usize,
-    /// Whether something of the answer stands before the next one.
+    /// Whether any part of the answer precedes the next call.
     follows: bool,
 }
 
@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Calls {
-    /// Takes a part; gives the text of the call before it, if that one is complete now.
+    /// Takes a part. Returns the text of the previous call if this part completes it.
     pub(super) fn take(&mut self, part: CallPart) -> Result<String, EngineError> {
         let mut ended = String::new();
         let goes_on = self.open.as_ref().is_some_and(|open| match part.index {
@@ -54,12 +54,12 @@ impl Calls {
         Ok(ended)
     }
 
-    /// Text came, and may be followed by a call.
+    /// Notes text, which a call may follow.
     pub(super) fn follow_text(&mut self) {
         self.follows = true;
     }
 
-    /// The text of the call whose parts came, if there is one. Arguments that are none stay text for whoever reads it.
+    /// The text of the open call, if there is one. Invalid arguments remain as text for the reader.
     pub(super) fn finish(&mut self) -> String {
         let Some(open) = self.open.take() else { return String::new() };
         let arguments = if open.arguments.trim().is_empty() { "{}" } else { open.arguments.as_str() };

@@ -1,6 +1,7 @@
-//! The body of a request: JSON out of borrowed parts, into one buffer of the right size that is wiped once it is sent. Pure.
+//! The body of a request: JSON from borrowed parts, in one buffer of the right size that is wiped after
+//! sending. Pure.
 //!
-//! What the HTTP client copies out of it into a socket's buffers is out of reach.
+//! Copies in the HTTP client's socket buffers are out of reach.
 
 use std::io::{self, Write};
 
@@ -16,10 +17,10 @@ use crate::{
     prompt::{Prompt, Spoken, SpokenCall, role_name},
 };
 
-/// Servers differ in the width of a seed; 31 bits fit all of them.
+/// Mask for seeds. Servers differ in a seed's width; 31 bits fit all of them.
 const SEED_MASK: u64 = 0x7fff_ffff;
 
-/// The request. Fields outside the protocol are sent only when a job asks for them.
+/// The request body. Fields outside the protocol are sent only when a job needs them.
 pub(super) fn body(
     model: &str,
     prompt: &Prompt,
@@ -46,7 +47,7 @@ pub(super) fn body(
         Constraint(_) => None,
     });
     let tools = prompt.tools().map(|tools| tools.message());
-    // These two are JSON already, in the order that people write: models were trained on that.
+    // These two are JSON already, in the field order that people use; models were trained on that order.
     let mut rest: Vec<&[u8]> = Vec::new();
     if let Some(schema) = schema {
         rest.push(br#","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":"#);
@@ -56,13 +57,13 @@ pub(super) fn body(
         rest.extend([b",\"tools\":".as_slice(), tools.text.as_bytes()]);
     }
     rest.push(b"}");
-    // A buffer that grows leaves copies behind, so it is measured first.
+    // A growing buffer leaves copies behind, so the size is measured first.
     let mut size = Size(0);
     serde_json::to_writer(&mut size, &head)?;
     let size = size.0 + rest.iter().map(|part| part.len()).sum::<usize>();
     let mut bytes = Zeroizing::new(Vec::with_capacity(size));
     serde_json::to_writer(&mut *bytes, &head)?;
-    // The brace that closes it.
+    // Removes the closing brace.
     bytes.pop();
     rest.into_iter().for_each(|part| bytes.extend_from_slice(part));
     Ok(Bytes::from_owner(bytes))
@@ -139,7 +140,7 @@ fn call(SpokenCall { id, call }: &SpokenCall) -> WireCall<'_> {
     WireCall { id, kind: "function", function }
 }
 
-/// Counts.
+/// A writer that only counts bytes.
 struct Size(usize);
 
 impl Write for Size {

@@ -5,20 +5,20 @@ use zeroize::Zeroizing;
 
 use crate::engine::{EngineError, FinishReason};
 
-/// Bytes of one line. A chunk carries a few tokens in a few hundred bytes; some servers put the usage and
-/// their own fields beside it.
+/// Maximum bytes of one line. A chunk has a few tokens in a few hundred bytes; some servers add usage and
+/// their own fields.
 pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// What a line said.
+/// The event of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A piece of the answer and what came with it.
+    /// A piece of the answer and its metadata.
     Chunk(Chunk),
     /// The stream's end marker.
     End,
 }
 
-/// The fields of a chunk that matter here.
+/// The relevant fields of a chunk.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) text: String,
@@ -27,11 +27,11 @@ pub(super) struct Chunk {
     pub(super) usage: Option<(u32, u32)>,
 }
 
-/// A part of a call of a tool.
+/// A part of a tool call.
 #[derive(PartialEq, Eq, Deserialize)]
 #[serde(from = "WireCall")]
 pub(super) struct CallPart {
-    /// Which of the answer's calls; where a server does not say, a part with a name begins one.
+    /// Index of the call in the answer. If the server omits it, a part with a name begins a call.
     pub(super) index: Option<usize>,
     pub(super) name: String,
     pub(super) arguments: String,
@@ -103,7 +103,7 @@ pub(super) struct SseReader {
 }
 
 impl SseReader {
-    /// Takes bytes as they come; appends the events of every line that they complete.
+    /// Takes bytes; appends the event of every completed line.
     pub(super) fn push(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), EngineError> {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             if self.line.len() + part.len() > MAX_LINE_BYTES {
@@ -120,7 +120,7 @@ impl SseReader {
     }
 }
 
-/// The event of a whole line; comments, empty lines and other fields have none.
+/// The event of a complete line; comments, empty lines and other fields have none.
 fn parse_line(line: &[u8]) -> Result<Option<Event>, EngineError> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
     let data = data.trim_ascii();

@@ -1,4 +1,5 @@
-//! One model of a set, as the turn service sees it: what it is is known always, what it does needs it in memory.
+//! One model of a set, for the turn service. Its properties are always available; running it requires the
+//! model in memory.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::{
     prompt::Prompt,
 };
 
-/// What a model is and can do, known since it was loaded for the first time.
+/// Properties of a model, known since its first load.
 pub(super) struct Offered {
     info: EngineInfo,
     takes_tools: bool,
@@ -34,7 +35,7 @@ impl Offered {
     }
 }
 
-/// See the module. Closing one closes the set.
+/// See the module. Shutting down one model shuts down the set.
 pub(super) struct SetEngine {
     shared: Arc<Shared>,
     model: usize,

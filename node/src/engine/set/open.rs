@@ -1,4 +1,5 @@
-//! How a set begins: every model is loaded once, so that the node announces only what works, and knows what each is.
+//! Opens a set: loads every model once, so that the node knows its properties and announces only working
+//! models.
 
 use std::{
     collections::HashMap,
@@ -15,10 +16,10 @@ use super::{
 };
 use crate::engine::{Engine, EngineError};
 
-/// Why there is no set.
+/// Why a set cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
-    /// A model that no unloading makes room for.
+    /// A model that exceeds the whole budget.
     #[error(
         "the model {name} takes about {needed_mb} MB, and model_memory_mb is {budget_mb}: raise it, choose a smaller model, or \
          lower kv_mb"
@@ -26,9 +27,9 @@ pub enum SetError {
     NeverFits {
         /// Its name.
         name: String,
-        /// Megabytes that it takes.
+        /// The megabytes it needs.
         needed_mb: u64,
-        /// Megabytes that there are.
+        /// The megabytes of the budget.
         budget_mb: u64,
     },
     /// A model cannot be loaded.
@@ -36,7 +37,7 @@ pub enum SetError {
     Load {
         /// Its name.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: EngineError,
     },
@@ -48,13 +49,13 @@ pub enum SetError {
         /// The other.
         second: String,
     },
-    /// The thread that looks for idle models cannot be started.
+    /// The thread for idle models cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
 }
 
-/// Opens a set: loads each model once, one at a time within the budget, to learn what it is and that it works. Those that fit
-/// beside each other, in their order, stay in memory. Returns an engine for each. Blocking.
+/// Opens a set. Loads each model once, one at a time within the budget, to learn its properties and test it.
+/// Models that fit together, in their order, stay in memory. Returns an engine for each. Blocking.
 ///
 /// # Errors
 /// [`SetError`], with the model's name.
@@ -73,7 +74,7 @@ pub fn open(
     }
     let stays = stays(&members, budget);
     let mut opened: Vec<Option<Opened>> = members.iter().map(|_| None).collect();
-    // First those that do not stay: at no time more is in memory than there may be.
+    // Models that do not stay come first, so that memory never exceeds the budget.
     for keep in [false, true] {
         for (index, member) in members.iter().enumerate().filter(|(index, _)| stays[*index] == keep) {
             let load = |error| SetError::Load { name: member.name.clone(), error };
@@ -123,10 +124,10 @@ pub fn open(
     Ok(offered.into_iter().enumerate().map(engine).collect())
 }
 
-/// What a model is, and the model where it stays in memory.
+/// A model's properties, and its engine if it stays in memory.
 type Opened = (Offered, Option<Arc<dyn Engine>>);
 
-/// Which models fit beside each other, the first ones first.
+/// For each model, whether it fits beside the earlier ones that fit.
 fn stays(members: &[Member], budget: Option<u64>) -> Vec<bool> {
     let mut taken = 0u64;
     let fits = |member: &Member| {

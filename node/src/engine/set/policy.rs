@@ -1,47 +1,48 @@
-//! Which models are in memory: pure decisions over claims, holds and sizes, without clocks, threads or engines.
+//! Decides which models are in memory: pure decisions over claims, holds and sizes, without clocks, threads
+//! or engines.
 //!
-//! Whoever needs a model *claims* it. A claim is granted as a *hold* once the model is in memory; a model that is held stays.
-//! Claims are served in their order: for the first one whose model has no room, the models used longest ago must go, and take
-//! no new holds meanwhile, so that no stream of turns for one model keeps another out. The bytes of all models that are in
-//! memory, on their way in, or on their way out, are never above the budget.
+//! A turn *claims* a model. Once the model is in memory, the claim becomes a *hold*; a held model stays.
+//! Claims are served in order. For the first claim whose model has no room, the least recently used models
+//! must go. They take no new holds until then, so a stream of turns for one model never blocks another model.
+//! Together, all models in memory, loading or unloading never exceed the budget.
 //!
-//! The caller does what [`Policy::next`] says and tells when that is done. Times are milliseconds of any clock that does not
-//! go back.
+//! The caller executes the steps of [`Policy::next`] and reports their end. Times are milliseconds of any
+//! monotonic clock.
 
-/// Where a model is.
+/// State of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Not in memory.
     Out,
-    /// Being loaded; its room is taken.
+    /// Loading; its memory is reserved.
     Loading,
     /// In memory.
     In,
-    /// Being unloaded; its room is not free yet.
+    /// Unloading; its memory is not free yet.
     Leaving,
 }
 
-/// What is to be done now.
+/// A step to execute now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Load this model, then tell [`Policy::loaded`] or [`Policy::failed`].
+    /// Load this model, then call [`Policy::loaded`] or [`Policy::failed`].
     Load(usize),
-    /// Unload this model, then tell [`Policy::unloaded`].
+    /// Unload this model, then call [`Policy::unloaded`].
     Unload(usize),
 }
 
-/// What became of a claim.
+/// State of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The model is held; the claim is no more.
+    /// The model is held; the claim is gone.
     Granted,
-    /// The model could not be loaded; the claim is no more.
+    /// The model could not be loaded; the claim is gone.
     Failed,
     /// Not yet.
     Wait,
 }
 
-/// The name of a claim; none is given twice.
+/// The ID of a claim; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -57,11 +58,11 @@ struct Model {
 struct Claim {
     ticket: Ticket,
     model: usize,
-    /// Its model could not be loaded while it waited.
+    /// Its model failed to load during the wait.
     failed: bool,
 }
 
-/// What the first claim without room makes necessary.
+/// The step for the first claim without room.
 #[derive(Debug, Default)]
 struct Plan {
     step: Option<Step>,
@@ -69,7 +70,7 @@ struct Plan {
     going: Vec<usize>,
 }
 
-/// The models of a node. Claims are bounded by the turns that may wait.
+/// The models of a node. The number of waiting turns bounds the claims.
 #[derive(Debug)]
 pub(super) struct Policy {
     budget: Option<u64>,
@@ -80,13 +81,14 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// All models out of memory. A model above the budget is never loaded; the caller refuses it by name before.
+    /// All models out of memory. A model above the budget is never loaded; the caller refuses it by name
+    /// before.
     pub(super) fn new(sizes: &[u64], budget: Option<u64>, idle_ms: Option<u64>) -> Self {
         let out = |bytes: &u64| Model { bytes: *bytes, place: Place::Out, holds: 0, used_ms: 0 };
         Self { budget, idle_ms, models: sizes.iter().map(out).collect(), claims: Vec::new(), next_ticket: 0 }
     }
 
-    /// Wants a model.
+    /// Claims a model.
     pub(super) fn claim(&mut self, model: usize) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -94,12 +96,12 @@ impl Policy {
         ticket
     }
 
-    /// Does not want it any more. Nothing of the claim is left.
+    /// Withdraws a claim. Nothing of it is left.
     pub(super) fn withdraw(&mut self, ticket: Ticket) {
         self.claims.retain(|claim| claim.ticket != ticket);
     }
 
-    /// Whether a claim is granted, and if so, holds its model.
+    /// Checks a claim; if it is granted, holds its model.
     pub(super) fn poll(&mut self, ticket: Ticket, now_ms: u64) -> Answer {
         let Some(claim) = self.claims.iter().find(|claim| claim.ticket == ticket) else {
             return Answer::Failed;
@@ -117,8 +119,7 @@ impl Policy {
         Answer::Granted
     }
 
-    /// Holds a model that is in memory, out of turn: for whoever holds it already, or needs it for a moment. Returns whether
-    /// it is there.
+    /// Holds a loaded model out of turn, for a holder or for a short use. Returns whether it is loaded.
     pub(super) fn pin(&mut self, model: usize, now_ms: u64) -> bool {
         let there = self.place(model) == Place::In;
         if there {
@@ -140,13 +141,13 @@ impl Policy {
         model.used_ms = now_ms;
     }
 
-    /// A model is in memory now.
+    /// A model is now in memory.
     pub(super) fn loaded(&mut self, model: usize, now_ms: u64) {
         self.models[model].place = Place::In;
         self.models[model].used_ms = now_ms;
     }
 
-    /// A model could not be loaded: whoever waits for it learns so, and the next claim tries again.
+    /// A model could not be loaded. Its waiting claims fail, and the next claim tries again.
     pub(super) fn failed(&mut self, model: usize) {
         self.models[model].place = Place::Out;
         for claim in self.claims.iter_mut().filter(|claim| claim.model == model) {
@@ -154,12 +155,12 @@ impl Policy {
         }
     }
 
-    /// A model is out of memory now.
+    /// A model is now out of memory.
     pub(super) fn unloaded(&mut self, model: usize) {
         self.models[model].place = Place::Out;
     }
 
-    /// What is to be done now, which is noted as begun. To be asked again until there is nothing.
+    /// The next step, marked as begun. Call it again until it returns `None`.
     pub(super) fn next(&mut self, now_ms: u64) -> Option<Step> {
         let step = self.plan().step.or_else(|| self.idle(now_ms))?;
         match step {
@@ -169,7 +170,7 @@ impl Policy {
         Some(step)
     }
 
-    /// When a model will have been idle for too long, if nothing happens before.
+    /// When the next model will have been idle for too long, if nothing else happens.
     pub(super) fn next_idle_ms(&self) -> Option<u64> {
         let idle_ms = self.idle_ms?;
         (0..self.models.len())
@@ -178,12 +179,12 @@ impl Policy {
             .min()
     }
 
-    /// Where a model is.
+    /// State of a model.
     pub(super) fn place(&self, model: usize) -> Place {
         self.models[model].place
     }
 
-    /// Models in memory, and the bytes that all take, on their way in or out too.
+    /// Models in memory, and the bytes of all models, including loading and unloading ones.
     pub(super) fn taken(&self) -> (usize, u64) {
         let there = self.models.iter().filter(|model| model.place == Place::In).count();
         (there, self.bytes(|place| place != Place::Out))
@@ -194,7 +195,7 @@ impl Policy {
         counted.fold(0, |sum, model| sum.saturating_add(model.bytes))
     }
 
-    /// In memory, and nobody holds or wants it.
+    /// Whether a model is in memory without holds and claims.
     fn is_idle(&self, index: usize) -> bool {
         let model = &self.models[index];
         let wanted = self.claims.iter().any(|claim| claim.model == index);
@@ -207,14 +208,14 @@ impl Policy {
         (0..self.models.len()).filter(|&model| self.is_idle(model)).find(over).map(Step::Unload)
     }
 
-    /// Goes through the claims in their order up to the first one that needs something done or has to wait for room.
+    /// Finds the first claim that needs a step or has to wait for room.
     fn plan(&self) -> Plan {
         let mut wanted = vec![false; self.models.len()];
         for claim in self.claims.iter().filter(|claim| !claim.failed) {
             wanted[claim.model] = true;
             match self.place(claim.model) {
                 Place::In | Place::Loading => {}
-                // Its own room comes free first.
+                // Its own memory must become free first.
                 Place::Leaving => return Plan::default(),
                 Place::Out => return self.make_room(self.models[claim.model].bytes, claim.model, &wanted),
             }
@@ -222,7 +223,7 @@ impl Policy {
         Plan::default()
     }
 
-    /// Lets a model in, or says which of those that nobody wanted before it must go.
+    /// Loads a model, or names the models without an earlier claim that must go.
     fn make_room(&self, bytes: u64, model: usize, wanted: &[bool]) -> Plan {
         let load = Plan { step: Some(Step::Load(model)), going: Vec::new() };
         let Some(budget) = self.budget else { return load };

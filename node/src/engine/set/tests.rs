@@ -1,4 +1,4 @@
-//! With engines that only count how often they were loaded, and loads that wait until the test lets them go on.
+//! Tests with engines that only count their loads, and with loads that wait for the test's permission.
 
 use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -20,7 +20,7 @@ struct Fake {
     closed: AtomicBool,
 }
 
-/// What fake models take.
+/// Memory use of fake models.
 #[derive(Default)]
 struct Memory {
     models: AtomicUsize,
@@ -69,9 +69,9 @@ struct Bench {
     engines: Vec<Arc<dyn Engine>>,
     memory: Arc<Memory>,
     now_ms: Arc<AtomicU64>,
-    /// Loads that have begun after the start, by model.
+    /// Loads begun after the start, by model.
     begun: UnboundedReceiver<usize>,
-    /// Lets a load end: well, or not.
+    /// Lets a load end, with or without success.
     go_on: mpsc::Sender<bool>,
     taken: watch::Receiver<usize>,
 }
@@ -94,7 +94,7 @@ fn member(
     let (memory, begun, gate) = (memory.clone(), begun.clone(), gate.clone());
     let (wanted, first) = (name.clone(), AtomicBool::new(true));
     let load: Loader = Box::new(move || {
-        // What is loaded at the start is not waited for.
+        // Loads at the start need no permission.
         if !first.swap(false, SeqCst) {
             begun.send(index).unwrap();
             let go_on = gate.lock().unwrap().recv();
@@ -108,7 +108,7 @@ fn member(
 }
 
 impl Bench {
-    /// So many models, of which `budget` may be in memory at once.
+    /// `models` models, of which `budget` may be in memory at once.
     fn new(models: usize, budget: u64, wait: Duration) -> Self {
         let (memory, now_ms) = (Arc::new(Memory::default()), Arc::new(AtomicU64::new(0)));
         let (begun_to, begun) = unbounded_channel();
@@ -131,10 +131,10 @@ impl Bench {
         self.taken.wait_for(|taken| *taken == models).await.unwrap();
     }
 
-    /// Holds every model once more, one after the other, which would wait behind whatever is left; then closes.
+    /// Holds every model again, one after the other; any leftover would block this. Then shuts down.
     async fn check_nothing_is_left(self) {
         for engine in &self.engines {
-            // For the load that it may need.
+            // For a possible load.
             self.go_on.send(true).unwrap();
             drop(engine.hold().await.unwrap());
         }
@@ -151,7 +151,7 @@ fn count(engine: &Arc<dyn Engine>) -> Result<u32, EngineError> {
 async fn a_model_is_loaded_when_a_turn_needs_it_and_another_makes_room() {
     let mut bench = Bench::patient(3, 2);
     assert_eq!((bench.memory.models.load(SeqCst), bench.memory.most.load(SeqCst)), (2, 2));
-    // What a model is, is known without it.
+    // A model's properties are known without it.
     let names: Vec<_> = bench.engines.iter().map(|engine| engine.info().name.clone()).collect();
     assert_eq!(names, ["fake-0", "fake-1", "fake-2"]);
     assert_eq!((count(&bench.engines[1]), count(&bench.engines[2])), (Ok(7), Err(EngineError::NotLoaded)));
@@ -160,7 +160,7 @@ async fn a_model_is_loaded_when_a_turn_needs_it_and_another_makes_room() {
     let third = bench.engines[2].clone();
     let waiting = tokio::spawn(async move { third.hold().await });
     assert_eq!(bench.begun.recv().await, Some(2));
-    // While it is loaded, the others' turns go on.
+    // During the load, the others' turns continue.
     assert_eq!(count(&bench.engines[0]), Ok(7));
     assert!(bench.engines[0].hold().now_or_never().is_some());
     assert_eq!(count(&bench.engines[1]), Err(EngineError::NotLoaded), "it made room");
@@ -200,7 +200,7 @@ async fn whoever_waits_too_long_is_told_why_and_leaves_nothing() {
     let hold = bench.engines[0].hold().await.unwrap();
     assert!(matches!(bench.engines[1].hold().await, Err(EngineError::NoRoom { .. })));
     assert_eq!(count(&bench.engines[0]), Ok(7));
-    // Nobody stands before the next turn for the model that was there.
+    // Nothing blocks the next turn for the loaded model.
     assert!(bench.engines[0].hold().await.is_ok());
     drop(hold);
     for engine in &bench.engines {
@@ -211,7 +211,7 @@ async fn whoever_waits_too_long_is_told_why_and_leaves_nothing() {
 
 #[tokio::test]
 async fn whoever_gives_up_at_any_moment_leaves_nothing_behind() {
-    // While others hold the room; while the model is loaded; after it was loaded and before it was taken.
+    // Three moments: while others hold the room; during the load; between the load and the hold.
     for moment in 0..3 {
         let mut bench = Bench::patient(2, 1);
         let mut hold = Some(bench.engines[0].hold().await.unwrap());
@@ -229,7 +229,7 @@ async fn whoever_gives_up_at_any_moment_leaves_nothing_behind() {
         drop(waiting);
         drop(hold);
         if moment == 1 {
-            // The load that was begun goes on, and its model is idle then.
+            // The begun load continues, and its model is then idle.
             bench.go_on.send(true).unwrap();
             bench.until_taken(1).await;
         }
@@ -248,7 +248,7 @@ async fn under_load_the_budget_holds_everybody_is_served_and_nothing_is_left() {
         let engine = bench.engines[turn * 7 % 3].clone();
         turns.spawn(async move {
             if turn % 5 == 0 {
-                // Gives up after some steps of its own.
+                // Gives up after some steps.
                 let mut waiting = Box::pin(engine.hold());
                 for _ in 0..turn % 7 {
                     if (&mut waiting).now_or_never().is_some() {
@@ -288,7 +288,7 @@ async fn idle_models_are_unloaded_when_their_time_comes_and_loaded_again() {
     let mut bench = Bench::patient(2, 2);
     let hold = bench.engines[0].hold().await.unwrap();
     bench.now_ms.store(60_000, SeqCst);
-    // Whatever happens wakes whoever looks for idle models.
+    // Every event wakes the thread that unloads idle models.
     drop(hold.clone());
     drop(bench.engines[0].hold().await.unwrap());
     bench.until_taken(1).await;

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A policy with its loader at hand.
+/// A policy with its loader.
 struct Bench {
     policy: Policy,
     now_ms: u64,
@@ -13,7 +13,7 @@ impl Bench {
         Self { policy: Policy::new(sizes, Some(budget), Some(1000)), now_ms: 0 }
     }
 
-    /// Does everything that is to be done, at once; returns it.
+    /// Executes all due steps at once, and returns them.
     fn settle(&mut self) -> Vec<Step> {
         let mut done = Vec::new();
         while let Some(step) = self.policy.next(self.now_ms) {
@@ -39,7 +39,7 @@ impl Bench {
         steps
     }
 
-    /// And gives it back.
+    /// Claims, holds and releases a model.
     fn use_once(&mut self, model: usize) -> Vec<Step> {
         let steps = self.take(model);
         self.policy.release(model, self.now_ms);
@@ -69,7 +69,7 @@ fn without_a_budget_everything_stays_until_it_is_idle() {
     assert_eq!(bench.settle(), []);
     bench.now_ms = 1001;
     assert_eq!(bench.settle(), [Step::Unload(0)]);
-    // What is held is not idle, however long.
+    // A held model is never idle, however long.
     bench.now_ms = 1_000_000;
     assert_eq!((bench.policy.next_idle_ms(), bench.settle()), (None, Vec::new()));
     bench.policy.release(1, bench.now_ms);
@@ -82,10 +82,10 @@ fn a_held_model_stays_and_takes_no_new_holds_while_another_waits_for_its_room() 
     bench.take(0);
     let second = bench.policy.claim(1);
     assert_eq!((bench.settle(), bench.poll(second)), (Vec::new(), Answer::Wait));
-    // A later turn for the model that must go waits behind, and does not keep it.
+    // A later turn for the leaving model waits behind, and does not keep it.
     let third = bench.policy.claim(0);
     assert_eq!(bench.poll(third), Answer::Wait);
-    // Whoever holds it may hold it once more.
+    // A holder may hold it once more.
     assert!(bench.policy.pin(0, bench.now_ms));
     bench.policy.release(0, bench.now_ms);
     assert_eq!(bench.settle(), []);
@@ -148,7 +148,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..200)
 }
 
-/// What a caller has in its hands.
+/// A caller's claims, holds and begun steps.
 #[derive(Default)]
 struct Caller {
     claims: Vec<(Ticket, usize)>,
@@ -186,8 +186,8 @@ fn done(policy: &mut Policy, step: Step, well: bool, now_ms: u64) {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: the budget holds, what is held stays, and nothing is left of claims that were
-    /// withdrawn. Then, once holds end and loads succeed, every claim is granted.
+    /// For any events in any order: the budget holds, held models stay, and withdrawn claims leave nothing
+    /// behind. Then, once holds end and loads succeed, every claim is granted.
     #[test]
     fn the_budget_holds_and_nobody_waits_for_ever(
         sizes in prop::collection::vec(1..100u64, 4),
@@ -216,7 +216,7 @@ proptest! {
             }
             check(&policy, &caller, budget);
         }
-        // From here on everybody behaves, and the claims are those that have not failed yet.
+        // From here on all callers behave; the remaining claims are those without failure.
         let mut rounds = 0;
         while !caller.claims.is_empty() {
             prop_assert!(rounds < 2000, "{policy:?}");
